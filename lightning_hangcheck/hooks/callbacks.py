@@ -1,4 +1,8 @@
-"""The callback of Hugging Face's Trainer: it tells the page where training is, nothing else."""
+"""The callbacks of Lightning and of Hugging Face: they tell the page where training is.
+
+Each hook writes a phase into shared memory and does nothing else. Both run no collective, touch no
+tensor, and never raise.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +14,12 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck import log
-from lightning_hangcheck.errors import BadUsage, UnreadableRun
-from lightning_hangcheck.files.decoding import decode
-from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
+from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.being_watched import be_watched, tell_of_nodes
-from lightning_hangcheck.hooks.checkpoints import of_lightning, tell
+from lightning_hangcheck.hooks.checkpoints import of_lightning, tell, watch_resuming, watch_saves
 from lightning_hangcheck.hooks.never_raise import guard_hooks, switch_off
-from lightning_hangcheck.hooks.zero_code.files import watch_resuming, watch_saves
-from lightning_hangcheck.observe.pages import Pages
-from lightning_hangcheck.observe.watch_notes import WatchNotes
 from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.report.stragglers import median_step, ratio_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,157 +31,40 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.naming.slugs import Phase
     from lightning_hangcheck.model.step_times import StepTimes
-    from lightning_hangcheck.recorder.lifecycle import Recorder
     from lightning_hangcheck.recorder.page.writer import PageWriter
     from lightning_hangcheck.session.session import Session
 
-
-NAMES = ("lightning.pytorch", "pytorch_lightning")
+LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
+BETWEEN_NS = 50_000_000
+"""Time between the beginnings of two steps that are timed: 20 steps a second take 0.3 ms of it."""
+FIRST_STEPS = 3
+"""They compile, connect and fill caches; those after an interruption fetch a first batch, too."""
+STATES = {"suspect": 1, "hang": 2, "dead": 3}
+"""Of the newest verdict that stands, as a number; anything else is 0."""
 
 
 def lightning_packages() -> tuple[ModuleType, ...]:
-    """Return the packages that are imported already, else import the first that is installed.
+    """Return the packages of Lightning that are imported, else import the first that is installed.
 
     Both can be there at once: a library that the script uses may import the other one.
 
     Raises:
         BadUsage: None is installed.
     """
-    imported = tuple(filter(None, map(sys.modules.get, NAMES)))
+    imported = tuple(filter(None, map(sys.modules.get, LIGHTNING)))
     if imported:
         return imported
-    for name in NAMES:
+    for name in LIGHTNING:
         if find_spec(name.partition(".")[0]) is not None:
             return (importlib.import_module(name),)
     raise BadUsage("Lightning is not installed", "pip install lightning")
 
 
-BETWEEN_NS = 50_000_000
-"""Time between the beginnings of two steps that are timed: 20 steps a second take 0.3 ms of it."""
-FIRST_STEPS = 3
-"""They compile, connect and fill caches; those after an interruption fetch a first batch, too."""
-
-
-class StepClock:
-    """The clock of one training loop."""
-
-    def __init__(self) -> None:
-        self._left_out = FIRST_STEPS
-        self._next_ns = 0
-        self._began_ns = self._forward_ns = self._ended_ns = 0
-
-    def batch_comes(self, page: PageWriter) -> bool:
-        """A batch has come: the step before it is over, with its wait for this one.
-
-        Args:
-            page: Takes the step's times.
-
-        Returns:
-            Whether the step that begins is timed: then its other moments are to be told, too.
-        """
-        now_ns = monotonic_ns()
-        if self._ended_ns:
-            computed_ns = self._forward_ns or self._began_ns
-            page.time_step(
-                now_ns - self._ended_ns,
-                computed_ns - self._began_ns,
-                self._ended_ns - computed_ns,
-            )
-        self._forward_ns = self._ended_ns = 0
-        if self._left_out:
-            self._left_out -= 1
-        elif now_ns >= self._next_ns:
-            self._began_ns, self._next_ns = now_ns, now_ns + BETWEEN_NS
-            return True
-        self._began_ns = 0
-        return False
-
-    def backward_comes(self, *_: object) -> None:
-        """The forward pass is over; of several backward passes in a step the first counts."""
-        if self._began_ns and not self._forward_ns:
-            self._forward_ns = monotonic_ns()
-
-    def batch_is_done(self, *_: object) -> None:
-        """The optimizer has stepped, or gradients were added up; next comes a batch."""
-        if self._began_ns:
-            self._ended_ns = monotonic_ns()
-
-    def interrupt(self) -> None:
-        """Something else is done between two steps: neither of them counts."""
-        self._began_ns = self._forward_ns = self._ended_ns = 0
-        self._left_out = max(self._left_out, 1)
-
-
-STATES = {"suspect": 1, "hang": 2, "dead": 3}
-"""Of the newest verdict that stands, as a number; anything else is 0."""
-
-
-class LoggedMetrics:
-    """Logs the pace of this node's ranks since the last time.
-
-    Args:
-        session: Of the job; its pages are in shared memory.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._watch_file = session.watch_file
-        self._pages = Pages(session.pages)
-        self._before: dict[int, StepTimes] = {}
-        self._step = 0
-        self._failed = False
-
-    def log_if_due(self, trainer: Trainer) -> None:
-        """Log at the Trainer's own interval; loggers that fail are said once and left alone."""
-        step = trainer.global_step
-        if self._failed or step == self._step or step % max(1, trainer.log_every_n_steps):
-            return
-        self._step = step
-        try:
-            metrics = self._metrics()
-            for logger in trainer.loggers if metrics else ():
-                logger.log_metrics(metrics, step)
-        except Exception as error:  # noqa: BLE001 - a guest's logger may raise anything
-            self._failed = True
-            what = describe_exception(error)
-            log.once("metrics", f"log_metrics of HangCheck stops, training goes on: {what}")
-
-    def _metrics(self) -> dict[str, float]:
-        """Compare what the ranks timed since the last time; nothing where they timed nothing."""
-        sums = self._read_sums()
-        before, self._before = self._before, sums
-        since = {rank: told.since(before[rank]) for rank, told in sums.items() if rank in before}
-        means = {rank: made.a_step() for rank, made in since.items() if made.steps > 0}
-        if not means:
-            return {}
-        slowest = max(means, key=lambda rank: means[rank].own_s)
-        typical = median_step(tuple(means.values()))
-        return {
-            "hangcheck/state": self._state(),
-            "hangcheck/step_time": typical.seconds,
-            "hangcheck/slowest_rank": slowest,
-            "hangcheck/straggler_ratio": ratio_to(typical, means[slowest]),
-        }
-
-    def _read_sums(self) -> dict[int, StepTimes]:
-        """Of two processes that were one rank after each other the newer page counts."""
-        self._pages.find_new()
-        newest: dict[int, Beat] = {}
-        for beat in self._pages.read()[0].values():
-            if beat.rank is None or beat.step_times is None:
-                continue
-            known = newest.get(beat.rank)
-            if known is None or known.last_beat_ns < beat.last_beat_ns:
-                newest[beat.rank] = beat
-        return {rank: beat.step_times for rank, beat in newest.items() if beat.step_times}
-
-    def _state(self) -> int:
-        """What the sidecar told last; no sidecar has told anything yet where its notes lack."""
-        try:
-            data = read_owned(self._watch_file, EVIDENCE_BYTES)
-            notes = decode(data, WatchNotes, str(self._watch_file))
-        except (OSError, UnreadableRun):
-            return 0
-        return STATES.get(notes.newest.verdict, 0) if notes.newest is not None else 0
+@cache
+def _callback_class(asked: type, callbacks: tuple[type, ...]) -> type:
+    """Derive from the framework's own callback, so that hooks of its next version exist too."""
+    names = {name: getattr(asked, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(asked.__name__, (asked, *callbacks), {**names, "asked": asked})
 
 
 @guard_hooks
@@ -243,9 +124,8 @@ class HangCheck:
         recorder.mark_going_on()
         be_watched(recorder)
         tell_of_nodes(recorder, trainer.num_nodes, trainer.node_rank)
-        self._metrics = (
-            _metrics_of(recorder) if self._log_metrics and trainer.is_global_zero else None
-        )
+        logs, session = self._log_metrics and trainer.is_global_zero, recorder.session
+        self._metrics = LoggedMetrics(session) if logs and session is not None else None
         for package in lightning_packages():
             watch_saves(package.Trainer)  # no hook tells when a save has ended
         self._tell(trainer, "trainer_init")
@@ -360,16 +240,137 @@ def _revive(asked: type[HangCheck], log_metrics: bool = False) -> HangCheck:
     return revived
 
 
-def _metrics_of(recorder: Recorder) -> LoggedMetrics | None:
-    """Imported here because few ask for it; without a session there is nothing to read."""
-    return LoggedMetrics(recorder.session) if recorder.session is not None else None
+class StepClock:
+    """Times the parts of training steps in the rank itself: clock readings and sums, nothing else.
+
+    Lightning's way to a hook costs more than what a hook does, so steps that are over within
+    milliseconds are timed now and then: their inner hooks are there only while one is.
+    """
+
+    def __init__(self) -> None:
+        self._left_out = FIRST_STEPS
+        self._next_ns = 0
+        self._began_ns = self._forward_ns = self._ended_ns = 0
+
+    def batch_comes(self, page: PageWriter) -> bool:
+        """A batch has come: the step before it is over, with its wait for this one.
+
+        Args:
+            page: Takes the step's times.
+
+        Returns:
+            Whether the step that begins is timed: then its other moments are to be told, too.
+        """
+        now_ns = monotonic_ns()
+        if self._ended_ns:
+            computed_ns = self._forward_ns or self._began_ns
+            page.time_step(
+                now_ns - self._ended_ns, computed_ns - self._began_ns, self._ended_ns - computed_ns
+            )
+        self._forward_ns = self._ended_ns = 0
+        if self._left_out:
+            self._left_out -= 1
+        elif now_ns >= self._next_ns:
+            self._began_ns, self._next_ns = now_ns, now_ns + BETWEEN_NS
+            return True
+        self._began_ns = 0
+        return False
+
+    def backward_comes(self, *_: object) -> None:
+        """The forward pass is over; of several backward passes in a step the first counts."""
+        if self._began_ns and not self._forward_ns:
+            self._forward_ns = monotonic_ns()
+
+    def batch_is_done(self, *_: object) -> None:
+        """The optimizer has stepped, or gradients were added up; next comes a batch."""
+        if self._began_ns:
+            self._ended_ns = monotonic_ns()
+
+    def interrupt(self) -> None:
+        """Something else is done between two steps: neither of them counts."""
+        self._began_ns = self._forward_ns = self._ended_ns = 0
+        self._left_out = max(self._left_out, 1)
 
 
-@cache
-def _callback_class(asked: type, callbacks: tuple[type, ...]) -> type:
-    """Derive from Lightning's own Callback, so that hooks of its next version exist here too."""
-    names = {name: getattr(asked, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(asked.__name__, (asked, *callbacks), {**names, "asked": asked})
+class LoggedMetrics:
+    """What `HangCheck(log_metrics=True)` sends through the Trainer's own loggers: pace and state.
+
+    Rank 0 reads the pages of its node's ranks in shared memory. It asks no rank for anything, so
+    one that is stuck delays nobody; and a rank 0 that is stuck itself sends nothing.
+
+    Args:
+        session: Of the job; its pages are in shared memory.
+    """
+
+    def __init__(self, session: Session) -> None:
+        # imported here because few ask for it
+        from lightning_hangcheck.observe.pages import Pages
+
+        self._watch_file = session.watch_file
+        self._pages = Pages(session.pages)
+        self._before: dict[int, StepTimes] = {}
+        self._step = 0
+        self._failed = False
+
+    def log_if_due(self, trainer: Trainer) -> None:
+        """Log at the Trainer's own interval; loggers that fail are said once and left alone."""
+        step = trainer.global_step
+        if self._failed or step == self._step or step % max(1, trainer.log_every_n_steps):
+            return
+        self._step = step
+        try:
+            metrics = self._since_last_time()
+            for logger in trainer.loggers if metrics else ():
+                logger.log_metrics(metrics, step)
+        except Exception as error:  # noqa: BLE001 - a guest's logger may raise anything
+            self._failed = True
+            what = describe_exception(error)
+            log.once("metrics", f"log_metrics of HangCheck stops, training goes on: {what}")
+
+    def _since_last_time(self) -> dict[str, float]:
+        """Compare what the ranks timed since the last time; nothing where they timed nothing."""
+        from lightning_hangcheck.report.stragglers import median_step, ratio_to
+
+        sums = self._read_sums()
+        before, self._before = self._before, sums
+        since = {rank: told.since(before[rank]) for rank, told in sums.items() if rank in before}
+        means = {rank: made.a_step() for rank, made in since.items() if made.steps > 0}
+        if not means:
+            return {}
+        slowest = max(means, key=lambda rank: means[rank].own_s)
+        typical = median_step(tuple(means.values()))
+        return {
+            "hangcheck/state": self._state(),
+            "hangcheck/step_time": typical.seconds,
+            "hangcheck/slowest_rank": slowest,
+            "hangcheck/straggler_ratio": ratio_to(typical, means[slowest]),
+        }
+
+    def _read_sums(self) -> dict[int, StepTimes]:
+        """Of two processes that were one rank after each other the newer page counts."""
+        self._pages.find_new()
+        newest: dict[int, Beat] = {}
+        for beat in self._pages.read()[0].values():
+            if beat.rank is None or beat.step_times is None:
+                continue
+            known = newest.get(beat.rank)
+            if known is None or known.last_beat_ns < beat.last_beat_ns:
+                newest[beat.rank] = beat
+        return {rank: beat.step_times for rank, beat in newest.items() if beat.step_times}
+
+    def _state(self) -> int:
+        """What the sidecar told last; no sidecar has told anything yet where its notes lack."""
+        from lightning_hangcheck.errors import UnreadableRun
+        from lightning_hangcheck.files.decoding import decode
+        from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
+        from lightning_hangcheck.observe.watch_notes import WatchNotes
+
+        try:
+            data = read_owned(self._watch_file, EVIDENCE_BYTES)
+            notes = decode(data, WatchNotes, str(self._watch_file))
+        except (OSError, UnreadableRun):
+            return 0
+        return STATES.get(notes.newest.verdict, 0) if notes.newest is not None else 0
 
 
 @guard_hooks
@@ -394,7 +395,7 @@ class HuggingFaceHangCheck:
         from transformers import TrainerCallback
 
         asked: type = cls
-        return object.__new__(_huggingface_callback_callback_class(asked, TrainerCallback))
+        return object.__new__(_callback_class(asked, (TrainerCallback,)))
 
     def __init__(self) -> None:
         self._recorder = current()
@@ -431,20 +432,16 @@ class HuggingFaceHangCheck:
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """A batch has come; forward and backward follow."""
+        """A batch has come, or (as `on_optimizer_step`) weights are new."""
         self._recorder.page.enter_phase("training_step")
+
+    on_optimizer_step = on_step_begin
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
         """Gradients are there and clipped."""
         self._recorder.page.enter_phase("optimizer_step")
-
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
-        """Weights are new; the callbacks of the step's end may do anything."""
-        self._recorder.page.enter_phase("training_step")
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
@@ -462,10 +459,3 @@ class HuggingFaceHangCheck:
 
     def _tell(self, state: TrainerState, phase: Phase) -> None:
         self._recorder.page.enter_phase(phase, int(state.epoch or 0), state.global_step)
-
-
-@cache
-def _huggingface_callback_callback_class(asked: type, callback: type) -> type:
-    """Derive from transformers' own callback, so that its next version's events exist here too."""
-    names = {name: getattr(asked, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(asked.__name__, (asked, callback), {**names, "asked": asked})

@@ -1,24 +1,28 @@
-"""`pipeline`: transformers' own, loaded and generating with a view of what it does."""
+"""`generate` and `pipeline`: from prompts to texts, each step timed, a beat for each token.
+
+Around every call of ``model.generate`` goes a `GenerationWatch`, here, in a pipeline of ours and in
+a script that is only watched. The tokens stay those of the model alone; only limits of a debug run
+change them, and are said when they do.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager, nullcontext
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.loading import Load, look_at_model, look_at_tokenizer, watched_load
 from lightning_hangcheck.hooks.models import (
     GpuMemory,
     doubtful_flags,
     first_device,
-    gpu_memory,
     in_one_line,
     input_device,
+    look_at_model,
+    memory_of_model,
     offloaded_places,
     set_on_tokenizer,
 )
@@ -29,16 +33,62 @@ from lightning_hangcheck.text.amounts import seconds_in_words, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from torch import Tensor
-    from transformers import GenerationConfig, Pipeline, PreTrainedModel
-    from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
+    from lightning_hangcheck.hooks.models import Model
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
+Output: TypeAlias = Any  # of generate: a tensor, or a structure with one called sequences
+Tokenizer: TypeAlias = Any
+Pipeline: TypeAlias = Any
+TASK = "text-generation"
+WARN_AFTER = 300.0  # seconds
+FULL = 0.9  # share of a GPU's memory; what a generation remembers has to fit into the rest
 
-MINUTE_S = 60.0
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a debug run may get.
+
+    Attributes:
+        max_new_tokens: Most new tokens of a sequence, whatever else is asked for.
+        max_length: Most tokens of a prompt; the tokenizer cuts it on its truncation side.
+
+    Raises:
+        BadUsage: One of them is no positive number.
+    """
+
+    max_new_tokens: int = 512
+    max_length: int = 2048
+
+    def __post_init__(self) -> None:
+        """Refuse what would generate nothing."""
+        if self.max_new_tokens < 1 or self.max_length < 1:
+            raise BadUsage(f"{self} leaves nothing to generate", "write numbers above 0")
+
+    @classmethod
+    def of(cls, debug: bool | Limits) -> Limits | None:
+        """Return the limits that a value of ``debug`` means, None for none."""
+        return debug if isinstance(debug, Limits) else cls() if debug else None
+
+    def cap(self, named: Mapping[str, Any], most: int | None) -> dict[str, Any] | None:
+        """Arguments of ``generate`` that make no more than the limit; None where it isn't met."""
+        if most is None or most <= self.max_new_tokens:
+            return None
+        current().say(
+            f"generate: {most} new tokens were asked for, {self.max_new_tokens} will be made at "
+            "most (limit of a debug run: Limits(max_new_tokens=...))"
+        )
+        rest = {name: value for name, value in named.items() if name != "max_length"}
+        return {**rest, "max_new_tokens": self.max_new_tokens}
+
+    def say_cut(self, prompts: int, tokenizer: Tokenizer) -> dict[str, Any]:
+        """Say that prompts are cut; return the options of the tokenizer that cut them."""
+        current().say(
+            f"generate: {several(prompts, 'prompt')} cut to {self.max_length} tokens on the "
+            f"{tokenizer.truncation_side} (limit of a debug run: Limits(max_length=...))"
+        )
+        return {"truncation": True, "max_length": self.max_length}
 
 
 class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,17 +156,195 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     report: GenerationReport
 
 
+def generate(
+    model: Model,
+    tokenizer: Tokenizer,
+    prompts: str | Sequence[str],
+    *,
+    debug: bool | Limits = False,
+    warn_after_s: float = WARN_AFTER,
+    **generation: object,
+) -> Generated:
+    """Call ``model.generate`` for prompts, and say how each step of it goes.
+
+    Example:
+        >>> made = generate(model, tokenizer, ["Once upon a time"], max_new_tokens=100)
+        >>> made.texts[0], made.report.tokens_per_second
+
+    The tokens are those that ``model.generate`` makes by itself from the same seed. Only ``debug``
+    changes them, and says so when it does.
+
+    Args:
+        model: That can generate.
+        tokenizer: Of the model; a missing pad token is set from its end-of-sequence token where
+            several prompts need one.
+        prompts: One or several.
+        debug: Keep the run finite: at most 512 new tokens, prompts cut to 2048 tokens; or limits
+            of your own.
+        warn_after_s: Seconds after which a generation that still runs is spoken of.
+        **generation: Of ``model.generate``.
+
+    Raises:
+        Exception: Whatever the tokenizer or ``model.generate`` raises, unchanged.
+    """
+    recorder, limits = current(), Limits.of(debug)
+    asked = [prompts] if isinstance(prompts, str) else list(prompts)
+    began = time.perf_counter()
+    batched = len(asked) > 1
+    pad_token_set = set_on_tokenizer(tokenizer) if batched else None
+    if pad_token_set:
+        recorder.say(pad_token_set)
+    options, truncated = {}, 0
+    if limits is not None:
+        truncated = sum(len(ids) > limits.max_length for ids in tokenizer(asked)["input_ids"])
+        options = limits.say_cut(truncated, tokenizer) if truncated else {}
+    encoded = tokenizer(asked, return_tensors="pt", padding=batched, **options)
+    recorder.beat()
+    device, tokenized = input_device(model), time.perf_counter()
+    # no others, as in a pipeline: a model may refuse or misread token_type_ids
+    names = [name for name in ("input_ids", "attention_mask") if name in encoded]
+    inputs = {name: encoded[name].to(device) for name in names}
+    moved = time.perf_counter()
+    tokenize_s, move_s = tokenized - began, moved - tokenized
+    recorder.say(
+        f"generate: prompts tokenized ({tokenize_s:.3f}s), moved to {device} ({move_s:.3f}s)"
+    )
+    width, default = int(inputs["input_ids"].shape[1]), getattr(model, "generation_config", None)
+    tokens = _count_inputs(inputs)
+    wanted = asked_new_tokens(default, generation, width)
+    capped = limits.cap(generation, wanted) if limits is not None else None
+    generation = generation if capped is None else capped
+    characters, most = sum(map(len, asked)), asked_new_tokens(default, generation, width)
+    goes_in = prompts_in_words(len(asked), tokens, characters=characters, new_tokens=most)
+    watch = GenerationWatch(recorder, model, warn_after_s, goes_in)
+    with watch.around():
+        output = model.generate(**inputs, **watch.arguments(generation, generation))
+    began = time.perf_counter()
+    made = new_tokens(model, width, output)
+    texts = tokenizer.batch_decode(made, skip_special_tokens=True)
+    report = watch.complete(
+        GenerationReport(
+            prompts=len(asked),
+            prompt_tokens=tokens,
+            prompt_characters=characters,
+            truncated_prompts=truncated,
+            max_new_tokens=most,
+            max_new_tokens_cut=None if capped is None else wanted,
+            tokenize_s=tokenize_s,
+            move_s=move_s,
+            decode_s=time.perf_counter() - began,
+            new_tokens=attempt("counting tokens", count_tokens, model, made) or 0,
+            response_characters=sum(map(len, texts)),
+        )
+    )
+    recorder.say(end_line(report))
+    return Generated(texts=texts, output=output, report=report)
+
+
+def pipeline(
+    task: str = TASK,
+    model: str | Model | None = None,
+    *,
+    debug: bool | Limits = False,
+    warn_after_s: float = WARN_AFTER,
+    **named: Any,  # noqa: ANN401 - they are transformers' own, of any type
+) -> Pipeline:
+    """Call ``transformers.pipeline``, and watch how the pipeline loads and generates.
+
+    Example:
+        >>> write = pipeline("text-generation", "./llama", device_map="auto")
+        >>> write("Once upon a time", max_new_tokens=100)
+        >>> write.last_report.tokens_per_second
+
+    A text-generation pipeline is an instance of transformers' own class, and returns what that
+    returns. One for another task, or of a class of your own, is watched only while it loads.
+
+    Args:
+        task: Of ``transformers.pipeline``.
+        model: A folder, a name of the hub, or a model.
+        debug: As in `generate`.
+        warn_after_s: Seconds after which a generation that still runs is spoken of.
+        **named: Of ``transformers.pipeline``.
+
+    Raises:
+        Exception: Whatever ``transformers.pipeline`` raises, unchanged.
+    """
+    import transformers
+
+    from lightning_hangcheck.hooks import loading
+
+    recorder = current()
+    is_ours = task == TASK and named.get("pipeline_class") is None
+    if is_ours:
+        from lightning_hangcheck.hooks.watched_pipeline import WatchedTextGeneration
+
+        named["pipeline_class"] = WatchedTextGeneration
+
+    def make() -> Pipeline:
+        return transformers.pipeline(task, model, **named)
+
+    if isinstance(model, str):
+        arguments = {**named, **(named.get("model_kwargs") or {})}
+        load = loading.Load(name=model, loader=f"{task} pipeline", what="model", named=arguments)
+        made = loading.watched_load(recorder, load, make)
+        attempt("a look at the model", look_at_model, made.model, recorder)
+        if made.tokenizer is not None:
+            look = loading.look_at_tokenizer
+            attempt("a look at the tokenizer", look, made.tokenizer, recorder)
+    else:
+        made = make()
+    if is_ours:
+        made.limits, made.warn_after_s = Limits.of(debug), warn_after_s
+    return made
+
+
+def _count_inputs(inputs: Mapping[str, Any]) -> int:
+    mask = inputs.get("attention_mask")
+    return int(inputs["input_ids"].numel() if mask is None else mask.sum())
+
+
+def new_tokens(model: Model, prompt_width: int, output: Output) -> Tensor:
+    """Cut the prompt off, or the start token of a model that writes apart from its prompt."""
+    sequences: Tensor = getattr(output, "sequences", output)
+    apart = getattr(model.config, "is_encoder_decoder", False)
+    return sequences[:, 1 if apart else prompt_width :]
+
+
+def count_tokens(model: Model, made: Tensor) -> int:
+    """Count the tokens of all sequences, up to and with the one that ends each."""
+    end = getattr(model.generation_config, "eos_token_id", None)
+    ends = set(end) if isinstance(end, (list, tuple)) else {end}
+    return sum(
+        next((place for place, token in enumerate(row, 1) if token in ends), len(row))
+        for row in made.tolist()
+    )
+
+
+def asked_new_tokens(
+    default: Any,  # noqa: ANN401 - a GenerationConfig, if there is one
+    named: Mapping[str, Any],
+    prompt_length: int,
+) -> int | None:
+    """How many new tokens a call of ``generate`` may make; None where nothing says it.
+
+    Args:
+        default: The config that counts where the arguments have none.
+        named: Arguments of ``generate``.
+        prompt_length: Tokens that ``max_length`` counts too.
+    """
+    config = named.get("generation_config") or default
+    for flags in (named, vars(config) if config is not None else {}):
+        if flags.get("max_new_tokens") is not None:
+            return int(flags["max_new_tokens"])
+        if flags.get("max_length") is not None:
+            return int(flags["max_length"]) - prompt_length
+    return None
+
+
 def prompts_in_words(
     prompts: int, tokens: int, *, characters: int | None = None, new_tokens: int | None = None
 ) -> str:
-    """Say what goes into a generation, and how much may come out of it.
-
-    Args:
-        prompts: How many.
-        tokens: Of all of them.
-        characters: Likewise; None where they came as tokens.
-        new_tokens: Most of each; None where nothing says it.
-    """
+    """Say what goes into a generation, and how much may come out of it; None is not known."""
     counts = [several(prompts, "prompt"), several(tokens, "token")]
     if characters is not None:
         counts.insert(1, several(characters, "character"))
@@ -125,12 +353,7 @@ def prompts_in_words(
 
 
 def answers_in(records: object, prompt: str) -> list[str]:
-    """Return what a text pipeline generated for a prompt, without the prompt before it.
-
-    Args:
-        records: What it returned for that prompt; of a pipeline for another task there is nothing.
-        prompt: As it was given.
-    """
+    """What a text pipeline generated for a prompt, without it; nothing for any other task."""
     if not isinstance(records, list):
         return []
     texts = (one.get("generated_text") for one in records if isinstance(one, dict))
@@ -138,238 +361,40 @@ def answers_in(records: object, prompt: str) -> list[str]:
 
 
 def end_line(report: GenerationReport) -> str:
-    """Say what a generation came to."""
+    """Say what a generation came to, with the steps around the model's own that there were."""
     read = report.response_characters
     characters = "" if read is None else f" ({several(read, 'character')})"
-    memory = in_one_line(report.memory_after)
+    around = {"tokenized": report.tokenize_s, "moved": report.move_s, "decoded": report.decode_s}
+    steps = ", ".join(f"{name} ({took:.3f}s)" for name, took in around.items() if took)
     return (
         f"generate: {several(report.prompts, 'prompt')} of "
         f"{several(report.prompt_tokens, 'token')} gave "
         f"{report.new_tokens} new ones{characters} in {report.generate_s:.3f} s "
-        f"({report.tokens_per_second:.1f} a second); {memory}; "
-        f"{_around(report)}total {took_in_words(report.total_s)}"
+        f"({report.tokens_per_second:.1f} a second); {in_one_line(report.memory_after)}; "
+        f"{steps + '; ' if steps else ''}total {took_in_words(report.total_s)}"
     )
 
 
 def took_in_words(seconds: float) -> str:
     """Write a duration in seconds, past a minute in minutes too: ``128.350 s = 2 min 08 s``."""
-    minutes = f" = {seconds_in_words(seconds)}" if seconds >= MINUTE_S else ""
-    return f"{seconds:.3f} s{minutes}"
+    return f"{seconds:.3f} s{f' = {seconds_in_words(seconds)}' if seconds >= 60 else ''}"
 
 
-def _around(report: GenerationReport) -> str:
-    """The steps around the model's own, as far as there were any."""
-    seconds = {
-        "tokenized": report.tokenize_s,
-        "moved": report.move_s,
-        "decoded": report.decode_s,
-    }
-    said = ", ".join(f"{name} ({took:.3f}s)" for name, took in seconds.items() if took)
-    return f"{said}; " if said else ""
+def section_name(model: Model) -> str:
+    """Name the section around a generation."""
+    return f"generate ({type(model).__name__})"
 
 
-class LongRun:
-    """``with LongRun(300.0, warn):`` calls ``warn`` once if the block takes longer than that.
-
-    Args:
-        after_s: Seconds.
-        warn: Called in another thread, which a process need not wait for at its end.
-    """
-
-    def __init__(self, after_s: float, warn: Callable[[], None]) -> None:
-        seconds = min(after_s, threading.TIMEOUT_MAX)
-        self._timer = threading.Timer(seconds, attempt, ("the warning of a long run", warn))
-        self._timer.daemon = True
-
-    def __enter__(self) -> None:
-        attempt("the timer of a long run", self._timer.start)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._timer.cancel()
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a debug run may get.
-
-    Attributes:
-        max_new_tokens: Most new tokens of a sequence, whatever else is asked for.
-        max_length: Most tokens of a prompt; the tokenizer cuts it on its truncation side.
-
-    Raises:
-        BadUsage: One of them is no positive number.
-    """
-
-    max_new_tokens: int = 512
-    max_length: int = 2048
-
-    def __post_init__(self) -> None:
-        """Refuse what would generate nothing."""
-        if self.max_new_tokens < 1 or self.max_length < 1:
-            raise BadUsage(f"{self} leaves nothing to generate", "write numbers above 0")
-
-
-def limits_of(debug: bool | Limits) -> Limits | None:
-    """Return the limits that a value of ``debug`` means, None for none."""
-    if isinstance(debug, Limits):
-        return debug
-    return Limits() if debug else None
-
-
-def asked_new_tokens(
-    default: GenerationConfig | None, named: Mapping[str, Any], prompt_length: int
-) -> int | None:
-    """How many new tokens a call of ``generate`` may make; None where nothing says it.
-
-    Args:
-        default: What counts where the arguments have no generation config.
-        named: Arguments of ``generate``.
-        prompt_length: Tokens that ``max_length`` counts too.
-    """
-    config = named.get("generation_config") or default
-    asked = _new_tokens(named, prompt_length)
-    if asked is None and config is not None:
-        asked = _new_tokens(vars(config), prompt_length)
-    return asked
-
-
-def beyond(
-    limits: Limits | None,
-    default: GenerationConfig | None,
-    named: Mapping[str, Any],
-    prompt_length: int,
-) -> int | None:
-    """How many new tokens a call of ``generate`` asks for, if that is more than the limit.
-
-    Args:
-        limits: None for no limit.
-        default: What counts where the arguments have no generation config.
-        named: Arguments of ``generate``.
-        prompt_length: Tokens that ``max_length`` counts too.
-    """
-    asked = asked_new_tokens(default, named, prompt_length)
-    if limits is None or asked is None or asked <= limits.max_new_tokens:
-        return None
-    return asked
-
-
-def capped(named: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Arguments of ``generate`` that make no more new tokens than the limit."""
-    rest = {name: value for name, value in named.items() if name != "max_length"}
-    return {**rest, "max_new_tokens": limits.max_new_tokens}
-
-
-def cut_in_words(asked: int, limits: Limits) -> str:
-    """Say that new tokens were capped."""
-    return (
-        f"generate: {asked} new tokens were asked for, {limits.max_new_tokens} will be made at "
-        "most (limit of a debug run: Limits(max_new_tokens=...))"
-    )
-
-
-def _new_tokens(flags: Mapping[str, Any], prompt_length: int) -> int | None:
-    if flags.get("max_new_tokens") is not None:
-        return int(flags["max_new_tokens"])
-    total = flags.get("max_length")
-    return None if total is None else int(total) - prompt_length
-
-
-class Prompts(msgspec.Struct, frozen=True, kw_only=True):
-    """Prompts that are ready for ``model.generate``.
-
-    Attributes:
-        inputs: Its arguments, on the device.
-        tokens: Of all prompts, without padding.
-        truncated: How many were cut.
-        tokenize_s: Seconds, as the other.
-        move_s: To the device.
-    """
-
-    inputs: dict[str, Any]
-    tokens: int
-    truncated: int
-    tokenize_s: float
-    move_s: float
-
-    @property
-    def width(self) -> int:
-        """Tokens of a prompt with its padding."""
-        return int(self.inputs["input_ids"].shape[1])
-
-
-def prepare(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str],
-    limits: Limits | None,
-    recorder: Recorder,
-) -> Prompts:
-    """Tokenize, cut and move prompts, and say how it went.
-
-    Raises:
-        Exception: Whatever the tokenizer raises.
-    """
-    import torch
-
-    began = time.perf_counter()
-    batched = len(prompts) > 1
-    pad_token_set = set_on_tokenizer(tokenizer) if batched else None
-    if pad_token_set:
-        recorder.say(pad_token_set)
-    options, truncated = _cut(tokenizer, prompts, limits, recorder)
-    tokens = tokenizer(list(prompts), return_tensors="pt", padding=batched, **options)
-    recorder.beat()
-    device, tokenized = input_device(model), time.perf_counter()
-    # no others, as in a pipeline: a model may refuse or misread token_type_ids
-    inputs = {name: tokens[name] for name in ("input_ids", "attention_mask") if name in tokens}
-    made = Prompts(
-        inputs={name: tensor.to(device) for name, tensor in inputs.items()},
-        tokens=int(inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).sum()),
-        truncated=truncated,
-        tokenize_s=tokenized - began,
-        move_s=time.perf_counter() - tokenized,
-    )
-    recorder.say(
-        f"generate: prompts tokenized ({made.tokenize_s:.3f}s), moved to {device} "
-        f"({made.move_s:.3f}s)"
-    )
-    return made
-
-
-def _cut(
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str],
-    limits: Limits | None,
-    recorder: Recorder,
-) -> tuple[dict[str, Any], int]:
-    """Options that cut the prompts to the limit, and how many are longer than it."""
-    if limits is None:
-        return {}, 0
-    longest = limits.max_length
-    too_long = sum(len(ids) > longest for ids in tokenizer(list(prompts))["input_ids"])
-    if not too_long:
-        return {}, 0
-    recorder.say(cut_prompts_in_words(too_long, longest, tokenizer))
-    return {"truncation": True, "max_length": longest}, too_long
-
-
-def cut_prompts_in_words(count: int, longest: int, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Say that prompts were cut."""
-    return (
-        f"generate: {several(count, 'prompt')} cut to {longest} tokens on the "
-        f"{tokenizer.truncation_side} (limit of a debug run: Limits(max_length=...))"
-    )
-
-
-FULL = 0.9  # share of a GPU's memory; what a generation remembers has to fit into the rest
+def sign_of_life(recorder: Recorder) -> None:
+    """Say that the rank goes on; no beat, which would speak for the pace of the script's loop."""
+    if recorder.in_training_thread():
+        recorder.page.show_phase(recorder.page.phase)
 
 
 class GenerationWatch:
     """Watches one generation: a section, a beat per token, warnings before and while it runs.
+
+    With ``HANGCHECK_DISABLE=1`` it only measures.
 
     Args:
         recorder: Of this process.
@@ -378,49 +403,43 @@ class GenerationWatch:
         goes_in: Prompts and how much may come of them, in words.
         beat: Called once a token; by default the process's own beat.
         spoken: Say what there is to say, but for a run that takes long, which is said always.
-
-    With ``HANGCHECK_DISABLE=1`` it only measures.
     """
 
     def __init__(
         self,
         recorder: Recorder,
-        model: PreTrainedModel,
+        model: Model,
         warn_after_s: float,
         goes_in: str,
         *,
         beat: Callable[[], None] | None = None,
         spoken: bool = True,
     ) -> None:
-        self._seconds = 0.0
+        self._recorder, self._model, self._goes_in = recorder, model, goes_in
+        self._warn_after_s, self._spoken = warn_after_s, spoken
+        self._beat = TokenBeat(beat or recorder.beat)
         self._before: tuple[GpuMemory, ...] = ()
         self._after: tuple[GpuMemory, ...] = ()
         self._warnings: list[str] = []
         self._on = not recorder.settings.disable
-        self._recorder = recorder
-        self._model = model
-        self._warn_after_s = warn_after_s
-        self._goes_in = goes_in
-        self._beat = TokenBeat(beat or recorder.beat)
-        self._spoken = spoken
-        self._began = time.perf_counter()
+        self._began, self._seconds = time.perf_counter(), 0.0
 
     @contextmanager
     def around(self) -> Iterator[None]:
         """Watch what is called within; its exceptions pass through."""
-        with self._watched() if self._on else nullcontext():
+        if not self._on:
             self._began = time.perf_counter()
             yield
             self._seconds = time.perf_counter() - self._began
-
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
+            return
         if self._spoken:
             self._before = self._memory()
             attempt("a look before generation", self._warn_before)
         section = Section(self._recorder, section_name(self._model), spoken=self._spoken)
         with section, LongRun(self._warn_after_s, self._warn_long):
+            self._began = time.perf_counter()
             yield
+            self._seconds = time.perf_counter() - self._began
         if self._spoken:
             self._after = self._memory()
 
@@ -434,10 +453,10 @@ class GenerationWatch:
         if not self._on:
             return dict(named)
         if self._spoken:
-            doubts = attempt("a look at generation flags", partial(self._doubts, named, flags))
+            doubts = attempt("a look at generation flags", self._doubts, named, flags)
             for doubt in doubts or ():
                 self._warn(doubt)
-        added = attempt("the beat per token", partial(with_beat, named, self._beat))
+        added = attempt("the beat per token", with_beat, named, self._beat)
         return dict(named) if added is None else added
 
     def complete(self, report: GenerationReport) -> GenerationReport:
@@ -457,15 +476,14 @@ class GenerationWatch:
         return doubtful_flags({**base, **flags}, given=named)
 
     def _memory(self) -> tuple[GpuMemory, ...]:
-        return attempt("the memory of the GPUs", partial(gpu_memory, self._model)) or ()
+        return attempt("the memory of the GPUs", memory_of_model, self._model) or ()
 
     def _warn(self, sentence: str) -> None:
         self._warnings.append(sentence)
         self._recorder.say(f"WARNING: {sentence}")
 
     def _warn_before(self) -> None:
-        device = first_device(self._model)
-        memory = in_one_line(self._before)
+        device, memory = first_device(self._model), in_one_line(self._before)
         self._recorder.say(f"generate: {self._goes_in}; first parameter on {device}; {memory}")
         for doubt in doubts_before(device.type, self._before, offloaded_places(self._model)):
             self._warn(doubt)
@@ -477,11 +495,6 @@ class GenerationWatch:
             f"generation has run for {seconds:.0f} s ({pace}); "
             "a smaller max_new_tokens or max_time=SECONDS ends it sooner"
         )
-
-
-def section_name(model: PreTrainedModel) -> str:
-    """Name the section around a generation."""
-    return f"generate ({type(model).__name__})"
 
 
 def doubts_before(
@@ -511,6 +524,24 @@ def doubts_before(
             "where there are GPUs, load it with device_map='auto'"
         )
     return found
+
+
+class LongRun:
+    """``with LongRun(300.0, warn):`` calls ``warn`` once if the block takes longer than that.
+
+    It is called in another thread, which a process need not wait for at its end.
+    """
+
+    def __init__(self, after_s: float, warn: Callable[[], None]) -> None:
+        seconds = min(after_s, threading.TIMEOUT_MAX)
+        self._timer = threading.Timer(seconds, attempt, ("the warning of a long run", warn))
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        attempt("the timer of a long run", self._timer.start)
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
 
 
 class TokenBeat:
@@ -549,165 +580,10 @@ class TokenBeat:
 
 
 def with_beat(named: Mapping[str, Any], beat: TokenBeat) -> dict[str, Any]:
-    """Add the beat in front of the user's own stopping criteria.
-
-    A call that takes no criteria (continuous batching, ``cache_implementation="paged"``) is
-    returned as it is.
-    """
+    """Add the beat before the user's own stopping criteria; continuous batching takes none."""
     if named.get("cache_implementation") == "paged":
         return dict(named)
     from transformers import StoppingCriteriaList
 
     criteria = StoppingCriteriaList([beat, *(named.get("stopping_criteria") or ())])
     return {**named, "stopping_criteria": criteria}
-
-
-Output = Any  # of generate: a tensor, or a structure with one called sequences
-WARN_AFTER = 300.0  # seconds
-
-
-def generate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: str | Sequence[str],
-    *,
-    debug: bool | Limits = False,
-    warn_after_s: float = WARN_AFTER,
-    **generation: object,
-) -> Generated:
-    """Call ``model.generate`` for prompts, and say how each step of it goes.
-
-    Example:
-        >>> made = generate(model, tokenizer, ["Once upon a time"], max_new_tokens=100)
-        >>> made.texts[0], made.report.tokens_per_second
-
-    The tokens are those that ``model.generate`` makes by itself from the same seed. Only ``debug``
-    changes them, and says so when it does.
-
-    Args:
-        model: That can generate.
-        tokenizer: Of the model; a missing pad token is set from its end-of-sequence token where
-            several prompts need one.
-        prompts: One or several.
-        debug: Keep the run finite: at most 512 new tokens, prompts cut to 2048 tokens; or limits
-            of your own.
-        warn_after_s: Seconds after which a generation that still runs is spoken of.
-        **generation: Of ``model.generate``.
-
-    Raises:
-        Exception: Whatever the tokenizer or ``model.generate`` raises, unchanged.
-    """
-    recorder, limits = current(), limits_of(debug)
-    asked = [prompts] if isinstance(prompts, str) else list(prompts)
-    ready = prepare(model, tokenizer, asked, limits, recorder)
-    default = getattr(model, "generation_config", None)
-    cut = beyond(limits, default, generation, ready.width)
-    if limits is not None and cut is not None:
-        recorder.say(cut_in_words(cut, limits))
-        generation = capped(generation, limits)
-    characters, most = sum(map(len, asked)), asked_new_tokens(default, generation, ready.width)
-    goes_in = prompts_in_words(len(asked), ready.tokens, characters=characters, new_tokens=most)
-    watch = GenerationWatch(recorder, model, warn_after_s, goes_in)
-    with watch.around():
-        output = model.generate(**ready.inputs, **watch.arguments(generation, generation))
-    began = time.perf_counter()
-    made = new_tokens(model, ready.width, output)
-    texts = tokenizer.batch_decode(made, skip_special_tokens=True)
-    decode_s = time.perf_counter() - began
-    count = attempt("counting tokens", partial(count_tokens, model, made)) or 0
-    figures = GenerationReport(
-        prompts=len(asked),
-        prompt_tokens=ready.tokens,
-        prompt_characters=characters,
-        truncated_prompts=ready.truncated,
-        max_new_tokens=most,
-        max_new_tokens_cut=cut,
-        new_tokens=count,
-        response_characters=sum(map(len, texts)),
-        tokenize_s=ready.tokenize_s,
-        move_s=ready.move_s,
-        decode_s=decode_s,
-    )
-    report = watch.complete(figures)
-    recorder.say(end_line(report))
-    return Generated(texts=texts, output=output, report=report)
-
-
-def new_tokens(model: PreTrainedModel, prompt_width: int, output: Output) -> Tensor:
-    """Cut the prompt off, or the start token of a model that writes apart from its prompt.
-
-    Args:
-        model: That generated.
-        prompt_width: Tokens of the prompt with its padding.
-        output: What ``model.generate`` returned.
-    """
-    sequences: Tensor = getattr(output, "sequences", output)
-    apart = getattr(model.config, "is_encoder_decoder", False)
-    start = 1 if apart else prompt_width
-    return sequences[:, start:]
-
-
-def count_tokens(model: PreTrainedModel, made: Tensor) -> int:
-    """Count the tokens of all sequences, up to and with the one that ends each."""
-    end = getattr(model.generation_config, "eos_token_id", None)
-    ends = set(end) if isinstance(end, (list, tuple)) else {end}
-    return sum(_length(row, ends) for row in made.tolist())
-
-
-def _length(row: list[int], ends: set[int | None]) -> int:
-    place = next((place for place, token in enumerate(row) if token in ends), len(row) - 1)
-    return place + 1
-
-
-TASK = "text-generation"
-
-
-def pipeline(
-    task: str = TASK,
-    model: str | PreTrainedModel | None = None,
-    *,
-    debug: bool | Limits = False,
-    warn_after_s: float = WARN_AFTER,
-    **named: Any,  # noqa: ANN401 - they are transformers' own, of any type
-) -> Pipeline:
-    """Call ``transformers.pipeline``, and watch how the pipeline loads and generates.
-
-    Example:
-        >>> write = pipeline("text-generation", "./llama", device_map="auto")
-        >>> write("Once upon a time", max_new_tokens=100)
-        >>> write.last_report.tokens_per_second
-
-    A text-generation pipeline is an instance of transformers' own class, and returns what that
-    returns. One for another task, or of a class of your own, is watched only while it loads.
-
-    Args:
-        task: Of ``transformers.pipeline``.
-        model: A folder, a name of the hub, or a model.
-        debug: As in `generate`.
-        warn_after_s: Seconds after which a generation that still runs is spoken of.
-        **named: Of ``transformers.pipeline``.
-
-    Raises:
-        Exception: Whatever ``transformers.pipeline`` raises, unchanged.
-    """
-    import transformers
-
-    recorder = current()
-    is_ours = task == TASK and named.get("pipeline_class") is None
-    if is_ours:
-        from lightning_hangcheck.hooks.watched_pipeline import WatchedTextGeneration
-
-        named["pipeline_class"] = WatchedTextGeneration
-    make = partial(transformers.pipeline, task, model, **named)
-    if not isinstance(model, str):
-        made = make()
-    else:
-        arguments = {**named, **(named.get("model_kwargs") or {})}
-        load = Load(name=model, loader=f"{task} pipeline", what="model", named=arguments)
-        made = watched_load(recorder, load, make)
-        attempt("a look at the model", partial(look_at_model, made.model, recorder))
-        if made.tokenizer is not None:
-            attempt("a look at the tokenizer", partial(look_at_tokenizer, made.tokenizer, recorder))
-    if is_ours:
-        made.limits, made.warn_after_s = limits_of(debug), warn_after_s
-    return made

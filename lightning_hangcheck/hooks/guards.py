@@ -1,10 +1,13 @@
-"""A folder that one rank makes and all see, without a race and without waiting for dead storage."""
+"""Guards that a user puts around what one rank does and others wait for; `locked` is in `locks`.
+
+Each has a time limit, and names who is missing and where they stand. They may raise and wait, which
+nothing else of this package may.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from contextlib import contextmanager
 from functools import partial
@@ -12,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
-from lightning_hangcheck.errors import BadUsage, MeetingFailed
-from lightning_hangcheck.hooks.missing_ranks import details_of
+from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.hooks.places import check_limit
 from lightning_hangcheck.hooks.rendezvous import (
     Outcome,
     RendezvousPoint,
@@ -22,7 +25,6 @@ from lightning_hangcheck.hooks.rendezvous import (
     find_peer_group,
     join_rendezvous,
     next_point,
-    post_arrival,
 )
 from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
@@ -33,44 +35,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.hooks.rendezvous import PeerGroup
 
-
-NOTICE_AFTER = 5.0  # seconds; within the 10 s after which the sidecar names a suspect
-
-
-def check_limit(name: str, seconds: float | None) -> None:
-    """Refuse a limit that is none.
-
-    Args:
-        name: Of the argument.
-        seconds: As the caller gave it; None for the default.
-
-    Raises:
-        BadUsage: It is not above 0, or endless: everything here has a limit.
-    """
-    if seconds is not None and not 0 < seconds < float("inf"):
-        raise BadUsage(f"{name}={seconds!r} is no positive number", f"write seconds: {name}=60.0")
-
-
-def notice_after(limit: float) -> float:
-    """Seconds after which a wait is worth a line: half of a limit that is short itself."""
-    return min(NOTICE_AFTER, limit / 2)
-
-
-@contextmanager
-def said_while_waiting(sentence: str, limit: float) -> Iterator[None]:
-    """Print a sentence once if the body takes longer than a few seconds.
-
-    Args:
-        sentence: Who waits for what.
-        limit: Seconds after which the body gives up.
-    """
-    timer = threading.Timer(notice_after(limit), log.once, (sentence, sentence))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5  # seconds between two looks for a folder
 
 
 def barrier(name: str, timeout: float | None = None, *, local: bool = False) -> None:
@@ -134,46 +99,39 @@ def rank_zero_first(
         yield
         return
     point = next_point(peers, name, timeout or recorder.settings.meeting_timeout)
-    if peers.index != 0:
-        post_arrival(point, b"")
+    if peers.index:
+        point.arrive(b"")
         await_outcome(point, partial(_late, point)).unwrap()
         yield
         return
-    yield from _go_first(point)
-
-
-def _go_first(point: RendezvousPoint) -> Iterator[None]:
     started = time.monotonic()
     try:
         yield
     except BaseException as error:
         # also on Ctrl-C and sys.exit: the others must not wait for a rank that leaves
-        outcome = decide(point, _failure(point, error, time.monotonic() - started))
-        if point.peers.peers_exist and isinstance(error, Exception):
+        after, what = time.monotonic() - started, describe_exception(error)
+        failed = Outcome(
+            failure=f"{peers.noun} 0 failed in {name!r} after {after:.1f} s: {what}",
+            remedy=f"mend what {peers.noun} 0 met (its traceback names the line)",
+        )
+        outcome = decide(point, failed)
+        if peers.peers_exist and isinstance(error, Exception):
             raise MeetingFailed(outcome.failure, outcome.remedy, outcome.details) from error
         raise
     decide(point, Outcome()).unwrap()
 
 
-def _failure(point: RendezvousPoint, error: BaseException, seconds: float) -> Outcome:
-    what = describe_exception(error)
-    return Outcome(
-        failure=f"{point.peers.noun} 0 failed in {point.name!r} after {seconds:.1f} s: {what}",
-        remedy=f"mend what {point.peers.noun} 0 met (its traceback names the line)",
-    )
-
-
 def _late(point: RendezvousPoint) -> Outcome:
+    from lightning_hangcheck.hooks.missing_ranks import details_of
+
+    peers = point.peers
     return Outcome(
-        failure=f"{point.peers.noun} 0 did not finish {point.name!r} within {point.time_limit:g} "
-        f"s ({point.peers.noun} {point.peers.index} waited at {point.peers.place.where})",
+        failure=f"{peers.noun} 0 did not finish {point.name!r} within {point.time_limit:g} s "
+        f"({peers.noun} {peers.index} waited at {peers.place.where})",
         remedy="see where it is (py-spy dump --pid PID, or the verdict of hangcheck); if it is "
         "only slow, allow more time: timeout=... or HANGCHECK_MEETING_TIMEOUT=...",
         details=details_of(point, [0]),
     )
-
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5  # seconds between two looks
 
 
 def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -> Path:
@@ -203,20 +161,23 @@ def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -
     limit = timeout or recorder.settings.meeting_timeout
     peers = find_peer_group(recorder)
     first = peers is None or peers.index == 0
-    failure = _make(folder, limit) if first else ""
-    _agree(f"made {path}", peers, limit, failure)
-    _agree(f"seen {path}", peers, limit, "" if first else _see(folder, limit))
+    made = _bounded("make", folder, limit, partial(_make, folder)) if first else ""
+    _agree(f"made {path}", peers, limit, made)
+    seen = "" if first else _bounded("see", folder, limit, partial(_see, folder, limit))
+    _agree(f"seen {path}", peers, limit, seen)
     return folder
 
 
+def tell_all(name: str, peers: PeerGroup | None, limit: float, payload: bytes) -> dict[int, bytes]:
+    """Let every rank know what each brought. A rank that starts later knows of rank 0's only."""
+    if peers is None:
+        return {0: payload}
+    return join_rendezvous(name, limit, payload, peers) | {peers.index: payload}
+
+
 def _agree(name: str, peers: PeerGroup | None, limit: float, failure: str) -> None:
-    """Let every rank know of every failure. A rank that starts later knows of rank 0's only."""
-    brought = {0: failure.encode()}
-    if peers is not None:
-        # each may need the whole limit before it comes
-        brought = join_rendezvous(name, 2 * limit, failure.encode(), peers) | {
-            peers.index: failure.encode()
-        }
+    # each may need the whole limit before it comes
+    brought = tell_all(name, peers, 2 * limit, failure.encode())
     for rank, words in sorted(brought.items()):
         if words:
             raise MeetingFailed(
@@ -226,42 +187,34 @@ def _agree(name: str, peers: PeerGroup | None, limit: float, failure: str) -> No
             )
 
 
-def _make(folder: Path, limit: float) -> str:
-    """Make it; return why not, in words."""
+def _bounded(verb: str, folder: Path, limit: float, work: partial[str]) -> str:
+    """Do something with a folder whose storage may not answer; return what went wrong, in words."""
     started = time.monotonic()
+    where = f"{folder.absolute()} on host {socket.gethostname()}"
     try:
-        within(limit, partial(folder.mkdir, parents=True, exist_ok=True))
+        # a little longer than the look itself, which has the limit, too
+        wrong = within(limit + LONGEST_PAUSE, work)
     except NoAnswer:
-        return f"could not make {_named(folder)}: the storage gave no answer within {limit:g} s"
+        return f"could not {verb} {where}: the storage gave no answer within {limit:g} s"
     except OSError as error:
-        seconds = time.monotonic() - started
-        return f"could not make {_named(folder)}, after {seconds:.1f} s: {error.strerror}"
+        after = time.monotonic() - started
+        return f"could not {verb} {where}, after {after:.1f} s: {error.strerror}"
+    return wrong and f"did not see {where} {wrong}"
+
+
+def _make(folder: Path) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
     return ""
 
 
 def _see(folder: Path, limit: float) -> str:
-    """Look until it is there; return why not, in words."""
-    started, pause = time.monotonic(), FIRST_PAUSE
+    deadline, pause = time.monotonic() + limit, FIRST_PAUSE
     while True:
-        left = limit - (time.monotonic() - started)
-        try:
-            if within(max(left, FIRST_PAUSE), partial(_is_there, folder)):
+        # opening the parent makes NFS forget what it remembers of names that did not exist
+        with os.scandir(folder.absolute().parent):
+            if folder.is_dir():
                 return ""
-        except NoAnswer:
-            return f"could not see {_named(folder)}: the storage gave no answer within {limit:g} s"
-        except OSError as error:
-            return f"could not see {_named(folder)}: {error.strerror}"
-        if left <= pause:
-            return f"did not see {_named(folder)} within {limit:g} s, though rank 0 made it"
+        if time.monotonic() + pause > deadline:
+            return f"within {limit:g} s, though rank 0 made it"
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
-
-
-def _is_there(folder: Path) -> bool:
-    """Opening the parent makes NFS forget what it remembers of names that did not exist."""
-    with os.scandir(folder.absolute().parent):
-        return folder.is_dir()
-
-
-def _named(folder: Path) -> str:
-    return f"{folder.absolute()} on host {socket.gethostname()}"

@@ -1,4 +1,7 @@
-"""A lock on a file, with a time limit and the holder's name while it waits."""
+"""A lock on a file, with a time limit and the holder's name while a process waits.
+
+Who holds it tells the kernel's table on this machine, and elsewhere what the file says.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from msgspec import Struct
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, LockHeld
-from lightning_hangcheck.hooks.guards import NOTICE_AFTER, check_limit, notice_after
+from lightning_hangcheck.hooks.places import NOTICE_AFTER, check_limit, notice_after
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.look.open_files import file_locks, holders_of
 from lightning_hangcheck.look.proc import command_line, has_ended, read_environment, vitals
@@ -34,17 +37,126 @@ if TYPE_CHECKING:
 
     from filelock import BaseFileLock
 
-
+SUFFIX = ".lock"
+STORAGE_LIMIT = 10.0  # seconds for one look at the lock's folder; a network mount needs far less
 READ_LIMIT = 1.0  # seconds for one look into the file or the processes
 LONGEST_COMMAND = 120  # characters
 LONGEST_RECORD = 1024  # bytes
-NOBODY = "nobody that is seen from here: a process on another host, or in another container"
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterator[Path]:
+    """Hold a lock while the body runs; whoever waits says who has it.
+
+    Example:
+        >>> with locked("cache/tokenizer.json"):
+        ...     build_tokenizer_once()
+
+    The lock is ``flock`` on a file beside the path, as filelock, Hugging Face and torch take it, so
+    it is free as soon as its holder ends, however that ends. It is no rendezvous: ranks may
+    take it in any order, or not at all.
+
+    Args:
+        path: What is protected, or the lock file itself (``*.lock``); its folder must exist. Only
+            the lock file is written.
+        timeout: Seconds to wait for it; HANGCHECK_LOCK_TIMEOUT by default, 300.
+
+    Yields:
+        The lock file.
+
+    Raises:
+        LockHeld: It was not free in time: who holds it (process, rank, host, command, since when).
+            Every rank that waited says the same.
+        BadUsage: There can be no lock file, or the timeout is no positive number.
+    """
+    check_limit("timeout", timeout)
+    recorder = current()
+    limit = timeout or recorder.settings.lock_timeout
+    file = Path(path).absolute()
+    file = file if file.suffix == SUFFIX else file.with_name(file.name + SUFFIX)
+    _check_folder(file, limit)
+    lock = FileLock(file)
+    _acquire(lock, file, limit)
+    try:
+        earlier = left_by(read_record(file))
+        if earlier is not None:
+            log.once(
+                f"left-{file}",
+                f"the lock {file} was left by {earlier}, which ended inside it; what it protects "
+                "may be half done",
+            )
+        # a soft lock (no flock there) has its own words in the file
+        kernel_keeps_it = not isinstance(lock, SoftFileLock)
+        if kernel_keeps_it:
+            write_record(file, own_record(recorder.identity.rank))
+        try:
+            yield file
+        finally:
+            if kernel_keeps_it:
+                write_record(file, None)
+    finally:
+        lock.release()
+
+
+def _check_folder(file: Path, limit: float) -> None:
+    try:
+        within(min(limit, STORAGE_LIMIT), file.parent.stat)
+    except NoAnswer as error:
+        raise LockHeld(
+            f"the lock {file} cannot be asked for: its folder's storage gave no answer ({error})",
+            f"ask whether it answers: timeout 5 stat -f {file.parent}",
+        ) from error
+    except OSError as error:
+        raise BadUsage(
+            f"the lock file {file} cannot be made ({error.strerror})",
+            "name a file in a folder that exists and that you may write",
+        ) from error
+
+
+def _acquire(lock: BaseFileLock, file: Path, limit: float) -> None:
+    def acquired(patience: float) -> bool:
+        try:
+            lock.acquire(timeout=patience)
+        except Timeout:
+            return False
+        except OSError as error:
+            raise BadUsage(
+                f"the lock file {file} cannot be opened ({error.strerror})",
+                "make it writable for all who share it, or name another one",
+            ) from error
+        return True
+
+    started = time.monotonic()
+    if acquired(0.0):
+        return
+    with section(f"wait for the lock {file}"):
+        patience = notice_after(limit)
+        while not acquired(patience):
+            holder = find_holder(file)
+            left = limit - (time.monotonic() - started)
+            if left <= 0:
+                raise LockHeld(
+                    f"the lock {file} was not free within {limit:g} s: held by {holder.words}",
+                    _remedy(file, holder),
+                )
+            sentence = f"the lock {file} is held by {holder.words}"
+            log.once(sentence, f"{sentence}; this process waits for it, for {limit:g} s at most")
+            patience = min(NOTICE_AFTER, left)
+
+
+def _remedy(file: Path, holder: Holder) -> str:
+    if holder.gone:
+        return f"its holder is gone: delete {file}"
+    if holder.pid is None:
+        return f"look for it there; if nobody has it any more, delete {file}"
+    return (
+        f"see where it stands: py-spy dump --pid {holder.pid}; if it is only slow, allow more "
+        "time: timeout=... or HANGCHECK_LOCK_TIMEOUT=..."
+    )
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """What a holder writes into the lock file, a field a line.
-
-    Process id and host come first, as in filelock's own soft locks.
+    """What a holder writes into the lock file, a field a line, as filelock's own soft locks begin.
 
     Attributes:
         machine: As `which_machine` has it: containers may share a host's name, and number their
@@ -115,8 +227,13 @@ def write_record(file: Path, record: Record | None) -> None:
 
 def read_record(file: Path) -> Record | None:
     """Read what the last holder wrote; None where there is nothing that can be read in time."""
+
+    def read() -> list[str]:
+        with file.open("rb") as opened:
+            return opened.read(LONGEST_RECORD).decode(errors="replace").splitlines()
+
     try:
-        lines = within(READ_LIMIT, lambda: _read(file)).splitlines()
+        lines = within(READ_LIMIT, read)
     except (NoAnswer, OSError):
         return None
     if len(lines) < 2 or not lines[0].isdecimal():
@@ -146,28 +263,25 @@ def find_holder(file: Path) -> Holder:
         pids = holders_of(within(READ_LIMIT, file.stat), file_locks())
     except (NoAnswer, OSError):
         pids = ()
-    if pids:
-        wrote_it = record is not None and record.pid == pids[0] and record.is_here
-        return _on_this_machine(file, record if record and wrote_it else _look_up(pids[0]))
+    if pids and not (record is not None and record.pid == pids[0] and record.is_here):
+        record = _look_up(pids[0])
     if record is None:
-        return Holder(words=NOBODY)
-    if not record.is_here:
+        unseen = "a process on another host, or in another container"
+        return Holder(words=f"nobody that is seen from here: {unseen}")
+    words = f"{record.who}{f', since {record.since}' if record.since else ''}"
+    if not pids and not record.is_here:
         elsewhere = "host" if record.host != socket.gethostname() else "container"
-        return Holder(words=f"{_with_time(record)}, which cannot be seen from this {elsewhere}")
-    if not record.machine and has_ended(record.pid):
+        return Holder(words=f"{words}, which cannot be seen from this {elsewhere}")
+    if not pids and not record.machine and has_ended(record.pid):
         unseen = "which has ended, or is of another container that has this host's name"
-        return Holder(words=f"{_with_time(record)}, {unseen}")
-    return _on_this_machine(file, record)
-
-
-def _on_this_machine(file: Path, record: Record) -> Holder:
-    words, signs = _with_time(record), vitals(record.pid)
+        return Holder(words=f"{words}, {unseen}")
     if record.pid == os.getpid():
         return Holder(words="this process itself", pid=record.pid)
     if has_ended(record.pid):
         heirs = _who_has_open(file)
         kept = f"; {', '.join(heirs)} has it open still" if heirs else ""
         return Holder(words=f"{words}, which has ended{kept}", pid=record.pid, gone=not heirs)
+    signs = vitals(record.pid)
     stopped = ", which is stopped" if signs is not None and signs.state in "Tt" else ""
     return Holder(words=f"{words}{stopped}", pid=record.pid)
 
@@ -185,163 +299,29 @@ def _look_up(pid: int) -> Record:
     )
 
 
-def _with_time(record: Record) -> str:
-    return f"{record.who}{f', since {record.since}' if record.since else ''}"
-
-
 def _who_has_open(file: Path) -> list[str]:
     """Processes that have the file open, as children inherit it; other users' are hidden."""
-    try:
-        return within(READ_LIMIT, lambda: _openers(file.resolve()))
-    except (NoAnswer, OSError):
-        return []
 
-
-def _openers(file: Path) -> list[str]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*/fd"):
-        pid = int(folder.parent.name)
-        if pid == os.getpid():
-            continue
+    def opens(descriptor: Path, target: Path) -> bool:
         with suppress(OSError):
-            if any(_is_link_to(descriptor, file) for descriptor in folder.iterdir()):
-                found.append(f"pid {pid}")
-    return found
-
-
-def _is_link_to(descriptor: Path, file: Path) -> bool:
-    try:
-        return descriptor.readlink() == file
-    except OSError:
+            return descriptor.readlink() == target
         return False
 
+    def look() -> list[str]:
+        target, found = file.resolve(), []
+        for folder in Path("/proc").glob("[0-9]*/fd"):
+            pid = int(folder.parent.name)
+            with suppress(OSError):
+                if pid != os.getpid() and any(opens(one, target) for one in folder.iterdir()):
+                    found.append(f"pid {pid}")
+        return found
 
-def _read(file: Path) -> str:
-    with file.open("rb") as opened:
-        return opened.read(LONGEST_RECORD).decode(errors="replace")
+    try:
+        return within(READ_LIMIT, look)
+    except (NoAnswer, OSError):
+        return []
 
 
 def _shown(words: list[str]) -> str:
     line = show_command(words)
     return line if len(line) <= LONGEST_COMMAND else f"{line[: LONGEST_COMMAND - 3]}..."
-
-
-SUFFIX = ".lock"
-STORAGE_LIMIT = 10.0  # seconds for one look at the lock's folder; a network mount needs far less
-
-
-@contextmanager
-def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterator[Path]:
-    """Hold a lock while the body runs; whoever waits says who has it.
-
-    Example:
-        >>> with locked("cache/tokenizer.json"):
-        ...     build_tokenizer_once()
-
-    The lock is ``flock`` on a file beside the path, as filelock, Hugging Face and torch take it, so
-    it is free as soon as its holder ends, however that ends. It is no rendezvous: ranks may
-    take it in any order, or not at all.
-
-    Args:
-        path: What is protected, or the lock file itself (``*.lock``); its folder must exist. Only
-            the lock file is written.
-        timeout: Seconds to wait for it; HANGCHECK_LOCK_TIMEOUT by default, 300.
-
-    Yields:
-        The lock file.
-
-    Raises:
-        LockHeld: It was not free in time: who holds it (process, rank, host, command, since when).
-            Every rank that waited says the same.
-        BadUsage: There can be no lock file, or the timeout is no positive number.
-    """
-    check_limit("timeout", timeout)
-    recorder = current()
-    limit = timeout or recorder.settings.lock_timeout
-    file = Path(path).absolute()
-    file = file if file.suffix == SUFFIX else file.with_name(file.name + SUFFIX)
-    _check_folder(file, limit)
-    lock = FileLock(file)
-    _acquire(lock, file, limit)
-    try:
-        _say_if_left_behind(file)
-        # a soft lock (no flock there) has its own words in the file
-        kernel_keeps_it = not isinstance(lock, SoftFileLock)
-        if kernel_keeps_it:
-            write_record(file, own_record(recorder.identity.rank))
-        try:
-            yield file
-        finally:
-            if kernel_keeps_it:
-                write_record(file, None)
-    finally:
-        lock.release()
-
-
-def _check_folder(file: Path, limit: float) -> None:
-    try:
-        within(min(limit, STORAGE_LIMIT), file.parent.stat)
-    except NoAnswer as error:
-        raise LockHeld(
-            f"the lock {file} cannot be asked for: its folder's storage gave no answer ({error})",
-            f"ask whether it answers: timeout 5 stat -f {file.parent}",
-        ) from error
-    except OSError as error:
-        raise BadUsage(
-            f"the lock file {file} cannot be made ({error.strerror})",
-            "name a file in a folder that exists and that you may write",
-        ) from error
-
-
-def _acquire(lock: BaseFileLock, file: Path, limit: float) -> None:
-    started = time.monotonic()
-    if _acquired(lock, file, 0.0):
-        return
-    with section(f"wait for the lock {file}"):
-        patience = notice_after(limit)
-        while not _acquired(lock, file, patience):
-            holder = find_holder(file)
-            left = limit - (time.monotonic() - started)
-            if left <= 0:
-                raise _not_free(file, limit, holder)
-            sentence = f"the lock {file} is held by {holder.words}"
-            log.once(sentence, f"{sentence}; this process waits for it, for {limit:g} s at most")
-            patience = min(NOTICE_AFTER, left)
-
-
-def _acquired(lock: BaseFileLock, file: Path, patience: float) -> bool:
-    try:
-        lock.acquire(timeout=patience)
-    except Timeout:
-        return False
-    except OSError as error:
-        raise BadUsage(
-            f"the lock file {file} cannot be opened ({error.strerror})",
-            "make it writable for all who share it, or name another one",
-        ) from error
-    return True
-
-
-def _not_free(file: Path, limit: float, holder: Holder) -> LockHeld:
-    if holder.gone:
-        remedy = f"its holder is gone: delete {file}"
-    elif holder.pid is not None:
-        remedy = (
-            f"see where it stands: py-spy dump --pid {holder.pid}; if it is only slow, allow more "
-            "time: timeout=... or HANGCHECK_LOCK_TIMEOUT=..."
-        )
-    else:
-        remedy = f"look for it there; if nobody has it any more, delete {file}"
-    return LockHeld(
-        f"the lock {file} was not free within {limit:g} s: held by {holder.words}", remedy
-    )
-
-
-def _say_if_left_behind(file: Path) -> None:
-    earlier = left_by(read_record(file))
-    if earlier is not None:
-        log.once(
-            f"left-{file}",
-            f"the lock {file} was left by {earlier}, which ended inside it; what it protects may "
-            "be half done",
-        )

@@ -15,7 +15,7 @@ import msgspec
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
-from lightning_hangcheck.hooks.rendezvous import Arrival, Outcome
+from lightning_hangcheck.hooks.rendezvous import LOOK_LIMIT, Arrival, Outcome
 from lightning_hangcheck.judge.alike import shown_frames
 from lightning_hangcheck.look.proc import has_ended, vitals
 from lightning_hangcheck.look.py_spy import python_stacks
@@ -24,7 +24,7 @@ from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.discovery import find_ranks
 from lightning_hangcheck.observe.pages import Pages
 from lightning_hangcheck.observe.process_tree import ProcessTree
-from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
+from lightning_hangcheck.text.rank_ranges import parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.session.session import Session
 
-
-LOOK_LIMIT = 4.0  # seconds for all of them; py-spy needs about 10 ms for one
 MOST_RANKS = 8
 MOST_FRAMES = 16
 ASK_INTERVAL = 0.05  # seconds between two looks for an answer
@@ -58,34 +56,17 @@ NOT_SHARED = MissingRank(
 )
 
 
-class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """The first rank's question.
-
-    Attributes:
-        indices: Whose stacks.
-        asked: Indices that came, the first of each other node.
-    """
-
-    indices: list[int]
-    asked: list[int]
-
-
 def describe_missing(point: RendezvousPoint) -> Outcome:
     """Name the missing ranks. One that came and did not go on is the first itself."""
     peers, missing = point.peers, point.missing()
     of = f" of {peers.size}" if peers.size else ""
     return Outcome(
-        failure=f"{name_indices(point, missing)}{of} did not come to {point.name!r} within "
+        failure=f"{point.named(missing)}{of} did not come to {point.name!r} within "
         f"{point.time_limit:g} s ({peers.noun} {peers.index} waited at {peers.place.where})",
         remedy="see where they are (py-spy dump --pid PID, or the verdict of hangcheck); if they "
         "are only slow, allow more time: timeout=... or HANGCHECK_MEETING_TIMEOUT=...",
         details=details_of(point, missing),
     )
-
-
-def name_indices(point: RendezvousPoint, indices: Sequence[int]) -> str:
-    """Write ``ranks 1-2``, or ``local rank 0``."""
-    return f"{point.peers.noun}{'s' if len(indices) > 1 else ''} {format_ranks(indices)}"
 
 
 def details_of(point: RendezvousPoint, indices: Sequence[int]) -> str:
@@ -97,47 +78,43 @@ def details_of(point: RendezvousPoint, indices: Sequence[int]) -> str:
     return "\n".join(f"  {point.peers.noun} {index}: {rank.lines}" for index, rank in found.items())
 
 
-def answer_question(point: RendezvousPoint, question: bytes) -> None:
+def answer_question(point: RendezvousPoint, question: Outcome) -> None:
     """As a rank of another node, leave the stacks that the first rank asks for, if it asks us."""
-    wanted = msgpack_decoder(_Wanted).decode(question)
-    if point.peers.index not in wanted.asked:
-        return
-    found = _look_here(point, wanted.indices)
-    seen = {index: rank for index, rank in found.items() if rank.seen}
-    point.peers.place.post(point.stacks_by(point.peers.index), msgspec.msgpack.encode(seen))
+    index = point.peers.index
+    if index in question.asked:
+        found = _look_here(point, question.wanted)
+        seen = {number: rank for number, rank in found.items() if rank.seen}
+        point.peers.place.post(point.stacks_by(index), msgspec.msgpack.encode(seen))
 
 
 def _look_here(point: RendezvousPoint, indices: Sequence[int]) -> dict[int, MissingRank]:
-    peers = point.peers
-    return look_for_missing(peers.session, indices, local=peers.noun == "local rank")
+    return look_for_missing(point.peers.session, indices, local=point.peers.noun == "local rank")
 
 
-def _ask_others(point: RendezvousPoint, unseen: list[int]) -> Mapping[int, MissingRank]:
-    place = point.peers.place
-    asked = _first_of_each_other_node(point)
-    if not asked:
-        return {}
-    place.post(point.wanted, msgspec.msgpack.encode(_Wanted(indices=unseen, asked=asked)))
-    deadline, found = time.monotonic() + LOOK_LIMIT, {}
-    waiting = list(asked)
-    while waiting and time.monotonic() < deadline:
-        answer = place.look(point.stacks_by(waiting[0]))
-        if answer is None:
-            time.sleep(ASK_INTERVAL)
-            continue
-        found.update(msgpack_decoder(dict[int, MissingRank]).decode(answer))
-        waiting.pop(0)
-    return found
-
-
-def _first_of_each_other_node(point: RendezvousPoint) -> list[int]:
+def _ask_others(point: RendezvousPoint, unseen: Sequence[int]) -> Mapping[int, MissingRank]:
+    """Ask the first of each other node; one that never answers leaves the others' answers."""
     place = point.peers.place
     nodes: dict[str, int] = {}
     for index in range(point.peers.size or 1):
         value = place.look(point.arrival_of(index))
         if value is not None:
             nodes.setdefault(msgpack_decoder(Arrival).decode(value).node, index)
-    return [index for index in nodes.values() if index != 0]
+    waiting = {index for index in nodes.values() if index != 0}
+    if not waiting:
+        return {}
+    question = msgspec.msgpack.encode(Outcome(asked=tuple(sorted(waiting)), wanted=tuple(unseen)))
+    if place.decide(point.word(1), question) != question:  # a rank has given up
+        return {}
+    deadline = time.monotonic() + LOOK_LIMIT
+    found: dict[int, MissingRank] = {}
+    while waiting and time.monotonic() < deadline:
+        for index in sorted(waiting):
+            answer = place.look(point.stacks_by(index))
+            if answer is not None:
+                found |= msgpack_decoder(dict[int, MissingRank]).decode(answer)
+                waiting.discard(index)
+        time.sleep(ASK_INTERVAL)
+    return found
 
 
 def look_for_missing(
@@ -150,14 +127,12 @@ def look_for_missing(
         indices: Ranks, or local ranks; only the first 8 are looked at.
         local: Which of the two.
     """
+    shown = indices[:MOST_RANKS]
     if session is None:
-        return dict.fromkeys(indices[:MOST_RANKS], NOT_SHARED)
+        return dict.fromkeys(shown, NOT_SHARED)
     deadline = time.monotonic() + LOOK_LIMIT
     processes = _processes(session, local=local)
-    return {
-        index: _look(session, index, processes.get(index), deadline)
-        for index in indices[:MOST_RANKS]
-    }
+    return {index: _look(session, index, processes.get(index), deadline) for index in shown}
 
 
 def _processes(session: Session, *, local: bool) -> dict[int, tuple[int, Beat | None]]:
@@ -186,16 +161,15 @@ def _look(
     if signs is None or has_ended(pid):
         said = f" ({beat.last_words})" if beat is not None and beat.last_words else ""
         return MissingRank(lines=f"pid {pid} has ended{said}")
-    stopped = ", which is stopped" if signs.state in "Tt" else ""
+    who = f"pid {pid}{', which is stopped' if signs.state in 'Tt' else ''}"
     stack, gaps = python_stacks(pid, index, max(0.1, deadline - time.monotonic()))
     if stack is not None:
         frames = [str(frame) for frame in shown_frames(stack.threads[0].frames)]
-        return MissingRank(lines=f"pid {pid}{stopped}, main thread:{_indented(frames)}")
+        return MissingRank(lines=f"{who}, main thread:{_indented(frames)}")
     earlier = _seen_by_sidecar(session, index if beat is None else beat.rank)
     if earlier:
-        return MissingRank(lines=f"pid {pid}{stopped}, as the sidecar saw it:{_indented(earlier)}")
-    why = gaps[0].reason if gaps else "unknown"
-    return MissingRank(lines=f"pid {pid}{stopped}; no stack: {why}")
+        return MissingRank(lines=f"{who}, as the sidecar saw it:{_indented(earlier)}")
+    return MissingRank(lines=f"{who}; no stack: {gaps[0].reason if gaps else 'unknown'}")
 
 
 def _indented(frames: Sequence[str]) -> str:

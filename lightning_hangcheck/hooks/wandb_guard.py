@@ -1,4 +1,8 @@
-"""A WandbLogger that cannot leave the other ranks waiting, nor the job at its end."""
+"""A WandbLogger that cannot leave the other ranks waiting, nor the job at its end.
+
+Rank 0 creates the run within a limit, all others learn how that went. wandb is asked to give up by
+itself before the guard does; what it leaves behind is its own.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,27 @@ import atexit
 import inspect
 import os
 import secrets
-import signal
 import string
-import threading
 import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import msgspec
-from msgspec import Struct, field
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, MeetingFailed
 from lightning_hangcheck.hooks.callbacks import lightning_packages
-from lightning_hangcheck.hooks.guards import check_limit, notice_after, said_while_waiting
-from lightning_hangcheck.hooks.rendezvous import PeerGroup, find_peer_group, join_rendezvous
-from lightning_hangcheck.look.proc import command_line, descendants
-from lightning_hangcheck.machine.own_thread import start_thread
-from lightning_hangcheck.machine.process_stat import is_alive
-from lightning_hangcheck.machine.room import NoRoom
+from lightning_hangcheck.hooks.never_raise import attempt
+from lightning_hangcheck.hooks.places import check_limit
+from lightning_hangcheck.hooks.rendezvous import (
+    PeerGroup,
+    find_peer_group,
+    join_rendezvous,
+    said_while_waiting,
+)
 from lightning_hangcheck.model.decoders import json_decoder
-from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.sections import Section
@@ -36,189 +38,37 @@ from lightning_hangcheck.settings import LoggerFailure
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable
 
     from lightning.pytorch.loggers import WandbLogger
     from wandb.sdk.wandb_run import Run
 
-    from lightning_hangcheck.look.proc import ProcessRef
-
-
-PROGRAM = "wandb-core"
+Result = TypeVar("Result")
+BEFORE, AFTER = "wandb before", "wandb after"
+SUBSTITUTE_LIMIT = 30.0  # seconds for a run on the disk, or none; measured on wandb 0.31: 0.3 s
 CLOSING_LIMIT = 2.0  # seconds; measured on wandb 0.31: under 0.1 s, unless its server is stuck
-ENDING_LIMIT = 1.0  # seconds between SIGTERM and SIGKILL; it has nothing to save
-LOOK_INTERVAL = 0.02  # seconds
-
-
-def services() -> frozenset[ProcessRef]:
-    """Find wandb's service processes that this process started."""
-    children = (ref for ref in descendants(os.getpid()) if ref.parent_pid == os.getpid())
-    return frozenset(child for child in children if _is_service(child))
-
-
-def abandon(before: frozenset[ProcessRef]) -> None:
-    """Close wandb's connection to its service, so that a next run gets a fresh one.
-
-    A run that was there before ours is left alone, and so is a service that was.
-
-    Args:
-        before: The services before ours was tried.
-    """
-    import wandb
-
-    if wandb.run is not None:
-        return
-    ours = services() - before
-    # wandb forgets the service first and then waits for it; however that ends, it is forgotten
-    with suppress(Exception):
-        within(CLOSING_LIMIT, partial(wandb.teardown, exit_code=1))
-    end_services(ours)
-
-
-def end_services(processes: Iterable[ProcessRef]) -> None:
-    """End these services, those that don't listen by force."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        _end(processes, number)
-
-
-def _is_service(process: ProcessRef) -> bool:
-    words = command_line(process.pid)
-    return not isinstance(words, Gap) and bool(words) and Path(words[0]).name == PROGRAM
-
-
-def _end(processes: Iterable[ProcessRef], number: signal.Signals) -> None:
-    """Signal those that still live, and give them a moment."""
-    alive = [ref for ref in processes if is_alive(ref.pid, ref.started_ticks)]
-    for process in alive:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, number)
-    deadline = time.monotonic() + ENDING_LIMIT
-    while time.monotonic() < deadline and any(is_alive(r.pid, r.started_ticks) for r in alive):
-        time.sleep(LOOK_INTERVAL)
-
-
-GIVES_UP_EARLIER = 2.0  # seconds that wandb gets less than we wait: it ends in order, we by force
-
-
-class _Stage(Struct, frozen=True):
-    """A wait for wandb's service: when it begins, when it is over, and whether we cut it off."""
-
-    begun: threading.Event = field(default_factory=threading.Event)
-    over: threading.Event = field(default_factory=threading.Event)
-    cut: threading.Event = field(default_factory=threading.Event)
-
-
-def wandb_patience(limit: float) -> float:
-    """Seconds after which wandb should give up, so that it does before we do."""
-    return max(limit - GIVES_UP_EARLIER, limit / 2)
-
-
-class RunFinish:
-    """Bounds ``run.finish()``, and what wandb does at exit for a run that was not finished.
-
-    Nothing is raised for being late: training is done, and what was not uploaded is on the disk.
-
-    Args:
-        run: Just created; its ``finish`` is replaced by one that returns in time.
-        limit: Seconds for finishing it, upload included, and for closing wandb at exit.
-        service: Its service processes, as far as this process started them.
-    """
-
-    def __init__(self, run: Run, limit: float, service: frozenset[ProcessRef]) -> None:
-        self._pid = os.getpid()
-        self._limit = limit
-        self._service = service
-        self._folder = Path(run.dir).parent.absolute()
-        self._destination = "offline" if run.offline else f"server {run.settings.base_url}"
-        self._plain_finish = run.finish
-        self._finishing, self._closing = _Stage(), _Stage()
-        run.finish = self.finish
-        try:
-            start_thread(self._watch, "hangcheck-wandb-ending")
-        except NoRoom as refusal:
-            log.once("wandb-ending", f"wandb's end has only wandb's own limit: {refusal}")
-        atexit.register(self._at_exit)
-
-    def finish(self, exit_code: int | None = None) -> None:
-        """Finish the run as wandb does, but return in time.
-
-        Args:
-            exit_code: Of the program, as wandb wants to know it.
-
-        Raises:
-            Exception: What wandb raises for another reason than that its service was ended.
-        """
-        stage = self._finishing
-        if os.getpid() != self._pid or stage.over.is_set():
-            self._plain_finish(exit_code)
-            return
-        stage.begun.set()
-        try:
-            with self._shown():
-                self._plain_finish(exit_code)
-        except Exception:
-            if not stage.cut.is_set():
-                raise
-        finally:
-            stage.over.set()
-        if stage.cut.is_set():
-            abandon(frozenset())  # so that the next run gets a service that lives
-
-    def _shown(self) -> Section:
-        """Tell the sidecar that this wait is going to end."""
-        return Section(current(), "wandb run finish", spoken=False, goes_on_after_s=self._limit)
-
-    def _at_exit(self) -> None:
-        """Runs before wandb's own hook, which was registered earlier and waits without a limit."""
-        import wandb
-
-        if os.getpid() != self._pid:
-            return
-        if not self._finishing.over.is_set():
-            self._shown().__enter__()  # wandb's own hook waits next, and tells nobody of its end
-            self._finishing.begun.set()
-        elif wandb.run is None:  # else wandb still uploads another run, which is not ours to end
-            self._closing.begun.set()
-
-    def _watch(self) -> None:
-        stage = self._finishing
-        stage.begun.wait()
-        if not self._is_over_in_time(stage):
-            stage.cut.set()
-            end_services(self._service)
-            self._say(
-                "wandb's service did not react and was ended; what it had written is in "
-                f"{self._folder}"
-            )
-            stage.over.wait()
-        self._closing.begun.wait()
-        if not self._closing.over.wait(self._limit):
-            end_services(self._service)
-
-    def _is_over_in_time(self, stage: _Stage) -> bool:
-        first, last = notice_after(self._limit), wandb_patience(self._limit)
-        if stage.over.wait(first):
-            return True
-        self._say(
-            f"wandb is waited for, to finish its run ({self._destination}); it has "
-            f"{self._limit:g} s for that"
-        )
-        if stage.over.wait(last - first):
-            return True
-        self._say(
-            f"wandb did not finish its run within {last:g} s and is not waited for any longer; the "
-            f"data is in {self._folder}; upload it later: wandb sync {self._folder}"
-        )
-        return stage.over.wait(self._limit - last)
-
-    def _say(self, sentence: str) -> None:
-        log.once(sentence, sentence)
-
-
+GIVES_UP_EARLIER = 2.0  # seconds that wandb gets less than we wait: it ends in order
+LONGEST_ERROR = 500  # characters of wandb's own error that are repeated on every rank
 RUN_ID_LETTERS = string.ascii_lowercase + string.digits
 
 
-class Created(Struct, frozen=True, kw_only=True):
+class _Request(msgspec.Struct, frozen=True):
+    """One call of the guard: the arguments of WandbLogger by name, and the limits."""
+
+    kind: type[Any]
+    given: dict[str, Any]
+    peers: PeerGroup
+    init_timeout: float
+    finish_timeout: float
+    on_failure: LoggerFailure
+
+    def logger(self, **changes: object) -> WandbLogger:
+        """Make a logger with these arguments in place of the caller's."""
+        made: WandbLogger = self.kind(**{**self.given, **changes})
+        return made
+
+
+class _Created(msgspec.Struct, frozen=True, kw_only=True):
     """What rank 0 tells the others of its logger.
 
     Attributes:
@@ -233,110 +83,6 @@ class Created(Struct, frozen=True, kw_only=True):
     save_dir: str | None = None
     failure: str = ""
     remedy: str = ""
-
-
-class LoggerMaker:
-    """The caller's arguments of WandbLogger, kept by name."""
-
-    def __init__(self, positional: tuple[object, ...], named: Mapping[str, object]) -> None:
-        """Check the arguments without making anything.
-
-        Raises:
-            TypeError: WandbLogger would not take them either.
-            BadUsage: Lightning is not installed.
-        """
-        self._kind: type[WandbLogger] = lightning_packages()[0].loggers.WandbLogger
-        by_name = dict(inspect.signature(self._kind).bind(*positional, **named).arguments)
-        for_wandb_init = by_name.pop("kwargs", {})
-        self._arguments: dict[str, Any] = {**by_name, **for_wandb_init}
-
-    def new_run_id(self) -> str:
-        """Return the id that the caller wants, or a new one of 8 letters or digits."""
-        wanted = self._arguments.get("version") or self._arguments.get("id")
-        return str(wanted or "".join(secrets.choice(RUN_ID_LETTERS) for _ in range(8)))
-
-    def plain(self) -> WandbLogger:
-        """Make the logger as WandbLogger itself would: its run is created later, in ``fit``."""
-        return self._kind(**self._arguments)
-
-    def online(self, init_timeout: float, finish_timeout: float) -> WandbLogger:
-        """Make the logger and its run. Blocks as long as wandb does.
-
-        Args:
-            init_timeout: Seconds after which wandb is asked to give up creating the run, unless
-                the caller or the environment told it.
-            finish_timeout: The same for finishing it: wandb then writes the rest to the disk.
-        """
-        # wandb 0.31 waits at exit, 20 to 40 s, for reports about its own errors to be sent to a
-        # server that does not answer; who sets the variable gets what it says
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        arguments = self._arguments
-        if "settings" not in arguments:
-            patience = {"init_timeout": init_timeout, "finish_timeout": finish_timeout}
-            arguments = {**arguments, "settings": _settings(patience)}
-        return _with_run(self._kind(**arguments))
-
-    def offline(self, run_id: str) -> WandbLogger:
-        """Make the logger with a run that stays on this disk; `wandb sync` uploads it later.
-
-        Checkpoints are not logged as artifacts: WandbLogger refuses that offline.
-        """
-        changes = {"mode": "offline", "offline": True, "log_model": False, "version": run_id}
-        return _with_run(self._kind(**{**self._arguments, **changes}))
-
-    def disabled(self, run_id: str) -> WandbLogger:
-        """Make a logger that takes everything and keeps nothing; it starts no process."""
-        changes = {"mode": "disabled", "offline": False, "log_model": False, "version": run_id}
-        return _with_run(self._kind(**{**self._arguments, **changes}))
-
-    def following(self, created: Created) -> WandbLogger:
-        """Make the logger of another rank: it never creates a run, and looks like rank 0's."""
-        changes = {
-            "project": created.name,
-            "version": created.version,
-            "save_dir": created.save_dir,
-        }
-        known = {name: value for name, value in changes.items() if value is not None}
-        return self._kind(**{**self._arguments, **known})
-
-
-def describe(logger: WandbLogger) -> Created:
-    """Say what other ranks need to know of a logger."""
-    return Created(name=logger.name, version=logger.version, save_dir=logger.save_dir)
-
-
-def _settings(patience: Mapping[str, float]) -> object:
-    """Wandb's settings with what this version of it knows and nobody else has said."""
-    import wandb
-
-    known = wandb.Settings.model_fields
-    unsaid = {
-        name: seconds
-        for name, seconds in patience.items()
-        if name in known and f"WANDB_{name.upper()}" not in os.environ
-    }
-    return wandb.Settings(**unsaid)
-
-
-def _with_run(logger: WandbLogger) -> WandbLogger:
-    """WandbLogger creates its run when it is first asked for."""
-    _ = logger.experiment
-    return logger
-
-
-BEFORE, AFTER = "wandb before", "wandb after"
-SUBSTITUTE_LIMIT = 30.0  # seconds for a run on the disk, or none; measured on wandb 0.31: 0.3 s
-LONGEST_ERROR = 500  # characters of wandb's own error that are repeated on every rank
-
-
-class _Request(msgspec.Struct, frozen=True):
-    """One call of the guard: the logger that is asked for, and the limits."""
-
-    maker: LoggerMaker
-    peers: PeerGroup
-    init_timeout: float
-    finish_timeout: float
-    on_failure: LoggerFailure
 
 
 def guarded_wandb_logger(
@@ -355,8 +101,8 @@ def guarded_wandb_logger(
     All ranks meet before and after ("wandb before", "wandb after"), each time within the limit.
     Under ``python train.py`` with ``Trainer(devices=2)`` the first process makes the logger at once
     and the ranks that Lightning starts in ``fit`` learn of it; under ``ddp_spawn`` rank 0 attaches
-    to its run. Finishing the run, by `wandb.finish` or at exit, is bounded too, and raises nothing
-    for being late: what was not uploaded stays on the disk for ``wandb sync``.
+    to its run. Finishing the run is bounded too, and raises nothing for being late: what was not
+    uploaded stays on the disk for ``wandb sync``.
 
     Args:
         *arguments: WandbLogger's own.
@@ -380,14 +126,21 @@ def guarded_wandb_logger(
     """
     check_limit("init_timeout", init_timeout)
     check_limit("finish_timeout", finish_timeout)
-    _check_choice(on_failure)
-    maker = LoggerMaker(arguments, named)
+    if on_failure not in (None, *get_args(LoggerFailure)):
+        raise BadUsage(
+            f"on_failure={on_failure!r} is unknown", "write 'raise', 'offline' or 'none'"
+        )
+    kind: type[WandbLogger] = lightning_packages()[0].loggers.WandbLogger
+    by_name = dict(inspect.signature(kind).bind(*arguments, **named).arguments)
+    for_wandb_init = by_name.pop("kwargs", {})
+    given = {**by_name, **for_wandb_init}
     recorder = current()
     peers, settings = find_peer_group(recorder), recorder.settings
     if peers is None:
-        return maker.plain()
+        return kind(**given)  # its run is created later, in `fit`
     request = _Request(
-        maker,
+        kind,
+        given,
         peers,
         init_timeout or settings.logger_init_timeout,
         finish_timeout or settings.logger_finish_timeout,
@@ -396,49 +149,50 @@ def guarded_wandb_logger(
     return _lead(request) if peers.index == 0 else _follow(request)
 
 
-def _check_choice(on_failure: str | None) -> None:
-    if on_failure not in (None, *get_args(LoggerFailure)):
-        raise BadUsage(
-            f"on_failure={on_failure!r} is unknown", "write 'raise', 'offline' or 'none'"
-        )
-
-
 def _lead(request: _Request) -> WandbLogger:
-    run_id = request.maker.new_run_id()
+    limit, peers = request.init_timeout, request.peers
+    wanted = request.given.get("version") or request.given.get("id")
+    run_id = str(wanted or "".join(secrets.choice(RUN_ID_LETTERS) for _ in range(8)))
     try:
-        join_rendezvous(BEFORE, request.init_timeout, run_id.encode(), request.peers)
+        join_rendezvous(BEFORE, limit, run_id.encode(), peers)
     except MeetingFailed as error:
         _raise_if_asked(request, error)
         return _make_substitute(request, run_id)
     try:
         logger = _make(request, run_id)
     except MeetingFailed as error:
-        failed = Created(failure=str(error.args[0]), remedy=error.remedy)
+        failed = _Created(failure=str(error.args[0]), remedy=error.remedy)
         with suppress(MeetingFailed):  # the others gave up: what was wrong here says more
-            join_rendezvous(AFTER, request.init_timeout, msgspec.json.encode(failed), request.peers)
+            join_rendezvous(AFTER, limit, msgspec.json.encode(failed), peers)
         raise
+    made = _Created(name=logger.name, version=logger.version, save_dir=logger.save_dir)
     try:
-        join_rendezvous(
-            AFTER, request.init_timeout, msgspec.json.encode(describe(logger)), request.peers
-        )
+        join_rendezvous(AFTER, limit, msgspec.json.encode(made), peers)
     except MeetingFailed as error:
         _raise_if_asked(request, error)
     return logger
 
 
 def _follow(request: _Request) -> WandbLogger:
-    created = Created()
-    patience = request.init_timeout + (0.0 if request.on_failure == "raise" else SUBSTITUTE_LIMIT)
+    """Make the logger of another rank: it never creates a run, and looks like rank 0's."""
+    created = _Created()
+    limit = request.init_timeout
+    patience = limit + (0.0 if request.on_failure == "raise" else SUBSTITUTE_LIMIT)
     try:
-        run_id = join_rendezvous(BEFORE, request.init_timeout, b"", request.peers)[0].decode()
-        created = Created(version=run_id)
+        run_id = join_rendezvous(BEFORE, limit, b"", request.peers)[0].decode()
+        created = _Created(version=run_id)
         told = join_rendezvous(AFTER, patience, b"", request.peers)[0]
-        created = json_decoder(Created).decode(told)
+        created = json_decoder(_Created).decode(told)
     except MeetingFailed as error:
         _raise_if_asked(request, error)
     if created.failure:
         raise MeetingFailed(created.failure, created.remedy)
-    return request.maker.following(created)
+    known = {
+        "project": created.name,
+        "version": created.version,
+        "save_dir": created.save_dir,
+    }
+    return request.logger(**{name: value for name, value in known.items() if value is not None})
 
 
 def _raise_if_asked(request: _Request, error: MeetingFailed) -> None:
@@ -455,49 +209,96 @@ def _make(request: _Request, run_id: str) -> WandbLogger:
     Raises:
         MeetingFailed: wandb raised, or did not return in time.
     """
-    started, before = time.monotonic(), services()
-    online = partial(
-        request.maker.online,
-        wandb_patience(request.init_timeout),
-        wandb_patience(request.finish_timeout),
+    started, limit = time.monotonic(), request.init_timeout
+    server = os.environ.get("WANDB_BASE_URL", "")
+    waiting = (
+        f"rank 0 waits for wandb to create its run{f' (server {server})' if server else ''}, "
+        f"and gives up after {limit:g} s"
     )
+    goes_on = None if request.on_failure == "raise" else limit
+    section = Section(current(), "wandb run creation", goes_on_after_s=goes_on)
     try:
-        with _creation(request), said_while_waiting(_waiting(request), request.init_timeout):
-            logger = within(request.init_timeout, online)
+        with section, said_while_waiting(waiting, limit):
+            logger = _bounded(limit, partial(_online, request))
     except Exception as error:  # noqa: BLE001 - wandb's boundary: whatever it raises, every rank learns
         failed = _failure(error, time.monotonic() - started)
         failed.__cause__ = error
     else:
-        RunFinish(logger.experiment, request.finish_timeout, services())
+        _bound_finish(logger.experiment, request.finish_timeout)
         return logger
-    abandon(before)
+    attempt("closing wandb", _forget_service)
     _raise_if_asked(request, failed)
     return _make_substitute(request, run_id)
 
 
-def _creation(request: _Request) -> Section:
-    goes_on = None if request.on_failure == "raise" else request.init_timeout
-    return Section(current(), "wandb run creation", goes_on_after_s=goes_on)
-
-
-def _make_substitute(request: _Request, run_id: str) -> WandbLogger:
-    started, offline = time.monotonic(), request.on_failure == "offline"
-    make = request.maker.offline if offline else request.maker.disabled
+def _bounded(limit: float, work: Callable[[], Result]) -> Result:
+    """Do it within a limit; where there is no further thread, wandb's own limits hold alone."""
     try:
-        logger = within(SUBSTITUTE_LIMIT, partial(make, run_id))
-    except Exception as error:
-        raise _failure(error, time.monotonic() - started) from error
-    if offline:
-        RunFinish(logger.experiment, request.finish_timeout, services())
+        return within(limit, work)
+    except NoAnswer as error:
+        if not isinstance(error.__cause__, RuntimeError):
+            raise
+        log.once("wandb-limit", f"wandb has only its own limits here: {error}")
+        return work()
+
+
+def _online(request: _Request) -> WandbLogger:
+    """Make the logger and its run. Blocks as long as wandb does."""
+    # wandb 0.31 waits at exit, 20 to 40 s, for reports about its own errors to be sent to a
+    # server that does not answer; who sets the variable gets what it says
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    if "settings" in request.given:
+        return _with_run(request.logger())
+    import wandb
+
+    limits = {"init_timeout": request.init_timeout, "finish_timeout": request.finish_timeout}
+    unsaid = {
+        name: _patience(limit)
+        for name, limit in limits.items()
+        if name in wandb.Settings.model_fields and f"WANDB_{name.upper()}" not in os.environ
+    }
+    return _with_run(request.logger(settings=wandb.Settings(**unsaid)))
+
+
+def _patience(limit: float) -> float:
+    """Seconds after which wandb should give up, so that it does before we do."""
+    return max(limit - GIVES_UP_EARLIER, limit / 2)
+
+
+def _with_run(logger: WandbLogger) -> WandbLogger:
+    """WandbLogger creates its run when it is first asked for."""
+    _ = logger.experiment
     return logger
 
 
-def _waiting(request: _Request) -> str:
-    server = os.environ.get("WANDB_BASE_URL", "")
-    return (
-        f"rank 0 waits for wandb to create its run{f' (server {server})' if server else ''}, "
-        f"and gives up after {request.init_timeout:g} s"
-    )
+def _forget_service() -> None:
+    """Close wandb's connection to its service, so that a next run gets a fresh one.
+
+    A run that was there before ours is left alone. wandb forgets the service first and then waits
+    for it; however that ends, it is forgotten.
+    """
+    import wandb
+
+    if wandb.run is None:
+        with suppress(Exception):
+            within(CLOSING_LIMIT, partial(wandb.teardown, exit_code=1))
+
+
+def _make_substitute(request: _Request, run_id: str) -> WandbLogger:
+    """Make a run that stays on this disk, or a logger that takes everything and keeps nothing.
+
+    Checkpoints are not logged as artifacts: WandbLogger refuses that offline.
+    """
+    started, offline = time.monotonic(), request.on_failure == "offline"
+    mode = "offline" if offline else "disabled"
+    changes = {"mode": mode, "offline": offline, "log_model": False, "version": run_id}
+    try:
+        logger = _bounded(SUBSTITUTE_LIMIT, lambda: _with_run(request.logger(**changes)))
+    except Exception as error:
+        raise _failure(error, time.monotonic() - started) from error
+    if offline:
+        _bound_finish(logger.experiment, request.finish_timeout)
+    return logger
 
 
 def _failure(error: Exception, seconds: float) -> MeetingFailed:
@@ -507,3 +308,46 @@ def _failure(error: Exception, seconds: float) -> MeetingFailed:
         "see whether the wandb server answers from rank 0's host (WANDB_BASE_URL, proxy), or go "
         "without it: WANDB_MODE=offline, or guarded_wandb_logger(..., on_failure='offline')",
     )
+
+
+def _bound_finish(run: Run, limit: float) -> None:
+    """Replace ``run.finish`` by one that returns in time.
+
+    Nothing is raised for being late: training is done, and what was not uploaded is on the disk.
+    A run that is finished at exit has wandb's own limit, which is ours less two seconds.
+    """
+    pid, plain = os.getpid(), run.finish
+    folder = Path(run.dir).parent.absolute()
+    destination = "offline" if run.offline else f"server {run.settings.base_url}"
+    waiting = f"wandb is waited for, to finish its run ({destination}); it has {limit:g} s for that"
+    is_over = False
+
+    def shown() -> Section:
+        """Tell the sidecar that this wait is going to end."""
+        return Section(current(), "wandb run finish", spoken=False, goes_on_after_s=limit)
+
+    def finish(exit_code: int | None = None) -> None:
+        """Finish the run as wandb does, but return in time."""
+        nonlocal is_over
+        if os.getpid() != pid or is_over:
+            plain(exit_code)
+            return
+        is_over = True
+        try:
+            with shown(), said_while_waiting(waiting, limit):
+                _bounded(limit, partial(plain, exit_code))
+        except NoAnswer:
+            log.once(
+                f"wandb {folder}",
+                f"wandb did not finish its run within {limit:g} s and is not waited for any "
+                f"longer; the data is in {folder}; upload it later: wandb sync {folder}",
+            )
+            attempt("closing wandb", _forget_service)  # so that the next run gets one that lives
+
+    def at_exit() -> None:
+        """Runs before wandb's own hook, which was registered earlier and waits."""
+        if os.getpid() == pid and not is_over:
+            shown().__enter__()
+
+    run.finish = finish
+    atexit.register(at_exit)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,11 +15,7 @@ from lightning_hangcheck.hooks.generating import (
     Limits,
     answers_in,
     asked_new_tokens,
-    beyond,
-    capped,
     count_tokens,
-    cut_in_words,
-    cut_prompts_in_words,
     end_line,
     prompts_in_words,
 )
@@ -53,10 +48,9 @@ class WatchedTextGeneration(TextGenerationPipeline):  # type: ignore[misc]  # it
         inputs = super().preprocess(prompt_text, **named)
         limits = self.limits
         if limits is not None and inputs["input_ids"].shape[-1] > limits.max_length:
-            shorter = {"truncation": True, "max_length": limits.max_length}
-            inputs = super().preprocess(prompt_text, **{**named, **shorter})
             self._truncated += 1
-            current().say(cut_prompts_in_words(1, limits.max_length, self.tokenizer))
+            shorter = limits.say_cut(1, self.tokenizer)
+            inputs = super().preprocess(prompt_text, **{**named, **shorter})
         self._tokenize_s += time.perf_counter() - began
         known = self._characters if isinstance(prompt_text, str) else None
         self._characters = None if known is None else known + len(prompt_text)
@@ -66,37 +60,39 @@ class WatchedTextGeneration(TextGenerationPipeline):  # type: ignore[misc]  # it
         """Move a batch to the model, generate, and bring the result back."""
         began = time.perf_counter()
         outputs = super().forward(model_inputs, **named)
-        attempt("the report", partial(self._end_report, time.perf_counter() - began))
+        attempt("the report", self._end_report, time.perf_counter() - began)
         return outputs
 
     def _forward(self, model_inputs: Values, **named: Values) -> Values:
-        recorder, width = current(), model_inputs["input_ids"].shape[1]
-        mask = model_inputs.get("attention_mask")
-        flags = self._with_defaults(named)
-        cut = beyond(self.limits, self.model.generation_config, flags, width)
-        if self.limits is not None and cut is not None:
-            recorder.say(cut_in_words(cut, self.limits))
-            named = capped(named, self.limits)
+        width, mask = model_inputs["input_ids"].shape[1], model_inputs.get("attention_mask")
+        prepare = getattr(self, "_prepare_generate_kwargs", None)  # transformers 5
+        if prepare is not None:
+            flags = dict(prepare(dict(named)))
+        else:
+            flags = {"generation_config": self.generation_config, **named}
+        wanted = asked_new_tokens(self.model.generation_config, flags, width)
+        capped = self.limits.cap(named, wanted) if self.limits is not None else None
+        named = named if capped is None else capped
         tokens = width if mask is None else int(mask.sum())
         most = asked_new_tokens(self.model.generation_config, {**flags, **named}, width)
-        goes_in = prompts_in_words(
-            len(model_inputs["input_ids"]), tokens, characters=self._characters, new_tokens=most
-        )
-        watch = GenerationWatch(recorder, self.model, self.warn_after_s, goes_in)
+        number = len(model_inputs["input_ids"])
+        goes_in = prompts_in_words(number, tokens, characters=self._characters, new_tokens=most)
+        watch = GenerationWatch(current(), self.model, self.warn_after_s, goes_in)
         with watch.around():
             outputs = super()._forward(model_inputs, **watch.arguments(named, flags))
         made = outputs["generated_sequence"].flatten(0, 1)[:, width:]
-        figures = GenerationReport(
-            prompts=len(outputs["generated_sequence"]),
-            prompt_tokens=tokens,
-            prompt_characters=self._characters,
-            max_new_tokens=most,
-            truncated_prompts=self._truncated,
-            new_tokens=attempt("counting tokens", partial(count_tokens, self.model, made)) or 0,
-            max_new_tokens_cut=cut,
-            tokenize_s=self._tokenize_s,
+        self.last_report = watch.complete(
+            GenerationReport(
+                prompts=len(outputs["generated_sequence"]),
+                prompt_tokens=tokens,
+                prompt_characters=self._characters,
+                max_new_tokens=most,
+                truncated_prompts=self._truncated,
+                new_tokens=attempt("counting tokens", count_tokens, self.model, made) or 0,
+                max_new_tokens_cut=None if capped is None else wanted,
+                tokenize_s=self._tokenize_s,
+            )
         )
-        self.last_report = watch.complete(figures)
         self._tokenize_s, self._truncated, self._characters = 0.0, 0, 0
         return outputs
 
@@ -105,15 +101,8 @@ class WatchedTextGeneration(TextGenerationPipeline):  # type: ignore[misc]  # it
         began = time.perf_counter()
         records = super().postprocess(model_outputs, *arguments, **named)
         seconds = time.perf_counter() - began
-        attempt("the report", partial(self._add_decoding, seconds, model_outputs, records))
+        attempt("the report", self._add_decoding, seconds, model_outputs, records)
         return records
-
-    def _with_defaults(self, named: dict[str, Any]) -> dict[str, Any]:
-        """Add what the pipeline itself asks ``generate`` for."""
-        prepare = getattr(self, "_prepare_generate_kwargs", None)
-        if prepare is not None:  # transformers 5
-            return dict(prepare(dict(named)))
-        return {"generation_config": self.generation_config, **named}
 
     def _end_report(self, forward_s: float) -> None:
         if self.last_report is not None:

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
+from lightning_hangcheck.hooks.places import EVERYWHERE, listen, offered_store
 from lightning_hangcheck.hooks.rendezvous import StorePlace
-from lightning_hangcheck.hooks.store_courier import EVERYWHERE, listen, offered_store
 
 
 def _outer_address() -> str | None:

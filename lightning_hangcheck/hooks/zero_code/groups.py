@@ -1,8 +1,9 @@
-"""Where a process learns which rank it is: `init_process_group`, `init_rpc`; barriers, the end.
+"""How processes become ranks, which groups they make, and what they call there.
 
-What is announced is told before the call, so that a rank that waits there for peers that never come
-is known; what torch itself says is told after it. This is how processes become ranks that no
-launcher numbered, as children of ``torch.multiprocessing.spawn``.
+`init_process_group` and `init_rpc` tell which rank a process is: what is announced before the call,
+so that a rank that waits there for peers that never come is known, and what torch says after it.
+Members of groups, senders and receivers, and callers of collectives are noted in shared memory:
+torch's record leaves them out, or has them only at too high a price.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ from urllib.parse import parse_qsl, urlsplit
 from lightning_hangcheck import log
 from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.hooks.state_report import tell_start
-from lightning_hangcheck.hooks.zero_code.imports import watch_ranks
-from lightning_hangcheck.hooks.zero_code.sections import in_section
-from lightning_hangcheck.hooks.zero_code.wrapping import Call, act_before, by_name, wrap
+from lightning_hangcheck.hooks.zero_code.start import watch_ranks
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, in_section, wrap
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.session.collectives.call_sites import CallNoter
@@ -33,96 +33,11 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
 
     Post = Callable[[MessageCounter, int], None]
-
+    Finder = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
 
 PACKAGE = "torch.distributed"
-
-
-def instrument_notes(module: ModuleType) -> None:
-    """Note the members of each group before it is made, and each message before it is posted.
-
-    Messages only where nobody can hold the unwatched functions yet: torch compares what it is given
-    with ``isend`` by identity (batch_isend_irecv).
-    """
-    maker = "_new_process_group_helper"
-    if hasattr(module, maker):
-        signature = inspect.signature(getattr(module, maker))
-
-        @contextmanager
-        def making(call: Call) -> Iterator[None]:
-            _note_group(module, by_name(call, signature))
-            yield
-
-        wrap(module, maker, making)
-    if hasattr(sys.modules.get(PACKAGE), "isend"):
-        return
-    for blocking, end, post in (
-        ("send", "dst", MessageCounter.post_send),
-        ("recv", "src", MessageCounter.post_receive),
-    ):
-        calls = inspect.unwrap(getattr(module, blocking)).__code__.co_names
-        names = [f"i{blocking}"] if f"i{blocking}" in calls else [f"i{blocking}", blocking]
-        for name in names:
-            _count(module, name, end, post)
-
-
-def _note_group(module: ModuleType, arguments: Mapping[str, Any]) -> None:
-    """Note a group whose members are numbered as the job's ranks are."""
-    server, job = _server(), current().identity.world_size
-    members = arguments.get("global_ranks_in_group") or ()
-    size = module.get_world_size() if members else arguments.get("group_size")
-    if server is not None and job is not None and size == job:
-        note_group(server, str(arguments["group_name"]), members or range(job))
-
-
-def _count(module: ModuleType, name: str, end: str, post: Post) -> None:
-    """Have messages counted; their arguments are found without binding them, which costs 10 us."""
-    parameters = list(inspect.signature(getattr(module, name)).parameters)
-    places = {one: place for place, one in enumerate(parameters)}
-
-    def argument(call: Call, one: str) -> Any:  # noqa: ANN401 - of any type
-        place = places.get(one)  # torch 2.5 has no group_dst
-        if place is None or place >= len(call.arguments):
-            return call.named.get(one)
-        return call.arguments[place]
-
-    def counting(call: Call) -> AbstractContextManager[None]:
-        counter = _counter(os.getpid())
-        peer = argument(call, end)
-        if counter is not None and peer is None:
-            peer = _global(module, argument(call, "group"), argument(call, f"group_{end}"))
-        if counter is not None and peer is not None and peer >= 0:
-            post(counter, peer)
-        return nullcontext()
-
-    wrap(module, name, counting)
-
-
-def _global(module: ModuleType, group: object, number: int | None) -> int | None:
-    """Return a group's member by global rank; None where a message may come from any."""
-    if group is None or number is None or group is module.group.WORLD:
-        return number
-    return int(module.get_global_rank(group, number))
-
-
-def _server() -> Path | None:
-    session = current().session
-    return None if session is None else session.torch_servers / str(os.getpid())
-
-
-@lru_cache(maxsize=1)
-def _counter(_pid: int) -> MessageCounter | None:
-    """Return this process's counter; None without room, or if ranks have not the job's numbers."""
-    server, ranks = _server(), sys.modules[PACKAGE].get_world_size()
-    if server is None or ranks != current().identity.world_size:
-        return None
-    try:
-        return MessageCounter(server)
-    except OSError as error:
-        log.once("message-counts", f"messages between ranks are not counted ({error})")
-        return None
-
-
+JOINED = "HANGCHECK_JOINED"
+"""Set to the process id of a rank that has joined: whatever it starts from then on is no rank."""
 COLLECTIVES = (
     "all_reduce",
     "all_reduce_coalesced",
@@ -141,113 +56,10 @@ COLLECTIVES = (
     "barrier",
 )
 """Functions that enter one operation themselves; those for objects call these."""
-
-
-ROOTS = frozenset({"src", "dst"})
-REDUCTIONS = frozenset({"op"})
-
-
-def instrument_calls(module: ModuleType) -> None:
-    """Note the caller of each collective before it is entered, with its root and reduction."""
-    for name in COLLECTIVES:
-        if hasattr(module, name):
-            _watch(module, name)
-
-
-def _watch(module: ModuleType, name: str) -> None:
-    parameters = inspect.signature(getattr(module, name)).parameters
-    root, reduction = _finder(parameters, ROOTS), _finder(parameters, REDUCTIONS)
-
-    def note(caller: FrameType, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        noter = _noter(os.getpid())
-        if noter is not None:
-            number, kind = root(arguments, named), reduction(arguments, named)
-            given = "" if number is None else f"root {number}"
-            noter.note(caller, given, getattr(kind, "name", ""))
-
-    act_before(module, name, note)
-
-
-def _finder(
-    parameters: Mapping[str, inspect.Parameter], names: frozenset[str]
-) -> Callable[[tuple[Any, ...], Mapping[str, Any]], Any]:
-    """Return what finds an argument in a call without binding it, which costs 10 us."""
-    for place, (name, parameter) in enumerate(parameters.items()):
-        if name in names:
-            return lambda arguments, named: (
-                arguments[place] if place < len(arguments) else named.get(name, parameter.default)
-            )
-    return lambda _arguments, _named: None
-
-
-@lru_cache(maxsize=1)
-def _noter(_pid: int) -> CallNoter | None:
-    """Return this process's noter; None where it has no session, or no room there."""
-    session = current().session
-    if session is None:
-        return None
-    try:
-        return CallNoter(session.torch_servers / str(os.getpid()))
-    except OSError as error:
-        log.once("call-notes", f"calls of collectives are not noted ({error})")
-        return None
-
-
 TORCHS_TARGET = ("torch.multiprocessing.spawn", "_wrap")
 TORCHS_NUMBER = "i"
 """Its second parameter (torch 1.0 to 2.15): the number that the user's function gets, too."""
 NUMBERS = ("rank", "global_rank", "local_rank", "process_idx")
-
-
-def watch_children() -> None:
-    """Have each child of this process announce itself, and this process if it is about to begin.
-
-    multiprocessing calls ``_bootstrap`` in each child, however that was started (Python 3.8 to
-    3.15), and from there ``run``, once the child knows itself to be one.
-    """
-    wrap(BaseProcess, "_bootstrap", _beginning)
-
-
-@contextmanager
-def _beginning(call: Call) -> Iterator[None]:
-    """What ranks start, or what a launcher numbered, has nothing to announce."""
-    number = number_of(call.instance)
-    if number is not None and identify(os.environ).launcher == "none":
-
-        @contextmanager
-        def running(_call: Call) -> Iterator[None]:
-            current().announce(number)
-            yield
-
-        wrap(call.instance, "run", running)
-    yield
-
-
-def number_of(process: BaseProcess) -> int | None:
-    """Return the number that a process was given by who started it; None where it has none.
-
-    Args:
-        process: As multiprocessing keeps it.
-    """
-    target = getattr(process, "_target", None)
-    if target is None:
-        return _number(getattr(process, "rank", None))
-    given = (getattr(process, "_args", ()), getattr(process, "_kwargs", {}))
-    try:
-        named = inspect.signature(target).bind_partial(*given[0], **given[1]).arguments
-    except (TypeError, ValueError):  # it cannot be called so, or is of C
-        return None
-    torchs = (target.__module__, getattr(target, "__name__", "")) == TORCHS_TARGET
-    names = (TORCHS_NUMBER,) if torchs else NUMBERS
-    return next((_number(named[name]) for name in names if name in named), None)
-
-
-def _number(given: object) -> int | None:
-    return given if type(given) is int and given >= 0 else None
-
-
-JOINED = "HANGCHECK_JOINED"
-"""Set to the process id of a rank that has joined: whatever it starts from then on is no rank."""
 
 
 class Announced(NamedTuple):
@@ -318,17 +130,16 @@ def announced(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> A
     told, port = dict(parse_qsl(address.query)), getattr(store, "port", address.port)
     if address.scheme == "env" and store is None:
         told = {name: environment.get(name.upper(), "") for name in ("rank", "world_size")} | told
-        port = _process_groups_number(None, environment.get("MASTER_PORT", ""))
-    return Announced(
-        _process_groups_number(arguments.get("rank"), told.get("rank", "")),
-        _process_groups_number(arguments.get("world_size"), told.get("world_size", "")),
-        port,
-    )
+        port = _decimal(environment.get("MASTER_PORT", ""))
+
+    def number(name: str) -> int | None:
+        given = arguments.get(name)
+        return int(given) if given is not None and given >= 0 else _decimal(told.get(name, ""))
+
+    return Announced(number("rank"), number("world_size"), port)
 
 
-def _process_groups_number(given: int | None, told: str) -> int | None:
-    if given is not None and given >= 0:
-        return int(given)
+def _decimal(told: str) -> int | None:
     return int(told) if told.isdecimal() else None
 
 
@@ -337,9 +148,8 @@ def _learn(told: Announced) -> None:
     recorder, (rank, world_size, port) = current(), told
     if rank is None or world_size is None or world_size < (recorder.identity.world_size or 0):
         return
-    local_rank = os.environ.get("LOCAL_RANK", "")
-    known = recorder.identity.local_rank
-    local = int(local_rank) if local_rank.isdecimal() else known
+    local = _decimal(os.environ.get("LOCAL_RANK", ""))
+    local = recorder.identity.local_rank if local is None else local
     recorder.learn_identity(rank, world_size, local, port)
     be_watched(recorder)
 
@@ -348,14 +158,182 @@ def instrument_groups(module: ModuleType) -> None:
     """Watch ``barrier``, ``monitored_barrier`` and ``destroy_process_group``."""
     for name in ("barrier", "monitored_barrier"):
         wrap(module, name, in_section("dist.barrier"))
-    left = in_section("destroy_process_group", then=lambda _: _leave(module))
-    wrap(module, "destroy_process_group", left)
+
+    def leave(_: Call) -> None:
+        """Once no group is left, what this process starts from now on may be ranks again."""
+        if module.is_initialized():
+            return
+        current().show_membership("left")
+        if os.environ.get(JOINED) == str(os.getpid()):
+            del os.environ[JOINED]
+
+    wrap(module, "destroy_process_group", in_section("destroy_process_group", then=leave))
 
 
-def _leave(module: ModuleType) -> None:
-    """Once no group is left: what this process starts from now on may be ranks again."""
-    if module.is_initialized():
+def watch_children() -> None:
+    """Have each child of multiprocessing announce itself if it may become a rank.
+
+    Which ones, who starts them says: torch.multiprocessing.spawn and start_processes number their
+    children, and with them Lightning's ``ddp_spawn`` and ``ddp_notebook``; a script that starts its
+    own mostly hands each its ``rank``. A child that ends before it has joined is known by that.
+    multiprocessing calls ``_bootstrap`` in each child, however that was started (Python 3.8 to
+    3.15), and from there ``run``, once the child knows itself to be one.
+    """
+    wrap(BaseProcess, "_bootstrap", _beginning)
+
+
+@contextmanager
+def _beginning(call: Call) -> Iterator[None]:
+    """What ranks start, or what a launcher numbered, has nothing to announce."""
+    number = number_of(call.instance)
+    if number is not None and identify(os.environ).launcher == "none":
+
+        @contextmanager
+        def running(_call: Call) -> Iterator[None]:
+            current().announce(number)
+            yield
+
+        wrap(call.instance, "run", running)
+    yield
+
+
+def number_of(process: BaseProcess) -> int | None:
+    """Return the number that a process was given by who started it; None where it has none."""
+
+    def number(given: object) -> int | None:
+        return given if type(given) is int and given >= 0 else None
+
+    target = getattr(process, "_target", None)
+    if target is None:
+        return number(getattr(process, "rank", None))
+    given = (getattr(process, "_args", ()), getattr(process, "_kwargs", {}))
+    try:
+        named = inspect.signature(target).bind_partial(*given[0], **given[1]).arguments
+    except (TypeError, ValueError):  # it cannot be called so, or is of C
+        return None
+    torchs = (target.__module__, getattr(target, "__name__", "")) == TORCHS_TARGET
+    names = (TORCHS_NUMBER,) if torchs else NUMBERS
+    return next((number(named[name]) for name in names if name in named), None)
+
+
+def instrument_calls(module: ModuleType) -> None:
+    """Note the caller of each collective before it is entered, with its root and reduction."""
+    for name in COLLECTIVES:
+        if not hasattr(module, name):
+            continue
+        parameters = inspect.signature(getattr(module, name)).parameters
+        root, reduction = _finder(parameters, "src", "dst"), _finder(parameters, "op")
+        wrap(module, name, before=_noting(root, reduction))
+
+
+def _noting(
+    root: Finder, reduction: Finder
+) -> Callable[[FrameType, tuple[Any, ...], Mapping[str, Any]], None]:
+    def note(caller: FrameType, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        noter = _noter(os.getpid())
+        if noter is not None:
+            number, kind = root(arguments, named), reduction(arguments, named)
+            given = "" if number is None else f"root {number}"
+            noter.note(caller, given, getattr(kind, "name", ""))
+
+    return note
+
+
+def _finder(parameters: Mapping[str, inspect.Parameter], *names: str) -> Finder:
+    """Return what finds an argument in a call without binding it, which costs 10 us."""
+    for place, (name, parameter) in enumerate(parameters.items()):
+        if name in names:
+            usual = None if parameter.default is parameter.empty else parameter.default
+            return lambda arguments, named: (
+                arguments[place] if place < len(arguments) else named.get(name, usual)
+            )
+    return lambda _arguments, _named: None
+
+
+def instrument_notes(module: ModuleType) -> None:
+    """Note the members of each group before it is made, and each message before it is posted.
+
+    Messages only where nobody can hold the unwatched functions yet: torch compares what it is given
+    with ``isend`` by identity (batch_isend_irecv). ``send`` and ``recv`` call ``isend`` and
+    ``irecv``, but not in torch 2.5.
+    """
+    maker = "_new_process_group_helper"
+    if hasattr(module, maker):
+        signature = inspect.signature(getattr(module, maker))
+
+        @contextmanager
+        def making(call: Call) -> Iterator[None]:
+            _note_group(module, by_name(call, signature))
+            yield
+
+        wrap(module, maker, making)
+    if hasattr(sys.modules.get(PACKAGE), "isend"):
         return
-    current().show_membership("left")
-    if os.environ.get(JOINED) == str(os.getpid()):
-        del os.environ[JOINED]
+    for blocking, end, post in (
+        ("send", "dst", MessageCounter.post_send),
+        ("recv", "src", MessageCounter.post_receive),
+    ):
+        calls = inspect.unwrap(getattr(module, blocking)).__code__.co_names
+        _count(module, f"i{blocking}", end, post)
+        if f"i{blocking}" not in calls:
+            _count(module, blocking, end, post)
+
+
+def _note_group(module: ModuleType, arguments: Mapping[str, Any]) -> None:
+    """Note a group whose members are numbered as the job's ranks are."""
+    server, job = _server(), current().identity.world_size
+    members = arguments.get("global_ranks_in_group") or ()
+    size = module.get_world_size() if members else arguments.get("group_size")
+    if server is not None and job is not None and size == job:
+        note_group(server, str(arguments["group_name"]), members or range(job))
+
+
+def _count(module: ModuleType, name: str, end: str, post: Post) -> None:
+    parameters = inspect.signature(getattr(module, name)).parameters
+    # torch 2.5 has no group_dst
+    peer_of, group_of, member_of = (
+        _finder(parameters, one) for one in (end, "group", f"group_{end}")
+    )
+
+    def counting(call: Call) -> AbstractContextManager[None]:
+        counter, given = _counter(os.getpid()), (call.arguments, call.named)
+        if counter is not None:
+            peer, group = peer_of(*given), group_of(*given)
+            if peer is None:
+                peer = member_of(*given)
+                if peer is not None and group is not None and group is not module.group.WORLD:
+                    peer = int(module.get_global_rank(group, peer))
+            if peer is not None and peer >= 0:  # else the message may come from any
+                post(counter, peer)
+        return nullcontext()
+
+    wrap(module, name, counting)
+
+
+def _server() -> Path | None:
+    session = current().session
+    return None if session is None else session.torch_servers / str(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _noter(_pid: int) -> CallNoter | None:
+    """Return this process's noter of calls; None where it has no session, or no room there."""
+    server = _server()
+    try:
+        return None if server is None else CallNoter(server)
+    except OSError as error:
+        log.once("call-notes", f"calls of collectives are not noted ({error})")
+        return None
+
+
+@lru_cache(maxsize=1)
+def _counter(_pid: int) -> MessageCounter | None:
+    """Return this process's counter; None without room, or if ranks have not the job's numbers."""
+    server, ranks = _server(), sys.modules[PACKAGE].get_world_size()
+    if server is None or ranks != current().identity.world_size:
+        return None
+    try:
+        return MessageCounter(server)
+    except OSError as error:
+        log.once("message-counts", f"messages between ranks are not counted ({error})")
+        return None

@@ -1,6 +1,8 @@
-"""Plain calls of a pipeline of transformers: a section, and what goes in and comes out.
+"""What is watched of transformers: how models are loaded, generate, and are used in pipelines.
 
-What a text pipeline generates within is watched by `generation`, with its traps and its tokens.
+Each of these calls becomes a section. The first are told with what goes in and what came out, as
+`hc.transformers` tells them; all are on the page. Weights and tokens count as signs of life, and
+the tokens stay the same.
 """
 
 from __future__ import annotations
@@ -24,33 +26,40 @@ from lightning_hangcheck.hooks.generating import (
     new_tokens,
     prompts_in_words,
     section_name,
+    sign_of_life,
     took_in_words,
 )
 from lightning_hangcheck.hooks.loading import UNSEEN, Load, ShardProgress, announce, follow_loading
 from lightning_hangcheck.hooks.models import class_and_device, tell_offloaded_parts
 from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.hooks.state_report import tell_start
-from lightning_hangcheck.hooks.zero_code.sections import (
+from lightning_hangcheck.hooks.zero_code.start import passed
+from lightning_hangcheck.hooks.zero_code.wrapping import (
+    Call,
+    by_name,
     in_section,
     inside,
     is_inside,
     is_outermost,
     is_spoken,
-    passed,
+    wrap,
 )
-from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, wrap
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.sections import Section
 from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from inspect import Signature
     from types import ModuleType
+
+    from lightning_hangcheck.hooks.models import Model
+
+CRITERIA = "stopping_criteria"
+OURS = __name__.partition(".")[0]
 
 
 def instrument_model_loading(module: ModuleType) -> None:
-    """Watch what the classes of this module have of it.
+    """Watch what the classes of this module load.
 
     Each AutoModel has copies of these methods (auto_factory.py, copy_func), so each is wrapped.
     """
@@ -64,6 +73,11 @@ def instrument_model_loading(module: ModuleType) -> None:
             wrap(owner, "from_config", _configured_model)
 
 
+def instrument_generation_config(module: ModuleType) -> None:
+    """Watch how a generation config is read, but for the one that a model brings."""
+    wrap(module.GenerationConfig, "from_pretrained", _loading_generation_config)
+
+
 def _named(what: str) -> Callable[[Call], str]:
     """Name a section after the class whose class method is called."""
     return lambda call: f"{what} ({call.instance.__name__})"
@@ -73,37 +87,29 @@ _tokenizer = in_section("tokenizer", _named("tokenizer from_pretrained"), then=l
 _configured_model = in_section("model", _named("model from_config"), then=lambda _: passed(5))
 _title = _named("model from_pretrained")
 _model = in_section("model", _title, then=lambda _: passed(5))
+_config_title = _named("model config from_pretrained")
+_config = in_section("model config", _config_title)
 
 
 @contextmanager
 def _loading_model(call: Call) -> Iterator[None]:
-    recorder = current()
     if not is_outermost("model", _title(call)):
         with _model(call):
             yield
         return
+    recorder = current()
     _announce(call, "model")
-    progress = ShardProgress(UNSEEN, recorder.say, recorder.beat)
+    progress = ShardProgress(UNSEEN, recorder.say, partial(sign_of_life, recorder))
     with _model(call), follow_loading(progress):
         yield
     # a model alone, or with what from_pretrained tells of the load (output_loading_info=True)
-    model = call.result[0] if isinstance(call.result, tuple) else call.result
-    attempt("a look at the model", partial(_look_at, model))
+    attempt("a look at the model", _look_at_loaded, call.result)
 
 
-def _look_at(model: Any) -> None:  # noqa: ANN401 - of any class of transformers
-    recorder = current()
-    recorder.say(class_and_device(model))
-    tell_offloaded_parts(model, recorder)
-
-
-def instrument_generation_config(module: ModuleType) -> None:
-    """Watch how a generation config is read, but for the one that a model brings."""
-    wrap(module.GenerationConfig, "from_pretrained", _loading_generation_config)
-
-
-_generation_config_title = _named("model config from_pretrained")
-_generation_config = in_section("model config", _generation_config_title)
+def _look_at_loaded(result: Any) -> None:  # noqa: ANN401 - a guest's
+    model = result[0] if isinstance(result, tuple) else result
+    current().say(class_and_device(model))
+    tell_offloaded_parts(model, current())
 
 
 @contextmanager
@@ -111,9 +117,9 @@ def _loading_generation_config(call: Call) -> Iterator[None]:
     if is_inside("model"):
         yield
         return
-    if is_outermost("model config", _generation_config_title(call)):
+    if is_outermost("model config", _config_title(call)):
         _announce(call, "model config")
-    with _generation_config(call):
+    with _config(call):
         yield
 
 
@@ -124,11 +130,7 @@ def _announce(call: Call, what: str) -> None:
     if isinstance(name, (str, os.PathLike)):
         loader = call.instance.__name__
         load = Load(name=str(name), loader=loader, what=what, named=dict(call.named))
-        attempt("looking at the files", partial(announce, current(), load))
-
-
-KIND = "generate"
-CRITERIA = "stopping_criteria"
+        attempt("looking at the files", announce, current(), load)
 
 
 def instrument_generation(module: ModuleType) -> None:
@@ -137,127 +139,87 @@ def instrument_generation(module: ModuleType) -> None:
 
     @contextmanager
     def generating(call: Call) -> Iterator[None]:
-        given = _given(call, signature)
-        if _is_watched(given) or not is_outermost(KIND, section_name(call.instance)):
+        told = dict(by_name(call, signature))
+        given = {**told.pop("kwargs", {}), **told}
+        # a function of ours watches by itself, or tries what was just loaded
+        ours = any(isinstance(one, TokenBeat) for one in given.get(CRITERIA) or ())
+        if ours or not is_outermost("generate", section_name(call.instance)):
             yield
             return
-        with inside(KIND), _watched(call, given):
+        with inside("generate"), _watched_generation(call, given):
             yield
 
     wrap(module.GenerationMixin, "generate", generating)
 
 
 @contextmanager
-def _watched(call: Call, given: Mapping[str, Any]) -> Iterator[None]:
+def _watched_generation(call: Call, given: Mapping[str, Any]) -> Iterator[None]:
     tell_start()
-    recorder, spoken = current(), is_spoken(KIND)
-    prompts = Prompts(call.instance, given)
-    watch = GenerationWatch(
-        recorder,
-        call.instance,
-        WARN_AFTER,
-        prompts.in_words,
-        beat=_sign_of_life,
-        spoken=spoken,
+    model, recorder, spoken = call.instance, current(), is_spoken("generate")
+    # nothing is read from the device: tokens are counted with their padding
+    tokens = given.get("input_ids")
+    tokens = given.get("inputs") if tokens is None else tokens
+    shape = tuple(getattr(tokens, "shape", ()))
+    number, width = shape if len(shape) == 2 else (0, 0)
+    most = asked_new_tokens(getattr(model, "generation_config", None), given, width)
+    goes_in = (
+        prompts_in_words(number, number * width, new_tokens=most)
+        if number
+        else "prompts that are no tokens"
     )
+    alive = partial(sign_of_life, recorder)
+    watch = GenerationWatch(recorder, model, WARN_AFTER, goes_in, beat=alive, spoken=spoken)
     # given by its place, it cannot be given by name too; code of others may not know it
     if (CRITERIA in call.named or CRITERIA not in given) and not given.get("custom_generate"):
         call.named = watch.arguments(call.named, given)
     with watch.around():
         yield
-    if spoken and prompts.number:
-        attempt("the report", partial(_report, call, prompts, watch))
+    if spoken and number:
+        report = partial(
+            GenerationReport,
+            prompts=number,
+            prompt_tokens=number * width,
+            max_new_tokens=most,
+            tokenize_s=0.0,
+        )
+        attempt("the report", _tell_generated, model, width, call.result, watch, report)
 
 
-class Prompts:
-    """What goes into a plain call of ``generate``.
-
-    Nothing is read from the device: its tokens are counted with their padding.
-
-    Args:
-        model: That generates.
-        given: Its arguments by their names.
-
-    Attributes:
-        number: Of prompts; 0 where they come as something else than tokens.
-        width: Tokens of each.
-        most: New tokens that each may get; None where nothing says it.
-    """
-
-    def __init__(self, model: Any, given: Mapping[str, Any]) -> None:  # noqa: ANN401 - a guest's
-        tokens = given.get("input_ids")
-        tokens = given.get("inputs") if tokens is None else tokens
-        shape = tuple(getattr(tokens, "shape", ()))
-        self.number: int
-        self.width: int
-        self.number, self.width = shape if len(shape) == 2 else (0, 0)
-        default = getattr(model, "generation_config", None)
-        self.most = asked_new_tokens(default, given, self.width)
-
-    @property
-    def in_words(self) -> str:
-        """For the first line."""
-        if not self.number:
-            return "prompts that are no tokens"
-        return prompts_in_words(self.number, self.number * self.width, new_tokens=self.most)
-
-
-def _given(call: Call, signature: Signature) -> dict[str, Any]:
-    told = dict(by_name(call, signature))
-    return {**told.pop("kwargs", {}), **told}
-
-
-def _is_watched(given: Mapping[str, Any]) -> bool:
-    """Whether a function of ours calls: it watches by itself, or tries what was just loaded."""
-    return any(isinstance(one, TokenBeat) for one in given.get(CRITERIA) or ())
-
-
-def _sign_of_life() -> None:
-    """Say that the rank goes on; no beat, which would speak for the pace of the script's loop."""
-    recorder = current()
-    if recorder.in_training_thread():
-        page = recorder.page
-        page.show_phase(page.phase)
-
-
-def _report(call: Call, prompts: Prompts, watch: GenerationWatch) -> None:
+def _tell_generated(
+    model: Model,
+    width: int,
+    output: Any,  # noqa: ANN401 - what generate returned
+    watch: GenerationWatch,
+    report: Callable[..., GenerationReport],
+) -> None:
     """Tell the end; the new tokens are read from the device, on which nothing runs any more."""
-    made = new_tokens(call.instance, prompts.width, call.result)
-    figures = GenerationReport(
-        prompts=prompts.number,
-        prompt_tokens=prompts.number * prompts.width,
-        max_new_tokens=prompts.most,
-        new_tokens=count_tokens(call.instance, made),
-        tokenize_s=0.0,
-    )
-    current().say(end_line(watch.complete(figures)))
-
-
-PIPELINES_KIND = "pipeline"
-OURS = __name__.partition(".")[0]
+    count = count_tokens(model, new_tokens(model, width, output))
+    current().say(end_line(watch.complete(report(new_tokens=count))))
 
 
 def instrument_pipelines(module: ModuleType) -> None:
     """Watch calls of all pipelines; ``module`` is transformers.pipelines.base."""
-    wrap(module.Pipeline, "__call__", _calling)
+    wrap(module.Pipeline, "__call__", _calling_pipeline)
 
 
 @contextmanager
-def _calling(call: Call) -> Iterator[None]:
+def _calling_pipeline(call: Call) -> Iterator[None]:
     title = pipeline_title(call.instance)
     ours = type(call.instance).__module__.startswith(OURS)  # it tells by itself
-    if ours or not is_outermost(PIPELINES_KIND, title):
+    if ours or not is_outermost("pipeline", title):
         yield
         return
-    recorder, spoken, began = current(), is_spoken(PIPELINES_KIND), time.perf_counter()
+    recorder, spoken, began = current(), is_spoken("pipeline"), time.perf_counter()
     texts = prompts_of(call) or []
     if spoken and texts:
         recorder.say(f"{title}: {_texts_in_words('prompt', texts)}")
-    with inside(PIPELINES_KIND), Section(recorder, title, spoken=spoken):
+    with inside("pipeline"), Section(recorder, title, spoken=spoken):
         yield
-    if spoken and texts:
-        seconds = time.perf_counter() - began
-        attempt("the answers of a pipeline", partial(_tell, title, texts, call.result, seconds))
+    answers = attempt("the answers of a pipeline", answers_of, call.result, texts)
+    if spoken and answers:
+        took = took_in_words(time.perf_counter() - began)
+        asked, gave = several(len(texts), "prompt"), _texts_in_words("answer", answers)
+        recorder.say(f"{title}: {asked} gave {gave}; total {took}")
 
 
 def pipeline_title(pipeline: Any) -> str:  # noqa: ANN401 - a guest's
@@ -293,14 +255,6 @@ def answers_of(result: Any, prompts: Sequence[str]) -> list[str]:  # noqa: ANN40
     of_each = result if result and isinstance(result[0], list) else [result]
     pairs = zip(prompts, of_each, strict=False)
     return [answer for prompt, records in pairs for answer in answers_in(records, prompt)]
-
-
-def _tell(title: str, prompts: Sequence[str], result: object, seconds: float) -> None:
-    answers = answers_of(result, prompts)
-    if answers:
-        gave = _texts_in_words("answer", answers)
-        asked = several(len(prompts), "prompt")
-        current().say(f"{title}: {asked} gave {gave}; total {took_in_words(seconds)}")
 
 
 def _texts_in_words(noun: str, texts: Sequence[str]) -> str:

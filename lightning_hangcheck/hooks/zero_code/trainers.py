@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import inspect
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from lightning_hangcheck.hooks.callbacks import HangCheck, HuggingFaceHangCheck
-from lightning_hangcheck.hooks.models import tell_offloaded
-from lightning_hangcheck.hooks.zero_code.files import watch_resuming, watch_saves
-from lightning_hangcheck.hooks.zero_code.sections import afterwards, in_section, passed
+from lightning_hangcheck.hooks.checkpoints import watch_resuming, watch_saves
+from lightning_hangcheck.hooks.zero_code.start import passed
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
-    act_before,
+    afterwards,
     by_name,
-    say_unwatched,
+    in_section,
+    unwatched,
     wrap,
 )
 from lightning_hangcheck.recorder.lifecycle import current
@@ -28,48 +28,14 @@ from lightning_hangcheck.recorder.process.process_facts import is_multiprocessin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from inspect import Signature
     from types import FrameType, ModuleType
-    from typing import Any
 
-    from lightning_hangcheck.hooks.zero_code.wrapping import Around, Call
+    from lightning_hangcheck.hooks.zero_code.wrapping import Around
     from lightning_hangcheck.model.naming.slugs import Phase
 
-
-def instrument_sharding(module: ModuleType) -> None:
-    """Watch what this module has of it: ``FullyShardedDataParallel``, or ``fully_shard``."""
-    if hasattr(module, "FullyShardedDataParallel"):
-        sharded = module.FullyShardedDataParallel
-        wrap(sharded, "__init__", _noting(inspect.signature(sharded.__init__)))
-    elif hasattr(module, "fully_shard"):
-        wrap(module, "fully_shard", _noting(inspect.signature(module.fully_shard)))
-
-
-def offload_asked_for(given: Mapping[str, Any]) -> str:
-    """Say what the arguments of FSDP offload; empty where nothing is.
-
-    Args:
-        given: ``cpu_offload=CPUOffload(offload_params=True)`` of FSDP 1,
-            ``offload_policy=CPUOffloadPolicy()`` of FSDP 2, and others.
-    """
-    first = getattr(given.get("cpu_offload"), "offload_params", False)
-    second = type(given.get("offload_policy")).__name__ == "CPUOffloadPolicy"
-    if not (first or second):
-        return ""
-    by = "cpu_offload" if first else "offload_policy"
-    return f"parameters on cpu between their uses (FSDP, {by})"
-
-
-def _noting(signature: Signature) -> Around:
-    def note(call: Call) -> None:
-        what = offload_asked_for(by_name(call, signature))
-        if what:
-            tell_offloaded(what, current())
-
-    return afterwards(note)
-
-
 STAGES = ("fit", "validate", "test", "predict")
+_guests: WeakKeyDictionary[Any, HangCheck | None] = WeakKeyDictionary()
+"""Our callback of each Trainer; None where the user has added one."""
 
 
 def instrument_trainers(module: ModuleType) -> None:
@@ -84,53 +50,6 @@ def instrument_trainers(module: ModuleType) -> None:
     for name in STAGES:
         wrap(trainer, name, _stage(name, getattr(trainer, name)))
     watch_saves(trainer)
-
-
-_guests: WeakKeyDictionary[Any, HangCheck | None] = WeakKeyDictionary()
-"""Our callback of each Trainer; None where the user has added one."""
-
-
-def instrument_hooks(module: ModuleType) -> None:
-    """Have Lightning call the hooks of our callback before those of the Trainer's callbacks.
-
-    Their list stays as the user made it: scripts read it, count it, and compare it.
-    """
-    call_theirs, works = module._call_callback_hooks, True  # noqa: SLF001 - there is no other door
-
-    # half a microsecond where we have no such hook; `act_before` would take two
-    @wraps(call_theirs)
-    def call_hooks(trainer: Any, hook_name: str, *given: Any, **named: Any) -> None:  # noqa: ANN401 - a guest's
-        nonlocal works
-        try:
-            ours = getattr(_ours_of(trainer, hook_name), hook_name, None) if works else None
-            # Lightning calls hooks of an epoch's end twice: the second time for what saves
-            if ours is not None and not named.get("monitoring_callbacks"):
-                rest = {one: named[one] for one in named if one != "monitoring_callbacks"}
-                ours(trainer, trainer.lightning_module, *given, **rest)
-        except Exception as error:  # noqa: BLE001 - the hooks' boundary: theirs must be called
-            works = False
-            say_unwatched("Lightning's hooks", error)
-        call_theirs(trainer, hook_name, *given, **named)
-
-    module._call_callback_hooks = call_hooks  # type: ignore[attr-defined] # noqa: SLF001 - as above
-    for hook in ("on_save_checkpoint", "on_load_checkpoint"):
-        act_before(module, f"_call_callbacks_{hook}", partial(_call_ours, hook))
-
-
-def _call_ours(
-    hook: str, _frame: FrameType, arguments: tuple[Any, ...], _named: Mapping[str, Any]
-) -> None:
-    trainer, *given = arguments
-    ours = _ours_of(trainer, hook)
-    if ours is not None:
-        getattr(ours, hook)(trainer, trainer.lightning_module, *given)
-
-
-def _ours_of(trainer: Any, hook: str) -> HangCheck | None:  # noqa: ANN401 - a guest's
-    if hook == "setup" or trainer not in _guests:
-        theirs = any(isinstance(one, HangCheck) for one in trainer.callbacks)
-        _guests[trainer] = None if theirs else _guests.get(trainer) or HangCheck()
-    return _guests[trainer]
 
 
 def _made(call: Call) -> None:
@@ -165,6 +84,50 @@ def _stage(name: str, function: Callable[..., object]) -> Around:
             yield
 
     return stage
+
+
+def instrument_hooks(module: ModuleType) -> None:
+    """Have Lightning call the hooks of our callback before those of the Trainer's callbacks.
+
+    Their list stays as the user made it: scripts read it, count it, and compare it.
+    """
+    call_theirs, works = module._call_callback_hooks, True  # noqa: SLF001 - there is no other door
+
+    # half a microsecond where we have no such hook; `wrap` would take two
+    @wraps(call_theirs)
+    def call_hooks(trainer: Any, hook_name: str, *given: Any, **named: Any) -> None:  # noqa: ANN401 - a guest's
+        nonlocal works
+        try:
+            ours = getattr(_ours_of(trainer, hook_name), hook_name, None) if works else None
+            # Lightning calls hooks of an epoch's end twice: the second time for what saves
+            if ours is not None and not named.get("monitoring_callbacks"):
+                rest = {one: named[one] for one in named if one != "monitoring_callbacks"}
+                ours(trainer, trainer.lightning_module, *given, **rest)
+        except Exception as error:  # noqa: BLE001 - the hooks' boundary: theirs must be called
+            works = False
+            unwatched("Lightning's hooks", error)
+        call_theirs(trainer, hook_name, *given, **named)
+
+    module._call_callback_hooks = call_hooks  # type: ignore[attr-defined] # noqa: SLF001 - as above
+    for hook in ("on_save_checkpoint", "on_load_checkpoint"):
+        wrap(module, f"_call_callbacks_{hook}", before=_calling_ours(hook))
+
+
+def _calling_ours(hook: str) -> Callable[[FrameType, tuple[Any, ...], Mapping[str, Any]], None]:
+    def call_ours(_: FrameType, arguments: tuple[Any, ...], _named: Mapping[str, Any]) -> None:
+        trainer, *given = arguments
+        ours = _ours_of(trainer, hook)
+        if ours is not None:
+            getattr(ours, hook)(trainer, trainer.lightning_module, *given)
+
+    return call_ours
+
+
+def _ours_of(trainer: Any, hook: str) -> HangCheck | None:  # noqa: ANN401 - a guest's
+    if hook == "setup" or trainer not in _guests:
+        theirs = any(isinstance(one, HangCheck) for one in trainer.callbacks)
+        _guests[trainer] = None if theirs else _guests.get(trainer) or HangCheck()
+    return _guests[trainer]
 
 
 def instrument_fabric(module: ModuleType) -> None:
@@ -222,8 +185,9 @@ def _huggingface_made(call: Call) -> None:
 
 def instrument_accelerators(module: ModuleType) -> None:
     """Watch its construction, its saves and its barrier."""
+    accelerator = module.Accelerator
     made = in_section("Accelerator constructor", then=lambda _: passed(8))
-    wrap(module.Accelerator, "__init__", made)
+    wrap(accelerator, "__init__", made)
     saved = in_section("saving", "Accelerator.save_state of a checkpoint")
-    wrap(module.Accelerator, "save_state", saved)
-    wrap(module.Accelerator, "wait_for_everyone", in_section("Accelerator.wait_for_everyone"))
+    wrap(accelerator, "save_state", saved)
+    wrap(accelerator, "wait_for_everyone", in_section("Accelerator.wait_for_everyone"))

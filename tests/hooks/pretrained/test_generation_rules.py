@@ -15,8 +15,6 @@ from lightning_hangcheck.hooks.generating import (
     Limits,
     LongRun,
     asked_new_tokens,
-    beyond,
-    capped,
     doubts_before,
     end_line,
     prompts_in_words,
@@ -124,15 +122,14 @@ def config(**flags: Any) -> Any:
     return SimpleNamespace(**flags)
 
 
-def test_new_tokens_beyond_the_limit_are_found_wherever_they_are_asked_for() -> None:
-    limits, short = Limits(), config(max_new_tokens=20, max_length=None)
-    assert beyond(limits, short, {"max_new_tokens": 2000}, 5) == 2000
-    assert beyond(limits, short, {"max_length": 605}, 5) == 600
-    assert beyond(limits, config(max_length=4096), {}, 96) == 4000
-    assert beyond(limits, short, {"generation_config": config(max_new_tokens=700)}, 5) == 700
-    assert beyond(limits, short, {}, 5) is None
-    assert beyond(None, short, {"max_new_tokens": 2000}, 5) is None
-    assert capped({"max_length": 9, "x": 1}, limits) == {"max_new_tokens": 512, "x": 1}
+def test_new_tokens_beyond_the_limit_are_capped_wherever_they_are_asked_for() -> None:
+    short = config(max_new_tokens=20, max_length=None)
+    assert asked_new_tokens(short, {"max_length": 605}, 5) == 600
+    assert asked_new_tokens(config(max_length=4096), {}, 96) == 4000
+    assert asked_new_tokens(short, {"generation_config": config(max_new_tokens=700)}, 5) == 700
+    assert Limits().cap({"max_length": 9, "x": 1}, 600) == {"max_new_tokens": 512, "x": 1}
+    assert Limits().cap({"max_length": 9, "x": 1}, 512) is None
+    assert Limits().cap({}, None) is None
 
 
 def test_limits_that_leave_nothing_are_refused() -> None:

@@ -72,7 +72,7 @@ def test_calls_and_threads_of_our_own_are_shown_nowhere(tmp_path: Path) -> None:
     bootstrap = Frame("Thread.run", f"{STDLIB}/threading.py", 982)
     journal = (bootstrap, Frame("JournalWriter._run", f"{ours}/recorder/journal_writer.py", 134))
     entered = Frame("_GeneratorContextManager.__enter__", f"{STDLIB}/contextlib.py", 137)
-    in_guard = (*IN_LOAD, entered, Frame("wait", f"{ours}/hooks/rendezvous.py", 133))
+    in_guard = (*IN_LOAD, entered, Frame("wait", f"{ours}/hooks/places.py", 133))
     case = case_of(
         with_threads(rank(0, in_guard), ThreadStack(tid=201, name="their", frames=(bootstrap,))),
         beside(rank(1, (*IN_ALL_REDUCE[:2], *wrapper, IN_ALL_REDUCE[2])), journal),
