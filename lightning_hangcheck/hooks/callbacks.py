@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from lightning.pytorch import LightningModule, Trainer
-    from transformers import TrainerControl, TrainerState, TrainingArguments
+    from lightning.pytorch import Trainer
+    from transformers import TrainerState, TrainingArguments
 
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.naming.slugs import Phase
@@ -111,7 +111,7 @@ class HangCheck:
         """Pickling (``ddp_spawn``) and copying make a blank one, which `setup` brings to life."""
         return _revive, (self.asked, self._log_metrics)
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, *_: object, **__: object) -> None:
         """Learn who this rank is, which under ``ddp_spawn`` nothing told before."""
         first = next((one for one in trainer.callbacks if isinstance(one, HangCheck)), self)
         if first is not self:
@@ -130,22 +130,22 @@ class HangCheck:
             watch_saves(package.Trainer)  # no hook tells when a save has ended
         self._tell(trainer, "trainer_init")
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_start(self, trainer: Trainer, *_: object, **__: object) -> None:
         """Model and optimizers are on their device."""
         self._tell(trainer, "trainer_init")
 
-    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_sanity_check_start(self, trainer: Trainer, *_: object, **__: object) -> None:
         """A few validation batches come before training."""
         self._tell(trainer, "sanity_check")
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, *_: object, **__: object) -> None:
         """Next comes a batch, and before the first the loader's workers."""
         self._tell(trainer, "dataloading")
 
     on_sanity_check_end = on_train_epoch_start = on_train_epoch_end = on_train_start
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
+        self, trainer: Trainer, _: object, _b: object, batch_idx: int, *_n: int
     ) -> None:
         """A batch has come: all of a step that the page tells. What it is at now its calls tell."""
         page = self._recorder.page
@@ -162,14 +162,14 @@ class HangCheck:
     on_before_backward: Callable[..., None] | None = None
     on_train_batch_end: Callable[..., None] | None = None
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_start(self, trainer: Trainer, *_: object, **__: object) -> None:
         """Also called in the sanity check."""
         self._tell(trainer, _evaluation(trainer))
 
     on_test_start = on_predict_start = on_validation_start
 
     def on_validation_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int, *_: int
+        self, trainer: Trainer, _: object, _b: object, batch_idx: int, *_n: int
     ) -> None:
         """A batch has come; where there are several loaders, their number comes last."""
         self._tell(trainer, _evaluation(trainer), batch_idx)
@@ -177,50 +177,38 @@ class HangCheck:
     on_test_batch_start = on_predict_batch_start = on_validation_batch_start
 
     def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: object,
-        batch: object,
-        batch_idx: int,
-        *_: int,
+        self, trainer: Trainer, _: object, _o: object, _b: object, batch_idx: int, *_n: int
     ) -> None:
         """The time until the next batch counts as validation too."""
         self._tell(trainer, _evaluation(trainer), batch_idx)
 
     on_test_batch_end = on_predict_batch_end = on_validation_batch_end
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, *_: object, **__: object) -> None:
         """Within ``fit``, training goes on."""
         training = trainer.state.fn == "fit" and not trainer.sanity_checking
         self._tell(trainer, "dataloading" if training else _evaluation(trainer))
 
     on_test_end = on_predict_end = on_validation_end
 
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: object
-    ) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, *_: object, **__: object) -> None:
         """The file is written after this; the phase lasts until the next hook."""
         self._tell(trainer, "checkpoint_save")
 
-    def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, _: object, checkpoint: dict[str, Any]) -> None:
         """Also called before an evaluation, which trains on from nothing."""
         if trainer.state.fn == "fit":
             tell(self._recorder, of_lightning(str(trainer.ckpt_path), checkpoint))
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, *_: object, **__: object) -> None:
         """Training is over."""
         self._tell(trainer, "teardown")
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def teardown(self, trainer: Trainer, *_: object, **__: object) -> None:
         """Loggers and the strategy close."""
         self._tell(trainer, "teardown")
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, _: Trainer, _m: object, exception: BaseException) -> None:
         """The exception leaves ``fit`` after this; a script that catches it may go on."""
         current().mark_raised(exception)
 
@@ -405,14 +393,12 @@ class HuggingFaceHangCheck:
         """Pickling and copying make a new one."""
         return self.asked, ()
 
-    def on_init_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
+    def on_init_end(self, *_: object, **__: object) -> None:
         """Its Trainer is made; what it loads it loads before training begins."""
         watch_resuming(sys.modules["transformers.trainer"].Trainer)
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+        self, args: TrainingArguments, state: TrainerState, *_: object, **__: object
     ) -> None:
         """Learn who this rank is; the first batch comes next."""
         rank, local_rank = args.process_index, args.local_process_index
@@ -421,39 +407,31 @@ class HuggingFaceHangCheck:
         watch_saves(sys.modules["transformers.trainer"].Trainer)
         self._tell(state, "dataloading")
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
+    def on_epoch_begin(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
         """Next comes a batch."""
         self._tell(state, "dataloading")
 
     on_substep_end = on_step_end = on_epoch_end = on_save = on_epoch_begin
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
+    def on_step_begin(self, *_: object, **__: object) -> None:
         """A batch has come, or (as `on_optimizer_step`) weights are new."""
         self._recorder.page.enter_phase("training_step")
 
     on_optimizer_step = on_step_begin
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
+    def on_pre_optimizer_step(self, *_: object, **__: object) -> None:
         """Gradients are there and clipped."""
         self._recorder.page.enter_phase("optimizer_step")
 
     def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+        self, _: object, state: TrainerState, *__: object, **___: object
     ) -> None:
         """A batch of the evaluation was done."""
         self._tell(state, "validation")
 
     on_evaluate = on_predict = on_prediction_step
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
+    def on_train_end(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
         """Training is over."""
         self._tell(state, "teardown")
 

@@ -10,7 +10,8 @@ import pytest
 from hooks.launching import json_lines, start_job
 from processes import end
 
-from lightning_hangcheck.hooks.rendezvous import PeerGroup, PlaceOfStart, RendezvousPoint, Start
+from lightning_hangcheck.hooks.places import PlaceOfStart, Start
+from lightning_hangcheck.hooks.rendezvous import PeerGroup, RendezvousPoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
