@@ -40,7 +40,7 @@ def switched_off(what: str, error: Exception, goes_on: str) -> None:
     """Say once that something of ours failed and is not asked again."""
     log.once(
         f"off-{what}",
-        f"{what} ({describe_exception(error)}) {goes_on}. Please report it with the versions of "
+        f"{what} ({describe_exception(error)}){goes_on}. Please report it with the versions of "
         "the framework and of lightning-hangcheck",
     )
 
@@ -68,7 +68,7 @@ def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
         except Exception as error:  # noqa: BLE001 - the hooks' boundary: training must go on
             switch_off(guest)
             name = f"{type(guest).__name__}.{hook.__name__} failed"
-            switched_off(name, error, "and is switched off; training goes on")
+            switched_off(name, error, " and is switched off; training goes on")
 
     return guarded_hook
 

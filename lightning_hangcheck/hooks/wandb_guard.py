@@ -219,7 +219,7 @@ def _make(request: _Request, run_id: str) -> WandbLogger:
     section = Section(current(), "wandb run creation", goes_on_after_s=goes_on)
     try:
         with section, said_while_waiting(waiting, limit):
-            logger = _bounded(limit, partial(_online, request))
+            logger = bounded(limit, partial(_online, request))
     except Exception as error:  # noqa: BLE001 - wandb's boundary: whatever it raises, every rank learns
         failed = _failure(error, time.monotonic() - started)
         failed.__cause__ = error
@@ -231,7 +231,7 @@ def _make(request: _Request, run_id: str) -> WandbLogger:
     return _make_substitute(request, run_id)
 
 
-def _bounded(limit: float, work: Callable[[], Result]) -> Result:
+def bounded(limit: float, work: Callable[[], Result]) -> Result:
     """Do it within a limit; where there is no further thread, wandb's own limits hold alone."""
     try:
         return within(limit, work)
@@ -293,7 +293,7 @@ def _make_substitute(request: _Request, run_id: str) -> WandbLogger:
     mode = "offline" if offline else "disabled"
     changes = {"mode": mode, "offline": offline, "log_model": False, "version": run_id}
     try:
-        logger = _bounded(SUBSTITUTE_LIMIT, lambda: _with_run(request.logger(**changes)))
+        logger = bounded(SUBSTITUTE_LIMIT, lambda: _with_run(request.logger(**changes)))
     except Exception as error:
         raise _failure(error, time.monotonic() - started) from error
     if offline:
@@ -335,7 +335,7 @@ def _bound_finish(run: Run, limit: float) -> None:
         is_over = True
         try:
             with shown(), said_while_waiting(waiting, limit):
-                _bounded(limit, partial(plain, exit_code))
+                bounded(limit, partial(plain, exit_code))
         except NoAnswer:
             log.once(
                 f"wandb {folder}",

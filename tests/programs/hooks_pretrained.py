@@ -74,6 +74,7 @@ def load(saved):
         same=all(same),
         seams_back=seams() == before,
         random_untouched=torch.equal(random_state, torch.get_rng_state()),
+        beats_by_hand=current().beats_by_hand,
         pad=[tokenizer.pad_token, model.config.pad_token_id, model.generation_config.pad_token_id],
     )
     return model, tokenizer
