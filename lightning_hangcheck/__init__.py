@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck import transformers as transformers
     from lightning_hangcheck.hooks.callbacks import HangCheck, HuggingFaceHangCheck
     from lightning_hangcheck.hooks.evaluation import rank_zero_evaluation
-    from lightning_hangcheck.hooks.guards import barrier, make_directory, rank_zero_first
-    from lightning_hangcheck.hooks.locks import locked
+    from lightning_hangcheck.hooks.guards import barrier, locked, make_directory, rank_zero_first
     from lightning_hangcheck.hooks.phases import phase
     from lightning_hangcheck.hooks.state_report import report_state
     from lightning_hangcheck.hooks.wandb_guard import guarded_wandb_logger
@@ -55,7 +54,7 @@ _LOADED_WHEN_NAMED = {
     "barrier": "lightning_hangcheck.hooks.guards",
     "gradient_accumulation": "lightning_hangcheck.planning.batches",
     "guarded_wandb_logger": "lightning_hangcheck.hooks.wandb_guard",
-    "locked": "lightning_hangcheck.hooks.locks",
+    "locked": "lightning_hangcheck.hooks.guards",
     "make_directory": "lightning_hangcheck.hooks.guards",
     "phase": "lightning_hangcheck.hooks.phases",
     "rank_zero_evaluation": "lightning_hangcheck.hooks.evaluation",

@@ -118,13 +118,7 @@ def _falls_to_us(recorder: Recorder, session: Session) -> bool:
 
 
 def tell_of_nodes(recorder: Recorder, nnodes: int, number: int) -> None:
-    """Tell this node's sidecar which of how many it is, where no launcher's variable does.
-
-    Args:
-        recorder: Of this process.
-        nnodes: Nodes of the job, as its Trainer was told.
-        number: Of this one, 0 for the first.
-    """
+    """Tell this node's sidecar which of how many it is, where no launcher's variable does."""
     session, who = recorder.session, recorder.identity
     if session is None or nnodes < 2 or who.local_rank or place_of(session) is not None:
         return

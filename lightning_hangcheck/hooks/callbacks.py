@@ -243,9 +243,6 @@ class StepClock:
     def batch_comes(self, page: PageWriter) -> bool:
         """A batch has come: the step before it is over, with its wait for this one.
 
-        Args:
-            page: Takes the step's times.
-
         Returns:
             Whether the step that begins is timed: then its other moments are to be told, too.
         """
@@ -285,9 +282,6 @@ class LoggedMetrics:
 
     Rank 0 reads the pages of its node's ranks in shared memory. It asks no rank for anything, so
     one that is stuck delays nobody; and a rank 0 that is stuck itself sends nothing.
-
-    Args:
-        session: Of the job; its pages are in shared memory.
     """
 
     def __init__(self, session: Session) -> None:

@@ -103,12 +103,7 @@ def tell(recorder: Recorder, found: Resumption) -> None:
 
 
 def of_lightning(path: str, checkpoint: Mapping[str, Any]) -> Resumption:
-    """Tell what Lightning has loaded.
-
-    Args:
-        path: Where from; may be an address.
-        checkpoint: As its hooks get it.
-    """
+    """Tell what Lightning has loaded."""
 
     def number(*keys: str) -> int | None:
         """A whole number in nested dictionaries, of which another version may have others."""
@@ -203,12 +198,7 @@ class SavedParts:
         self._said = False
 
     def note(self, held: frozenset[str], remedy: str) -> None:
-        """Take a save that has ended well, with the parts of `PARTS` in it.
-
-        Args:
-            held: Those parts.
-            remedy: How to keep the others, too.
-        """
+        """Take a save that has ended well, with the parts of `PARTS` in it."""
         from lightning_hangcheck.hooks.zero_code.loops import has_scheduler
 
         before, self._step = self._step, self._recorder.page.step
@@ -229,11 +219,7 @@ def _saved_parts() -> SavedParts:
 
 
 def watch_saves(trainer: type) -> None:
-    """Watch the method with which a Trainer class writes a whole checkpoint; again does nothing.
-
-    Args:
-        trainer: Of Lightning or of transformers.
-    """
+    """Watch the method with which a Trainer class writes a whole checkpoint; again does nothing."""
     for name, note in (
         ("save_checkpoint", _note_of_lightning),
         ("_save_checkpoint", _note_of_huggingface),

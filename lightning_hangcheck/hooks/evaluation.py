@@ -48,11 +48,7 @@ TABLES = (".csv", ".tsv", ".jsonl", ".json")
 
 
 class Turns:
-    """The steps at which this process has evaluated under one name.
-
-    Args:
-        every: How many steps of training lie between two evaluations.
-    """
+    """The steps at which this process has evaluated under one name."""
 
     def __init__(self, every: int = 1) -> None:
         self.every = every
@@ -406,10 +402,6 @@ def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[N
 
     They are whole meanwhile, on the CPU. Gradients stay where they are.
 
-    Args:
-        held: Modules and optimizers of torch.
-        say: Prints a line.
-
     Raises:
         BadUsage: One of them is neither, or is shared out over the ranks: moved on one rank alone,
             its share would be lost for the others' collectives.
@@ -481,10 +473,6 @@ class Elsewhere:
     Each storage moves once and every tensor on it keeps its place there, so that tied weights and
     buffers that are views of others are still that. No tensor is replaced: an optimizer, DDP and
     the graph's hooks know the same ones.
-
-    Args:
-        tensors: What to move.
-        to: Where to.
 
     Attributes:
         size: Bytes that were moved.

@@ -325,13 +325,7 @@ def asked_new_tokens(
     named: Mapping[str, Any],
     prompt_length: int,
 ) -> int | None:
-    """How many new tokens a call of ``generate`` may make; None where nothing says it.
-
-    Args:
-        default: The config that counts where the arguments have none.
-        named: Arguments of ``generate``.
-        prompt_length: Tokens that ``max_length`` counts too.
-    """
+    """How many new tokens a call of ``generate`` may make; None where nothing says it."""
     config = named.get("generation_config") or default
     for flags in (named, vars(config) if config is not None else {}):
         if flags.get("max_new_tokens") is not None:
@@ -444,12 +438,7 @@ class GenerationWatch:
             self._after = self._memory()
 
     def arguments(self, named: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments for ``generate`` with a beat per token among them; looks at the flags, too.
-
-        Args:
-            named: What the user gave.
-            flags: The same with what a pipeline adds.
-        """
+        """Arguments for ``generate`` with a beat per token among them; looks at the flags, too."""
         if not self._on:
             return dict(named)
         if self._spoken:
@@ -549,9 +538,6 @@ class TokenBeat:
 
     A streamer is refused by beam search, and a logits processor makes assisted search do more
     work. This leaves scores, tokens and random numbers alone.
-
-    Args:
-        beat: Says that the rank advanced.
 
     Attributes:
         steps: So far; a step makes one token of each sequence.

@@ -300,10 +300,6 @@ def find_weights(
 ) -> tuple[tuple[WeightFile, ...], dict[str, str]]:
     """List a folder's weight files, and the file of each weight where there is an index.
 
-    Args:
-        folder: Of the model.
-        variant: As ``from_pretrained`` takes it, for example ``fp16``.
-
     Raises:
         OSError: A file cannot be looked at.
         msgspec.DecodeError: An index is no index.
@@ -327,14 +323,7 @@ def find_weights(
 
 
 def traps(load: Load, source: Source, version: tuple[int, int], world_size: int = 1) -> list[str]:
-    """Name each trap that a call of ``from_pretrained`` walks into, and the way round it.
-
-    Args:
-        load: The call.
-        source: Where it will read from.
-        version: Of transformers, major and minor.
-        world_size: Ranks that do the same; 1 if unknown.
-    """
+    """Name each trap that a call of ``from_pretrained`` walks into, and the way round it."""
     named, found = load.named, []
     if named.get("offload_state_dict"):
         found.append(
@@ -440,14 +429,7 @@ def reading_rate(files: Sequence[WeightFile]) -> float | None:
 
 
 class ShardProgress:
-    """Hears of one load, and says how far it is: a beat for each weight, a line for each file.
-
-    Args:
-        source: What is loaded.
-        say: Prints a line.
-        alive: Says that the rank advanced.
-        clock: Seconds.
-    """
+    """Hears of one load, and says how far it is: a beat for each weight, a line for each file."""
 
     def __init__(
         self,

@@ -231,12 +231,7 @@ def _device_map(model: Model) -> str:
 
 
 def doubtful_flags(flags: Mapping[str, Any], given: Container[str] | None = None) -> list[str]:
-    """Name what is wrong with a set of generation flags, each with the way out.
-
-    Args:
-        flags: Those that are set, by name.
-        given: Speak only of these; None for all.
-    """
+    """Name what is wrong with a set of generation flags, each with the way out."""
     samples, beams = flags.get("do_sample") is True, flags.get("num_beams") or 1
 
     def idle(known: Mapping[str, Any]) -> list[str]:

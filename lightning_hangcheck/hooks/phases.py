@@ -393,12 +393,6 @@ class Word(msgspec.Struct, frozen=True):
 def agree(name: str, recorder: Recorder, time_limit: float, weigh: Callable[[], Decision]) -> Word:
     """Let the first rank decide, and every rank do the same.
 
-    Args:
-        name: Of the phase.
-        recorder: Of this process.
-        time_limit: Seconds that ranks wait for each other.
-        weigh: Asked of the first rank only.
-
     Returns:
         ``run`` or ``reuse``, with the reason. All run where ranks cannot meet, or where it cannot
         be decided: one rank that left the work out would leave the others waiting.

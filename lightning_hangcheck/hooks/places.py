@@ -48,10 +48,6 @@ BACKLOG = 1_024
 def check_limit(name: str, seconds: float | None) -> None:
     """Refuse a limit that is none.
 
-    Args:
-        name: Of the argument.
-        seconds: As the caller gave it; None for the default.
-
     Raises:
         BadUsage: It is not above 0, or endless: everything here has a limit.
     """
@@ -156,11 +152,6 @@ class Start:
         <start>/agreed-<n> rank n needs no more answers
         <start>/...        all that the guards leave, which no other start ever reads
 
-    Args:
-        place: Where all starts of the job meet.
-        index: Of this rank; 0 names the start.
-        size: How many ranks there are.
-
     Attributes:
         name: Of the start; empty until the first rank has answered.
     """
@@ -246,10 +237,6 @@ class PlaceOfStart:
     """A place as the ranks of one start see it: nothing of earlier starts is there.
 
     What another rank than the first leaves before it was answered is passed on then.
-
-    Args:
-        place: Where all starts meet.
-        start: This one.
     """
 
     def __init__(self, place: DecidingPlace, start: Start) -> None:
@@ -339,12 +326,6 @@ def _pauses(bounds: tuple[float, float], deadline: float) -> Iterator[float]:
 
 def offered_store(host: str, port: int, prefix: str, timeout: float) -> StorePlace:
     """Serve a store, as long as this process lives, and use it.
-
-    Args:
-        host: What the other nodes call this one.
-        port: Where it listens.
-        prefix: As for `StorePlace`.
-        timeout: Seconds for each request.
 
     Raises:
         MeetingFailed: It cannot listen there.

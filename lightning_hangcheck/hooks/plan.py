@@ -97,9 +97,6 @@ Device: TypeAlias = "int | str"
 class MetaModel:
     """A model whose weights have shapes and no data, so that it takes no memory.
 
-    Args:
-        config: Its config.json.
-
     Raises:
         ImportError: torch, transformers or accelerate is not installed.
         Exception: Whatever transformers raises for a configuration that it does not know.

@@ -75,23 +75,23 @@ WATCHED = (
         "zero_code.hugging_face.instrument_model_loading",
     ),
     ("transformers.models.auto.processing_auto", "zero_code.hugging_face.instrument_model_loading"),
-    ("transformers.trainer", "zero_code.trainers.instrument_huggingface"),
-    ("accelerate.accelerator", "zero_code.trainers.instrument_accelerators"),
-    *((f"{package}.fabric", "zero_code.trainers.instrument_fabric") for package in _FABRIC),
-    *((f"{package}.wrappers", "zero_code.trainers.instrument_fabric") for package in _FABRIC),
+    ("transformers.trainer", "zero_code.loops.instrument_huggingface"),
+    ("accelerate.accelerator", "zero_code.loops.instrument_accelerators"),
+    *((f"{package}.fabric", "zero_code.loops.instrument_fabric") for package in _FABRIC),
+    *((f"{package}.wrappers", "zero_code.loops.instrument_fabric") for package in _FABRIC),
     *(
         (f"{package}.loggers.wandb", "zero_code.loops.instrument_experiments")
         for package in _LIGHTNING
     ),
     *(
-        (f"{package}.trainer.trainer", "zero_code.trainers.instrument_trainers")
+        (f"{package}.trainer.trainer", "zero_code.loops.instrument_trainers")
         for package in _LIGHTNING
     ),
-    *((f"{package}.trainer.call", "zero_code.trainers.instrument_hooks") for package in _LIGHTNING),
+    *((f"{package}.trainer.call", "zero_code.loops.instrument_hooks") for package in _LIGHTNING),
     *(
         (
             f"{package}.trainer.connectors.accelerator_connector",
-            "zero_code.trainers.instrument_trainers",
+            "zero_code.loops.instrument_trainers",
         )
         for package in _LIGHTNING
     ),
@@ -140,12 +140,7 @@ def watch_ranks() -> None:
 
 
 def on_import(name: str, ours: str | Callable[[ModuleType], None]) -> None:
-    """Have a function of ours called with a module when that is imported, or now if it is there.
-
-    Args:
-        name: Of the module.
-        ours: The function, or its file and name in hooks: then it loads nothing before.
-    """
+    """Have a function of ours called with a module when that is imported, or now if it is there."""
 
     def instrument(module: ModuleType) -> None:
         try:
@@ -166,11 +161,7 @@ def find_instrument(ours: str) -> Callable[[ModuleType], None]:
 
 
 def injected(python_path: str | None) -> str:
-    """Return the PYTHONPATH with our folder in front.
-
-    Args:
-        python_path: As it is, None where it is not set.
-    """
+    """Return the PYTHONPATH with our folder in front."""
     return os.pathsep.join(filter(None, (str(INJECT_FOLDER), python_path)))
 
 
