@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
@@ -384,6 +385,11 @@ def join_rendezvous(
     return await_outcome(point, partial(_explain_missing, point), GRACE).unwrap()
 
 
+def _prepare_to_explain() -> None:
+    """Load what reads stacks while there is time: a rank that gives up must do so at once."""
+    import_module("lightning_hangcheck.hooks.missing_ranks")
+
+
 def _explain_missing(point: RendezvousPoint) -> Outcome:
     from lightning_hangcheck.hooks.missing_ranks import describe_missing  # reads stacks
 
@@ -407,6 +413,7 @@ def _collect(point: RendezvousPoint, payload: bytes) -> Outcome:
             given_up = place.look(point.word(1))  # by a rank that came long before
             if given_up is not None:
                 return msgpack_decoder(Outcome).decode(given_up)
+            _prepare_to_explain()
             if not patience.left():
                 return _explain_missing(point)
             patience.remind()
@@ -464,6 +471,7 @@ def _await_word(point: RendezvousPoint, patience: Patience) -> Outcome | None:
     while True:
         value = wait(point.peers.place, point.word(number), patience.left())
         if value is None:
+            _prepare_to_explain()
             if not patience.left():
                 return None
             patience.remind()
