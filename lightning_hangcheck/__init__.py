@@ -20,16 +20,12 @@ from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
     from lightning_hangcheck import transformers as transformers
-    from lightning_hangcheck.hooks.callbacks.huggingface_callback import HuggingFaceHangCheck
-    from lightning_hangcheck.hooks.callbacks.lightning_callback import HangCheck
-    from lightning_hangcheck.hooks.evaluation.evaluation import rank_zero_evaluation
-    from lightning_hangcheck.hooks.guards.barrier import barrier
-    from lightning_hangcheck.hooks.guards.locked import locked
-    from lightning_hangcheck.hooks.guards.make_directory import make_directory
-    from lightning_hangcheck.hooks.guards.rank_zero_first import rank_zero_first
-    from lightning_hangcheck.hooks.phases.phase import phase
+    from lightning_hangcheck.hooks.callbacks import HangCheck, HuggingFaceHangCheck
+    from lightning_hangcheck.hooks.evaluation import rank_zero_evaluation
+    from lightning_hangcheck.hooks.guards import barrier, locked, make_directory, rank_zero_first
+    from lightning_hangcheck.hooks.phases import phase
     from lightning_hangcheck.hooks.state_report import report_state
-    from lightning_hangcheck.hooks.wandb.guard import guarded_wandb_logger
+    from lightning_hangcheck.hooks.wandb_guard import guarded_wandb_logger
     from lightning_hangcheck.planning.batches import gradient_accumulation
 
 __all__ = [
@@ -53,16 +49,16 @@ __all__ = [
 ]
 
 _LOADED_WHEN_NAMED = {
-    "HuggingFaceHangCheck": "lightning_hangcheck.hooks.callbacks.huggingface_callback",
-    "HangCheck": "lightning_hangcheck.hooks.callbacks.lightning_callback",
-    "barrier": "lightning_hangcheck.hooks.guards.barrier",
+    "HuggingFaceHangCheck": "lightning_hangcheck.hooks.callbacks",
+    "HangCheck": "lightning_hangcheck.hooks.callbacks",
+    "barrier": "lightning_hangcheck.hooks.guards",
     "gradient_accumulation": "lightning_hangcheck.planning.batches",
-    "guarded_wandb_logger": "lightning_hangcheck.hooks.wandb.guard",
-    "locked": "lightning_hangcheck.hooks.guards.locked",
-    "make_directory": "lightning_hangcheck.hooks.guards.make_directory",
-    "phase": "lightning_hangcheck.hooks.phases.phase",
-    "rank_zero_evaluation": "lightning_hangcheck.hooks.evaluation.evaluation",
-    "rank_zero_first": "lightning_hangcheck.hooks.guards.rank_zero_first",
+    "guarded_wandb_logger": "lightning_hangcheck.hooks.wandb_guard",
+    "locked": "lightning_hangcheck.hooks.guards",
+    "make_directory": "lightning_hangcheck.hooks.guards",
+    "phase": "lightning_hangcheck.hooks.phases",
+    "rank_zero_evaluation": "lightning_hangcheck.hooks.evaluation",
+    "rank_zero_first": "lightning_hangcheck.hooks.guards",
     "report_state": "lightning_hangcheck.hooks.state_report",
 }
 # not in __all__: a star import must not hide the real transformers

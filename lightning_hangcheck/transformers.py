@@ -11,12 +11,15 @@ Importing this imports neither torch nor transformers; a call does.
 
 from __future__ import annotations
 
-from lightning_hangcheck.hooks.pretrained.generation.generated import Generated, GenerationReport
-from lightning_hangcheck.hooks.pretrained.generation.generating import generate
-from lightning_hangcheck.hooks.pretrained.generation.pipelines import pipeline
-from lightning_hangcheck.hooks.pretrained.generation.token_limits import Limits
-from lightning_hangcheck.hooks.pretrained.gpu_memory import GpuMemory
-from lightning_hangcheck.hooks.pretrained.loading.loading import load_pretrained
+from lightning_hangcheck.hooks.generating import (
+    Generated,
+    GenerationReport,
+    Limits,
+    generate,
+    pipeline,
+)
+from lightning_hangcheck.hooks.loading import load_pretrained
+from lightning_hangcheck.hooks.models import GpuMemory
 
 __all__ = [
     "Generated",

@@ -59,7 +59,7 @@ IN_WANDB = (
 )
 IN_GUARD = (
     MAIN,
-    Frame("wait", f"{SITE}/lightning_hangcheck/hooks/rendezvous/rendezvous.py", 133),
+    Frame("wait", f"{SITE}/lightning_hangcheck/hooks/places.py", 133),
 )
 IN_LOADER = (
     MAIN,

@@ -1,29 +1,51 @@
 """What a rank does so that it can be watched: it offers its records, and starts a sidecar.
 
-Where `hangcheck run` did not start a sidecar, the first process of each node does.
+Where `hangcheck run` did not start a sidecar, the first process of each node does. torch's worker
+server, which is private, answers what the probes ask; it is reached through ``sys.modules``, so
+nothing here imports torch. A torch that lacks it only means that the rank has no flight record.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
-from lightning_hangcheck.hooks.worker_server import offer_flight_record
+from lightning_hangcheck.files.atomic import make_private_folder
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.machine.process_stat import is_alive
+from lightning_hangcheck.machine.room import NoRoom, require_room
+from lightning_hangcheck.model.beat import STARTING_SERVER
 from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.recorder.background import say_withheld
 from lightning_hangcheck.recorder.process.process_facts import is_multiprocessing_child
+from lightning_hangcheck.recorder.sections import Section
 from lightning_hangcheck.recorder.stack_offer import offer_stacks
 from lightning_hangcheck.session.job_key import job_key
 from lightning_hangcheck.session.node_place import place_of, tell_place
 from lightning_hangcheck.session.session import read_sidecar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lightning_hangcheck.recorder.lifecycle import Recorder
     from lightning_hangcheck.session.session import Session
 
 MOST_STARTS = 4  # the first, and three after a loss: a sidecar that dies again and again is no use
+BINDINGS = "torch._C._distributed_c10d"
+LONGEST_PATH = 107
+"""Bytes that fit into sockaddr_un.sun_path with its zero (unix(7)); torch aborts on longer ones."""
+THREADS = 1 + max(8, (os.cpu_count() or 1) - 1)
+"""It listens with one and answers with the rest (cpp-httplib, CPPHTTPLIB_THREAD_POOL_COUNT), which
+no affinity makes fewer. One that the kernel refuses aborts the process: nobody can catch that."""
+SETTLES_FOR_S = 5.0
+"""From torch's import on, where no group is made meanwhile: one may wait for a store by itself."""
+SILENT = 3
+"""c10's log level FATAL: the server announces itself on stderr at level WARNING."""
 
 
 def be_watched(recorder: Recorder) -> None:
@@ -31,9 +53,6 @@ def be_watched(recorder: Recorder) -> None:
 
     Whatever learns that this process is a rank calls it, also once its number is known: asking
     again opens what is missing, and changes nothing else.
-
-    Args:
-        recorder: Of this process.
     """
     if is_multiprocessing_child():
         recorder.be_rank_of_environment()
@@ -43,78 +62,39 @@ def be_watched(recorder: Recorder) -> None:
     offer_stacks(recorder.session)
 
 
-class SidecarKeeper:
-    """Starts this node's sidecar, and a new one when it is lost.
-
-    Attributes:
-        starts: How often it was started.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self.starts = 0
-
-    def start(self) -> None:
-        """Start it; a failure is said once, and training goes unwatched. Never raises."""
-        session = self._recorder.session
-        if session is None or self.starts == MOST_STARTS:
-            return
-        self.starts += 1
-        # imported here: 20 ms that only a process pays which starts one
-        from lightning_hangcheck.watch.link import start_sidecar
-
-        try:
-            start_sidecar(session, self._recorder.settings)
-        except OSError as error:
-            log.once("sidecar", f"the sidecar cannot be started ({error}); training goes unwatched")
-            return
-        if self.starts > 1:
-            log.once("sidecar-again", "a new sidecar was started")
-
-
 def keep_sidecar(recorder: Recorder) -> None:
     """Have this node watched, if it falls to this process. Asking again changes nothing.
 
-    The sidecar of the round before goes on with this one.
-
-    Args:
-        recorder: Of this process.
+    A sidecar that is lost is replaced three times; that of the round before goes on with this one.
     """
     session = recorder.session
     if session is None or session.facts.launched or recorder.on_sidecar_lost is not None:
         return
     if not _falls_to_us(recorder, session):
         return
-    keeper = SidecarKeeper(recorder)
-    recorder.on_sidecar_lost = keeper.start
+    starts = 0
+
+    def start() -> None:
+        """Start it; a failure is said once, and training goes unwatched. Never raises."""
+        nonlocal starts
+        if starts == MOST_STARTS or recorder.session is None:
+            return
+        starts += 1
+        # imported here: 20 ms that only a process pays which starts one
+        from lightning_hangcheck.watch.link import start_sidecar
+
+        try:
+            start_sidecar(recorder.session, recorder.settings)
+        except OSError as error:
+            log.once("sidecar", f"the sidecar cannot be started ({error}); training goes unwatched")
+            return
+        if starts > 1:
+            log.once("sidecar-again", "a new sidecar was started")
+
+    recorder.on_sidecar_lost = start
     sidecar = read_sidecar(session.sidecar_file)
     if sidecar is None or not is_alive(sidecar.pid, sidecar.started_ticks):
-        keeper.start()
-
-
-def tell_of_nodes(recorder: Recorder, nnodes: int, number: int) -> None:
-    """Tell this node's sidecar which of how many it is, where no launcher's variable does.
-
-    Args:
-        recorder: Of this process.
-        nnodes: Nodes of the job, as its Trainer was told.
-        number: Of this one, 0 for the first.
-    """
-    session, who = recorder.session, recorder.identity
-    if session is None or nnodes < 2 or who.local_rank or place_of(session) is not None:
-        return
-    launched = identify(os.environ)
-    place = NodePlace(
-        number=number,
-        nnodes=nnodes,
-        ranks=(who.world_size or 0) // nnodes,
-        job=job_key(os.environ, launched),
-        first=launched.store_host or "",
-    )
-    try:
-        tell_place(session, place)
-    except OSError as error:
-        log.once("place", f"this node's sidecar is not told which node it is on: {error}")
+        start()
 
 
 def _falls_to_us(recorder: Recorder, session: Session) -> bool:
@@ -135,3 +115,113 @@ def _falls_to_us(recorder: Recorder, session: Session) -> bool:
             )
         return nobodys and size == 1
     return not (identity.rank if identity.local_rank is None else identity.local_rank)
+
+
+def tell_of_nodes(recorder: Recorder, nnodes: int, number: int) -> None:
+    """Tell this node's sidecar which of how many it is, where no launcher's variable does."""
+    session, who = recorder.session, recorder.identity
+    if session is None or nnodes < 2 or who.local_rank or place_of(session) is not None:
+        return
+    launched = identify(os.environ)
+    place = NodePlace(
+        number=number,
+        nnodes=nnodes,
+        ranks=(who.world_size or 0) // nnodes,
+        job=job_key(os.environ, launched),
+        first=launched.store_host or "",
+    )
+    try:
+        tell_place(session, place)
+    except OSError as error:
+        log.once("place", f"this node's sidecar is not told which node it is on: {error}")
+
+
+def offer_flight_record(recorder: Recorder) -> None:
+    """Start torch's worker server in this rank once it is about to meet others.
+
+    The pulse thread does it, within half a second of `init_process_group`, or seconds after torch
+    is imported; training waits for nothing. A program that closes all descriptors does so before:
+    it would close the server's, too, which ends the process (torch 2.13 throws in a thread). Once
+    the process group is there the rank is no longer starting up, which its page says then.
+    """
+    session = recorder.session
+    if session is None or recorder.on_pulse is not None:
+        return
+    path = session.torch_servers / str(os.getpid())
+    tried, settled_at = False, None
+
+    def at_pulse() -> None:
+        nonlocal tried, settled_at
+        if not tried and bindings_are_there():
+            settled_at = settled_at or time.monotonic() + SETTLES_FOR_S
+            tried = recorder.meets_ranks or time.monotonic() >= settled_at
+            if not tried:
+                return
+            with Section(recorder, STARTING_SERVER, spoken=False):
+                try:
+                    require_room(THREADS, recorder.identity.ranks_here)
+                except NoRoom as refusal:
+                    why = "this rank offers no flight record, training may need its threads"
+                    say_withheld(session, f"{why}: {refusal}")
+                else:
+                    start_worker_server(path)
+        if tried and sys.modules["torch.distributed"].is_initialized():
+            recorder.on_pulse = lambda: None  # nothing more is to be done
+            recorder.leave_startup()
+
+    recorder.on_pulse = at_pulse
+
+
+def bindings_are_there() -> bool:
+    """Whether torch and torch.distributed are imported, to their end."""
+
+    def is_whole(package: str) -> bool:
+        spec = getattr(sys.modules.get(package), "__spec__", None)
+        return spec is not None and not getattr(spec, "_initializing", False)
+
+    return BINDINGS in sys.modules and is_whole("torch") and is_whole("torch.distributed")
+
+
+def start_worker_server(path: Path) -> bool:
+    """Start the server on a unix socket, in a folder that only this user may enter.
+
+    Returns:
+        Whether it runs. It runs until the process ends: in torch 2.13 neither ``shutdown`` nor the
+        object's destructor ever returns, so the object is kept alive for ever.
+    """
+    import ctypes
+
+    if len(os.fsencode(path)) > LONGEST_PATH or path.exists():
+        return False
+    server_class = getattr(sys.modules.get(BINDINGS), "_WorkerServer", None)
+    if server_class is None:
+        return False
+    try:
+        make_private_folder(path.parent)
+        with _without_announcement():
+            server = server_class(str(path))
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        log.once("worker-server", f"no flight record of this rank can be read: {error!r}")
+        return False
+    # a reference that is never given back, so that no destructor runs, not even at exit
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+    return True
+
+
+@contextmanager
+def _without_announcement() -> Iterator[None]:
+    """Keep c10 from logging for about 0.3 ms: the program's output must not change."""
+    import ctypes
+
+    library = Path(str(sys.modules["torch"].__file__)).parent / "lib" / "libc10.so"
+    try:
+        level = ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "FLAGS_caffe2_log_level")
+    except (OSError, ValueError):  # a torch built otherwise: one line is announced
+        yield
+        return
+    before = level.value
+    level.value = SILENT
+    try:
+        yield
+    finally:
+        level.value = before

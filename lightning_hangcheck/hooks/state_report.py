@@ -20,10 +20,9 @@ from lightning_hangcheck.text.published import published_environment
 from lightning_hangcheck.text.redaction import redact_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
 
-DRIVER_LIMIT_S = 2.0
-"""The driver answers within 0.1 s, within a second where it has to wake 8 GPUs first."""
+DRIVER_LIMIT_S = 2.0  # the driver takes 0.1 s, a second where it has to wake 8 GPUs first
 EXPECTED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES")
 """Variables whose absence says as much as a value."""
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
@@ -47,10 +46,17 @@ def report_state(label: str = "") -> None:
     if recorder.settings.disable:
         return
     heading = f"state {label}: " if label else "state: "
-    for line in _environment(os.environ):
-        recorder.say(f"{heading}environment: {line}")
-    for subject, tell in _SUBJECTS.items():
-        recorder.say(f"{heading}{subject}: {_safely(tell)}")
+    shown = redact_values(published_environment(os.environ))
+    # what only our own processes set is left out; options are the user's, who may have set them
+    ours = {name for name in shown if name.startswith(PREFIX) and name not in VARIABLES}
+    now = {name: f"{name}={value}" for name, value in shown.items() if name not in ours}
+    now |= {name: f"{name} is not set" for name in (*EXPECTED, *_told) if name not in now}
+    for name, line in now.items():
+        if _told.get(name) != line:
+            _told[name] = line
+            recorder.say(f"{heading}environment: {line}")
+    for subject, answer in _asked(_SUBJECTS).items():
+        recorder.say(f"{heading}{subject}: {answer}")
 
 
 @cache
@@ -63,31 +69,18 @@ def tell_start() -> None:
     recorder = current()
     if recorder.settings.disable or recorder.settings.start_report == "off":
         return
-    facts = {subject: _safely(tell) for subject, tell in _UNTOUCHED.items()}
-    recorder.note("state", facts={**redact_values(published_environment(os.environ)), **facts})
+    facts = {**redact_values(published_environment(os.environ)), **_asked(_UNTOUCHED)}
+    recorder.note("state", facts=facts)
 
 
-def _safely(tell: Callable[[], str]) -> str:
-    try:
-        return tell()
-    except Exception as error:  # noqa: BLE001 - a torch of another version may refuse in any way
-        return f"unknown ({error!r})"
-
-
-def _environment(environment: Mapping[str, str]) -> Iterator[str]:
-    """What is new since the last call, one line a variable."""
-    shown = redact_values(published_environment(environment))
-    now = {name: f"{name}={value}" for name, value in shown.items() if not _is_ours(name)}
-    now |= {name: f"{name} is not set" for name in (*EXPECTED, *_told) if name not in now}
-    for name, line in now.items():
-        if _told.get(name) != line:
-            _told[name] = line
-            yield line
-
-
-def _is_ours(name: str) -> bool:
-    """Whether only our own processes set it; options are the user's, who may have set them."""
-    return name.startswith(PREFIX) and name not in VARIABLES
+def _asked(subjects: dict[str, Callable[[], str]]) -> dict[str, str]:
+    answers = {}
+    for subject, ask in subjects.items():
+        try:
+            answers[subject] = ask()
+        except Exception as error:  # noqa: BLE001 - a torch of another version may refuse in any way
+            answers[subject] = f"unknown ({error!r})"
+    return answers
 
 
 def _versions() -> str:
@@ -125,8 +118,7 @@ def _cuda_untouched() -> str:
 def _gpus() -> str:
     states, gaps = gpus_here(DRIVER_LIMIT_S)
     named = [
-        f"{state.index} {state.name}, "
-        f"{bytes_in_words(state.memory_used_bytes or 0)} of "
+        f"{state.index} {state.name}, {bytes_in_words(state.memory_used_bytes or 0)} of "
         f"{bytes_in_words(state.memory_bytes or 0)} used"
         for state in states or ()
     ]
@@ -142,28 +134,18 @@ def _backends() -> str:
     distributed = _distributed()
     if distributed is None:
         return "not known yet, torch.distributed is not there"
-    there = [name for name in BACKENDS if _has(distributed, name)]
+    there = (name for name in BACKENDS if getattr(distributed, f"is_{name}_available", bool)())
     return ", ".join(there) or "none"
 
 
-def _has(distributed: Any, name: str) -> bool:  # noqa: ANN401 - as above
-    available = getattr(distributed, f"is_{name}_available", None)
-    return available is not None and bool(available())
-
-
-def _group() -> str:
+def _group(*, with_rank: bool = False) -> str:
     distributed = _distributed()
     if distributed is None or not distributed.is_initialized():
         return "not initialized"
-    return f"{distributed.get_backend()}, {several(distributed.get_world_size(), 'rank')}"
-
-
-def _process_group() -> str:
-    distributed = _distributed()
-    if distributed is None or not distributed.is_initialized():
-        return "not initialized"
-    rank, world_size = distributed.get_rank(), distributed.get_world_size()
-    return f"{distributed.get_backend()}, rank {rank} of {world_size}"
+    backend, size = distributed.get_backend(), distributed.get_world_size()
+    if with_rank:
+        return f"{backend}, rank {distributed.get_rank()} of {size}"
+    return f"{backend}, {several(size, 'rank')}"
 
 
 _SUBJECTS: dict[str, Callable[[], str]] = {
@@ -171,7 +153,7 @@ _SUBJECTS: dict[str, Callable[[], str]] = {
     "CUDA": _cuda,
     "GPUs": _gpus,
     "backends": _backends,
-    "process group": _process_group,
+    "process group": lambda: _group(with_rank=True),
 }
 _UNTOUCHED: dict[str, Callable[[], str]] = {
     "versions": _versions,

@@ -1,7 +1,7 @@
 """Where processes of one job leave each other words: a folder, or a store that torch serves.
 
 Neither opens a port. A store in a process of its own is `store_place`, one in a process that has
-loaded torch `hooks.rendezvous.places`. A place that strangers can reach is sealed.
+loaded torch `hooks.places`. A place that strangers can reach is sealed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The store that the job's own launcher serves, as a place where nodes meet.
 
-torch is needed to talk with it, so a process of its own does: `hooks.rendezvous.store_courier`. An
+torch is needed to talk with it, so a process of its own does: `hooks.places`. An
 answer that is late ends that process, and the next request starts another.
 """
 
@@ -24,7 +24,7 @@ from lightning_hangcheck.model.decoders import msgpack_decoder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MODULE = "lightning_hangcheck.hooks.rendezvous.store_courier"
+MODULE = "lightning_hangcheck.hooks.places"
 PREFIX = "lightning-hangcheck/nodes"
 SERVE, CONNECT = "serve", "connect"
 CONNECTED_WITHIN_S = 20.0

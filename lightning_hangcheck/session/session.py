@@ -11,7 +11,6 @@
         meet/<name>/     meeting points of the guards
         torch/<pid>      socket of torch's worker server in that rank
         torch/<pid>.withheld   why that rank has none
-        experiments/     runs of wandb that ranks have made; see `experiments`
         journals/        lines on their way to the run folder; see `journal_handover`
         stacks/<pid>.*   how that rank can be made to write its stacks; see `stack_offers`
         ends/<pid>       exit code of that rank, from the parent that reaped it

@@ -15,7 +15,7 @@ import torch
 from figures import Figure, tell
 from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteriaList
 
-from lightning_hangcheck.hooks.pretrained.generation.generation_watch import TokenBeat
+from lightning_hangcheck.hooks.generating import TokenBeat
 from lightning_hangcheck.recorder.lifecycle import current
 
 if TYPE_CHECKING:

@@ -102,7 +102,7 @@ def _connect(options: argparse.Namespace) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65_536)), hard))
     import torch.distributed  # noqa: F401 - its import is no part of a connection
 
-    from lightning_hangcheck.hooks.rendezvous.places import StorePlace
+    from lightning_hangcheck.hooks.places import StorePlace
 
     began = time.monotonic()
     numbers = range(options.first, options.first + options.count)

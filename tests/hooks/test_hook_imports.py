@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lightning_hangcheck.hooks.zero_code.imports import JOINING, WATCHED, find_instrument
+from lightning_hangcheck.hooks.zero_code.start import JOINING, WATCHED, find_instrument
 
 HEAVY = "torch lightning pytorch_lightning wandb transformers"
 NAMES = (

@@ -6,8 +6,7 @@ import socket
 
 import pytest
 
-from lightning_hangcheck.hooks.rendezvous.offered_store import EVERYWHERE, listen, offered_store
-from lightning_hangcheck.hooks.rendezvous.places import StorePlace
+from lightning_hangcheck.hooks.places import EVERYWHERE, StorePlace, listen, offered_store
 
 
 def _outer_address() -> str | None:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from announcing import announce
 
-from lightning_hangcheck.hooks.worker_server import bindings_are_there, start_worker_server
+from lightning_hangcheck.hooks.being_watched import bindings_are_there, start_worker_server
 
 path, count = Path(sys.argv[1]), int(sys.argv[2])
 assert bindings_are_there()

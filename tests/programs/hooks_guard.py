@@ -8,8 +8,8 @@ from hooks_model import loaded, say
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.hooks.rendezvous.places import StorePlace
-from lightning_hangcheck.hooks.rendezvous.rendezvous import join_rendezvous
+from lightning_hangcheck.hooks.places import StorePlace
+from lightning_hangcheck.hooks.rendezvous import join_rendezvous
 
 rank = int(os.environ["RANK"])
 

@@ -13,8 +13,7 @@ from transformers.utils import logging
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.pretrained.loading.loading import look_at_model
-from lightning_hangcheck.hooks.pretrained.loading.trial_generation import try_generation
+from lightning_hangcheck.hooks.loading import look_at_model, try_generation
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.page.reader import PageReader
 
@@ -75,6 +74,7 @@ def load(saved):
         same=all(same),
         seams_back=seams() == before,
         random_untouched=torch.equal(random_state, torch.get_rng_state()),
+        beats_by_hand=current().beats_by_hand,
         pad=[tokenizer.pad_token, model.config.pad_token_id, model.generation_config.pad_token_id],
     )
     return model, tokenizer

@@ -12,7 +12,7 @@ import time
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.hooks.rendezvous.rendezvous import join_rendezvous
+from lightning_hangcheck.hooks.rendezvous import join_rendezvous
 
 
 def say(**words):

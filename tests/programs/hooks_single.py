@@ -7,7 +7,7 @@ from multiprocessing.reduction import ForkingPickler
 from hooks_model import Spy, Tiny, loader, package, page, say, trainer
 
 import lightning_hangcheck as hc
-from lightning_hangcheck.hooks.callbacks.lightning_callback import HangCheck
+from lightning_hangcheck.hooks.callbacks import HangCheck
 
 check, spy = HangCheck(), Spy()
 say(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from lightning_hangcheck.hooks.plan.memory_plan import plan_memory
+from lightning_hangcheck.hooks.plan import plan_memory
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.config import DTYPES
 from lightning_hangcheck.planning.plan import read_extra, read_phase

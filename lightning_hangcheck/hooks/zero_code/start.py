@@ -1,40 +1,113 @@
 """Records scripts that never heard of this package, when `hangcheck run` starts them.
 
-Python imports ``sitecustomize`` from there before the script, in every process; the file decides
-whether it is in a rank, and only then comes here. What wraps frameworks (wrapt, 60 ms) is imported
-with the first of them: a rank that needs none does not pay for it.
+Python imports ``sitecustomize`` from `inject` before the script, in every process; that file
+decides whether it is in a rank, and only then comes here. What wraps frameworks (wrapt, 60 ms) is
+imported with the first of them: a rank that needs none does not pay for it.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from lightning_hangcheck import log
 from lightning_hangcheck.hooks.being_watched import be_watched
-from lightning_hangcheck.hooks.zero_code.sections import passed
 from lightning_hangcheck.recorder.lifecycle import current
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
 INJECT_FOLDER = Path(__file__).parent / "inject"
+LARGEST_SCRIPT = 1_000_000  # bytes that are looked at
+Number: TypeAlias = Literal[1, 4, 5, 7, 8, 9, 11, 12]
+NAMES: dict[Number, str] = {
+    1: "Script started",
+    4: "Tokenizer loaded",
+    5: "Model created",
+    7: "DataModule ready",
+    8: "Accelerator configured",
+    9: "WandbLogger ready (prime suspect)",
+    11: "Trainer ready (prime suspect)",
+    12: "Training finished",
+}
+"""Checkpoints of the reference script that a watched call proves."""
+_HOOKS = "lightning_hangcheck.hooks"
+_C10D = "torch.distributed.distributed_c10d"
+_LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
+_FABRIC = ("lightning.fabric", "lightning_fabric")
+JOINING = (
+    (_C10D, "zero_code.groups.instrument_joining"),
+    (_C10D, "zero_code.groups.instrument_notes"),
+    (_C10D, "zero_code.groups.instrument_calls"),
+    ("torch.distributed.rpc", "zero_code.groups.instrument_rpc"),
+)
+"""What must be watched before anybody can have taken a function of torch.distributed by name."""
+WATCHED = (
+    (_C10D, "zero_code.groups.instrument_groups"),
+    ("torch.optim.optimizer", "zero_code.loops.instrument_optimizers"),
+    ("torch.optim.lr_scheduler", "zero_code.loops.instrument_loop"),
+    ("torch.amp.grad_scaler", "zero_code.loops.instrument_loop"),
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "zero_code.loops.instrument_sharding"),
+    ("torch.distributed.fsdp._fully_shard._fully_shard", "zero_code.loops.instrument_sharding"),
+    ("torch.serialization", "checkpoints.instrument_checkpoints"),
+    ("torch.distributed.checkpoint.state_dict_saver", "checkpoints.instrument_sharded_saves"),
+    ("torch.utils.data.dataloader", "zero_code.loops.instrument_data_loading"),
+    ("datasets.load", "zero_code.loops.instrument_data_loading"),
+    ("wandb.sdk.wandb_init", "zero_code.loops.instrument_experiments"),
+    ("wandb.sdk.wandb_run", "zero_code.loops.instrument_experiments"),
+    ("transformers.generation.utils", "zero_code.hugging_face.instrument_generation"),
+    (
+        "transformers.generation.configuration_utils",
+        "zero_code.hugging_face.instrument_generation_config",
+    ),
+    ("transformers.pipelines.base", "zero_code.hugging_face.instrument_pipelines"),
+    ("transformers.modeling_utils", "zero_code.hugging_face.instrument_model_loading"),
+    ("transformers.tokenization_utils_base", "zero_code.hugging_face.instrument_model_loading"),
+    ("transformers.models.auto.modeling_auto", "zero_code.hugging_face.instrument_model_loading"),
+    (
+        "transformers.models.auto.tokenization_auto",
+        "zero_code.hugging_face.instrument_model_loading",
+    ),
+    ("transformers.models.auto.processing_auto", "zero_code.hugging_face.instrument_model_loading"),
+    ("transformers.trainer", "zero_code.loops.instrument_huggingface"),
+    ("accelerate.accelerator", "zero_code.loops.instrument_accelerators"),
+    *((f"{package}.fabric", "zero_code.loops.instrument_fabric") for package in _FABRIC),
+    *((f"{package}.wrappers", "zero_code.loops.instrument_fabric") for package in _FABRIC),
+    *(
+        (f"{package}.loggers.wandb", "zero_code.loops.instrument_experiments")
+        for package in _LIGHTNING
+    ),
+    *(
+        (f"{package}.trainer.trainer", "zero_code.loops.instrument_trainers")
+        for package in _LIGHTNING
+    ),
+    *((f"{package}.trainer.call", "zero_code.loops.instrument_hooks") for package in _LIGHTNING),
+    *(
+        (
+            f"{package}.trainer.connectors.accelerator_connector",
+            "zero_code.loops.instrument_trainers",
+        )
+        for package in _LIGHTNING
+    ),
+)
+"""Modules as they are imported, and which file and function of hooks then wraps them."""
 
 
 def start() -> None:
     """Record this process from here on: its page, pulse, records, last words and exit."""
     be_watched(current())
-    watch_exit()
-    passed(1)
-
-
-def watch_exit() -> None:
-    """Show on the page when the interpreter begins to end.
-
-    Python first calls what was registered with threading, then waits for threads that are no
-    daemons, then calls exit handlers; an exit handler of ours would be the last of all.
-    """
-    # private, as nothing else is called that early (threading.py of 3.10 to 3.13)
+    # Python first calls what was registered here, then waits for threads that are no daemons, then
+    # calls exit handlers: private, as nothing else is called that early (3.10 to 3.13)
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
         register(current().begin_shutdown)
+    passed(1)
 
 
 def watch(*, is_child: bool) -> None:
@@ -44,8 +117,7 @@ def watch(*, is_child: bool) -> None:
         is_child: Of multiprocessing: mostly a helper, a rank only once it joins a process group.
     """
     # imported here: it takes what a framework imports anyway, and other processes need not pay it
-    from lightning_hangcheck.hooks.zero_code.groups.spawned import watch_children
-    from lightning_hangcheck.hooks.zero_code.imports import watch_joining, watch_ranks
+    from lightning_hangcheck.hooks.zero_code.groups import watch_children
 
     watch_joining()
     watch_children()
@@ -53,10 +125,58 @@ def watch(*, is_child: bool) -> None:
         watch_ranks()
 
 
-def injected(python_path: str | None) -> str:
-    """Return the PYTHONPATH with our folder in front.
+@cache
+def watch_joining() -> None:
+    """Notice when this process becomes a rank of a process group, or of RPC."""
+    for module, ours in JOINING:
+        on_import(module, ours)
 
-    Args:
-        python_path: As it is, None where it is not set.
-    """
+
+@cache
+def watch_ranks() -> None:
+    """Have all else wrapped as soon as it is imported, or now if it is there."""
+    for module, ours in WATCHED:
+        on_import(module, ours)
+
+
+def on_import(name: str, ours: str | Callable[[ModuleType], None]) -> None:
+    """Have a function of ours called with a module when that is imported, or now if it is there."""
+
+    def instrument(module: ModuleType) -> None:
+        try:
+            (find_instrument(ours) if isinstance(ours, str) else ours)(module)
+        except Exception as error:  # noqa: BLE001 - else the framework's import would fail
+            log.once(f"instrument-{ours}", f"{module.__name__} is not watched: {error!r}")
+
+    import wrapt
+
+    wrapt.register_post_import_hook(instrument, name)
+
+
+def find_instrument(ours: str) -> Callable[[ModuleType], None]:
+    """Import a function of hooks by its file and name."""
+    file, _, function = ours.rpartition(".")
+    found: Callable[[ModuleType], None] = getattr(import_module(f"{_HOOKS}.{file}"), function)
+    return found
+
+
+def injected(python_path: str | None) -> str:
+    """Return the PYTHONPATH with our folder in front."""
     return os.pathsep.join(filter(None, (str(INJECT_FOLDER), python_path)))
+
+
+@cache
+def passed(number: Number) -> None:
+    """Say once that a checkpoint was passed; a script that names this package says its own."""
+    if not _script_names_us():
+        current().checkpoint(NAMES[number], number, ours=True)
+
+
+@cache
+def _script_names_us() -> bool:
+    script = Path(sys.argv[0]) if sys.argv else Path()
+    try:
+        with script.open("rb") as file:
+            return b"lightning_hangcheck" in file.read(LARGEST_SCRIPT)
+    except OSError:  # python -c, python -m
+        return False

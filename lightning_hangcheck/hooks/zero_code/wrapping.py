@@ -2,13 +2,20 @@
 
 Signature, exceptions, result, pickling and copying stay as they were; only methods and functions
 are wrapped, never a class. A watcher of ours that fails is switched off and said once.
+
+`in_section` makes the watcher of most calls: a section around the outermost call of its kind. The
+first calls of a kind are said, all are on the page, and none where the script has opened a section
+of that name itself.
 """
 
 from __future__ import annotations
 
 import copy
 import sys
+import threading
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import contextmanager, nullcontext
 from pkgutil import resolve_name
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -16,21 +23,27 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import wrapt
 from msgspec import Struct
 
-from lightning_hangcheck import log
-from lightning_hangcheck.recorder.announcer import describe_exception
+from lightning_hangcheck.hooks.never_raise import switched_off
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.sections import Section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from inspect import Signature
     from types import FrameType
+    from typing import TypeAlias
 
-    Around = Callable[["Call"], AbstractContextManager[None]]
-    BeforeCall = Callable[[FrameType, tuple[Any, ...], Mapping[str, Any]], None]
+    Around: TypeAlias = Callable[["Call"], AbstractContextManager[None]]
+    Before: TypeAlias = Callable[[FrameType, tuple[Any, ...], Mapping[str, Any]], None]
+    Function: TypeAlias = Callable[..., Any]
     AnyFunctionWrapper = wrapt.FunctionWrapper[..., Any]
     AnyMethodWrapper = wrapt.BoundFunctionWrapper[..., Any]
 else:  # generic only in its stubs
     AnyFunctionWrapper, AnyMethodWrapper = wrapt.FunctionWrapper, wrapt.BoundFunctionWrapper
+
+SPOKEN = 3
+"""Calls of a kind that are said on the console: what comes once a step must not fill it."""
 
 
 class Call(Struct, eq=False):
@@ -38,7 +51,8 @@ class Call(Struct, eq=False):
 
     Attributes:
         instance: What it is a method of: an object, a class for a class method, else None.
-        named: A watcher's first half may put others in their place.
+        arguments: A watcher's first half may put others in their place, and so of the next.
+        named: By their names.
         result: What it returned; set before the watcher's second half runs.
     """
 
@@ -48,91 +62,41 @@ class Call(Struct, eq=False):
     result: Any = None
 
 
-def wrap(owner: Any, name: str, around: Around) -> bool:  # noqa: ANN401 - a module or a class
-    """Watch a function of a module, or a method of a class.
+def wrap(
+    owner: Any,  # noqa: ANN401 - a module, a class or an object
+    name: str,
+    around: Around | None = None,
+    *,
+    before: Before | None = None,
+    after: Callable[[], None] | None = None,
+) -> bool:
+    """Watch a function of a module, or a method; what a watcher raises is never seen by the caller.
 
     Args:
-        owner: The module or class.
+        owner: The module, class or object.
         name: Of its attribute.
-        around: Makes the context manager in which a call runs. What it raises is never seen by the
-            caller, and it cannot suppress what the call raises.
+        around: Makes the context manager in which a call runs; it cannot suppress what that raises.
+        before: For a tenth of the cost, called before each call: gets the frame that calls, and
+            the arguments.
+        after: As cheap, called after each call.
 
     Returns:
         Whether there is such a function; another version of the framework may not have it.
     """
-    return _put_in_place(owner, name, _Watcher(name, around))
-
-
-def _put_in_place(owner: Any, name: str, watcher: Callable[..., Any]) -> bool:  # noqa: ANN401
-    before = getattr(owner, name, None)
-    if not callable(before):
+    plain = getattr(owner, name, None)
+    if not callable(plain):
         return False
+    watcher = _lightly(name, before, after) if around is None else _fully(name, around)
     ours = wrapt.wrap_object(owner, name, WatchedFunction, (watcher,))
     if isinstance(owner, ModuleType):
-        for package in _packages_around(owner):
-            if vars(package).get(name) is before:
-                setattr(package, name, ours)
+        # packages hand out a module's functions as their own, as torch does: torch.save
+        package = owner.__name__.rpartition(".")[0]
+        while package:
+            around_it = sys.modules.get(package)
+            if around_it is not None and vars(around_it).get(name) is plain:
+                setattr(around_it, name, ours)
+            package = package.rpartition(".")[0]
     return True
-
-
-def act_before(owner: ModuleType, name: str, act: BeforeCall) -> None:
-    """Have something done before each call of a function, for a tenth of what `wrap` costs.
-
-    Args:
-        owner: Its module.
-        name: Of the function; another version of the framework may not have it.
-        act: Gets the frame that calls, and the arguments. What it raises is never seen by the
-            caller.
-    """
-    works = True
-
-    def call(
-        wrapped: Callable[..., Any],
-        _instance: Any,  # noqa: ANN401 - None: the function is no method
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:  # noqa: ANN401 - what the function returns
-        nonlocal works
-        if works:
-            try:
-                act(sys._getframe(1), arguments, named)  # noqa: SLF001 - the one way to the caller
-            except Exception as error:  # noqa: BLE001 - the hooks' boundary: the call must go on
-                works = False
-                say_unwatched(name, error)
-        return wrapped(*arguments, **named)
-
-    _put_in_place(owner, name, call)
-
-
-def act_after(owner: type, name: str, act: Callable[[], None]) -> None:
-    """Have something done after each call of a method, for a tenth of what `wrap` costs.
-
-    Args:
-        owner: The class.
-        name: Of its method.
-        act: Must not raise.
-    """
-
-    def call(
-        wrapped: Callable[..., Any],
-        _instance: Any,  # noqa: ANN401 - of any class
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:  # noqa: ANN401 - what the method returns
-        result = wrapped(*arguments, **named)
-        act()
-        return result
-
-    wrapt.wrap_object(owner, name, WatchedFunction, (call,))
-
-
-def _packages_around(module: ModuleType) -> Iterator[ModuleType]:
-    """Packages that may hand out a module's functions as their own, as torch does: torch.save."""
-    name = module.__name__.rpartition(".")[0]
-    while name:
-        if name in sys.modules:
-            yield sys.modules[name]
-        name = name.rpartition(".")[0]
 
 
 def unwrap(owner: Any, name: str) -> None:  # noqa: ANN401 - a module or a class
@@ -151,16 +115,84 @@ def by_name(call: Call, signature: Signature) -> Mapping[str, Any]:
         return {}
 
 
+def _fully(name: str, around: Around) -> Function:
+    works = True
+
+    def off(error: Exception) -> None:
+        nonlocal works
+        works = False
+        unwatched(name, error)
+
+    def call_wrapped(
+        wrapped: Function, instance: object, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> object:
+        if not works:
+            return wrapped(*arguments, **named)
+        call = Call(instance, arguments, named)
+        try:
+            visit = around(call)
+            visit.__enter__()
+        except Exception as error:  # noqa: BLE001 - the hooks' boundary: the call must go on
+            off(error)
+            return wrapped(*arguments, **named)
+        try:
+            call.result = wrapped(*call.arguments, **call.named)
+        except BaseException as raised:
+            try:
+                visit.__exit__(type(raised), raised, raised.__traceback__)
+            except Exception as error:  # noqa: BLE001 - as above: the very exception must come out
+                if error is not raised:
+                    off(error)
+            raise
+        try:
+            visit.__exit__(None, None, None)
+        except Exception as error:  # noqa: BLE001 - as above: the result must come back
+            off(error)
+        return call.result
+
+    return call_wrapped
+
+
+def _lightly(name: str, before: Before | None, after: Callable[[], None] | None) -> Function:
+    works = True
+
+    def call_wrapped(
+        wrapped: Function, _instance: object, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> object:
+        nonlocal works
+        if before is not None and works:
+            try:
+                before(sys._getframe(1), arguments, named)  # noqa: SLF001 - the one way to the caller
+            except Exception as error:  # noqa: BLE001 - the hooks' boundary: the call must go on
+                works = False
+                unwatched(name, error)
+        result = wrapped(*arguments, **named)
+        if after is not None and works:
+            try:
+                after()
+            except Exception as error:  # noqa: BLE001 - as above
+                works = False
+                unwatched(name, error)
+        return result
+
+    return call_wrapped
+
+
+def unwatched(name: str, error: Exception) -> None:
+    """Say once that a watcher of ours failed and is switched off."""
+    switched_off(f"{name} is no longer watched", error, "; the program goes on")
+
+
 class _WatchedMethod(AnyMethodWrapper):
     """A wrapped method as it is found on an object or a class."""
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Function, tuple[Any, ...]]:
         owner = getattr(self.__wrapped__, "__self__", None)
         if owner is None:  # taken from the class, or static
             return resolve_name, (f"{self.__module__}:{self.__qualname__}",)
         return getattr, (owner, self.__name__)
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Function, tuple[Any, ...]]:
         return self.__reduce__()
 
     def __copy__(self) -> _WatchedMethod:
@@ -189,65 +221,83 @@ class WatchedFunction(AnyFunctionWrapper):
         return self
 
 
-class _Watcher:
-    """Runs the two halves of a watcher around each call, until one fails."""
+class _Inside(threading.local):
+    """The kinds of calls that this thread is in."""
 
-    def __init__(self, name: str, around: Around) -> None:
-        self._name = name
-        self._around = around
-        self._works = True
+    def __init__(self) -> None:
+        self.kinds: set[str] = set()
 
-    def __call__(
-        self,
-        wrapped: Callable[..., Any],
-        instance: Any,  # noqa: ANN401 - of any class
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:  # noqa: ANN401 - what the function returns
-        call = Call(instance, arguments, named)
-        visit = self._begin(call)
-        given = named if visit is None else call.named
-        try:
-            call.result = wrapped(*arguments, **given)
-        except BaseException as error:
-            self._end(visit, error)
-            raise
-        self._end(visit, None)
-        return call.result
 
-    def _begin(self, call: Call) -> AbstractContextManager[None] | None:
-        if not self._works:
-            return None
-        try:
-            visit = self._around(call)
-            visit.__enter__()
-        except Exception as error:  # noqa: BLE001 - the hooks' boundary: the call must go on
-            self._switch_off(error)
-            return None
-        return visit
+_inside = _Inside()
+_calls: Counter[str] = Counter()
 
-    def _end(
-        self, visit: AbstractContextManager[None] | None, raised: BaseException | None
-    ) -> None:
-        if visit is None:
+
+def in_section(
+    kind: str,
+    name: str | Callable[[Call], str] = "",
+    then: Callable[[Call], object] | None = None,
+) -> Around:
+    """Make a watcher that opens a section around the outermost call of its kind.
+
+    Args:
+        kind: Of call; calls of one kind within each other are one, as ``from_pretrained`` of an
+            AutoModel calls that of the model's class.
+        name: Of the section, or what names it; the kind where it is empty.
+        then: What to do when such a call has returned.
+    """
+
+    @contextmanager
+    def visit(call: Call) -> Iterator[None]:
+        if is_inside(kind):
+            yield
             return
-        try:
-            if raised is None:
-                visit.__exit__(None, None, None)
-            else:
-                visit.__exit__(type(raised), raised, raised.__traceback__)
-        except Exception as error:  # noqa: BLE001 - the hooks' boundary: the result must come back
-            self._switch_off(error)
+        title = name(call) if callable(name) else name or kind
+        recorder = current()
+        section = (
+            nullcontext()
+            if recorder.is_in(title)
+            else Section(recorder, title, spoken=is_spoken(kind))
+        )
+        with inside(kind), section:
+            yield
+        if then is not None:
+            then(call)
 
-    def _switch_off(self, error: Exception) -> None:
-        self._works = False
-        say_unwatched(self._name, error)
+    return visit
 
 
-def say_unwatched(name: str, error: Exception) -> None:
-    """Say once that a watcher of ours failed and is switched off."""
-    log.once(
-        f"watcher-{name}",
-        f"{name} is no longer watched ({describe_exception(error)}); the program goes on. Please "
-        "report it with the versions of the framework and of lightning-hangcheck",
-    )
+def afterwards(then: Callable[[Call], object]) -> Around:
+    """Make a watcher that only acts when a call has returned."""
+
+    @contextmanager
+    def visit(call: Call) -> Iterator[None]:
+        yield
+        then(call)
+
+    return visit
+
+
+@contextmanager
+def inside(kind: str) -> Iterator[None]:
+    """Have calls of this kind, by this thread, be calls within the one that goes on."""
+    _inside.kinds.add(kind)
+    try:
+        yield
+    finally:
+        _inside.kinds.discard(kind)
+
+
+def is_inside(kind: str) -> bool:
+    """Whether this thread is in a call of this kind."""
+    return kind in _inside.kinds
+
+
+def is_outermost(kind: str, title: str) -> bool:
+    """Whether a call would open a section: none of its kind is open, and none of its name."""
+    return not is_inside(kind) and not current().is_in(title)
+
+
+def is_spoken(kind: str) -> bool:
+    """Count one more call of its kind; whether it is among the first, which are said."""
+    _calls[kind] += 1
+    return _calls[kind] <= SPOKEN

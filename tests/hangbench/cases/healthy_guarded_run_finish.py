@@ -1,4 +1,7 @@
-"""Rank 0 finishes its guarded run; wandb's service is frozen, and the guard goes on after 14 s."""
+"""Rank 0 finishes its guarded run; wandb's service is frozen, and the guard goes on after 14 s.
+
+The service is thawed then: what it does at the interpreter's exit is wandb's own.
+"""
 
 import os
 import signal
@@ -10,10 +13,10 @@ import torch.distributed as dist
 import lightning_hangcheck as hc
 
 
-def freeze_service():
+def tell_service(number):
     for child in psutil.Process().children(recursive=True):
         if "wandb-core" in child.name():
-            child.send_signal(signal.SIGSTOP)
+            child.send_signal(number)
 
 
 def close_run(logger):
@@ -24,7 +27,8 @@ os.environ["WANDB_MODE"] = "offline"
 logger = hc.guarded_wandb_logger(project="demo", save_dir=tempfile.mkdtemp(), finish_timeout=14.0)
 dist.init_process_group("gloo")
 if dist.get_rank() == 0:
-    freeze_service()
+    tell_service(signal.SIGSTOP)
     close_run(logger)
+    tell_service(signal.SIGCONT)
 dist.barrier()
 dist.destroy_process_group()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.hooks.callbacks.hook_guard import guard_hooks, switch_off
+from lightning_hangcheck.hooks.never_raise import guard_hooks, switch_off
 
 if TYPE_CHECKING:
     import pytest

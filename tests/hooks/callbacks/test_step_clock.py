@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.hooks.callbacks import step_clock
-from lightning_hangcheck.hooks.callbacks.step_clock import FIRST_STEPS, StepClock
+from lightning_hangcheck.hooks import callbacks
+from lightning_hangcheck.hooks.callbacks import FIRST_STEPS, StepClock
 from lightning_hangcheck.recorder.page.reader import read_page
 from lightning_hangcheck.recorder.page.writer import PageWriter
 from lightning_hangcheck.text.moments import NANOSECONDS
@@ -21,7 +21,7 @@ class Loop:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ns = NANOSECONDS
-        monkeypatch.setattr(step_clock, "monotonic_ns", lambda: self.now_ns)
+        monkeypatch.setattr(callbacks, "monotonic_ns", lambda: self.now_ns)
         self.clock, self.page = StepClock(), PageWriter.unseen()
 
     def steps(self, count: int, loader_s: float, forward_s: float, rest_s: float) -> int:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_hangcheck.hooks.checkpoints.contents import parts_held
-from lightning_hangcheck.hooks.checkpoints.resuming import of_huggingface, of_lightning
+from lightning_hangcheck.hooks.checkpoints import of_huggingface, of_lightning, parts_held
 
 LIGHTNING = {
     "epoch": 2,

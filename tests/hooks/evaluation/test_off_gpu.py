@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.evaluation.off_gpu import Elsewhere, off_gpu, tensors_of
+from lightning_hangcheck.hooks.evaluation import Elsewhere, kept_off_gpu, tensors_of
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
 # what torch warns of while it is imported is its own
@@ -69,7 +69,7 @@ def test_on_the_cpu_nothing_moves_and_that_is_said() -> None:
     model, _ = trained()
     places = [parameter.data_ptr() for parameter in model.parameters()]
     said: list[str] = []
-    with off_gpu([model], said.append):
+    with kept_off_gpu([model], said.append):
         assert [parameter.data_ptr() for parameter in model.parameters()] == places
     assert said == ["nothing is on a GPU that could be moved off it"]
 
@@ -77,13 +77,13 @@ def test_on_the_cpu_nothing_moves_and_that_is_said() -> None:
 def test_what_is_shared_out_over_ranks_is_refused_before_anything_moves() -> None:
     model, _ = trained()
     next(model.parameters()).ds_id = 0  # as DeepSpeed marks what it has shared out
-    with pytest.raises(BadUsage, match="shared out over the ranks"), off_gpu([model], print):
+    with pytest.raises(BadUsage, match="shared out over the ranks"), kept_off_gpu([model], print):
         pass
 
 
 def test_what_is_neither_model_nor_optimizer_is_refused() -> None:
     with pytest.raises(BadUsage, match="neither a model nor an optimizer"):
-        off_gpu([SimpleNamespace()], print).__enter__()
+        kept_off_gpu([SimpleNamespace()], print).__enter__()
 
 
 @needs_gpu
@@ -95,7 +95,7 @@ def test_a_gpu_is_free_meanwhile_and_holds_all_of_it_again_afterwards() -> None:
     optimizer.zero_grad()
     held, weights = torch.cuda.memory_allocated(), model.weight.detach().cpu().clone()
     said: list[str] = []
-    with off_gpu([model, optimizer], said.append):
+    with kept_off_gpu([model, optimizer], said.append):
         assert torch.cuda.memory_allocated() < held / 100
         assert {one.device.type for one in model.parameters()} == {"cpu"}
     assert {one.device.type for one in model.parameters()} == {"cuda"}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.evaluation import results
-from lightning_hangcheck.hooks.evaluation.results import Expected, complaints
+from lightning_hangcheck.hooks import evaluation as results
+from lightning_hangcheck.hooks.evaluation import Evaluation, Expected, complaints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,6 +124,6 @@ def test_a_long_text_in_a_cell_is_read_and_the_limit_of_the_process_stays(tmp_pa
 
 
 @pytest.mark.parametrize("expected", [{"rows": 2}, {"columns": ("name",)}])
-def test_rows_of_what_is_no_table_are_refused(expected: dict[str, object]) -> None:
+def test_rows_of_what_is_no_table_are_refused(expected: dict[str, Any]) -> None:
     with pytest.raises(BadUsage, match=r"\.csv, \.tsv, \.jsonl, \.json"):
-        results.expect("scores.parquet", **expected)
+        Evaluation(1, needed=True).expect("scores.parquet", **expected)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.evaluation.turns import Turns, check_step
+from lightning_hangcheck.hooks.evaluation import Turns, check_step
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.hooks.evaluation.turns import Step
+    from lightning_hangcheck.hooks.evaluation import Step
 
 
 def taken(turns: Turns, *steps: Step) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.phases.choice import Word, agree
+from lightning_hangcheck.hooks.phases import Word, agree
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.ledger import book
 from lightning_hangcheck.ledger.story import Decision, Story, tell

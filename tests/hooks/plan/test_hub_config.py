@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.plan.hub_config import fetch_config
+from lightning_hangcheck.hooks.plan import fetch_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ LIMIT_S = 6.0
 PROGRAM = f"""
 import sys
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.plan.hub_config import fetch_config
+from lightning_hangcheck.hooks.plan import fetch_config
 import huggingface_hub
 try:
     print(fetch_config({NAME!r}, {LIMIT_S}).read_text())

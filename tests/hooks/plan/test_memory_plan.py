@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from planning.tiny_models import FAMILIES, GENERATING, KNOWN, VOCABULARY, real_model, save_config
 
-from lightning_hangcheck.hooks.plan.memory_plan import plan_memory
-from lightning_hangcheck.hooks.plan.meta_model import MetaModel
+from lightning_hangcheck.hooks.plan import MetaModel, plan_memory
 from lightning_hangcheck.planning.config import count_weights, read_config, read_fields
 from lightning_hangcheck.planning.placing import place, sizes_of
 from lightning_hangcheck.planning.plan import GB, Machine, Use

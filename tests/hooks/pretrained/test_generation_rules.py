@@ -10,25 +10,22 @@ import pytest
 from processes import until
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.pretrained.generation.generated import (
+from lightning_hangcheck.hooks.generating import (
     GenerationReport,
+    Limits,
     LongRun,
+    asked_new_tokens,
+    doubts_before,
     end_line,
     prompts_in_words,
 )
-from lightning_hangcheck.hooks.pretrained.generation.generation_watch import doubts_before
-from lightning_hangcheck.hooks.pretrained.generation.token_limits import (
-    Limits,
-    asked_new_tokens,
-    beyond,
-    capped,
-)
-from lightning_hangcheck.hooks.pretrained.generation_flags import (
+from lightning_hangcheck.hooks.models import (
+    GpuMemory,
     doubtful_flags,
+    in_one_line,
     set_on_model,
     set_on_tokenizer,
 )
-from lightning_hangcheck.hooks.pretrained.gpu_memory import GpuMemory, in_one_line
 
 END = "</s>"
 
@@ -125,15 +122,14 @@ def config(**flags: Any) -> Any:
     return SimpleNamespace(**flags)
 
 
-def test_new_tokens_beyond_the_limit_are_found_wherever_they_are_asked_for() -> None:
-    limits, short = Limits(), config(max_new_tokens=20, max_length=None)
-    assert beyond(limits, short, {"max_new_tokens": 2000}, 5) == 2000
-    assert beyond(limits, short, {"max_length": 605}, 5) == 600
-    assert beyond(limits, config(max_length=4096), {}, 96) == 4000
-    assert beyond(limits, short, {"generation_config": config(max_new_tokens=700)}, 5) == 700
-    assert beyond(limits, short, {}, 5) is None
-    assert beyond(None, short, {"max_new_tokens": 2000}, 5) is None
-    assert capped({"max_length": 9, "x": 1}, limits) == {"max_new_tokens": 512, "x": 1}
+def test_new_tokens_beyond_the_limit_are_capped_wherever_they_are_asked_for() -> None:
+    short = config(max_new_tokens=20, max_length=None)
+    assert asked_new_tokens(short, {"max_length": 605}, 5) == 600
+    assert asked_new_tokens(config(max_length=4096), {}, 96) == 4000
+    assert asked_new_tokens(short, {"generation_config": config(max_new_tokens=700)}, 5) == 700
+    assert Limits().cap({"max_length": 9, "x": 1}, 600) == {"max_new_tokens": 512, "x": 1}
+    assert Limits().cap({"max_length": 9, "x": 1}, 512) is None
+    assert Limits().cap({}, None) is None
 
 
 def test_limits_that_leave_nothing_are_refused() -> None:

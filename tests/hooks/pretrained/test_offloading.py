@@ -13,7 +13,7 @@ from processes import until
 
 PROGRAM = """
 import transformers, lightning_hangcheck as hc
-from lightning_hangcheck.hooks.pretrained.offloading import offloaded_so_far, tell_offloaded_parts
+from lightning_hangcheck.hooks.models import offloaded_so_far, tell_offloaded_parts
 from lightning_hangcheck.recorder.lifecycle import current
 
 config = transformers.GPT2Config(n_layer=1, n_head=1, n_embd=8, vocab_size=16)

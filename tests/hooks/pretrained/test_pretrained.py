@@ -42,6 +42,7 @@ def test_what_is_loaded_is_what_was_saved_and_all_else_is_as_it_was(job: Ended) 
         "same": True,
         "seams_back": True,
         "random_untouched": True,
+        "beats_by_hand": False,
         "pad": ["</s>", 2, 2],
     }
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from processes import until
 
-from lightning_hangcheck.hooks.rendezvous.missing_ranks import look_for_missing
+from lightning_hangcheck.hooks.missing_ranks import look_for_missing
 from lightning_hangcheck.recorder.page.writer import PageWriter
 from lightning_hangcheck.session.session import Session, SessionFacts, open_session
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.hooks.rendezvous.peer_group import find_peer_group
+from lightning_hangcheck.hooks.rendezvous import find_peer_group
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.recorder.lifecycle import Recorder
 from lightning_hangcheck.session.job_key import start_key

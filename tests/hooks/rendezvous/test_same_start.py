@@ -10,9 +10,8 @@ import pytest
 from hooks.launching import json_lines, start_job
 from processes import end
 
-from lightning_hangcheck.hooks.rendezvous.peer_group import PeerGroup
-from lightning_hangcheck.hooks.rendezvous.point import RendezvousPoint
-from lightning_hangcheck.hooks.rendezvous.same_start import PlaceOfStart, Start
+from lightning_hangcheck.hooks.places import PlaceOfStart, Start
+from lightning_hangcheck.hooks.rendezvous import PeerGroup, RendezvousPoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,7 @@ from hooks.wandb_guard.wandb_run_file import logged
 from hooks.wandb_guard.wandb_server import Manner, WandbServer
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.wandb.guard import guarded_wandb_logger
+from lightning_hangcheck.hooks.wandb_guard import guarded_wandb_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

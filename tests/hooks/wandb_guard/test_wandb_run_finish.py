@@ -16,27 +16,25 @@ pytestmark = pytest.mark.real
 SLOW_S = 0.6
 
 
-def test_frozen_service_and_mute_server_are_left_and_nothing_logged_is_lost(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize("how", ["by itself", "at exit"])
+def test_a_mute_server_is_left_and_nothing_logged_is_lost(how: str, tmp_path: Path) -> None:
     """The server first answers slowly, which must not be cut short."""
     server = WandbServer("answers", delay=SLOW_S)
     try:
-        job = run_job(tmp_path, "hooks_run_finish.py", environment=server.environment)
+        job = run_job(tmp_path, "hooks_run_finish.py", how, environment=server.environment)
     finally:
         server.close()
 
     assert job.code == 3, job.errors
     said = {line["event"]: line for line in job.said}
-    assert "wandb's service did not react and was ended" in job.errors
     assert said["made"]["seconds"] > 2 * SLOW_S
     assert said["made"]["offline"] is False
-    assert job.errors.count("About to call wandb run creation...") == 2
-    assert job.errors.count("wandb run creation returned") == 2
+    assert job.errors.count("wandb run creation returned") == 1
     assert "left" in said, "its end waits for no server that is mute"
-    assert "wandb is waited for, to finish its run (server http://127.0.0.1" in job.errors
+    if how == "by itself":
+        assert said["finished"]["seconds"] < 6
+        assert "wandb is waited for, to finish its run (server http://127.0.0.1" in job.errors
     (folder,) = (tmp_path / "wandb").glob("run-*")
-    assert f"upload it later: wandb sync {folder}" in job.errors
     (file,) = folder.glob("*.wandb")
     assert exit_code(file) == 3
     assert logged(file, "loss") == ["0", "1", "2", "3", "4"]

@@ -6,8 +6,8 @@ import inspect
 
 import pytest
 
-from lightning_hangcheck.hooks.zero_code.imports import WATCHED
-from lightning_hangcheck.hooks.zero_code.offloads import offload_asked_for
+from lightning_hangcheck.hooks.zero_code.loops import offload_asked_for
+from lightning_hangcheck.hooks.zero_code.start import WATCHED
 
 fsdp = pytest.importorskip("torch.distributed.fsdp", exc_type=ImportError)
 
@@ -27,7 +27,7 @@ def test_without_offload_nothing_is_told() -> None:
 
 
 def test_the_modules_that_are_watched_are_those_that_have_them() -> None:
-    watched = {module for module, ours in WATCHED if ours == "offloads.instrument_sharding"}
+    watched = {module for module, ours in WATCHED if ours == "zero_code.loops.instrument_sharding"}
     assert fsdp.FullyShardedDataParallel.__module__ in watched
     # fully_shard says that it is its package's; its file says whose it is
     file = inspect.unwrap(fsdp.fully_shard).__code__.co_filename

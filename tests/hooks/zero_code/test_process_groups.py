@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightning_hangcheck.hooks.zero_code.groups.process_groups import announced
+from lightning_hangcheck.hooks.zero_code.groups import announced
 
 ENVIRONMENT = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_PORT": "29500"}
 

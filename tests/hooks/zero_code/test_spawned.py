@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightning_hangcheck.hooks.zero_code.groups.spawned import number_of
+from lightning_hangcheck.hooks.zero_code.groups import number_of
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightning_hangcheck.hooks.zero_code.files import is_checkpoint
+from lightning_hangcheck.hooks.checkpoints import is_checkpoint
 
 
 class Stateful:

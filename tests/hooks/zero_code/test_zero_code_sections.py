@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 SCRIPT = """
 import framework
 from lightning_hangcheck import section
-from lightning_hangcheck.hooks.zero_code.sections import in_section
-from lightning_hangcheck.hooks.zero_code.wrapping import unwrap, wrap
+from lightning_hangcheck.hooks.zero_code.wrapping import in_section, unwrap, wrap
 
 for name in ("outer", "inner"):
     wrap(framework, name, in_section("call", name, then=lambda call: print(call.result)))

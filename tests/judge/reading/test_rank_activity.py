@@ -199,9 +199,7 @@ def test_a_thread_of_this_package_is_no_activity() -> None:
 
 
 def test_frames_of_this_package_in_the_main_thread_are_no_movement() -> None:
-    hook = Frame(
-        "on_train_batch_end", f"{SITE}/lightning_hangcheck/hooks/callbacks/lightning_callback.py", 1
-    )
+    hook = Frame("on_train_batch_end", f"{SITE}/lightning_hangcheck/hooks/callbacks.py", 1)
     inside = (*IN_LOAD, hook, Frame("acquire", f"{STDLIB}/threading.py", 1))
     assert _of_process(look(IN_LOAD, inside, IN_LOAD, cpu=1.0)) == "busy"
 

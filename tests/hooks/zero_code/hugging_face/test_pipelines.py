@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_hangcheck.hooks.zero_code.hugging_face.pipelines import (
-    answers_of,
-    prompts_of,
-    section_name,
-)
+from lightning_hangcheck.hooks.zero_code.hugging_face import answers_of, pipeline_title, prompts_of
 from lightning_hangcheck.hooks.zero_code.wrapping import Call
 
 
@@ -26,7 +22,7 @@ def call(*arguments: object, **named: object) -> Call:
 
 
 def test_a_pipeline_is_named_by_its_task_and_its_model() -> None:
-    assert section_name(Pipeline(3)) == "pipeline text-generation (int)"
+    assert pipeline_title(Pipeline(3)) == "pipeline text-generation (int)"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,433 @@
+"""The callbacks of Lightning and of Hugging Face: they tell the page where training is.
+
+Each hook writes a phase into shared memory and does nothing else. Both run no collective, touch no
+tensor, and never raise.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from functools import cache
+from importlib.util import find_spec
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from lightning_hangcheck import log
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.hooks.being_watched import be_watched, tell_of_nodes
+from lightning_hangcheck.hooks.checkpoints import of_lightning, tell, watch_resuming, watch_saves
+from lightning_hangcheck.hooks.never_raise import guard_hooks, switch_off
+from lightning_hangcheck.recorder.announcer import describe_exception
+from lightning_hangcheck.recorder.lifecycle import current
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from lightning.pytorch import Trainer
+    from transformers import TrainerState, TrainingArguments
+
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.naming.slugs import Phase
+    from lightning_hangcheck.model.step_times import StepTimes
+    from lightning_hangcheck.recorder.page.writer import PageWriter
+    from lightning_hangcheck.session.session import Session
+
+LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
+BETWEEN_NS = 50_000_000
+"""Time between the beginnings of two steps that are timed: 20 steps a second take 0.3 ms of it."""
+FIRST_STEPS = 3
+"""They compile, connect and fill caches; those after an interruption fetch a first batch, too."""
+STATES = {"suspect": 1, "hang": 2, "dead": 3}
+"""Of the newest verdict that stands, as a number; anything else is 0."""
+
+
+def lightning_packages() -> tuple[ModuleType, ...]:
+    """Return the packages of Lightning that are imported, else import the first that is installed.
+
+    Both can be there at once: a library that the script uses may import the other one.
+
+    Raises:
+        BadUsage: None is installed.
+    """
+    imported = tuple(filter(None, map(sys.modules.get, LIGHTNING)))
+    if imported:
+        return imported
+    for name in LIGHTNING:
+        if find_spec(name.partition(".")[0]) is not None:
+            return (importlib.import_module(name),)
+    raise BadUsage("Lightning is not installed", "pip install lightning")
+
+
+@cache
+def _callback_class(asked: type, callbacks: tuple[type, ...]) -> type:
+    """Derive from the framework's own callback, so that hooks of its next version exist too."""
+    names = {name: getattr(asked, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(asked.__name__, (asked, *callbacks), {**names, "asked": asked})
+
+
+@guard_hooks
+class HangCheck:
+    """Shows where in training each rank is, and has the node watched.
+
+    Works with ``Trainer`` of ``lightning.pytorch`` and of ``pytorch_lightning``, in ``fit``,
+    ``validate``, ``test`` and ``predict``, with any logger or none. It runs no collective, touches
+    no tensor and never raises: a hook that fails is switched off and said once.
+
+    Without ``hangcheck run`` it starts one watching process a node, which ends with the job.
+
+    Example:
+        >>> import lightning_hangcheck as hc
+        >>> trainer = Trainer(callbacks=[hc.HangCheck()])
+
+    An instance is a ``Callback`` of each Lightning package that is imported by then.
+
+    Args:
+        log_metrics: Let rank 0 send ``hangcheck/state``, ``hangcheck/step_time``,
+            ``hangcheck/slowest_rank`` and ``hangcheck/straggler_ratio`` through the Trainer's
+            loggers, every ``log_every_n_steps``; of the ranks of its own node.
+
+    Attributes:
+        asked: The class that was called; an instance's own is derived from it when it is made.
+    """
+
+    asked: type[HangCheck]
+
+    def __new__(cls, *, log_metrics: bool = False) -> HangCheck:
+        """Make an instance of a class that Lightning takes for one of its own."""
+        asked: type = cls
+        callbacks = tuple(package.Callback for package in lightning_packages())
+        return object.__new__(_callback_class(asked, callbacks))
+
+    def __init__(self, *, log_metrics: bool = False) -> None:
+        self._log_metrics = log_metrics
+        self._metrics: LoggedMetrics | None = None
+        self._clock = StepClock()
+        self._recorder = current()
+        be_watched(self._recorder)
+
+    def __reduce__(self) -> tuple[Callable[[type, bool], object], tuple[type, bool]]:
+        """Pickling (``ddp_spawn``) and copying make a blank one, which `setup` brings to life."""
+        return _revive, (self.asked, self._log_metrics)
+
+    def setup(self, trainer: Trainer, *_: object, **__: object) -> None:
+        """Learn who this rank is, which under ``ddp_spawn`` nothing told before."""
+        first = next((one for one in trainer.callbacks if isinstance(one, HangCheck)), self)
+        if first is not self:
+            switch_off(self)
+            log.once("callback-twice", "HangCheck was added twice; the second one does nothing")
+            return
+        self._clock = StepClock()
+        self._recorder = recorder = current()
+        recorder.learn_identity(trainer.global_rank, trainer.world_size, trainer.local_rank)
+        recorder.mark_going_on()
+        be_watched(recorder)
+        tell_of_nodes(recorder, trainer.num_nodes, trainer.node_rank)
+        logs, session = self._log_metrics and trainer.is_global_zero, recorder.session
+        self._metrics = LoggedMetrics(session) if logs and session is not None else None
+        for package in lightning_packages():
+            watch_saves(package.Trainer)  # no hook tells when a save has ended
+        self._tell(trainer, "trainer_init")
+
+    def on_fit_start(self, trainer: Trainer, *_: object, **__: object) -> None:
+        """Model and optimizers are on their device."""
+        self._tell(trainer, "trainer_init")
+
+    def on_sanity_check_start(self, trainer: Trainer, *_: object, **__: object) -> None:
+        """A few validation batches come before training."""
+        self._tell(trainer, "sanity_check")
+
+    def on_train_start(self, trainer: Trainer, *_: object, **__: object) -> None:
+        """Next comes a batch, and before the first the loader's workers."""
+        self._tell(trainer, "dataloading")
+
+    on_sanity_check_end = on_train_epoch_start = on_train_epoch_end = on_train_start
+
+    def on_train_batch_start(
+        self, trainer: Trainer, _: object, _b: object, batch_idx: int, *_n: int
+    ) -> None:
+        """A batch has come: all of a step that the page tells. What it is at now its calls tell."""
+        page = self._recorder.page
+        page.enter_phase("training_step", None, trainer.global_step, batch_idx)
+        if self._metrics is not None:
+            self._metrics.log_if_due(trainer)
+        timed = self._clock.batch_comes(page)
+        if timed is not (self.on_train_batch_end is not None):
+            self.on_before_backward = self._clock.backward_comes if timed else None
+            self.on_train_batch_end = self._clock.batch_is_done if timed else None
+
+    # called in every step too, which costs 3 us a hook: Lightning passes over what is None
+    on_before_zero_grad = on_after_backward = on_before_optimizer_step = None
+    on_before_backward: Callable[..., None] | None = None
+    on_train_batch_end: Callable[..., None] | None = None
+
+    def on_validation_start(self, trainer: Trainer, *_: object, **__: object) -> None:
+        """Also called in the sanity check."""
+        self._tell(trainer, _evaluation(trainer))
+
+    on_test_start = on_predict_start = on_validation_start
+
+    def on_validation_batch_start(
+        self, trainer: Trainer, _: object, _b: object, batch_idx: int, *_n: int
+    ) -> None:
+        """A batch has come; where there are several loaders, their number comes last."""
+        self._tell(trainer, _evaluation(trainer), batch_idx)
+
+    on_test_batch_start = on_predict_batch_start = on_validation_batch_start
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, _: object, _o: object, _b: object, batch_idx: int, *_n: int
+    ) -> None:
+        """The time until the next batch counts as validation too."""
+        self._tell(trainer, _evaluation(trainer), batch_idx)
+
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
+
+    def on_validation_end(self, trainer: Trainer, *_: object, **__: object) -> None:
+        """Within ``fit``, training goes on."""
+        training = trainer.state.fn == "fit" and not trainer.sanity_checking
+        self._tell(trainer, "dataloading" if training else _evaluation(trainer))
+
+    on_test_end = on_predict_end = on_validation_end
+
+    def on_save_checkpoint(self, trainer: Trainer, *_: object, **__: object) -> None:
+        """The file is written after this; the phase lasts until the next hook."""
+        self._tell(trainer, "checkpoint_save")
+
+    def on_load_checkpoint(self, trainer: Trainer, _: object, checkpoint: dict[str, Any]) -> None:
+        """Also called before an evaluation, which trains on from nothing."""
+        if trainer.state.fn == "fit":
+            tell(self._recorder, of_lightning(str(trainer.ckpt_path), checkpoint))
+
+    def on_train_end(self, trainer: Trainer, *_: object, **__: object) -> None:
+        """Training is over."""
+        self._tell(trainer, "teardown")
+
+    def teardown(self, trainer: Trainer, *_: object, **__: object) -> None:
+        """Loggers and the strategy close."""
+        self._tell(trainer, "teardown")
+
+    def on_exception(self, _: Trainer, _m: object, exception: BaseException) -> None:
+        """The exception leaves ``fit`` after this; a script that catches it may go on."""
+        current().mark_raised(exception)
+
+    def _tell(self, trainer: Trainer, phase: Phase, batch: int | None = None) -> None:
+        self._clock.interrupt()
+        page = self._recorder.page
+        page.enter_phase(phase, trainer.current_epoch, trainer.global_step, batch)
+
+
+def _evaluation(trainer: Trainer) -> Phase:
+    return "sanity_check" if trainer.sanity_checking else "validation"
+
+
+def _revive(asked: type[HangCheck], log_metrics: bool = False) -> HangCheck:
+    revived = asked.__new__(asked)
+    revived._log_metrics = log_metrics  # noqa: SLF001 - `__init__` would record in the wrong process
+    return revived
+
+
+class StepClock:
+    """Times the parts of training steps in the rank itself: clock readings and sums, nothing else.
+
+    Lightning's way to a hook costs more than what a hook does, so steps that are over within
+    milliseconds are timed now and then: their inner hooks are there only while one is.
+    """
+
+    def __init__(self) -> None:
+        self._left_out = FIRST_STEPS
+        self._next_ns = 0
+        self._began_ns = self._forward_ns = self._ended_ns = 0
+
+    def batch_comes(self, page: PageWriter) -> bool:
+        """A batch has come: the step before it is over, with its wait for this one.
+
+        Returns:
+            Whether the step that begins is timed: then its other moments are to be told, too.
+        """
+        now_ns = monotonic_ns()
+        if self._ended_ns:
+            computed_ns = self._forward_ns or self._began_ns
+            page.time_step(
+                now_ns - self._ended_ns, computed_ns - self._began_ns, self._ended_ns - computed_ns
+            )
+        self._forward_ns = self._ended_ns = 0
+        if self._left_out:
+            self._left_out -= 1
+        elif now_ns >= self._next_ns:
+            self._began_ns, self._next_ns = now_ns, now_ns + BETWEEN_NS
+            return True
+        self._began_ns = 0
+        return False
+
+    def backward_comes(self, *_: object) -> None:
+        """The forward pass is over; of several backward passes in a step the first counts."""
+        if self._began_ns and not self._forward_ns:
+            self._forward_ns = monotonic_ns()
+
+    def batch_is_done(self, *_: object) -> None:
+        """The optimizer has stepped, or gradients were added up; next comes a batch."""
+        if self._began_ns:
+            self._ended_ns = monotonic_ns()
+
+    def interrupt(self) -> None:
+        """Something else is done between two steps: neither of them counts."""
+        self._began_ns = self._forward_ns = self._ended_ns = 0
+        self._left_out = max(self._left_out, 1)
+
+
+class LoggedMetrics:
+    """What `HangCheck(log_metrics=True)` sends through the Trainer's own loggers: pace and state.
+
+    Rank 0 reads the pages of its node's ranks in shared memory. It asks no rank for anything, so
+    one that is stuck delays nobody; and a rank 0 that is stuck itself sends nothing.
+    """
+
+    def __init__(self, session: Session) -> None:
+        # imported here because few ask for it
+        from lightning_hangcheck.observe.pages import Pages
+
+        self._watch_file = session.watch_file
+        self._pages = Pages(session.pages)
+        self._before: dict[int, StepTimes] = {}
+        self._step = 0
+        self._failed = False
+
+    def log_if_due(self, trainer: Trainer) -> None:
+        """Log at the Trainer's own interval; loggers that fail are said once and left alone."""
+        step = trainer.global_step
+        if self._failed or step == self._step or step % max(1, trainer.log_every_n_steps):
+            return
+        self._step = step
+        try:
+            metrics = self._since_last_time()
+            for logger in trainer.loggers if metrics else ():
+                logger.log_metrics(metrics, step)
+        except Exception as error:  # noqa: BLE001 - a guest's logger may raise anything
+            self._failed = True
+            what = describe_exception(error)
+            log.once("metrics", f"log_metrics of HangCheck stops, training goes on: {what}")
+
+    def _since_last_time(self) -> dict[str, float]:
+        """Compare what the ranks timed since the last time; nothing where they timed nothing."""
+        from lightning_hangcheck.report.stragglers import median_step, ratio_to
+
+        sums = self._read_sums()
+        before, self._before = self._before, sums
+        since = {rank: told.since(before[rank]) for rank, told in sums.items() if rank in before}
+        means = {rank: made.a_step() for rank, made in since.items() if made.steps > 0}
+        if not means:
+            return {}
+        slowest = max(means, key=lambda rank: means[rank].own_s)
+        typical = median_step(tuple(means.values()))
+        return {
+            "hangcheck/state": self._state(),
+            "hangcheck/step_time": typical.seconds,
+            "hangcheck/slowest_rank": slowest,
+            "hangcheck/straggler_ratio": ratio_to(typical, means[slowest]),
+        }
+
+    def _read_sums(self) -> dict[int, StepTimes]:
+        """Of two processes that were one rank after each other the newer page counts."""
+        self._pages.find_new()
+        newest: dict[int, Beat] = {}
+        for beat in self._pages.read()[0].values():
+            if beat.rank is None or beat.step_times is None:
+                continue
+            known = newest.get(beat.rank)
+            if known is None or known.last_beat_ns < beat.last_beat_ns:
+                newest[beat.rank] = beat
+        return {rank: beat.step_times for rank, beat in newest.items() if beat.step_times}
+
+    def _state(self) -> int:
+        """What the sidecar told last; no sidecar has told anything yet where its notes lack."""
+        from lightning_hangcheck.errors import UnreadableRun
+        from lightning_hangcheck.files.decoding import decode
+        from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
+        from lightning_hangcheck.observe.watch_notes import WatchNotes
+
+        try:
+            data = read_owned(self._watch_file, EVIDENCE_BYTES)
+            notes = decode(data, WatchNotes, str(self._watch_file))
+        except (OSError, UnreadableRun):
+            return 0
+        return STATES.get(notes.newest.verdict, 0) if notes.newest is not None else 0
+
+
+@guard_hooks
+class HuggingFaceHangCheck:
+    """Shows where in training each rank is, and has the node watched.
+
+    The same as `HangCheck`, for ``transformers.Trainer``. It runs no collective, touches no tensor
+    and never raises: a hook that fails is switched off and said once.
+
+    Example:
+        >>> import lightning_hangcheck as hc
+        >>> trainer = Trainer(model, arguments, callbacks=[hc.HuggingFaceHangCheck()])
+
+    Attributes:
+        asked: The class that was called; an instance's own is derived from it when it is made.
+    """
+
+    asked: type[HuggingFaceHangCheck]
+
+    def __new__(cls) -> HuggingFaceHangCheck:
+        """Make an instance of a class that transformers takes for one of its own."""
+        from transformers import TrainerCallback
+
+        asked: type = cls
+        return object.__new__(_callback_class(asked, (TrainerCallback,)))
+
+    def __init__(self) -> None:
+        self._recorder = current()
+        be_watched(self._recorder)
+
+    def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
+        """Pickling and copying make a new one."""
+        return self.asked, ()
+
+    def on_init_end(self, *_: object, **__: object) -> None:
+        """Its Trainer is made; what it loads it loads before training begins."""
+        watch_resuming(sys.modules["transformers.trainer"].Trainer)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, *_: object, **__: object
+    ) -> None:
+        """Learn who this rank is; the first batch comes next."""
+        rank, local_rank = args.process_index, args.local_process_index
+        self._recorder.learn_identity(rank, args.world_size, local_rank)
+        be_watched(self._recorder)
+        watch_saves(sys.modules["transformers.trainer"].Trainer)
+        self._tell(state, "dataloading")
+
+    def on_epoch_begin(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
+        """Next comes a batch."""
+        self._tell(state, "dataloading")
+
+    on_substep_end = on_step_end = on_epoch_end = on_save = on_epoch_begin
+
+    def on_step_begin(self, *_: object, **__: object) -> None:
+        """A batch has come, or (as `on_optimizer_step`) weights are new."""
+        self._recorder.page.enter_phase("training_step")
+
+    on_optimizer_step = on_step_begin
+
+    def on_pre_optimizer_step(self, *_: object, **__: object) -> None:
+        """Gradients are there and clipped."""
+        self._recorder.page.enter_phase("optimizer_step")
+
+    def on_prediction_step(
+        self, _: object, state: TrainerState, *__: object, **___: object
+    ) -> None:
+        """A batch of the evaluation was done."""
+        self._tell(state, "validation")
+
+    on_evaluate = on_predict = on_prediction_step
+
+    def on_train_end(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
+        """Training is over."""
+        self._tell(state, "teardown")
+
+    def _tell(self, state: TrainerState, phase: Phase) -> None:
+        self._recorder.page.enter_phase(phase, int(state.epoch or 0), state.global_step)

@@ -1,0 +1,279 @@
+"""Checkpoints: which one training goes on from, and whether those saved hold what it needs.
+
+Both are told by names: keys of what is saved, files of a folder, arguments. No file is opened but
+Hugging Face's trainer_state.json.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lightning_hangcheck.hooks.zero_code.wrapping import (
+    Call,
+    WatchedFunction,
+    afterwards,
+    by_name,
+    in_section,
+    wrap,
+)
+from lightning_hangcheck.model.naming.phase_words import words_of
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.text.amounts import seconds_in_words
+from lightning_hangcheck.text.redaction import redact_text
+from lightning_hangcheck.time_limit import NoAnswer, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import ModuleType
+
+    from lightning_hangcheck.recorder.lifecycle import Recorder
+
+PARTS = {
+    "optimizer state": frozenset({"optimizer", "optimizers", "optim", "opt", "groups"}),
+    "scheduler": frozenset({"scheduler", "schedulers", "sched", "lrs"}),
+    "history": frozenset(
+        {"trainer", "loops", "loop", "epoch", "epochs", "step", "steps", "iteration", "iterations"}
+        | {"history", "progress", "log", "logs", "losses", "metrics"}
+    ),
+}
+"""What training needs to go on as if it had never stopped, by words of the names under which it is
+kept: Lightning's keys ``optimizer_states``, ``lr_schedulers``, ``loops``; Hugging Face's files
+``optimizer.pt``, ``scheduler.pt``, ``trainer_state.json``; those of PyTorch's tutorial on saving,
+``optimizer_state_dict``, ``epoch``; an optimizer's own ``param_groups``, a scheduler's own
+``base_lrs``."""
+STARTS_ANEW = {
+    "optimizer state": "no optimizer state (its moments start at zero)",
+    "scheduler": "no scheduler (the learning rate starts anew)",
+    "history": "no step or epoch (the loop starts at its first)",
+}
+HISTORY_ALONE = frozenset({"history"})  # what a Trainer's checkpoint of weights alone still holds
+MOST_NAMES = 10_000
+LOOK_LIMIT_S = 2.0
+"""The file was read a moment ago; only storage that has stalled since takes so long."""
+LARGEST_STATE = 64 * 1024 * 1024
+"""Bytes of trainer_state.json; 100,000 logged steps of five values each take 15 MB."""
+
+
+def parts_held(names: Iterable[object]) -> frozenset[str]:
+    """Return the parts of `PARTS` that a checkpoint of such keys or files holds."""
+    words: set[str] = set()
+    for _, name in zip(range(MOST_NAMES), names, strict=False):
+        words.update(words_of(name) if isinstance(name, str) else ())
+    return frozenset(part for part, known in PARTS.items() if known & words)
+
+
+class Resumption(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that training goes on from.
+
+    Attributes:
+        path: Absolute, or an address.
+        step: Optimizer steps by then; None where it does not tell.
+        seen: What of the data was seen by then, in words.
+        age_s: Seconds since it was written; None where nobody could tell.
+        lacks: Parts that it does not hold, so that they start anew.
+    """
+
+    path: str
+    step: int | None = None
+    seen: str = ""
+    age_s: float | None = None
+    lacks: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        step = f"step {self.step}" if self.step is not None else ""
+        age = f"written {seconds_in_words(self.age_s)} ago" if self.age_s is not None else ""
+        told = ", ".join(filter(None, (step, self.seen, age))) or "nothing is known of it"
+        without = f"; it holds no {' and no '.join(self.lacks)}: what it lacks starts anew"
+        return f"training goes on from {self.path}: {told}" + (without if self.lacks else "")
+
+
+def tell(recorder: Recorder, found: Resumption) -> None:
+    """Say it, and count it as the last checkpoint until the next save."""
+    recorder.page.mark_loaded(time.time_ns(), found.step)
+    recorder.say(str(found))
+    recorder.note("resumed", **msgspec.structs.asdict(found))
+
+
+def of_lightning(path: str, checkpoint: Mapping[str, Any]) -> Resumption:
+    """Tell what Lightning has loaded."""
+
+    def number(*keys: str) -> int | None:
+        """A whole number in nested dictionaries, of which another version may have others."""
+        tree: object = checkpoint
+        for key in keys:
+            tree = tree.get(key) if isinstance(tree, Mapping) else None
+        return tree if isinstance(tree, int) else None
+
+    batches = number("loops", "fit_loop", "epoch_loop.batch_progress", "total", "completed")
+    epoch = number("epoch")
+    seen = (
+        f"epoch {epoch}" if epoch is not None else "",
+        f"{batches} {'batch' if batches == 1 else 'batches'} seen" if batches else "",
+    )
+    return Resumption(
+        path=_absolute(path),
+        step=number("global_step"),
+        seen=", ".join(filter(None, seen)),
+        age_s=_age_s(path),
+    )
+
+
+class _TrainerState(msgspec.Struct):
+    """Of Hugging Face's trainer_state.json, what is told."""
+
+    global_step: int | None = None
+    epoch: float | None = None
+
+
+def of_huggingface(folder: str) -> Resumption:
+    """Tell what Hugging Face's Trainer is about to load; what is missing there it passes over."""
+
+    def look() -> tuple[_TrainerState, frozenset[str]]:
+        with Path(folder, "trainer_state.json").open("rb") as file:
+            state = msgspec.json.decode(file.read(LARGEST_STATE), type=_TrainerState)
+        return state, parts_held(one.name for one in Path(folder).iterdir())
+
+    try:
+        state, held = within(LOOK_LIMIT_S, look)
+    except (OSError, NoAnswer, msgspec.MsgspecError):
+        return Resumption(path=_absolute(folder))
+    return Resumption(
+        path=_absolute(folder),
+        step=state.global_step,
+        seen=f"epoch {state.epoch:g}" if state.epoch is not None else "",
+        age_s=_age_s(folder),
+        lacks=tuple(part for part in PARTS if part not in held),
+    )
+
+
+def _absolute(path: str) -> str:
+    return redact_text(path if "://" in path else str(Path(path).absolute()))
+
+
+def _age_s(path: str) -> float | None:
+    if "://" in path:
+        return None
+    try:
+        written = within(LOOK_LIMIT_S, lambda: Path(path).stat().st_mtime)
+    except (OSError, NoAnswer):
+        return None
+    return max(0.0, round(time.time() - written, 3))
+
+
+def watch_resuming(trainer: type) -> None:
+    """Watch the method with which transformers' Trainer class goes on; again does nothing."""
+    name = "_load_optimizer_and_scheduler"
+    method = vars(trainer).get(name)
+    if method is None or isinstance(method, WatchedFunction):
+        return
+    signature = inspect.signature(method)
+
+    def tell_of(call: Call) -> None:
+        folder = by_name(call, signature).get("checkpoint")
+        if folder is not None:
+            tell(current(), of_huggingface(str(folder)))
+
+    wrap(trainer, name, afterwards(tell_of))
+
+
+class SavedParts:
+    """What all checkpoints of this process held so far.
+
+    What they lack is said once, at the second step at which it saves: those who keep the optimizer
+    in a file of its own have saved it by then.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._held: frozenset[str] = frozenset()
+        self._step: int | None = None
+        self._said = False
+
+    def note(self, held: frozenset[str], remedy: str) -> None:
+        """Take a save that has ended well, with the parts of `PARTS` in it."""
+        from lightning_hangcheck.hooks.zero_code.loops import has_scheduler
+
+        before, self._step = self._step, self._recorder.page.step
+        self._held |= held
+        needed = [part for part in PARTS if part != "scheduler" or has_scheduler()]
+        lacking = [part for part in needed if part not in self._held]
+        if self._said or not lacking or before is None or before == self._step:
+            return
+        self._said = True
+        without = " and ".join(STARTS_ANEW[part] for part in lacking)
+        self._recorder.say(f"the checkpoints saved so far hold {without}: {remedy}")
+        self._recorder.note("saves_lack", parts=lacking)
+
+
+@cache
+def _saved_parts() -> SavedParts:
+    return SavedParts(current())
+
+
+def watch_saves(trainer: type) -> None:
+    """Watch the method with which a Trainer class writes a whole checkpoint; again does nothing."""
+    for name, note in (
+        ("save_checkpoint", _note_of_lightning),
+        ("_save_checkpoint", _note_of_huggingface),
+    ):
+        if not isinstance(vars(trainer).get(name), WatchedFunction):
+            wrap(trainer, name, in_section("saving", "Trainer.save_checkpoint", then=note))
+
+
+def _note_of_lightning(call: Call) -> None:
+    alone = call.named.get("weights_only") or call.arguments[1:2] == (True,)
+    held = HISTORY_ALONE if alone else frozenset(PARTS)
+    _saved_parts().note(held, "ModelCheckpoint(save_weights_only=False) keeps them")
+
+
+def _note_of_huggingface(call: Call) -> None:
+    alone = getattr(call.instance.args, "save_only_model", False)
+    held = HISTORY_ALONE if alone else frozenset(PARTS)
+    _saved_parts().note(held, "TrainingArguments(save_only_model=False) keeps them")
+
+
+def instrument_checkpoints(module: ModuleType) -> None:
+    """Watch torch.serialization; a save counts when it ends well, so its name must be true."""
+    signature = inspect.signature(module.save)
+
+    def saved(call: Call) -> Any | None:  # noqa: ANN401 - any state
+        told = by_name(call, signature)
+        return told["obj"] if is_checkpoint(told.get("obj"), told.get("f")) else None
+
+    def title(call: Call) -> str:
+        return "torch.save" if saved(call) is None else "torch.save of a checkpoint"
+
+    def note(call: Call) -> None:
+        what = saved(call)
+        if what is not None:  # by the keys of a dictionary, else by its classes: an optimizer's
+            mapped = isinstance(what, Mapping)
+            names = what if mapped else [one.__name__ for one in type(what).__mro__]
+            _saved_parts().note(parts_held(names), "save optimizer.state_dict() and the step, too")
+
+    wrap(module, "save", in_section("saving", title, then=note))
+    wrap(module, "load", in_section("loading", "torch.load of a checkpoint"))
+
+
+def is_checkpoint(what: Any, where: Any) -> bool:  # noqa: ANN401 - torch.save takes anything
+    """Whether ``torch.save`` keeps a state that training could go on from: a state in a file.
+
+    Args:
+        what: Is saved. A module, an optimizer and a dictionary are states; a tensor is data.
+        where: A path, or an open file; a buffer in memory is no file.
+    """
+    is_file = isinstance(where, (str, os.PathLike)) or isinstance(getattr(where, "name", None), str)
+    return is_file and (isinstance(what, Mapping) or hasattr(type(what), "state_dict"))
+
+
+def instrument_sharded_saves(module: ModuleType) -> None:
+    """Watch torch.distributed.checkpoint; one that goes on in the background counts at once."""
+    for name in ("save", "async_save"):
+        wrap(module, name, in_section("saving", f"torch.distributed {name} of a checkpoint"))

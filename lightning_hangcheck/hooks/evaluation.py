@@ -1,0 +1,525 @@
+"""Evaluate on rank 0 in the midst of training; the others wait for it at a barrier with a name.
+
+Evaluations come one after the other, none twice, on all ranks at the same step. What they leave is
+looked at, and models may wait in the machine's memory meanwhile.
+"""
+
+from __future__ import annotations
+
+import csv
+import gc
+import os
+import time
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from lightning_hangcheck.errors import BadUsage, MeetingFailed, ResultsIncomplete, StepOutOfTurn
+from lightning_hangcheck.hooks.guards import rank_zero_first, tell_all
+from lightning_hangcheck.hooks.models import are_shared_out, gpu_memory, in_one_line
+from lightning_hangcheck.hooks.places import check_limit
+from lightning_hangcheck.hooks.rendezvous import default_process_group, find_peer_group
+from lightning_hangcheck.identity import identify
+from lightning_hangcheck.model.decoders import msgpack_decoder
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.text.amounts import bytes_in_words, seconds_in_words, several
+from lightning_hangcheck.time_limit import NoAnswer, within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from torch import Tensor, UntypedStorage, device
+
+    from lightning_hangcheck.hooks.rendezvous import PeerGroup
+
+    View: TypeAlias = tuple[Tensor, int, tuple[int, ...], tuple[int, ...]]
+
+Step: TypeAlias = int | Literal["final"]
+Held: TypeAlias = Any  # a module or an optimizer of torch
+READ_LIMIT_S = 60.0  # for one file; a table of 1 GB takes some 20 s
+CLOCKS_DIFFER_S = 60.0  # a file server's clock may be behind ours; older files are old
+LONGEST_CELL = 1 << 27  # characters; csv's own limit, 131072, is below a long generated text
+TABLES = (".csv", ".tsv", ".jsonl", ".json")
+
+
+class Turns:
+    """The steps at which this process has evaluated under one name."""
+
+    def __init__(self, every: int = 1) -> None:
+        self.every = every
+        self._taken: list[Step] = []
+
+    def is_due(self, step: Step) -> bool:
+        """Whether there is an evaluation at this step; there always is one at the end."""
+        return step == "final" or step % self.every == 0
+
+    def complaint(self, step: Step) -> str:
+        """Why it is not the turn of this step, in words; empty if it is.
+
+        The first step of a process may be any: a training that is resumed does not begin anew.
+        """
+        last = self._taken[-1] if self._taken else None
+        if step == last:
+            return f"step {step} came again"
+        if last == "final":
+            return f"step {step} came after step final, which is the last of its name"
+        if last is None or step == "final" or step == last + self.every:
+            return ""
+        if step < last:
+            return f"step {step} came after step {last}, which is later"
+        missed = range(last + self.every, step, self.every)
+        by = f" (every {self.every})" if self.every > 1 else ""
+        are = f"steps {missed[0]}-{missed[-1]}{by} are"
+        are = f"step {missed[0]} is" if len(missed) == 1 else are
+        return f"step {step} came after step {last}, and {are} left out"
+
+    def take(self, step: Step) -> None:
+        """Keep that the ranks evaluate at this step."""
+        self._taken.append(step)
+
+    def so_far(self, first: int | None) -> list[Step]:
+        """The steps that there were, up to and with the newest.
+
+        Args:
+            first: The first of the training, where an earlier process took it.
+        """
+        numbers = [step for step in self._taken if step != "final"]
+        if first is not None and numbers:
+            numbers = list(range(first, numbers[-1] + 1, self.every))
+        return [*numbers, *(step for step in self._taken[-1:] if step == "final")]
+
+
+_turns: dict[tuple[str, int], Turns] = {}
+"""Of each name and distance in this process: ranks walk the same evaluations in the same order."""
+
+
+def check_step(step: Step) -> None:
+    """Refuse what is no step.
+
+    Raises:
+        BadUsage: It is neither a number from 0 on nor ``"final"``.
+    """
+    is_number = isinstance(step, int) and not isinstance(step, bool) and step >= 0
+    if not is_number and step != "final":
+        raise BadUsage(f"step={step!r} is no step", 'write step=0, 1, 2... and step="final"')
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """What an evaluation is to leave.
+
+    Attributes:
+        path: A file or folder, ``{step}`` in it where each step has its own.
+        rows: Of a table, without its head; None for any number but none.
+        columns: That it has, in any order, and others perhaps.
+    """
+
+    path: str
+    rows: int | None = None
+    columns: tuple[str, ...] = ()
+
+
+class Evaluation:
+    """One evaluation, as the body of `rank_zero_evaluation` sees it.
+
+    Attributes:
+        step: At which it is.
+        needed: Whether this rank is to evaluate now: rank 0, at a step at which one is due.
+    """
+
+    def __init__(self, step: Step, *, needed: bool) -> None:
+        self.step = step
+        self.needed = needed
+        self.expected: list[Expected] = []
+
+    def expect(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        rows: int | None = None,
+        columns: Iterable[str] = (),
+    ) -> None:
+        """Say what this evaluation leaves; it is looked at when the body ends.
+
+        A file must be there, not be empty, and have been written since the evaluation began; a
+        folder must hold something. Where ``{step}`` stands in the path, the files of all earlier
+        steps must still be there too.
+
+        Args:
+            path: A file or folder, as ``"scores/step_{step}.csv"``.
+            rows: How many a table has, without its head; by default any number but none.
+            columns: That it has, in any order. Tables are .csv, .tsv, .jsonl and .json.
+
+        Raises:
+            BadUsage: Rows or columns are asked of what is no table.
+        """
+        made = Expected(path=str(Path(path).absolute()), rows=rows, columns=tuple(columns))
+        if (rows is not None or made.columns) and Path(made.path).suffix not in TABLES:
+            raise BadUsage(
+                f"rows and columns of {path} cannot be counted",
+                f"name a file that ends in {', '.join(TABLES)}, or leave rows and columns out",
+            )
+        self.expected.append(made)
+
+
+@contextmanager
+def rank_zero_evaluation(
+    step: Step,
+    timeout: float,
+    *,
+    every: int = 1,
+    first: int | None = None,
+    name: str = "evaluation",
+    off_gpu: Iterable[Held] = (),
+) -> Iterator[Evaluation]:
+    """Evaluate on rank 0 while the other ranks wait for it, for so long and no longer.
+
+    Example:
+        >>> with rank_zero_evaluation(step, timeout=1800.0, every=100) as evaluation:
+        ...     if evaluation.needed:
+        ...         simulate(model, f"scores/step_{step}.csv")
+        ...         evaluation.expect("scores/step_{step}.csv", rows=200, columns=["name", "score"])
+
+    Python cannot skip the body of a ``with``: ask `needed` in it. No collective call is made or
+    left open, so the evaluation may take longer than the time limit of the process group. The steps
+    must come in their turn: on all ranks the same one, none twice, none left out.
+
+    Args:
+        step: 0, 1, 2... or ``"final"``, at which there always is an evaluation.
+        timeout: Seconds that ranks wait for each other before it, and then for rank 0.
+        every: Steps between two evaluations; at others nobody waits and none is `needed`.
+        first: The first step of the training, where an earlier process may have taken it: results
+            are looked for from there on. By default from the first step of this process on.
+        name: Where a training has several kinds, that of each.
+        off_gpu: Models and optimizers that rank 0 moves off its GPU meanwhile.
+
+    Raises:
+        StepOutOfTurn: On every rank alike.
+        MeetingFailed: On every rank alike: ranks are at different steps, did not come, or waited
+            too long for rank 0; or the body failed there, or what it left is not as it should be.
+            A process without peers raises its own error unchanged, `ResultsIncomplete` for results.
+        BadUsage: An argument cannot be used.
+    """
+    check_limit("timeout", timeout)
+    _check_numbers(step, every, first)
+    turns = _turns.setdefault((name, every), Turns(every))
+    if not turns.is_due(step):
+        yield Evaluation(step, needed=False)
+        return
+    recorder = current()
+    peers = find_peer_group(recorder)
+    _agree(name, step, turns.complaint(step), timeout, peers)
+    turns.take(step)
+    title = f"{name} at step {step}"
+    # where nobody is met, as with HANGCHECK_DISABLE=1, the others need not evaluate either
+    group = default_process_group()
+    alone = identify(os.environ).rank if group is None else group.rank
+    if peers.index if peers is not None else alone:
+        with Section(recorder, f"wait for rank 0: {title}"), rank_zero_first(title, timeout):
+            pass
+        yield Evaluation(step, needed=False)
+        return
+    evaluation, held = Evaluation(step, needed=True), list(off_gpu)
+    with rank_zero_first(title, timeout), Section(recorder, title):
+        begun_at = time.time()
+        if held:
+            with kept_off_gpu(held, recorder.say):
+                yield evaluation
+        else:
+            yield evaluation
+        so_far = turns.so_far(first)
+        wrong = [
+            one
+            for expected in evaluation.expected
+            for one in complaints(expected, step, so_far, begun_at)
+        ]
+        if wrong:
+            raise ResultsIncomplete(
+                f"step {step} did not leave what it should: {'; '.join(wrong)}",
+                "see what the evaluation itself said, and evaluate these steps again",
+            )
+        if evaluation.expected:
+            found = several(len(evaluation.expected), "result")
+            there = f"{'step' if len(so_far) == 1 else 'steps'} {', '.join(map(str, so_far))}"
+            recorder.say(f"{found} of step {step} as expected; {there} there")
+
+
+def _check_numbers(step: Step, every: int, first: int | None) -> None:
+    check_step(step)
+    if not isinstance(every, int) or every < 1:
+        raise BadUsage(f"every={every!r} is no whole number above 0", "write every=100")
+    if first is not None:
+        check_step(first)
+        later = isinstance(step, int) and step % every == 0 and first > step
+        if first % every or later:
+            raise BadUsage(
+                f"first={first} can be no first step: evaluations are every {every}, now at {step}",
+                f"write first={every}, or leave it out",
+            )
+
+
+class _Arrival(msgspec.Struct, frozen=True):
+    """What a rank brings: where it is, and why it is not the turn of that step, if so."""
+
+    step: Step
+    complaint: str = ""
+
+
+def _agree(name: str, step: Step, complaint: str, timeout: float, peers: PeerGroup | None) -> None:
+    """Let every rank know where all are."""
+    own = msgspec.msgpack.encode(_Arrival(step, complaint))
+    brought = sorted(tell_all(f"begin {name}", peers, timeout, own).items())
+    arrivals = [(rank, msgpack_decoder(_Arrival).decode(word)) for rank, word in brought]
+    for rank, arrival in arrivals:
+        if arrival.complaint:
+            where = f" (on rank {rank})" if len(arrivals) > 1 else ""
+            raise StepOutOfTurn(
+                f"{name}: {arrival.complaint}{where}",
+                "call it with each step once, in order; say every=... where steps of training lie "
+                "between two evaluations, and name=... where there are two kinds of them",
+            )
+    if len({arrival.step for _, arrival in arrivals}) > 1:
+        where = ", ".join(f"rank {rank} at step {arrival.step}" for rank, arrival in arrivals)
+        raise MeetingFailed(
+            f"the ranks came to {name} at different steps: {where}",
+            "count steps alike on all ranks: a DataLoader that is shorter on one of them, or a "
+            "step that one of them skips, parts them",
+        )
+
+
+class _NotRight(Exception):
+    """What is wrong with a file, in words that follow its name."""
+
+
+def complaints(
+    expected: Expected, step: Step, so_far: Sequence[Step], begun_at: float
+) -> list[str]:
+    """Say what of it is missing or wrong, a clause each, within a minute or two.
+
+    Args:
+        expected: What is to be there.
+        step: That has been evaluated just now.
+        so_far: All steps that were, this one too: where each has files of its own, those of the
+            earlier ones must still be there.
+        begun_at: When this evaluation began, as `time.time` tells it.
+    """
+
+    def path_of(step: Step) -> Path:
+        return Path(expected.path.replace("{step}", str(step)))
+
+    path = path_of(step)
+    checks: dict[Path, tuple[str, Callable[[], object]]] = {
+        path: (str(path), partial(_check, path, expected, begun_at))
+    }
+    for earlier in so_far:
+        other = path_of(earlier)
+        checks.setdefault(other, (f"{other} of step {earlier}", other.stat))
+    found = []
+    for name, check in checks.values():
+        try:
+            within(READ_LIMIT_S, check)
+        except _NotRight as error:
+            found.append(f"{name} {error}")
+        except FileNotFoundError:
+            found.append(f"{name} is not there")
+        except NoAnswer as error:
+            # each further file would take as long again, while the other ranks wait
+            found.append(f"{name} is not read: {error}")
+            break
+        except (OSError, ValueError, csv.Error) as error:
+            found.append(f"{name} cannot be read ({error})")
+    return found
+
+
+def _check(path: Path, expected: Expected, begun_at: float) -> None:
+    if path.is_dir():
+        if next(path.iterdir(), None) is None:
+            raise _NotRight("is empty")
+        return
+    state = path.stat()
+    age = begun_at - state.st_mtime
+    if age > CLOCKS_DIFFER_S:
+        raise _NotRight(f"was last written {seconds_in_words(age)} before this evaluation began")
+    if path.is_file() and not state.st_size:
+        raise _NotRight("is empty")
+    if path.suffix in TABLES:
+        rows = _rows_of_cells if path.suffix in (".csv", ".tsv") else _rows_of_objects
+        number = sum(1 for _ in rows(path, expected.columns))
+        if not number:
+            raise _NotRight("has no rows")
+        if expected.rows is not None and number != expected.rows:
+            raise _NotRight(f"has {several(number, 'row')}, not {expected.rows}")
+
+
+def _rows_of_cells(path: Path, columns: Sequence[str]) -> Iterator[None]:
+    before = csv.field_size_limit(LONGEST_CELL)  # one for the whole process
+    try:
+        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+            lines = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+            head = next(lines, [])
+            _check_columns("", head, columns)
+            for number, cells in enumerate((line for line in lines if line), 1):
+                if len(cells) != len(head):
+                    raise _NotRight(
+                        f"row {number} has {len(cells)} of {len(head)} cells: it was not written "
+                        "to its end, or by two writers"
+                    )
+                yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _rows_of_objects(path: Path, columns: Sequence[str]) -> Iterator[None]:
+    with path.open("rb") as file:
+        objects: Iterable[bytes | msgspec.Raw] = (
+            (line for line in file if line.strip())
+            if path.suffix == ".jsonl"
+            else msgspec.json.decode(file.read(), type=list[msgspec.Raw])
+        )
+        for number, text in zip(count(1), objects, strict=False):
+            try:
+                fields = msgspec.json.decode(text, type=dict[str, object])
+            except msgspec.DecodeError as error:
+                raise _NotRight(f"row {number} cannot be read ({error})") from error
+            _check_columns(f"row {number} ", list(fields), columns)
+            yield
+
+
+def _check_columns(where: str, have: Sequence[str], wanted: Sequence[str]) -> None:
+    lacking = [column for column in wanted if column not in have]
+    if lacking:
+        noun = "column" if len(lacking) == 1 else "columns"
+        raise _NotRight(f"{where}lacks {noun} {', '.join(lacking)} (it has {', '.join(have)})")
+
+
+@contextmanager
+def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[None]:
+    """Keep models and optimizers off the GPU while the body runs, and say what that frees.
+
+    They are whole meanwhile, on the CPU. Gradients stay where they are.
+
+    Raises:
+        BadUsage: One of them is neither, or is shared out over the ranks: moved on one rank alone,
+            its share would be lost for the others' collectives.
+        torch.OutOfMemoryError: What the body left on the GPU takes the room that they had.
+    """
+    import torch
+
+    tensors = [tensor for tensor in tensors_of(held) if tensor.device.type == "cuda"]
+    if not tensors:
+        say("nothing is on a GPU that could be moved off it")
+        yield
+        return
+    gpus = {tensor.device for tensor in tensors}
+
+    def say_moved(where: str, began: float) -> None:
+        torch.cuda.empty_cache()
+        took, memory = seconds_in_words(time.perf_counter() - began), in_one_line(gpu_memory(gpus))
+        say(f"{bytes_in_words(away.size)} moved {where} the GPU in {took}: {memory}")
+
+    say(f"before: {in_one_line(gpu_memory(gpus))}")
+    began = time.perf_counter()
+    away = Elsewhere(tensors, torch.device("cpu"))
+    try:
+        say_moved("off", began)
+        yield
+    finally:
+        say(f"after the evaluation: {in_one_line(gpu_memory(gpus))}")
+        gc.collect()
+        torch.cuda.empty_cache()
+        began = time.perf_counter()
+        away.bring_back()
+        say_moved("back to", began)
+
+
+def tensors_of(held: Iterable[Held]) -> list[Tensor]:
+    """Find parameters, buffers, and the state of optimizers, each tensor once.
+
+    Raises:
+        BadUsage: One of them holds no tensors, or a share of them only.
+    """
+    from torch import Tensor
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    found: dict[int, Tensor] = {}
+    for one in held:
+        if isinstance(one, Module):
+            tensors = [*one.parameters(), *one.buffers()]
+        elif isinstance(one, Optimizer):
+            values = [value for state in one.state.values() for value in state.values()]
+            tensors = [value for value in values if isinstance(value, Tensor)]
+        else:
+            raise BadUsage(
+                f"off_gpu has a {type(one).__name__}, which is neither a model nor an optimizer",
+                "write off_gpu=[model, optimizer]",
+            )
+        found |= {id(tensor): tensor for tensor in tensors}
+    if are_shared_out(found.values()):
+        raise BadUsage(
+            "what is to leave the GPU is shared out over the ranks (FSDP, DeepSpeed, DTensor)",
+            "leave it out of off_gpu, or move it with its own library on all ranks",
+        )
+    return list(found.values())
+
+
+class Elsewhere:
+    """Tensors whose data is on another device than it was, with all that they share.
+
+    Each storage moves once and every tensor on it keeps its place there, so that tied weights and
+    buffers that are views of others are still that. No tensor is replaced: an optimizer, DDP and
+    the graph's hooks know the same ones.
+
+    Attributes:
+        size: Bytes that were moved.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor], to: device) -> None:
+        self.size = 0
+        self._homes: list[tuple[device, UntypedStorage, list[View]]] = []
+        groups: dict[tuple[device, int], list[Tensor]] = {}
+        for tensor in tensors:
+            place = (tensor.device, tensor.untyped_storage().data_ptr())
+            groups.setdefault(place, []).append(tensor)
+        try:
+            for group in groups.values():
+                self._move(group, to)
+        except BaseException:
+            self.bring_back()
+            raise
+
+    def bring_back(self) -> None:
+        """Put all of it where it was, with the values that it has now."""
+        while self._homes:
+            home, storage, views = self._homes[-1]
+            _place(views, _copy(storage, home))
+            self._homes.pop()
+
+    def _move(self, group: list[Tensor], to: device) -> None:
+        storage = group[0].untyped_storage()
+        views = [
+            (one, one.storage_offset(), tuple(one.shape), tuple(one.stride())) for one in group
+        ]
+        moved = _copy(storage, to)
+        self.size += storage.nbytes()
+        self._homes.append((group[0].device, moved, views))
+        _place(views, moved)
+
+
+def _copy(storage: UntypedStorage, to: device) -> UntypedStorage:
+    import torch
+
+    octets = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return octets.set_(storage).to(to, copy=True).untyped_storage()
+
+
+def _place(views: Iterable[View], storage: UntypedStorage) -> None:
+    import torch
+
+    for tensor, offset, shape, stride in views:
+        empty = torch.empty(0, dtype=tensor.dtype, device=storage.device)
+        tensor.data = empty.set_(storage, offset, shape, stride)

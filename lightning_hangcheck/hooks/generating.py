@@ -1,0 +1,575 @@
+"""`generate` and `pipeline`: from prompts to texts, each step timed, a beat for each token.
+
+Around every call of ``model.generate`` goes a `GenerationWatch`, here, in a pipeline of ours and in
+a script that is only watched. The tokens stay those of the model alone; only limits of a debug run
+change them, and are said when they do.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.hooks.models import (
+    GpuMemory,
+    doubtful_flags,
+    first_device,
+    in_one_line,
+    input_device,
+    look_at_model,
+    memory_of_model,
+    offloaded_places,
+    set_on_tokenizer,
+)
+from lightning_hangcheck.hooks.never_raise import attempt
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.text.amounts import seconds_in_words, several
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch import Tensor
+
+    from lightning_hangcheck.hooks.models import Model
+    from lightning_hangcheck.recorder.lifecycle import Recorder
+
+Output: TypeAlias = Any  # of generate: a tensor, or a structure with one called sequences
+Tokenizer: TypeAlias = Any
+Pipeline: TypeAlias = Any
+TASK = "text-generation"
+WARN_AFTER = 300.0  # seconds
+FULL = 0.9  # share of a GPU's memory; what a generation remembers has to fit into the rest
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a debug run may get.
+
+    Attributes:
+        max_new_tokens: Most new tokens of a sequence, whatever else is asked for.
+        max_length: Most tokens of a prompt; the tokenizer cuts it on its truncation side.
+
+    Raises:
+        BadUsage: One of them is no positive number.
+    """
+
+    max_new_tokens: int = 512
+    max_length: int = 2048
+
+    def __post_init__(self) -> None:
+        """Refuse what would generate nothing."""
+        if self.max_new_tokens < 1 or self.max_length < 1:
+            raise BadUsage(f"{self} leaves nothing to generate", "write numbers above 0")
+
+    @classmethod
+    def of(cls, debug: bool | Limits) -> Limits | None:
+        """Return the limits that a value of ``debug`` means, None for none."""
+        return debug if isinstance(debug, Limits) else cls() if debug else None
+
+    def cap(self, named: Mapping[str, Any], most: int | None) -> dict[str, Any] | None:
+        """Arguments of ``generate`` that make no more than the limit; None where it isn't met."""
+        if most is None or most <= self.max_new_tokens:
+            return None
+        current().say(
+            f"generate: {most} new tokens were asked for, {self.max_new_tokens} will be made at "
+            "most (limit of a debug run: Limits(max_new_tokens=...))"
+        )
+        rest = {name: value for name, value in named.items() if name != "max_length"}
+        return {**rest, "max_new_tokens": self.max_new_tokens}
+
+    def say_cut(self, prompts: int, tokenizer: Tokenizer) -> dict[str, Any]:
+        """Say that prompts are cut; return the options of the tokenizer that cut them."""
+        current().say(
+            f"generate: {several(prompts, 'prompt')} cut to {self.max_length} tokens on the "
+            f"{tokenizer.truncation_side} (limit of a debug run: Limits(max_length=...))"
+        )
+        return {"truncation": True, "max_length": self.max_length}
+
+
+class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one generation.
+
+    Attributes:
+        prompts: How many.
+        prompt_tokens: Of all prompts, without padding.
+        prompt_characters: Of all prompts; None where they came as tokens.
+        max_new_tokens: Asked for; None where nothing says it.
+        truncated_prompts: How many were cut to the limit of a debug run.
+        new_tokens: Generated in all sequences, up to and with the end of each.
+        response_characters: Of all new texts; None where they were not counted.
+        max_new_tokens_cut: What ``max_new_tokens`` was before the limit of a debug run acted.
+        device: Of the first parameter.
+        tokenize_s: Seconds, as all times here.
+        move_s: Of the prompts to the device.
+        generate_s: The call of ``model.generate``.
+        decode_s: From tokens to texts.
+        memory_before: Of each GPU that the model is on; empty on the CPU.
+        memory_after: The same after it.
+        warnings: What was said about it.
+    """
+
+    prompts: int
+    prompt_tokens: int
+    new_tokens: int
+    tokenize_s: float
+    device: str = ""
+    move_s: float = 0.0
+    generate_s: float = 0.0
+    decode_s: float = 0.0
+    prompt_characters: int | None = None
+    max_new_tokens: int | None = None
+    response_characters: int | None = None
+    truncated_prompts: int = 0
+    max_new_tokens_cut: int | None = None
+    memory_before: tuple[GpuMemory, ...] = ()
+    memory_after: tuple[GpuMemory, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens of all sequences by the seconds of ``model.generate``."""
+        return self.new_tokens / self.generate_s if self.generate_s else 0.0
+
+    @property
+    def total_s(self) -> float:
+        """Seconds from the prompts to the texts."""
+        return self.tokenize_s + self.move_s + self.generate_s + self.decode_s
+
+
+class Generated(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of `generate`.
+
+    Attributes:
+        texts: What was generated, without the prompt; several for a prompt if
+            ``num_return_sequences`` says so.
+        output: What ``model.generate`` returned, unchanged.
+        report: How it went.
+    """
+
+    texts: list[str]
+    output: Any
+    report: GenerationReport
+
+
+def generate(
+    model: Model,
+    tokenizer: Tokenizer,
+    prompts: str | Sequence[str],
+    *,
+    debug: bool | Limits = False,
+    warn_after_s: float = WARN_AFTER,
+    **generation: object,
+) -> Generated:
+    """Call ``model.generate`` for prompts, and say how each step of it goes.
+
+    Example:
+        >>> made = generate(model, tokenizer, ["Once upon a time"], max_new_tokens=100)
+        >>> made.texts[0], made.report.tokens_per_second
+
+    The tokens are those that ``model.generate`` makes by itself from the same seed. Only ``debug``
+    changes them, and says so when it does.
+
+    Args:
+        model: That can generate.
+        tokenizer: Of the model; a missing pad token is set from its end-of-sequence token where
+            several prompts need one.
+        prompts: One or several.
+        debug: Keep the run finite: at most 512 new tokens, prompts cut to 2048 tokens; or limits
+            of your own.
+        warn_after_s: Seconds after which a generation that still runs is spoken of.
+        **generation: Of ``model.generate``.
+
+    Raises:
+        Exception: Whatever the tokenizer or ``model.generate`` raises, unchanged.
+    """
+    recorder, limits = current(), Limits.of(debug)
+    asked = [prompts] if isinstance(prompts, str) else list(prompts)
+    began = time.perf_counter()
+    batched = len(asked) > 1
+    pad_token_set = set_on_tokenizer(tokenizer) if batched else None
+    if pad_token_set:
+        recorder.say(pad_token_set)
+    options, truncated = {}, 0
+    if limits is not None:
+        truncated = sum(len(ids) > limits.max_length for ids in tokenizer(asked)["input_ids"])
+        options = limits.say_cut(truncated, tokenizer) if truncated else {}
+    encoded = tokenizer(asked, return_tensors="pt", padding=batched, **options)
+    recorder.beat()
+    device, tokenized = input_device(model), time.perf_counter()
+    # no others, as in a pipeline: a model may refuse or misread token_type_ids
+    names = [name for name in ("input_ids", "attention_mask") if name in encoded]
+    inputs = {name: encoded[name].to(device) for name in names}
+    moved = time.perf_counter()
+    tokenize_s, move_s = tokenized - began, moved - tokenized
+    recorder.say(
+        f"generate: prompts tokenized ({tokenize_s:.3f}s), moved to {device} ({move_s:.3f}s)"
+    )
+    width, default = int(inputs["input_ids"].shape[1]), getattr(model, "generation_config", None)
+    tokens = _count_inputs(inputs)
+    wanted = asked_new_tokens(default, generation, width)
+    capped = limits.cap(generation, wanted) if limits is not None else None
+    generation = generation if capped is None else capped
+    characters, most = sum(map(len, asked)), asked_new_tokens(default, generation, width)
+    goes_in = prompts_in_words(len(asked), tokens, characters=characters, new_tokens=most)
+    watch = GenerationWatch(recorder, model, warn_after_s, goes_in)
+    with watch.around():
+        output = model.generate(**inputs, **watch.arguments(generation, generation))
+    began = time.perf_counter()
+    made = new_tokens(model, width, output)
+    texts = tokenizer.batch_decode(made, skip_special_tokens=True)
+    report = watch.complete(
+        GenerationReport(
+            prompts=len(asked),
+            prompt_tokens=tokens,
+            prompt_characters=characters,
+            truncated_prompts=truncated,
+            max_new_tokens=most,
+            max_new_tokens_cut=None if capped is None else wanted,
+            tokenize_s=tokenize_s,
+            move_s=move_s,
+            decode_s=time.perf_counter() - began,
+            new_tokens=attempt("counting tokens", count_tokens, model, made) or 0,
+            response_characters=sum(map(len, texts)),
+        )
+    )
+    recorder.say(end_line(report))
+    return Generated(texts=texts, output=output, report=report)
+
+
+def pipeline(
+    task: str = TASK,
+    model: str | Model | None = None,
+    *,
+    debug: bool | Limits = False,
+    warn_after_s: float = WARN_AFTER,
+    **named: Any,  # noqa: ANN401 - they are transformers' own, of any type
+) -> Pipeline:
+    """Call ``transformers.pipeline``, and watch how the pipeline loads and generates.
+
+    Example:
+        >>> write = pipeline("text-generation", "./llama", device_map="auto")
+        >>> write("Once upon a time", max_new_tokens=100)
+        >>> write.last_report.tokens_per_second
+
+    A text-generation pipeline is an instance of transformers' own class, and returns what that
+    returns. One for another task, or of a class of your own, is watched only while it loads.
+
+    Args:
+        task: Of ``transformers.pipeline``.
+        model: A folder, a name of the hub, or a model.
+        debug: As in `generate`.
+        warn_after_s: Seconds after which a generation that still runs is spoken of.
+        **named: Of ``transformers.pipeline``.
+
+    Raises:
+        Exception: Whatever ``transformers.pipeline`` raises, unchanged.
+    """
+    import transformers
+
+    from lightning_hangcheck.hooks import loading
+
+    recorder = current()
+    is_ours = task == TASK and named.get("pipeline_class") is None
+    if is_ours:
+        from lightning_hangcheck.hooks.watched_pipeline import WatchedTextGeneration
+
+        named["pipeline_class"] = WatchedTextGeneration
+
+    def make() -> Pipeline:
+        return transformers.pipeline(task, model, **named)
+
+    if isinstance(model, str):
+        arguments = {**named, **(named.get("model_kwargs") or {})}
+        load = loading.Load(name=model, loader=f"{task} pipeline", what="model", named=arguments)
+        made = loading.watched_load(recorder, load, make)
+        attempt("a look at the model", look_at_model, made.model, recorder)
+        if made.tokenizer is not None:
+            look = loading.look_at_tokenizer
+            attempt("a look at the tokenizer", look, made.tokenizer, recorder)
+    else:
+        made = make()
+    if is_ours:
+        made.limits, made.warn_after_s = Limits.of(debug), warn_after_s
+    return made
+
+
+def _count_inputs(inputs: Mapping[str, Any]) -> int:
+    mask = inputs.get("attention_mask")
+    return int(inputs["input_ids"].numel() if mask is None else mask.sum())
+
+
+def new_tokens(model: Model, prompt_width: int, output: Output) -> Tensor:
+    """Cut the prompt off, or the start token of a model that writes apart from its prompt."""
+    sequences: Tensor = getattr(output, "sequences", output)
+    apart = getattr(model.config, "is_encoder_decoder", False)
+    return sequences[:, 1 if apart else prompt_width :]
+
+
+def count_tokens(model: Model, made: Tensor) -> int:
+    """Count the tokens of all sequences, up to and with the one that ends each."""
+    end = getattr(model.generation_config, "eos_token_id", None)
+    ends = set(end) if isinstance(end, (list, tuple)) else {end}
+    return sum(
+        next((place for place, token in enumerate(row, 1) if token in ends), len(row))
+        for row in made.tolist()
+    )
+
+
+def asked_new_tokens(
+    default: Any,  # noqa: ANN401 - a GenerationConfig, if there is one
+    named: Mapping[str, Any],
+    prompt_length: int,
+) -> int | None:
+    """How many new tokens a call of ``generate`` may make; None where nothing says it."""
+    config = named.get("generation_config") or default
+    for flags in (named, vars(config) if config is not None else {}):
+        if flags.get("max_new_tokens") is not None:
+            return int(flags["max_new_tokens"])
+        if flags.get("max_length") is not None:
+            return int(flags["max_length"]) - prompt_length
+    return None
+
+
+def prompts_in_words(
+    prompts: int, tokens: int, *, characters: int | None = None, new_tokens: int | None = None
+) -> str:
+    """Say what goes into a generation, and how much may come out of it; None is not known."""
+    counts = [several(prompts, "prompt"), several(tokens, "token")]
+    if characters is not None:
+        counts.insert(1, several(characters, "character"))
+    most = "max_new_tokens not given" if new_tokens is None else f"max_new_tokens={new_tokens}"
+    return f"{', '.join(counts)}; {most}"
+
+
+def answers_in(records: object, prompt: str) -> list[str]:
+    """What a text pipeline generated for a prompt, without it; nothing for any other task."""
+    if not isinstance(records, list):
+        return []
+    texts = (one.get("generated_text") for one in records if isinstance(one, dict))
+    return [text.removeprefix(prompt) for text in texts if isinstance(text, str)]
+
+
+def end_line(report: GenerationReport) -> str:
+    """Say what a generation came to, with the steps around the model's own that there were."""
+    read = report.response_characters
+    characters = "" if read is None else f" ({several(read, 'character')})"
+    around = {"tokenized": report.tokenize_s, "moved": report.move_s, "decoded": report.decode_s}
+    steps = ", ".join(f"{name} ({took:.3f}s)" for name, took in around.items() if took)
+    return (
+        f"generate: {several(report.prompts, 'prompt')} of "
+        f"{several(report.prompt_tokens, 'token')} gave "
+        f"{report.new_tokens} new ones{characters} in {report.generate_s:.3f} s "
+        f"({report.tokens_per_second:.1f} a second); {in_one_line(report.memory_after)}; "
+        f"{steps + '; ' if steps else ''}total {took_in_words(report.total_s)}"
+    )
+
+
+def took_in_words(seconds: float) -> str:
+    """Write a duration in seconds, past a minute in minutes too: ``128.350 s = 2 min 08 s``."""
+    return f"{seconds:.3f} s{f' = {seconds_in_words(seconds)}' if seconds >= 60 else ''}"
+
+
+def section_name(model: Model) -> str:
+    """Name the section around a generation."""
+    return f"generate ({type(model).__name__})"
+
+
+def sign_of_life(recorder: Recorder) -> None:
+    """Say that the rank goes on; no beat, which would speak for the pace of the script's loop."""
+    if recorder.in_training_thread():
+        recorder.page.show_phase(recorder.page.phase)
+
+
+class GenerationWatch:
+    """Watches one generation: a section, a beat per token, warnings before and while it runs.
+
+    With ``HANGCHECK_DISABLE=1`` it only measures.
+
+    Args:
+        recorder: Of this process.
+        model: That generates.
+        warn_after_s: Seconds after which a running generation is spoken of.
+        goes_in: Prompts and how much may come of them, in words.
+        beat: Called once a token; by default the process's own beat.
+        spoken: Say what there is to say, but for a run that takes long, which is said always.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        model: Model,
+        warn_after_s: float,
+        goes_in: str,
+        *,
+        beat: Callable[[], None] | None = None,
+        spoken: bool = True,
+    ) -> None:
+        self._recorder, self._model, self._goes_in = recorder, model, goes_in
+        self._warn_after_s, self._spoken = warn_after_s, spoken
+        self._beat = TokenBeat(beat or recorder.beat)
+        self._before: tuple[GpuMemory, ...] = ()
+        self._after: tuple[GpuMemory, ...] = ()
+        self._warnings: list[str] = []
+        self._on = not recorder.settings.disable
+        self._began, self._seconds = time.perf_counter(), 0.0
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """Watch what is called within; its exceptions pass through."""
+        if not self._on:
+            self._began = time.perf_counter()
+            yield
+            self._seconds = time.perf_counter() - self._began
+            return
+        if self._spoken:
+            self._before = self._memory()
+            attempt("a look before generation", self._warn_before)
+        section = Section(self._recorder, section_name(self._model), spoken=self._spoken)
+        with section, LongRun(self._warn_after_s, self._warn_long):
+            self._began = time.perf_counter()
+            yield
+            self._seconds = time.perf_counter() - self._began
+        if self._spoken:
+            self._after = self._memory()
+
+    def arguments(self, named: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments for ``generate`` with a beat per token among them; looks at the flags, too."""
+        if not self._on:
+            return dict(named)
+        if self._spoken:
+            doubts = attempt("a look at generation flags", self._doubts, named, flags)
+            for doubt in doubts or ():
+                self._warn(doubt)
+        added = attempt("the beat per token", with_beat, named, self._beat)
+        return dict(named) if added is None else added
+
+    def complete(self, report: GenerationReport) -> GenerationReport:
+        """Add to a report what was seen here."""
+        return msgspec.structs.replace(
+            report,
+            device=str(first_device(self._model)),
+            generate_s=self._seconds,
+            memory_before=self._before,
+            memory_after=self._after,
+            warnings=tuple(self._warnings),
+        )
+
+    def _doubts(self, named: Mapping[str, Any], flags: Mapping[str, Any]) -> list[str]:
+        config = flags.get("generation_config") or getattr(self._model, "generation_config", None)
+        base = config.to_diff_dict() if config is not None else {}
+        return doubtful_flags({**base, **flags}, given=named)
+
+    def _memory(self) -> tuple[GpuMemory, ...]:
+        return attempt("the memory of the GPUs", memory_of_model, self._model) or ()
+
+    def _warn(self, sentence: str) -> None:
+        self._warnings.append(sentence)
+        self._recorder.say(f"WARNING: {sentence}")
+
+    def _warn_before(self) -> None:
+        device, memory = first_device(self._model), in_one_line(self._before)
+        self._recorder.say(f"generate: {self._goes_in}; first parameter on {device}; {memory}")
+        for doubt in doubts_before(device.type, self._before, offloaded_places(self._model)):
+            self._warn(doubt)
+
+    def _warn_long(self) -> None:
+        seconds, steps = time.perf_counter() - self._began, self._beat.steps
+        pace = f"{several(steps, 'step')} so far, {steps / seconds:.2f} a second"
+        self._warn(
+            f"generation has run for {seconds:.0f} s ({pace}); "
+            "a smaller max_new_tokens or max_time=SECONDS ends it sooner"
+        )
+
+
+def doubts_before(
+    device_type: str, memory: Sequence[GpuMemory], offloaded: Sequence[str]
+) -> list[str]:
+    """Name each doubt and the way out.
+
+    Args:
+        device_type: Of the first parameter.
+        memory: Of the GPUs that the model is on.
+        offloaded: Places beside a GPU that hold parts of the model.
+    """
+    found = [
+        f"GPU {gpu.index} is {gpu.share:.0%} full before generation: it may run out of memory or "
+        "become very slow; use a smaller batch or context, 8 bits, or more GPUs"
+        for gpu in memory
+        if gpu.share > FULL
+    ]
+    if offloaded:
+        found.append(
+            f"parts of the model are offloaded ({', '.join(offloaded)}): each token waits for them "
+            "to be copied; load in 8 bits or on more GPUs to keep the model on GPUs"
+        )
+    elif device_type == "cpu":
+        found.append(
+            "the model is on the CPU, where a large one takes seconds a token; "
+            "where there are GPUs, load it with device_map='auto'"
+        )
+    return found
+
+
+class LongRun:
+    """``with LongRun(300.0, warn):`` calls ``warn`` once if the block takes longer than that.
+
+    It is called in another thread, which a process need not wait for at its end.
+    """
+
+    def __init__(self, after_s: float, warn: Callable[[], None]) -> None:
+        seconds = min(after_s, threading.TIMEOUT_MAX)
+        self._timer = threading.Timer(seconds, attempt, ("the warning of a long run", warn))
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        attempt("the timer of a long run", self._timer.start)
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+
+class TokenBeat:
+    """Called by ``generate`` once a step: in greedy search, sampling, beam and assisted search.
+
+    A streamer is refused by beam search, and a logits processor makes assisted search do more
+    work. This leaves scores, tokens and random numbers alone.
+
+    Attributes:
+        steps: So far; a step makes one token of each sequence.
+    """
+
+    def __init__(self, beat: Callable[[], None]) -> None:
+        self.steps = 0
+        self._beat = beat
+        self._not_done: Tensor | None = None
+
+    def __call__(self, input_ids: Tensor, scores: object, **_: object) -> Tensor:
+        """Say for each sequence that it is not done."""
+        self._beat()
+        self.steps += 1
+        answer = self._not_done
+        if answer is None or len(answer) != len(input_ids) or answer.device != input_ids.device:
+            import torch
+
+            answer = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+            self._not_done = answer
+        return answer
+
+    def __deepcopy__(self, _: object) -> TokenBeat:
+        """Stay the same one: some kinds of search copy their criteria."""
+        return self
+
+
+def with_beat(named: Mapping[str, Any], beat: TokenBeat) -> dict[str, Any]:
+    """Add the beat before the user's own stopping criteria; continuous batching takes none."""
+    if named.get("cache_implementation") == "paged":
+        return dict(named)
+    from transformers import StoppingCriteriaList
+
+    criteria = StoppingCriteriaList([beat, *(named.get("stopping_criteria") or ())])
+    return {**named, "stopping_criteria": criteria}

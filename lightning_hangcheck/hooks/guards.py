@@ -1,0 +1,528 @@
+"""Guards that a user puts around what one rank does and others wait for.
+
+Each has a time limit, and names who is missing, where they stand, or who holds a lock. They may
+raise and wait, which nothing else of this package may.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck import log
+from lightning_hangcheck.errors import BadUsage, LockHeld, MeetingFailed
+from lightning_hangcheck.hooks.places import NOTICE_AFTER, check_limit, notice_after
+from lightning_hangcheck.hooks.rendezvous import (
+    Outcome,
+    RendezvousPoint,
+    await_outcome,
+    decide,
+    find_peer_group,
+    join_rendezvous,
+    next_point,
+)
+from lightning_hangcheck.identity import identify
+from lightning_hangcheck.look.open_files import file_locks, holders_of
+from lightning_hangcheck.look.proc import command_line, has_ended, read_environment, vitals
+from lightning_hangcheck.machine.which_machine import which_machine
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.recorder.announcer import describe_exception
+from lightning_hangcheck.recorder.api import section
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.text.moments import utc_now
+from lightning_hangcheck.text.plain_text import one_line
+from lightning_hangcheck.text.redaction import redact_text
+from lightning_hangcheck.text.shown_command import show_command
+from lightning_hangcheck.time_limit import NoAnswer, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from filelock import BaseFileLock
+
+    from lightning_hangcheck.hooks.rendezvous import PeerGroup
+
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5  # seconds between two looks for a folder
+SUFFIX = ".lock"
+STORAGE_LIMIT = 10.0  # seconds for one look at the lock's folder; a network mount needs far less
+READ_LIMIT = 1.0  # seconds for one look into the file or the processes
+LONGEST_COMMAND = 120  # characters
+LONGEST_RECORD = 1024  # bytes
+
+
+def barrier(name: str, timeout: float | None = None, *, local: bool = False) -> None:
+    """Wait until all ranks have come to the barrier of this name, before or after torch knows them.
+
+    Example:
+        >>> barrier("after data", timeout=300.0)
+
+    It makes no collective call, whatever the backend: the ranks leave word in a folder in shared
+    memory, or in a store that torch serves. So a rank that is missing leaves the process group
+    usable, and no GPU waits. Under ``python train.py`` with ``Trainer(devices=2)`` the first
+    process waits for nobody until Lightning has started the others, and then for all of them.
+
+    Args:
+        name: The same on all ranks; may be used any number of times.
+        timeout: Seconds that a rank waits; HANGCHECK_MEETING_TIMEOUT by default, 60.
+        local: Only the ranks of this node.
+
+    Raises:
+        MeetingFailed: On every rank that came, alike: which ranks are missing, the stack in which
+            each of them stands (or why it cannot be seen), and after how long.
+        BadUsage: The timeout is no positive number.
+    """
+    check_limit("timeout", timeout)
+    recorder = current()
+    peers = find_peer_group(recorder, local=local)
+    if peers is not None and peers.size is None and peers.peers_exist:
+        log.once("barrier-size", "how many ranks this node has is unknown: barriers take in all")
+        peers = find_peer_group(recorder)
+    if peers is not None:
+        join_rendezvous(name, timeout or recorder.settings.meeting_timeout, peers=peers)
+
+
+@contextmanager
+def rank_zero_first(
+    name: str, timeout: float | None = None, *, local: bool = False
+) -> Iterator[None]:
+    """Run the body on rank 0 first, then on all others at once.
+
+    Example:
+        >>> with rank_zero_first("tokenizer"):
+        ...     tokenizer = load_or_train_tokenizer()
+
+    Under ``python train.py`` with ``Trainer(devices=2)`` the first process never waits; the ranks
+    that Lightning starts later find that it is done. A process without peers just runs the body.
+
+    Args:
+        name: Of the work, the same on all ranks; may be used any number of times.
+        timeout: Seconds that the others wait for rank 0; HANGCHECK_MEETING_TIMEOUT by default.
+        local: Let the first rank of each node go first, for work on a disk of the node.
+
+    Raises:
+        MeetingFailed: On every rank alike, if the body failed on rank 0 (there with its error as
+            the cause) or was late. A first process without peers raises its own error unchanged.
+        BadUsage: The timeout is no positive number.
+    """
+    check_limit("timeout", timeout)
+    recorder = current()
+    peers = find_peer_group(recorder, local=local)
+    if peers is None:
+        yield
+        return
+    point = next_point(peers, name, timeout or recorder.settings.meeting_timeout)
+    if peers.index:
+        point.arrive(b"")
+        await_outcome(point, partial(_late, point)).unwrap()
+        yield
+        return
+    started = time.monotonic()
+    try:
+        yield
+    except BaseException as error:
+        # also on Ctrl-C and sys.exit: the others must not wait for a rank that leaves
+        after, what = time.monotonic() - started, describe_exception(error)
+        failed = Outcome(
+            failure=f"{peers.noun} 0 failed in {name!r} after {after:.1f} s: {what}",
+            remedy=f"mend what {peers.noun} 0 met (its traceback names the line)",
+        )
+        outcome = decide(point, failed)
+        if peers.peers_exist and isinstance(error, Exception):
+            raise MeetingFailed(outcome.failure, outcome.remedy, outcome.details) from error
+        raise
+    decide(point, Outcome()).unwrap()
+
+
+def _late(point: RendezvousPoint) -> Outcome:
+    from lightning_hangcheck.hooks.missing_ranks import details_of
+
+    peers = point.peers
+    return Outcome(
+        failure=f"{peers.noun} 0 did not finish {point.name!r} within {point.time_limit:g} s "
+        f"({peers.noun} {peers.index} waited at {peers.place.where})",
+        remedy="see where it is (py-spy dump --pid PID, or the verdict of hangcheck); if it is "
+        "only slow, allow more time: timeout=... or HANGCHECK_MEETING_TIMEOUT=...",
+        details=details_of(point, [0]),
+    )
+
+
+def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -> Path:
+    """Make a folder on rank 0, with its parents, and return once every rank sees it.
+
+    Example:
+        >>> checkpoints = make_directory("runs/checkpoints")
+
+    A network file system shows a new folder to other hosts only after a while: each rank looks
+    until it is there. A storage that does not answer counts as a failure, not as a reason to wait.
+
+    Args:
+        path: The folder; one that exists is fine. Relative to each rank's working folder.
+        timeout: Seconds for making it, and for seeing it; HANGCHECK_MEETING_TIMEOUT by default.
+
+    Returns:
+        The folder.
+
+    Raises:
+        MeetingFailed: On every rank alike: which rank could not make or see it, on which host, why,
+            and after how long; or which ranks did not come.
+        BadUsage: The timeout is no positive number.
+    """
+    check_limit("timeout", timeout)
+    recorder = current()
+    folder = Path(path)
+    limit = timeout or recorder.settings.meeting_timeout
+    peers = find_peer_group(recorder)
+    first = peers is None or peers.index == 0
+    made = _bounded("make", folder, limit, partial(_make, folder)) if first else ""
+    _agree(f"made {path}", peers, limit, made)
+    seen = "" if first else _bounded("see", folder, limit, partial(_see, folder, limit))
+    _agree(f"seen {path}", peers, limit, seen)
+    return folder
+
+
+def tell_all(name: str, peers: PeerGroup | None, limit: float, payload: bytes) -> dict[int, bytes]:
+    """Let every rank know what each brought. A rank that starts later knows of rank 0's only."""
+    if peers is None:
+        return {0: payload}
+    return join_rendezvous(name, limit, payload, peers) | {peers.index: payload}
+
+
+def _agree(name: str, peers: PeerGroup | None, limit: float, failure: str) -> None:
+    # each may need the whole limit before it comes
+    brought = tell_all(name, peers, 2 * limit, failure.encode())
+    for rank, words in sorted(brought.items()):
+        if words:
+            raise MeetingFailed(
+                f"rank {rank} {words.decode()}",
+                "name a folder on storage that all ranks share and may write; see whether it "
+                "answers: timeout 5 stat -f on its parent",
+            )
+
+
+def _bounded(verb: str, folder: Path, limit: float, work: partial[str]) -> str:
+    """Do something with a folder whose storage may not answer; return what went wrong, in words."""
+    started = time.monotonic()
+    where = f"{folder.absolute()} on host {socket.gethostname()}"
+    try:
+        # a little longer than the look itself, which has the limit, too
+        wrong = within(limit + LONGEST_PAUSE, work)
+    except NoAnswer:
+        return f"could not {verb} {where}: the storage gave no answer within {limit:g} s"
+    except OSError as error:
+        after = time.monotonic() - started
+        return f"could not {verb} {where}, after {after:.1f} s: {error.strerror}"
+    return wrong and f"did not see {where} {wrong}"
+
+
+def _make(folder: Path) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    return ""
+
+
+def _see(folder: Path, limit: float) -> str:
+    deadline, pause = time.monotonic() + limit, FIRST_PAUSE
+    while True:
+        # opening the parent makes NFS forget what it remembers of names that did not exist
+        with os.scandir(folder.absolute().parent):
+            if folder.is_dir():
+                return ""
+        if time.monotonic() + pause > deadline:
+            return f"within {limit:g} s, though rank 0 made it"
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterator[Path]:
+    """Hold a lock while the body runs; whoever waits says who has it.
+
+    Example:
+        >>> with locked("cache/tokenizer.json"):
+        ...     build_tokenizer_once()
+
+    The lock is ``flock`` on a file beside the path, as filelock, Hugging Face and torch take it, so
+    it is free as soon as its holder ends, however that ends. It is no rendezvous: ranks may
+    take it in any order, or not at all.
+
+    Args:
+        path: What is protected, or the lock file itself (``*.lock``); its folder must exist. Only
+            the lock file is written.
+        timeout: Seconds to wait for it; HANGCHECK_LOCK_TIMEOUT by default, 300.
+
+    Yields:
+        The lock file.
+
+    Raises:
+        LockHeld: It was not free in time: who holds it (process, rank, host, command, since when).
+            Every rank that waited says the same.
+        BadUsage: There can be no lock file, or the timeout is no positive number.
+    """
+    check_limit("timeout", timeout)
+    recorder = current()
+    limit = timeout or recorder.settings.lock_timeout
+    file = Path(path).absolute()
+    file = file if file.suffix == SUFFIX else file.with_name(file.name + SUFFIX)
+    _check_folder(file, limit)
+    from filelock import FileLock, SoftFileLock  # asyncio with it, 20 ms that only a lock pays
+
+    lock = FileLock(file)
+    _acquire(lock, file, limit)
+    try:
+        earlier = left_by(read_record(file))
+        if earlier is not None:
+            log.once(
+                f"left-{file}",
+                f"the lock {file} was left by {earlier}, which ended inside it; what it protects "
+                "may be half done",
+            )
+        # a soft lock (no flock there) has its own words in the file
+        kernel_keeps_it = not isinstance(lock, SoftFileLock)
+        if kernel_keeps_it:
+            write_record(file, own_record(recorder.identity.rank))
+        try:
+            yield file
+        finally:
+            if kernel_keeps_it:
+                write_record(file, None)
+    finally:
+        lock.release()
+
+
+def _check_folder(file: Path, limit: float) -> None:
+    try:
+        within(min(limit, STORAGE_LIMIT), file.parent.stat)
+    except NoAnswer as error:
+        raise LockHeld(
+            f"the lock {file} cannot be asked for: its folder's storage gave no answer ({error})",
+            f"ask whether it answers: timeout 5 stat -f {file.parent}",
+        ) from error
+    except OSError as error:
+        raise BadUsage(
+            f"the lock file {file} cannot be made ({error.strerror})",
+            "name a file in a folder that exists and that you may write",
+        ) from error
+
+
+def _acquire(lock: BaseFileLock, file: Path, limit: float) -> None:
+    from filelock import Timeout
+
+    def acquired(patience: float) -> bool:
+        try:
+            lock.acquire(timeout=patience)
+        except Timeout:
+            return False
+        except OSError as error:
+            raise BadUsage(
+                f"the lock file {file} cannot be opened ({error.strerror})",
+                "make it writable for all who share it, or name another one",
+            ) from error
+        return True
+
+    started = time.monotonic()
+    if acquired(0.0):
+        return
+    with section(f"wait for the lock {file}"):
+        patience = notice_after(limit)
+        while not acquired(patience):
+            holder = find_holder(file)
+            left = limit - (time.monotonic() - started)
+            if left <= 0:
+                raise LockHeld(
+                    f"the lock {file} was not free within {limit:g} s: held by {holder.words}",
+                    _remedy(file, holder),
+                )
+            sentence = f"the lock {file} is held by {holder.words}"
+            log.once(sentence, f"{sentence}; this process waits for it, for {limit:g} s at most")
+            patience = min(NOTICE_AFTER, left)
+
+
+def _remedy(file: Path, holder: Holder) -> str:
+    if holder.gone:
+        return f"its holder is gone: delete {file}"
+    if holder.pid is None:
+        return f"look for it there; if nobody has it any more, delete {file}"
+    return (
+        f"see where it stands: py-spy dump --pid {holder.pid}; if it is only slow, allow more "
+        "time: timeout=... or HANGCHECK_LOCK_TIMEOUT=..."
+    )
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """What a holder writes into the lock file, a field a line, as filelock's own soft locks begin.
+
+    Attributes:
+        machine: As `which_machine` has it: containers may share a host's name, and number their
+            processes alike. Empty where somebody else wrote it.
+    """
+
+    pid: int
+    host: str
+    rank: str
+    since: str
+    command: str
+    machine: str = ""
+
+    def __str__(self) -> str:
+        fields = (self.pid, self.host, self.rank, self.since, self.command, self.machine)
+        return "".join(f"{field}\n" for field in fields)
+
+    @property
+    def who(self) -> str:
+        """The holder in words."""
+        rank = f"{self.rank}, " if self.rank else ""
+        command = f", {self.command}" if self.command else ""
+        return f"pid {self.pid} ({rank}host {self.host}{command})"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its process id is one of those that are seen from here, as far as it says."""
+        if self.machine and which_machine():
+            return self.machine == which_machine()
+        return self.host == socket.gethostname()
+
+
+class Holder(Struct, frozen=True, kw_only=True):
+    """Who holds a lock, in words.
+
+    Attributes:
+        pid: On this machine, None where it is on another or not known.
+        gone: Its process has ended, by all that is seen.
+    """
+
+    words: str
+    pid: int | None = None
+    gone: bool = False
+
+
+def own_record(rank: int | None) -> Record:
+    """Describe this process."""
+    return Record(
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        rank="" if rank is None else f"rank {rank}",
+        since=utc_now("seconds"),
+        command=_shown(sys.orig_argv),
+        machine=which_machine(),
+    )
+
+
+def write_record(file: Path, record: Record | None) -> None:
+    """Write who holds the lock, or that nobody does. A courtesy: where it fails, it is left out.
+
+    A file that holds anything else is left alone: poetry.lock is no lock file.
+    """
+    with suppress(OSError):
+        if file.stat().st_size and read_record(file) is None:
+            return
+        file.write_text("" if record is None else str(record), encoding="utf-8")
+
+
+def read_record(file: Path) -> Record | None:
+    """Read what the last holder wrote; None where there is nothing that can be read in time."""
+
+    def read() -> list[str]:
+        with file.open("rb") as opened:
+            return opened.read(LONGEST_RECORD).decode(errors="replace").splitlines()
+
+    try:
+        lines = within(READ_LIMIT, read)
+    except (NoAnswer, OSError):
+        return None
+    if len(lines) < 2 or not lines[0].isdecimal():
+        return None
+    host, rank, since, command, machine = (*lines[1:6], "", "", "", "")[:5]
+    return Record(
+        pid=int(lines[0]),
+        host=host,
+        rank=rank,
+        since=since,
+        command=one_line(redact_text(command)),
+        machine=machine,
+    )
+
+
+def left_by(record: Record | None) -> str | None:
+    """Name the holder that ended on this machine without giving its lock back, if one did."""
+    if record is None or not (record.machine and record.is_here) or not has_ended(record.pid):
+        return None
+    return record.who
+
+
+def find_holder(file: Path) -> Holder:
+    """Find who holds a lock file now, within about three seconds. Never raises."""
+    record = read_record(file)
+    try:
+        pids = holders_of(within(READ_LIMIT, file.stat), file_locks())
+    except (NoAnswer, OSError):
+        pids = ()
+    if pids and not (record is not None and record.pid == pids[0] and record.is_here):
+        record = _look_up(pids[0])
+    if record is None:
+        unseen = "a process on another host, or in another container"
+        return Holder(words=f"nobody that is seen from here: {unseen}")
+    words = f"{record.who}{f', since {record.since}' if record.since else ''}"
+    if not pids and not record.is_here:
+        elsewhere = "host" if record.host != socket.gethostname() else "container"
+        return Holder(words=f"{words}, which cannot be seen from this {elsewhere}")
+    if not pids and not record.machine and has_ended(record.pid):
+        unseen = "which has ended, or is of another container that has this host's name"
+        return Holder(words=f"{words}, {unseen}")
+    if record.pid == os.getpid():
+        return Holder(words="this process itself", pid=record.pid)
+    if has_ended(record.pid):
+        heirs = _who_has_open(file)
+        kept = f"; {', '.join(heirs)} has it open still" if heirs else ""
+        return Holder(words=f"{words}, which has ended{kept}", pid=record.pid, gone=not heirs)
+    signs = vitals(record.pid)
+    stopped = ", which is stopped" if signs is not None and signs.state in "Tt" else ""
+    return Holder(words=f"{words}{stopped}", pid=record.pid)
+
+
+def _look_up(pid: int) -> Record:
+    """Describe a holder that wrote nothing of itself, by its command line and environment."""
+    words, environment = command_line(pid), read_environment(pid)
+    rank = None if isinstance(environment, Gap) else identify(environment).rank
+    return Record(
+        pid=pid,
+        host=socket.gethostname(),
+        rank="" if rank is None else f"rank {rank}",
+        since="",
+        command="" if isinstance(words, Gap) else _shown(words),
+    )
+
+
+def _who_has_open(file: Path) -> list[str]:
+    """Processes that have the file open, as children inherit it; other users' are hidden."""
+
+    def opens(descriptor: Path, target: Path) -> bool:
+        with suppress(OSError):
+            return descriptor.readlink() == target
+        return False
+
+    def look() -> list[str]:
+        target, found = file.resolve(), []
+        for folder in Path("/proc").glob("[0-9]*/fd"):
+            pid = int(folder.parent.name)
+            with suppress(OSError):
+                if pid != os.getpid() and any(opens(one, target) for one in folder.iterdir()):
+                    found.append(f"pid {pid}")
+        return found
+
+    try:
+        return within(READ_LIMIT, look)
+    except (NoAnswer, OSError):
+        return []
+
+
+def _shown(words: list[str]) -> str:
+    line = show_command(words)
+    return line if len(line) <= LONGEST_COMMAND else f"{line[: LONGEST_COMMAND - 3]}..."

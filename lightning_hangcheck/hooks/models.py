@@ -1,0 +1,298 @@
+"""What can be seen of a loaded model of transformers: where it is, what is wrong with its settings.
+
+A missing pad token is set from the end-of-sequence token, and that is said. What of a model is kept
+outside its GPU goes into the journal, for the ledger, and to the phases of this process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from lightning_hangcheck.text.amounts import bytes_in_words, several
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
+
+    from torch import Tensor, device
+
+    from lightning_hangcheck.recorder.lifecycle import Recorder
+
+Model: TypeAlias = Any  # of transformers, which is not imported here
+SHOWN_PLACES = 12  # entries of a device map in one line
+SHOWN_NAMES = 3
+# a flag of sampling and the value at which it does nothing; from GenerationConfig.validate
+_SAMPLING = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 50,
+    "typical_p": 1.0,
+    "min_p": None,
+    "top_h": None,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+}
+_BEAMS = {"early_stopping": False, "length_penalty": 1.0}
+# of DeepSpeed's ZeRO-3, of torch's DTensor (FSDP2, tensor parallel), and of FSDP1
+_SHARED_OUT = ("ds_id", "device_mesh", "_is_flat_param", "_fsdp_flattened")
+_offloaded: dict[str, None] = {}
+
+
+class GpuMemory(msgspec.Struct, frozen=True):
+    """One GPU at one moment, in bytes.
+
+    Attributes:
+        used: By all processes.
+        by_us: By tensors of this process.
+        reserved: By torch for this process: its tensors, and what it keeps for further ones.
+    """
+
+    index: int
+    used: int
+    total: int
+    by_us: int
+    reserved: int = 0
+
+    @property
+    def share(self) -> float:
+        """How much of it is used, 0 to 1."""
+        return self.used / self.total
+
+
+def gpu_memory(devices: Iterable[device]) -> tuple[GpuMemory, ...]:
+    """Look at each GPU among these devices: asking another one makes a context there (300 MB)."""
+    indices = {place.index or 0 for place in devices if place.type == "cuda"}
+    if not indices:
+        return ()
+    from torch import cuda
+
+    found = []
+    for index in sorted(indices):
+        free, total = cuda.mem_get_info(index)
+        ours, reserved = cuda.memory_allocated(index), cuda.memory_reserved(index)
+        found.append(GpuMemory(index, total - free, total, ours, reserved))
+    return tuple(found)
+
+
+def memory_of_model(model: Model) -> tuple[GpuMemory, ...]:
+    """Look at each GPU that holds a parameter of the model."""
+    return gpu_memory(parameter.device for parameter in model.parameters())
+
+
+def in_one_line(memory: tuple[GpuMemory, ...]) -> str:
+    """Say how full each GPU is, or that the model is on none."""
+    if not memory:
+        return "the model is on no GPU"
+    return ", ".join(
+        f"GPU {gpu.index}: {bytes_in_words(gpu.used)} of {bytes_in_words(gpu.total)} used "
+        f"({gpu.share:.0%}), {bytes_in_words(gpu.by_us)} by this process, "
+        f"{bytes_in_words(gpu.reserved)} reserved by it"
+        for gpu in memory
+    )
+
+
+def clear_cache() -> str | None:
+    """Free what torch keeps of the GPUs for tensors to come; say how much, None without a GPU."""
+    from torch import cuda
+
+    if not cuda.is_initialized():
+        return None
+    before = sum(map(cuda.memory_reserved, range(cuda.device_count())))
+    cuda.empty_cache()
+    after = sum(map(cuda.memory_reserved, range(cuda.device_count())))
+    freed = bytes_in_words(before - after)
+    return f"cache of the GPU cleared: {freed} given back, {bytes_in_words(after)} reserved still"
+
+
+def first_device(model: Model) -> device:
+    """The device of the first parameter; the CPU for a model that has none."""
+    import torch
+
+    first = next(model.parameters(), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def input_device(model: Model) -> device:
+    """Where inputs go: to the first parameter's device, or the first of the map that has data."""
+    import torch
+
+    first = first_device(model)
+    if first.type != "meta":
+        return first
+    return torch.device(next((place for place in _places(model) if place != "disk"), "cpu"))
+
+
+def class_and_device(model: Model) -> str:
+    """Say in one line what was loaded and where it begins."""
+    return f"model: {type(model).__name__}, its first parameter on {first_device(model)}"
+
+
+def are_shared_out(tensors: Iterable[Tensor]) -> bool:
+    """Whether each rank holds only a share of these, so that a step with them waits for others."""
+    return any(hasattr(tensor, mark) for tensor in tensors for mark in _SHARED_OUT)
+
+
+def without_data(model: Model) -> list[str]:
+    """Names of parameters on the meta device that no offloading hook of accelerate will fill."""
+    filled = []
+    for name, module in model.named_modules():
+        hook = getattr(module, "_hf_hook", None)
+        if any(getattr(one, "offload", False) for one in getattr(hook, "hooks", (hook,))):
+            filled.append(f"{name}." if name else "")
+    return [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.device.type == "meta" and not name.startswith(tuple(filled))
+    ]
+
+
+def offloaded_places(model: Model) -> tuple[str, ...]:
+    """Which of ``cpu`` and ``disk`` hold parts of a model; the CPU only counts beside a GPU."""
+    places = {str(place) for place in _places(model)}
+    slow = {"cpu", "disk"} if places - {"cpu", "disk"} else {"disk"}
+    return tuple(sorted(places & slow))
+
+
+def tell_offloaded(what: str, recorder: Recorder) -> None:
+    """Note once that parts of a model are offloaded: which model, where to, by which setting."""
+    if what not in _offloaded:
+        _offloaded[what] = None
+        recorder.note("offloaded", what=what)
+
+
+def tell_offloaded_parts(model: Model, recorder: Recorder) -> None:
+    """Note it of a model whose device map put parts beside the GPU; of any other nothing."""
+    places = offloaded_places(model)
+    if places:
+        parts = f"parts on {' and '.join(places)} (device map)"
+        tell_offloaded(f"{type(model).__name__}, {parts}", recorder)
+
+
+def offloaded_so_far() -> tuple[str, ...]:
+    """What was told of this process, in the order in which it was."""
+    return tuple(_offloaded)
+
+
+def look_at_model(model: Model, recorder: Recorder) -> None:
+    """Say where the model is and what is wrong with it; give it the pad token that it lacks."""
+    tally: Counter[str] = Counter()
+    for parameter in model.parameters():
+        tally[str(parameter.device)] += parameter.numel() * parameter.element_size()
+    config = getattr(model, "generation_config", None)
+    doubts = doubtful_flags(config.to_diff_dict()) if config is not None else []
+    warnings = [
+        _meta_warning(without_data(model), tally["meta"]),
+        *(f"generation_config.json: {doubt}" for doubt in doubts),
+    ]
+    lines = (
+        class_and_device(model),
+        f"device map: {_device_map(model)}",
+        "parameters: " + ", ".join(f"{bytes_in_words(n)} on {d}" for d, n in tally.items()),
+        in_one_line(memory_of_model(model)),
+        set_on_model(model),
+        *(f"WARNING: {warning}" for warning in warnings if warning),
+    )
+    for line in filter(None, lines):
+        recorder.say(line)
+
+
+def _meta_warning(names: list[str], size: int) -> str | None:
+    """Say what is on the meta device and what to do about it; None if nothing is."""
+    if names:
+        more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+        return (
+            f"{several(len(names), 'parameter')} still on the meta device without data "
+            f"({', '.join(names[:SHOWN_NAMES])}{more}): using or moving them fails or never ends; "
+            "load without offload_state_dict, offload_folder and torch.device('meta'), and see "
+            "whether the weight files hold these names"
+        )
+    if size:
+        return (
+            f"{bytes_in_words(size)} of parameters are offloaded and shown on the meta device"
+            ": each forward pass brings them again, and training, DDP, FSDP or model.to() fail on "
+            "them; give a max_memory map that holds the whole model, or load in 8 bits"
+        )
+    return None
+
+
+def _places(model: Model) -> list[Any]:
+    return list((getattr(model, "hf_device_map", None) or {}).values())
+
+
+def _device_map(model: Model) -> str:
+    places = getattr(model, "hf_device_map", None)
+    if not places:
+        return "none"
+    shown = [f"{name or 'all'}: {place}" for name, place in list(places.items())[:SHOWN_PLACES]]
+    rest = len(places) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
+
+
+def doubtful_flags(flags: Mapping[str, Any], given: Container[str] | None = None) -> list[str]:
+    """Name what is wrong with a set of generation flags, each with the way out."""
+    samples, beams = flags.get("do_sample") is True, flags.get("num_beams") or 1
+
+    def idle(known: Mapping[str, Any]) -> list[str]:
+        return [
+            f"{name}={flags[name]}"
+            for name, value in known.items()
+            if flags.get(name) not in (None, value) and (given is None or name in given)
+        ]
+
+    found = []
+    if not samples:
+        way_out = "is ignored without do_sample=True; add that, or leave it out"
+        found += [f"{one} {way_out}" for one in idle(_SAMPLING)]
+    elif flags.get("temperature") == 0:
+        found.append("temperature=0 with do_sample=True is refused; write do_sample=False")
+    if beams == 1:
+        found += [f"{one} is ignored without num_beams > 1; leave it out" for one in idle(_BEAMS)]
+    least, most = flags.get("min_new_tokens"), flags.get("max_new_tokens")
+    if most is not None and flags.get("max_length") is not None:
+        found.append("max_length is ignored beside max_new_tokens; leave one of them out")
+    if least is not None and most is not None and least > most:
+        found.append(f"min_new_tokens={least} is above max_new_tokens={most}; raise the latter")
+    wanted = flags.get("num_return_sequences") or 1
+    if wanted > beams and not (samples and beams == 1):
+        found.append(
+            f"num_return_sequences={wanted} is refused with num_beams={beams}; raise num_beams, "
+            "or set do_sample=True and no beams"
+        )
+    return found
+
+
+def set_on_tokenizer(tokenizer: Any) -> str | None:  # noqa: ANN401 - a guest's
+    """Give a tokenizer its end-of-sequence token as pad token; say so, None if it has one."""
+    if getattr(tokenizer, "pad_token", "unknown") is not None:
+        return None
+    if tokenizer.eos_token is None:
+        return (
+            "WARNING: there is neither a pad token nor an end-of-sequence token, so prompts cannot "
+            "be batched; tokenizer.add_special_tokens({'pad_token': '<pad>'}), then "
+            "model.resize_token_embeddings(len(tokenizer))"
+        )
+    tokenizer.pad_token = tokenizer.eos_token
+    return (
+        f"the tokenizer had no pad token; it is now its end-of-sequence token "
+        f"{tokenizer.eos_token!r} (id {tokenizer.pad_token_id})"
+    )
+
+
+def set_on_model(model: Model) -> str | None:
+    """Give a model's configs the end-of-sequence id as pad id; say so, None if they have one."""
+    changed, pad = [], None
+    for where in ("config", "generation_config"):
+        config = getattr(model, where, None)
+        end = getattr(config, "eos_token_id", None)
+        end = end[0] if isinstance(end, (list, tuple)) and end else end
+        if config is not None and getattr(config, "pad_token_id", 0) is None:
+            if not isinstance(end, int):
+                continue
+            config.pad_token_id = end
+            changed.append(where)
+            pad = end if pad is None else pad
+    if not changed:
+        return None
+    return f"no pad_token_id on {' and '.join(changed)}; it is now the end-of-sequence id {pad}"

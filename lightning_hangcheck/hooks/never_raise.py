@@ -1,0 +1,77 @@
+"""The boundary around everything of ours that runs within the user's calls: it never raises there.
+
+What fails is said once. `attempt` is for work that is left out then; `switched_off` says that
+something of ours, which would be asked again, is not asked any more.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lightning_hangcheck import log
+from lightning_hangcheck.recorder.announcer import describe_exception
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Guest = TypeVar("Guest")
+Result = TypeVar("Result")
+HOOK_NAMES = ("setup", "teardown")  # besides all that begin with on_
+
+
+def attempt(what: str, work: Callable[..., Result], *given: Any) -> Result | None:  # noqa: ANN401
+    """Do something of our own beside the user's call; None if it failed.
+
+    Args:
+        what: Names it, for the one sentence that is said if it fails.
+        work: What to do.
+        given: Its arguments.
+    """
+    try:
+        return work(*given)
+    except Exception as error:  # noqa: BLE001 - our additions must not end the user's own call
+        shown = describe_exception(error)
+        log.once(f"attempt-{what}", f"{what} failed ({shown}) and is left out; all else goes on")
+        return None
+
+
+def switched_off(what: str, error: Exception, goes_on: str) -> None:
+    """Say once that something of ours failed and is not asked again."""
+    log.once(
+        f"off-{what}",
+        f"{what} ({describe_exception(error)}){goes_on}. Please report it with the versions of "
+        "the framework and of lightning-hangcheck",
+    )
+
+
+def guard_hooks(guest: type[Guest]) -> type[Guest]:
+    """Class decorator: a hook of this class that raises switches all of its object off."""
+    for name, function in list(vars(guest).items()):
+        if callable(function) and (name.startswith("on_") or name in HOOK_NAMES):
+            setattr(guest, name, _guarded(function))
+    return guest
+
+
+def switch_off(guest: object) -> None:
+    """Make all hooks of one object do nothing, from now on."""
+    for name in dir(type(guest)):
+        if name.startswith("on_") or name in HOOK_NAMES:
+            setattr(guest, name, _nothing)
+
+
+def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
+    @wraps(hook)
+    def guarded_hook(guest: object, *arguments: object, **named: object) -> None:
+        try:
+            hook(guest, *arguments, **named)
+        except Exception as error:  # noqa: BLE001 - the hooks' boundary: training must go on
+            switch_off(guest)
+            name = f"{type(guest).__name__}.{hook.__name__} failed"
+            switched_off(name, error, " and is switched off; training goes on")
+
+    return guarded_hook
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """A hook that is switched off."""

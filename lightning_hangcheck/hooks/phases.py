@@ -1,0 +1,465 @@
+"""A part of a script's work, kept in the ledger: how long, where, from what, how well.
+
+Whether it runs again is decided once for all ranks of the job. Only rank 0 writes, with a time
+limit, and a ledger that cannot be written never stops training.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import msgspec
+
+from lightning_hangcheck import log
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.hooks.models import offloaded_so_far
+from lightning_hangcheck.hooks.never_raise import attempt
+from lightning_hangcheck.hooks.rendezvous import find_peer_group, join_rendezvous
+from lightning_hangcheck.identity import identify
+from lightning_hangcheck.ledger import book
+from lightning_hangcheck.ledger.book import (
+    Begun,
+    Discarded,
+    Ended,
+    Fingerprint,
+    Measured,
+    Place,
+    Reused,
+    fingerprint,
+)
+from lightning_hangcheck.ledger.spending import Prices, read_prices
+from lightning_hangcheck.ledger.story import (
+    GOOD,
+    POOR,
+    Decision,
+    IfDone,
+    PhaseDone,
+    Story,
+    decide,
+    question,
+    stale_in_words,
+    tell,
+)
+from lightning_hangcheck.look.gpu import gpu_names
+from lightning_hangcheck.look.programs import ChildLate, answer_of
+from lightning_hangcheck.machine.process_stat import read_process_stat
+from lightning_hangcheck.model.codec import encode
+from lightning_hangcheck.model.decoders import json_decoder
+from lightning_hangcheck.recorder.announcer import describe_exception
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.text.moments import utc_now
+from lightning_hangcheck.text.plain_text import one_line
+from lightning_hangcheck.text.shown_command import show_command
+from lightning_hangcheck.time_limit import NoAnswer, within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from lightning_hangcheck.identity import Identity
+    from lightning_hangcheck.ledger.book import AnyLine
+    from lightning_hangcheck.ledger.story import PhaseStory
+    from lightning_hangcheck.recorder.lifecycle import Recorder
+    from lightning_hangcheck.settings import Settings
+
+    Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+LOOK_LIMIT_S = 30.0  # for the fingerprint of one file or folder; at most 64 MiB are read
+WRITE_LIMIT_S = 2.0  # a line takes microseconds; a network disk that is busy takes a second
+GIT_LIMIT_S = 2.0  # milliseconds, but for a huge working folder on a network disk
+GPU_LIMIT_S = 5.0  # while the driver wakes 8 GPUs it may take a second
+LONGEST_ERROR = 500  # characters of the error that a phase ended by
+NEEDS_A_PERSON = 3
+REUSABLE = "HANGCHECK_IF_DONE=reuse or HANGCHECK_IF_DONE=rerun answers it"
+NOT_REUSABLE = "HANGCHECK_IF_DONE=rerun runs all of them, HANGCHECK_IF_DONE=reuse only this one"
+
+
+class phase:  # noqa: N801 - called like a function, as `section` is
+    """Keep a part of the work in the ledger.
+
+    Example:
+        >>> with phase("train", inputs=["data"], outputs=["last.ckpt"], if_done="reuse") as train:
+        ...     if train.needed:
+        ...         train.metric("val_acc", fit())
+
+    Python cannot skip the body of a ``with``: ask `needed` in it. Only rank 0 writes. Nothing is
+    deleted or overwritten, and a ledger that cannot be written never stops training.
+
+    Args:
+        name: The same one each time.
+        inputs: Files and folders that it is made from.
+        outputs: Files and folders that it makes; looked at when it ends.
+        metric: Name of the metric that says whether it went well, a share that is better when it is
+            larger; by default the only one.
+        if_done: What to do where it is done already: ``rerun`` it, ``reuse`` what it made if inputs
+            and outputs are as they were, ``error``, or ``ask``: reuse where the metric is good, run
+            where it is poor, else ask. With any but ``rerun`` the ranks meet, and rank 0 decides.
+            With ``ask`` a person is also asked before a phase runs again that this one rests on.
+        good: From here on the metric is good.
+        poor: Below this it is poor.
+
+    Raises:
+        BadUsage: ``if_done`` is another word, or the thresholds are the wrong way round.
+        PhaseDone: It is done, and ``if_done`` is ``error``.
+        MeetingFailed: Ranks did not come to the same phase in time.
+        SystemExit: Code 3: a person must be asked, and none is at a terminal.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        inputs: Paths = (),
+        outputs: Paths = (),
+        metric: str | None = None,
+        if_done: IfDone = "rerun",
+        good: float = GOOD,
+        poor: float = POOR,
+    ) -> None:
+        if if_done not in get_args(IfDone):
+            raise BadUsage(
+                f"if_done={if_done!r} is none of rerun, reuse, ask, error", 'write if_done="reuse"'
+            )
+        if not poor <= good:
+            wrong = f"poor={poor:g} is above good={good:g}"
+            raise BadUsage(wrong, f"write good={GOOD}, poor={POOR}")
+        self._name = one_line(str(name))
+        self._input_paths, self._output_paths = _absolute(inputs), _absolute(outputs)
+        self._deciding = metric or ""
+        self._if_done, self._thresholds = if_done, (good, poor)
+        self._id = os.urandom(4).hex()
+        self._metrics: dict[str, float] = {}
+        self._began_ns, self._began_cpu_s = 0, 0.0
+        self._recorder = current()
+        self._identity = identify(os.environ)
+        settings = self._recorder.settings
+        self._ledger = _Ledger(settings, writes=not settings.disable and not self._identity.rank)
+        self._decision = Decision(act="run", why="")
+        self._inputs: tuple[Fingerprint, ...] = ()
+        self._needed = True
+
+    @property
+    def needed(self) -> bool:
+        """Whether it must run; False where what it made before is reused."""
+        return self._needed
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What was told so far, or what was recorded where it is reused."""
+        return dict(self._metrics)
+
+    def metric(self, name: str, value: float) -> None:
+        """Keep a metric, at once: a phase that is killed has it. Never raises.
+
+        Args:
+            name: For example ``"val_acc"``.
+            value: A finite number, or what `float` makes one of.
+        """
+        try:
+            number = float(value)
+        except Exception:  # noqa: BLE001 - what a user hands in may refuse in any way
+            number = math.nan
+        if not math.isfinite(number):
+            log.once(f"metric {name}", f"metric {name} is no finite number; it is not kept")
+            return
+        self._metrics[str(name)] = number
+        if self._needed:
+            after_s, told = self._seconds(), {str(name): number}
+            line = Measured(id=self._id, at=utc_now(), after_s=after_s, metrics=told)
+            self._ledger.write(line)
+
+    def __enter__(self) -> phase:
+        if not self._recorder.settings.disable:
+            self._choose()
+            attempt(f"the beginning of phase {self._name} in the ledger", self._begin)
+        self._began_ns, self._began_cpu_s = time.monotonic_ns(), _cpu_s()
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if self._needed and self._ledger.writes:
+            attempt(f"the end of phase {self._name} in the ledger", self._end, error)
+
+    def _choose(self) -> None:
+        """Do what all ranks agree on; this alone may stop training, as it was asked to."""
+        if self._if_done == "rerun" and (self._identity.world_size or 1) > 1:
+            # ranks need not meet, and the phase may be on one of them only: nobody is asked
+            attempt(f"deciding about phase {self._name}", self._weigh)
+            word = Word("run", "its script runs it each time")
+        else:
+            limit = self._recorder.settings.meeting_timeout
+            limit += LOOK_LIMIT_S * (len(self._input_paths) + len(self._output_paths))
+            word = agree(self._name, self._recorder, limit, self._weigh)
+        earlier = self._decision.earlier
+        self._needed = word.act == "run"
+        self._decision = msgspec.structs.replace(self._decision, why=word.why)
+        if not self._ledger.writes or earlier is None:
+            return
+        stale = stale_in_words(self._decision)
+        if self._needed and (stale or self._if_done != "rerun"):
+            log.once(f"phase {self._id}", f"phase {self._name} runs again: {word.why}{stale}")
+        if not self._needed:
+            does = f"is reused, made {earlier.begun_at}: {word.why}"
+            log.once(f"phase {self._id}", f"phase {self._name} {does}")
+            self._metrics = dict(earlier.metrics)
+            line = Reused(id=earlier.id, at=utc_now(), phase=self._name, why=word.why)
+            self._ledger.write(line)
+
+    def _weigh(self) -> Decision:
+        if not self._ledger.writes:
+            return self._decision
+        self._inputs = _look_at(self._input_paths)
+        self._decision = decide(
+            self._ledger.story(),
+            self._name,
+            self._if_done,
+            self._inputs,
+            self._output_paths,
+            self._thresholds,
+            _look,
+        )
+        return self._decision
+
+    def _begin(self) -> None:
+        if self._ledger.writes and self._needed:
+            begun = Begun(
+                id=self._id,
+                at=utc_now(),
+                phase=self._name,
+                place=_look_around(self._identity),
+                deciding=self._deciding,
+                ask_from=self._thresholds[1] if self._if_done == "ask" else None,
+                # not looked at yet where ranks could not meet, or nothing could be decided
+                inputs=self._inputs or _look_at(self._input_paths),
+            )
+            self._ledger.write(begun)
+
+    def _end(self, error: BaseException | None) -> None:
+        ended_well = error is None or (isinstance(error, SystemExit) and not error.code)
+        said = "" if ended_well or error is None else describe_exception(error, LONGEST_ERROR)
+        ended = Ended(
+            id=self._id,
+            at=utc_now(),
+            duration_s=self._seconds(),
+            cpu_s=round(_cpu_s() - self._began_cpu_s, 3),
+            error=said,
+            metrics=self._metrics,
+            outputs=() if said else _look_at(self._output_paths),
+            offloaded=offloaded_so_far(),
+        )
+        self._ledger.write(ended, *self._discarded(ended))
+
+    def _discarded(self, ended: Ended) -> tuple[Discarded, ...]:
+        """What a phase that ended well takes the place of; what rests on it, if it differs."""
+
+        def discard(story: PhaseStory, why: str) -> Discarded:
+            return Discarded(id=story.id, at=utc_now(), phase=story.name, by=self._id, why=why)
+
+        earlier = self._decision.earlier
+        if earlier is None or ended.error:
+            return ()
+        rest = () if earlier.made_same(ended.outputs) else self._decision.invalidated
+        left = f"{self._name}, which it rests on, was run again"
+        return (
+            discard(earlier, f"it was run again: {self._decision.why}"),
+            *(discard(one, left) for one in rest),
+        )
+
+    def _seconds(self) -> float:
+        return round((time.monotonic_ns() - self._began_ns) / 1e9, 3)
+
+
+def _absolute(paths: Paths) -> tuple[str, ...]:
+    found = []
+    for path in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
+        named = os.fspath(path)
+        if "://" not in named:
+            with suppress(OSError):  # the working folder was removed
+                named = os.path.abspath(named)  # noqa: PTH100
+        found.append(named)
+    return tuple(found)
+
+
+def _look_at(paths: Iterable[str]) -> tuple[Fingerprint, ...]:
+    return tuple(_look(path) for path in paths)
+
+
+def _look(path: str) -> Fingerprint:
+    """Take a fingerprint, of storage that answers."""
+    try:
+        return within(LOOK_LIMIT_S, partial(fingerprint, path))
+    except NoAnswer as error:
+        return Fingerprint(path=path, how=f"not read: {error}")
+
+
+def _cpu_s() -> float:
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+class _Ledger:
+    """The ledger as a training process writes it.
+
+    Attributes:
+        writes: Whether this process is the one of its job that writes.
+    """
+
+    def __init__(self, settings: Settings, *, writes: bool) -> None:
+        self.writes = writes
+        try:
+            self._file = book.find_ledger(settings.ledger)
+        except OSError:  # the working folder was removed; the first line says that nothing fits
+            self._file = Path(settings.ledger or book.LEDGER_FILE)
+
+    def write(self, *lines: AnyLine) -> None:
+        """Append lines and renew ``state.json``; what goes wrong is said once, and that is all.
+
+        Storage that gave no answer once is not tried again.
+        """
+
+        def work() -> None:
+            for line in lines:
+                book.append(self._file, line)
+            book.write_state(self._file, tell(book.read(self._file)))
+
+        if not self.writes or not lines:
+            return
+        try:
+            within(WRITE_LIMIT_S, work)
+        except Exception as error:  # noqa: BLE001 - whatever storage, names and values refuse
+            self.writes = not isinstance(error, NoAnswer)
+            log.once(
+                "ledger",
+                f"the ledger {self._file} cannot be written ({error}); training goes on; name "
+                "one elsewhere: HANGCHECK_LEDGER",
+            )
+
+    def story(self) -> Story:
+        """Return what the ledger tells so far; nothing where it cannot be read, which is said."""
+
+        def work() -> Story:
+            return tell(book.read(self._file)) if self._file.exists() else Story()
+
+        try:
+            return within(WRITE_LIMIT_S, work)
+        except Exception as error:  # noqa: BLE001 - as above
+            log.once("ledger read", f"what was done before is not known: {error}")
+            return Story()
+
+
+def _look_around(identity: Identity) -> Place:
+    """Find out where this process is; about 20 ms, or 0.3 s with GPUs. Each look is bounded."""
+    stat, processor = read_process_stat(os.getpid()), ""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        processor = next(named, "")
+    commit = _git("rev-parse", "HEAD")
+    tracked = ("status", "--porcelain", "--untracked-files=no")
+    changes = _git(*tracked) if commit is not None else None
+    return Place(
+        host=os.uname().nodename,
+        pid=os.getpid(),
+        started_ticks=stat.started_ticks if stat is not None else 0,
+        ranks=identity.world_size or 1,
+        cpu=processor,
+        cores=len(os.sched_getaffinity(0)),
+        gpus=gpu_names(GPU_LIMIT_S),
+        commit=commit or "",
+        dirty=None if changes is None else bool(changes),
+        command=show_command(sys.orig_argv),
+    )
+
+
+def _git(*words: str) -> str | None:
+    """Ask git, without taking a lock of the repository; None where it gives no answer."""
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        ended = answer_of(["git", *words], GIT_LIMIT_S, environment)
+    except (OSError, ChildLate):
+        return None
+    return ended.stdout.decode(errors="replace").strip() if ended.returncode == 0 else None
+
+
+class Word(msgspec.Struct, frozen=True):
+    """What the first rank decided, for all.
+
+    Attributes:
+        act: ``stop``: a person must be asked, or said so. ``refuse``: it must not run twice.
+        remedy: Of a refusal.
+    """
+
+    act: Literal["run", "reuse", "stop", "refuse"]
+    why: str
+    remedy: str = ""
+
+
+def agree(name: str, recorder: Recorder, time_limit: float, weigh: Callable[[], Decision]) -> Word:
+    """Let the first rank decide, and every rank do the same.
+
+    Returns:
+        ``run`` or ``reuse``, with the reason. All run where ranks cannot meet, or where it cannot
+        be decided: one rank that left the work out would leave the others waiting.
+
+    Raises:
+        PhaseDone: On every rank: it must not run twice.
+        SystemExit: On every rank, code 3: a person must be asked, and nobody is there to answer.
+        MeetingFailed: Ranks did not come in time.
+    """
+    peers = find_peer_group(recorder)
+    if peers is None and (recorder.identity.world_size or 1) > 1:
+        return Word("run", "the ranks cannot meet to agree")
+    first = peers is None or peers.index == 0
+    payload = b""
+    if first:
+        alone = peers is None or (peers.size or 1) == 1
+        asking = partial(_decided, weigh, recorder.settings, alone=alone)
+        word = attempt(f"deciding about phase {name}", asking)
+        payload = encode(word or Word("run", "it could not be decided"))
+    if peers is not None:
+        payload = join_rendezvous(f"phase {name}", time_limit, payload, peers).get(0, payload)
+    word = json_decoder(Word).decode(payload)
+    if word.act == "refuse":
+        raise PhaseDone(word.why, word.remedy)
+    if word.act == "stop":
+        if first:
+            sys.stderr.write(word.why)
+        raise SystemExit(NEEDS_A_PERSON)
+    return word
+
+
+def _decided(weigh: Callable[[], Decision], settings: Settings, *, alone: bool) -> Word:
+    try:
+        decision = weigh()
+    except PhaseDone as error:
+        return Word("refuse", str(error.args[0]), error.remedy)
+    if decision.act != "ask":
+        return Word(decision.act, decision.why)
+    if settings.if_done != "ask":
+        reuses = settings.if_done == "reuse" and decision.reusable
+        why = f"{decision.why}; HANGCHECK_IF_DONE={settings.if_done}"
+        return Word("reuse" if reuses else "run", why)
+    prices = attempt("reading HANGCHECK_PRICE", read_prices, [settings.price or ""])
+    asked = question(decision, prices or Prices())
+    if not (alone and sys.stdin is not None and sys.stdin.isatty()):
+        answers = REUSABLE if decision.reusable else NOT_REUSABLE
+        return Word("stop", f"{asked}\n  nobody is here to answer; {answers}\n")
+    # ask the person at the terminal until one of the words comes; no answer is a stop
+    sys.stderr.write(f"{asked}\n")
+    while True:
+        sys.stderr.write("reuse, rerun or stop? " if decision.reusable else "rerun or stop? ")
+        sys.stderr.flush()
+        line = sys.stdin.readline()
+        answer = line.strip().lower()
+        why = f"{decision.why}; a person said {answer}"
+        if answer == "rerun":
+            return Word("run", why)
+        if answer == "reuse" and decision.reusable:
+            return Word("reuse", why)
+        if answer == "stop" or not line:
+            return Word("stop", "")

@@ -1,0 +1,486 @@
+"""A named rendezvous of ranks, before or beside any process group, with a time limit.
+
+Ranks leave word at a place that all see: a folder in shared memory on one node, else a store that
+torch serves already, else a folder of the run. The first rank collects the others and decides, or
+a rank that gives up does. Under the one key of a decision only the first word counts, so every rank
+goes on, or every rank raises the same error. Nothing here loads torch before the script did.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from lightning_hangcheck import log
+from lightning_hangcheck.errors import MeetingFailed, UnreadableRun
+from lightning_hangcheck.hooks.places import (
+    SLICE,
+    PlaceOfStart,
+    StorePlace,
+    notice_after,
+    of_this_start,
+    wait,
+)
+from lightning_hangcheck.identity import Identity, identify
+from lightning_hangcheck.machine.which_machine import which_machine
+from lightning_hangcheck.model.decoders import msgpack_decoder
+from lightning_hangcheck.nodes.meeting_place import DecidingPlace, FolderPlace
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.session.job_key import key_of_nodes, start_key
+from lightning_hangcheck.session.node_place import step_nodes
+from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, read_session
+from lightning_hangcheck.text.rank_ranges import format_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch.distributed import Store
+
+    from lightning_hangcheck.recorder.lifecycle import Recorder
+
+LOOK_LIMIT = 4.0  # seconds for the stacks of missing ranks; py-spy needs about 10 ms for one
+GRACE = 2 * LOOK_LIMIT + 2.0
+"""Seconds that the others wait longer, so that the first rank's decision reaches them: it looks for
+stacks on its own node, and asks other nodes."""
+LONGEST_NAME = 100  # of a file; Linux allows 255 bytes, quoting and number included
+
+_times_met: Counter[str] = Counter()
+"""How often each name was met in this process: ranks walk the same guards in the same order."""
+
+
+@contextmanager
+def said_while_waiting(sentence: str, limit: float) -> Iterator[None]:
+    """Print a sentence once if the body takes longer than a few seconds."""
+    timer = threading.Timer(notice_after(limit), log.once, (sentence, sentence))
+    timer.daemon = True
+    try:
+        timer.start()
+    except RuntimeError:  # no further thread: the wait has its limit without a word, too
+        yield
+        return
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The ranks that meet at one place.
+
+    Attributes:
+        index: Position of this process; 0 goes first.
+        size: How many there are; None where nothing says it yet.
+        peers_exist: A launcher has started them all, so the first may wait for the others. Under
+            Lightning's own launchers the first runs alone until ``fit``, and must not wait.
+        noun: What an index is: ``rank``, or ``local rank`` in a peer group of one node.
+        session: Of this node, where the others can be found; None where there is none.
+    """
+
+    place: DecidingPlace
+    index: int
+    size: int | None
+    peers_exist: bool
+    noun: str = "rank"
+    session: Session | None = None
+
+
+class ProcessGroup(NamedTuple):
+    """A process group of several ranks that this process is in.
+
+    Attributes:
+        store: Through which they found each other; None where this torch does not show it.
+    """
+
+    rank: int
+    size: int
+    store: Store | None
+
+
+def default_process_group() -> ProcessGroup | None:
+    """Return the default group's facts; None before `init_process_group`, and for a group of one.
+
+    No collective is called: one that timed out would leave the user's group unusable.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    size = distributed.get_world_size()
+    if size < 2:
+        return None
+    internals = sys.modules.get("torch.distributed.distributed_c10d")
+    find_store = getattr(internals, "_get_default_store", None)  # private, torch 1.x to 2.13
+    return ProcessGroup(distributed.get_rank(), size, find_store() if find_store else None)
+
+
+def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | None:
+    """Find whom this process meets, and where: anew at each guard.
+
+    It follows from how this process was launched, and from torch's default process group where the
+    launcher told nothing, or not that all ranks exist: Lightning starts them in ``fit``,
+    ``ddp_spawn`` and torch.multiprocessing from one process.
+
+    Args:
+        recorder: Gives the session, and with it a folder that the ranks of this node share.
+        local: The ranks of this node instead of all ranks.
+
+    Returns:
+        None where there is nobody to meet or no way to: everything is switched off, or this process
+        cannot know which rank it is; the latter is said once.
+
+    Raises:
+        MeetingFailed: The ranks are spread over nodes that share no place.
+    """
+    if recorder.settings.disable:
+        return None
+    identity, group = identify(os.environ), default_process_group()
+    of_group = group if not identity.peers_exist else None
+    if of_group is not None and local and identity.local_rank is None:
+        log.once("peers-local", "no local rank is known here: a local guard takes in all ranks")
+        local = False
+    nodes = step_nodes(os.environ) if identity.launcher == "slurm" else identity.nodes
+    if local:
+        alone = identity.launcher == "slurm" and nodes == 1
+        index, size = identity.local_rank or 0, identity.local_world_size
+        size = identity.world_size if alone else size
+    elif of_group is not None:
+        index, size = of_group.rank, of_group.size
+    elif identity.launcher == "none" and identity.node_rank:
+        index, size = None, None
+    else:
+        index, size = identity.rank, identity.world_size
+        index = 0 if identity.launcher == "none" else index
+    if index is None:
+        log.once(
+            "peers-rank",
+            "guards are off here: nothing tells this process its global rank before fit; start the "
+            "job with torchrun to have them",
+        )
+        return None
+    session = recorder.session or _inherited_session()
+    place: DecidingPlace
+    if of_group is not None and of_group.store is not None and not local:
+        place = StorePlace(of_group.store, "hangcheck", "the process group's store")
+    elif nodes > 1 and not local:
+        place = _place_of_nodes(recorder, identity, group, nodes)
+    elif session is not None:
+        place = FolderPlace(session.meetings / quote(start_key(os.environ, identity), safe=""))
+    else:
+        log.once("peers-session", "guards are off: there is no session in shared memory")
+        return None
+    return PeerGroup(
+        place=place,
+        index=index,
+        size=size,
+        peers_exist=of_group is not None or identity.peers_exist,
+        noun="local rank" if local else "rank",
+        session=session,
+    )
+
+
+def _place_of_nodes(
+    recorder: Recorder, identity: Identity, group: ProcessGroup | None, nodes: int
+) -> DecidingPlace:
+    """The store of torchrun's agent, and a shared folder, may outlive one start of the job."""
+    address, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    key = key_of_nodes(os.environ, identity)
+    if agent_serves and address and port.isdecimal():
+        store = StorePlace.of_agent(address, int(port), f"hangcheck/{key}")
+        return of_this_start(store, identity)
+    if group is not None and group.store is not None:
+        return StorePlace(group.store, "hangcheck", "the process group's store")
+    if recorder.settings.run_dir:
+        folder = Path(recorder.settings.run_dir).absolute() / "meet" / quote(key, safe="")
+        return of_this_start(FolderPlace(folder), identity)
+    raise MeetingFailed(
+        f"the ranks cannot meet: they are spread over {nodes} nodes without a place that all of "
+        "them see",
+        "set HANGCHECK_RUN_DIR to a new folder for this run on storage that all nodes share, or "
+        "start the job with torchrun",
+    )
+
+
+def _inherited_session() -> Session | None:
+    """A rank of ``ddp_spawn`` records only once Lightning tells its rank, but can meet before."""
+    named = os.environ.get(SESSION_VARIABLE)
+    try:
+        return read_session(Path(named)) if named else None
+    except UnreadableRun as error:
+        log.once("session", str(error))
+        return None
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a rendezvous, for all ranks: the first rank says it, or one that gave up.
+
+    Attributes:
+        failure: What went wrong, in one clause; empty if all went well.
+        remedy: The way out, in one clause.
+        details: Where the ranks stand that were waited for, in lines.
+        payloads: What each rank brought, by its index.
+        asked: Where the first rank asks before it decides: of each other node the rank that is to
+            say where those in `wanted` stand. The next word is the decision then.
+    """
+
+    failure: str = ""
+    remedy: str = ""
+    details: str = ""
+    payloads: dict[int, bytes] = {}
+    asked: tuple[int, ...] = ()
+    wanted: tuple[int, ...] = ()
+
+    def unwrap(self) -> dict[int, bytes]:
+        """Return the payloads.
+
+        Raises:
+            MeetingFailed: The outcome is a failure.
+        """
+        if self.failure:
+            raise MeetingFailed(self.failure, self.remedy, self.details)
+        return self.payloads
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank leaves when it comes.
+
+    Attributes:
+        node: Where it runs: ranks of one node see each other's processes.
+        payload: What it brings for the others.
+    """
+
+    node: str
+    payload: bytes = b""
+
+
+class RendezvousPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One rendezvous: the n-th of its name in this start of the job."""
+
+    peers: PeerGroup
+    name: str
+    key: str
+    time_limit: float
+
+    def arrival_of(self, index: int) -> str:
+        """Key under which a rank leaves what it brought."""
+        return f"{self.key}/arrived-{index}"
+
+    def stacks_by(self, index: int) -> str:
+        """Key under which a rank leaves the stacks that it was asked for."""
+        return f"{self.key}/stacks-by-{index}"
+
+    def word(self, number: int) -> str:
+        """Key of the first rank's question, if it has one, or of the decision that all hold to."""
+        return f"{self.key}/word-{number}"
+
+    def named(self, indices: Sequence[int]) -> str:
+        """Write ``ranks 1-2``, or ``local rank 0``."""
+        return f"{self.peers.noun}{'s' if len(indices) > 1 else ''} {format_ranks(indices)}"
+
+    def missing(self) -> list[int]:
+        """Indices that have not come; the first, where all have: it has not gone on.
+
+        Before the first has come, nobody knows which of the others are of the same start.
+        """
+        everyone, place = range(self.peers.size or 1), self.peers.place
+        if isinstance(place, PlaceOfStart) and not place.agreed:
+            return [0]
+        return [index for index in everyone if place.look(self.arrival_of(index)) is None] or [0]
+
+    def arrive(self, payload: bytes) -> None:
+        """Leave word that this rank has come."""
+        session = self.peers.session
+        node = f"{which_machine()}:{session.path if session is not None else ''}"
+        arrival = Arrival(node=node, payload=payload)
+        self.peers.place.post(self.arrival_of(self.peers.index), msgspec.msgpack.encode(arrival))
+
+
+def next_point(peers: PeerGroup, name: str, time_limit: float) -> RendezvousPoint:
+    """Open the next rendezvous of this name.
+
+    Args:
+        peers: Who meets.
+        name: The same on all ranks, at most about 100 characters.
+        time_limit: Seconds that each rank waits at most.
+    """
+    plain = quote(name, safe=" ")[:LONGEST_NAME]
+    _times_met[plain] += 1
+    if isinstance(peers.place, PlaceOfStart):
+        peers.place.start.expect(time_limit)
+    key = f"{peers.noun} {plain} {_times_met[plain]}"
+    return RendezvousPoint(peers=peers, name=name, key=key, time_limit=time_limit)
+
+
+class Patience:
+    """How long a rank waits at a point, and what it says of that meanwhile.
+
+    Args:
+        point: Where.
+        limit: Seconds.
+        awaited: Whom it waits for, in words; asked when it is said.
+    """
+
+    def __init__(self, point: RendezvousPoint, limit: float, awaited: Callable[[], str]) -> None:
+        now = time.monotonic()
+        self._point, self._awaited = point, awaited
+        self._notice_at = now + notice_after(point.time_limit)
+        self.deadline = now + limit
+
+    def left(self) -> float:
+        """Seconds until the next thing is to be done; 0 after the deadline."""
+        now = time.monotonic()
+        return max(0.0, (self._notice_at if now < self._notice_at else self.deadline) - now)
+
+    def remind(self) -> None:
+        """Say once what is waited for, when it takes long; the first two ranks speak for all."""
+        point = self._point
+        if time.monotonic() < self._notice_at or self._notice_at == self.deadline:
+            return
+        self._notice_at = self.deadline
+        if point.peers.index < 2:
+            log.once(
+                point.key,
+                f"{point.peers.noun} {point.peers.index} waits at {point.name!r} for "
+                f"{self._awaited()}, and gives up after {point.time_limit:g} s",
+            )
+
+
+def join_rendezvous(
+    name: str, time_limit: float, payload: bytes = b"", peers: PeerGroup | None = None
+) -> dict[int, bytes]:
+    """Wait until all ranks have come to the point of this name.
+
+    Under Lightning's own launchers the first rank runs before the others exist: it does not wait,
+    and the others read what it left.
+
+    Args:
+        name: The same on all ranks; may be met any number of times.
+        time_limit: Seconds that a rank waits; all but the first wait `GRACE` longer, for its word.
+        payload: What this rank brings.
+        peers: Who meets; by default all ranks of the job.
+
+    Returns:
+        What each rank brought, by rank. Without anybody to meet, only this rank's own, as rank 0.
+
+    Raises:
+        MeetingFailed: Ranks did not come in time: which, where they stand, and after how long.
+    """
+    peers = peers or find_peer_group(current())
+    if peers is None:
+        return {0: payload}
+    point = next_point(peers, name, time_limit)
+    if peers.index == 0:
+        return decide(point, _collect(point, payload)).unwrap()
+    point.arrive(payload)
+    return await_outcome(point, partial(_explain_missing, point), GRACE).unwrap()
+
+
+def _prepare_to_explain() -> None:
+    """Load what reads stacks while there is time: a rank that gives up must do so at once."""
+    import_module("lightning_hangcheck.hooks.missing_ranks")
+
+
+def _explain_missing(point: RendezvousPoint) -> Outcome:
+    from lightning_hangcheck.hooks.missing_ranks import describe_missing  # reads stacks
+
+    return describe_missing(point)
+
+
+def _collect(point: RendezvousPoint, payload: bytes) -> Outcome:
+    """As the first rank, wait for each other in turn, however many ranks there are."""
+    payloads = {0: payload}
+    if not point.peers.peers_exist:
+        return Outcome(payloads=payloads)
+    point.arrive(payload)
+    patience = Patience(point, point.time_limit, lambda: point.named(point.missing()))
+    place = point.peers.place
+    for index in range(1, point.peers.size or 1):
+        value = None
+        while value is None:
+            value = wait(place, point.arrival_of(index), min(patience.left(), SLICE))
+            if value is not None:
+                break
+            given_up = place.look(point.word(1))  # by a rank that came long before
+            if given_up is not None:
+                return msgpack_decoder(Outcome).decode(given_up)
+            _prepare_to_explain()
+            if not patience.left():
+                return _explain_missing(point)
+            patience.remind()
+        payloads[index] = msgpack_decoder(Arrival).decode(value).payload
+    return Outcome(payloads=payloads)
+
+
+def decide(point: RendezvousPoint, outcome: Outcome) -> Outcome:
+    """Say what became of the rendezvous; return what stands, if another rank was first.
+
+    Raises:
+        MeetingFailed: The place cannot be written while others wait for it. Where they don't exist
+            yet, that is said once instead: a single process has nobody to meet.
+    """
+    word = msgspec.msgpack.encode(outcome)
+    try:
+        for number in (1, 2):
+            stands = point.peers.place.decide(point.word(number), word)
+            said = msgpack_decoder(Outcome).decode(stands)
+            if not said.asked:
+                return said
+    except MeetingFailed as error:
+        if point.peers.peers_exist or point.peers.index:
+            raise
+        log.once("meeting-post", f"{error}. Ranks that start later will wait in vain")
+    return outcome
+
+
+def await_outcome(
+    point: RendezvousPoint, explain: Callable[[], Outcome], grace: float = 0.0
+) -> Outcome:
+    """Wait for the outcome, as any rank but the first; give up if it is late.
+
+    Args:
+        point: The rendezvous.
+        explain: Called when the time is over; what it returns holds for the others too, unless
+            there is an outcome by then.
+        grace: Seconds beyond the point's time limit, where the first rank has that limit itself.
+    """
+
+    def awaited() -> str:
+        return point.named(point.missing() if grace else [0])
+
+    outcome = _await_word(point, Patience(point, point.time_limit + grace, awaited))
+    if outcome is None and any(
+        point.peers.place.look(point.arrival_of(index)) for index in range(1, point.peers.index)
+    ):
+        # another rank looks where the first one stands; one look is enough
+        outcome = _await_word(point, Patience(point, GRACE, awaited))
+    return decide(point, explain()) if outcome is None else outcome
+
+
+def _await_word(point: RendezvousPoint, patience: Patience) -> Outcome | None:
+    number = 1
+    while True:
+        value = wait(point.peers.place, point.word(number), patience.left())
+        if value is None:
+            _prepare_to_explain()
+            if not patience.left():
+                return None
+            patience.remind()
+            continue
+        outcome = msgpack_decoder(Outcome).decode(value)
+        if not outcome.asked:
+            return outcome
+        if number == 1:
+            from lightning_hangcheck.hooks.missing_ranks import answer_question
+
+            answer_question(point, outcome)
+        number += 1

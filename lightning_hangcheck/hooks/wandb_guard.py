@@ -1,0 +1,353 @@
+"""A WandbLogger that cannot leave the other ranks waiting, nor the job at its end.
+
+Rank 0 creates the run within a limit, all others learn how that went. wandb is asked to give up by
+itself before the guard does; what it leaves behind is its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import os
+import secrets
+import string
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+import msgspec
+
+from lightning_hangcheck import log
+from lightning_hangcheck.errors import BadUsage, MeetingFailed
+from lightning_hangcheck.hooks.callbacks import lightning_packages
+from lightning_hangcheck.hooks.never_raise import attempt
+from lightning_hangcheck.hooks.places import check_limit
+from lightning_hangcheck.hooks.rendezvous import (
+    PeerGroup,
+    find_peer_group,
+    join_rendezvous,
+    said_while_waiting,
+)
+from lightning_hangcheck.model.decoders import json_decoder
+from lightning_hangcheck.recorder.announcer import describe_exception
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.settings import LoggerFailure
+from lightning_hangcheck.time_limit import NoAnswer, within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lightning.pytorch.loggers import WandbLogger
+    from wandb.sdk.wandb_run import Run
+
+Result = TypeVar("Result")
+BEFORE, AFTER = "wandb before", "wandb after"
+SUBSTITUTE_LIMIT = 30.0  # seconds for a run on the disk, or none; measured on wandb 0.31: 0.3 s
+CLOSING_LIMIT = 2.0  # seconds; measured on wandb 0.31: under 0.1 s, unless its server is stuck
+GIVES_UP_EARLIER = 2.0  # seconds that wandb gets less than we wait: it ends in order
+LONGEST_ERROR = 500  # characters of wandb's own error that are repeated on every rank
+RUN_ID_LETTERS = string.ascii_lowercase + string.digits
+
+
+class _Request(msgspec.Struct, frozen=True):
+    """One call of the guard: the arguments of WandbLogger by name, and the limits."""
+
+    kind: type[Any]
+    given: dict[str, Any]
+    peers: PeerGroup
+    init_timeout: float
+    finish_timeout: float
+    on_failure: LoggerFailure
+
+    def logger(self, **changes: object) -> WandbLogger:
+        """Make a logger with these arguments in place of the caller's."""
+        made: WandbLogger = self.kind(**{**self.given, **changes})
+        return made
+
+
+class _Created(msgspec.Struct, frozen=True, kw_only=True):
+    """What rank 0 tells the others of its logger.
+
+    Attributes:
+        name: The project, which WandbLogger calls its name.
+        version: The run's id.
+        failure: Why there is no logger, in one clause; empty if there is one.
+        remedy: The way out, in one clause.
+    """
+
+    name: str | None = None
+    version: str | None = None
+    save_dir: str | None = None
+    failure: str = ""
+    remedy: str = ""
+
+
+def guarded_wandb_logger(
+    *arguments: object,
+    init_timeout: float | None = None,
+    finish_timeout: float | None = None,
+    on_failure: LoggerFailure | None = None,
+    **named: object,
+) -> WandbLogger:
+    """Make a WandbLogger on rank 0, with its run, and one that follows it on every other rank.
+
+    Example:
+        >>> logger = guarded_wandb_logger(project="demo", on_failure="offline")
+        >>> trainer = Trainer(logger=logger)
+
+    All ranks meet before and after ("wandb before", "wandb after"), each time within the limit.
+    Under ``python train.py`` with ``Trainer(devices=2)`` the first process makes the logger at once
+    and the ranks that Lightning starts in ``fit`` learn of it; under ``ddp_spawn`` rank 0 attaches
+    to its run. Finishing the run is bounded too, and raises nothing for being late: what was not
+    uploaded stays on the disk for ``wandb sync``.
+
+    Args:
+        *arguments: WandbLogger's own.
+        init_timeout: Seconds that creating the run may take, and that ranks wait for each other;
+            HANGCHECK_LOGGER_INIT_TIMEOUT by default, 60.
+        finish_timeout: Seconds for finishing the run, upload included;
+            HANGCHECK_LOGGER_FINISH_TIMEOUT by default, 30.
+        on_failure: ``raise`` the same error on every rank, go on with a run that stays
+            ``offline``, or with ``none``: a logger that drops what it is given;
+            HANGCHECK_LOGGER_ON_FAILURE by default, ``raise``.
+        **named: WandbLogger's own.
+
+    Returns:
+        A WandbLogger of the Lightning package that is imported (``lightning`` if both are). On
+        all ranks it has rank 0's name, version and save_dir.
+
+    Raises:
+        MeetingFailed: On every rank alike: who failed, why, after how long, and the way out.
+        BadUsage: An option cannot be used, or Lightning is not installed.
+        TypeError: WandbLogger does not take these arguments.
+    """
+    check_limit("init_timeout", init_timeout)
+    check_limit("finish_timeout", finish_timeout)
+    if on_failure not in (None, *get_args(LoggerFailure)):
+        raise BadUsage(
+            f"on_failure={on_failure!r} is unknown", "write 'raise', 'offline' or 'none'"
+        )
+    kind: type[WandbLogger] = lightning_packages()[0].loggers.WandbLogger
+    by_name = dict(inspect.signature(kind).bind(*arguments, **named).arguments)
+    for_wandb_init = by_name.pop("kwargs", {})
+    given = {**by_name, **for_wandb_init}
+    recorder = current()
+    peers, settings = find_peer_group(recorder), recorder.settings
+    if peers is None:
+        return kind(**given)  # its run is created later, in `fit`
+    request = _Request(
+        kind,
+        given,
+        peers,
+        init_timeout or settings.logger_init_timeout,
+        finish_timeout or settings.logger_finish_timeout,
+        on_failure or settings.logger_on_failure,
+    )
+    return _lead(request) if peers.index == 0 else _follow(request)
+
+
+def _lead(request: _Request) -> WandbLogger:
+    limit, peers = request.init_timeout, request.peers
+    wanted = request.given.get("version") or request.given.get("id")
+    run_id = str(wanted or "".join(secrets.choice(RUN_ID_LETTERS) for _ in range(8)))
+    try:
+        join_rendezvous(BEFORE, limit, run_id.encode(), peers)
+    except MeetingFailed as error:
+        _raise_if_asked(request, error)
+        return _make_substitute(request, run_id)
+    try:
+        logger = _make(request, run_id)
+    except MeetingFailed as error:
+        failed = _Created(failure=str(error.args[0]), remedy=error.remedy)
+        with suppress(MeetingFailed):  # the others gave up: what was wrong here says more
+            join_rendezvous(AFTER, limit, msgspec.json.encode(failed), peers)
+        raise
+    made = _Created(name=logger.name, version=logger.version, save_dir=logger.save_dir)
+    try:
+        join_rendezvous(AFTER, limit, msgspec.json.encode(made), peers)
+    except MeetingFailed as error:
+        _raise_if_asked(request, error)
+    return logger
+
+
+def _follow(request: _Request) -> WandbLogger:
+    """Make the logger of another rank: it never creates a run, and looks like rank 0's."""
+    created = _Created()
+    limit = request.init_timeout
+    patience = limit + (0.0 if request.on_failure == "raise" else SUBSTITUTE_LIMIT)
+    try:
+        run_id = join_rendezvous(BEFORE, limit, b"", request.peers)[0].decode()
+        created = _Created(version=run_id)
+        told = join_rendezvous(AFTER, patience, b"", request.peers)[0]
+        created = json_decoder(_Created).decode(told)
+    except MeetingFailed as error:
+        _raise_if_asked(request, error)
+    if created.failure:
+        raise MeetingFailed(created.failure, created.remedy)
+    known = {
+        "project": created.name,
+        "version": created.version,
+        "save_dir": created.save_dir,
+    }
+    return request.logger(**{name: value for name, value in known.items() if value is not None})
+
+
+def _raise_if_asked(request: _Request, error: MeetingFailed) -> None:
+    if request.on_failure == "raise":
+        raise error
+    instead = "with wandb offline" if request.on_failure == "offline" else "without wandb"
+    sentence = f"{error.args[0]}; {error.remedy}. Training goes on {instead}"
+    log.once(sentence, sentence)
+
+
+def _make(request: _Request, run_id: str) -> WandbLogger:
+    """Make rank 0's logger; another one if that is asked for and online fails.
+
+    Raises:
+        MeetingFailed: wandb raised, or did not return in time.
+    """
+    started, limit = time.monotonic(), request.init_timeout
+    server = os.environ.get("WANDB_BASE_URL", "")
+    waiting = (
+        f"rank 0 waits for wandb to create its run{f' (server {server})' if server else ''}, "
+        f"and gives up after {limit:g} s"
+    )
+    goes_on = None if request.on_failure == "raise" else limit
+    section = Section(current(), "wandb run creation", goes_on_after_s=goes_on)
+    try:
+        with section, said_while_waiting(waiting, limit):
+            logger = bounded(limit, partial(_online, request))
+    except Exception as error:  # noqa: BLE001 - wandb's boundary: whatever it raises, every rank learns
+        failed = _failure(error, time.monotonic() - started)
+        failed.__cause__ = error
+    else:
+        _bound_finish(logger.experiment, request.finish_timeout)
+        return logger
+    attempt("closing wandb", _forget_service)
+    _raise_if_asked(request, failed)
+    return _make_substitute(request, run_id)
+
+
+def bounded(limit: float, work: Callable[[], Result]) -> Result:
+    """Do it within a limit; where there is no further thread, wandb's own limits hold alone."""
+    try:
+        return within(limit, work)
+    except NoAnswer as error:
+        if not isinstance(error.__cause__, RuntimeError):
+            raise
+        log.once("wandb-limit", f"wandb has only its own limits here: {error}")
+        return work()
+
+
+def _online(request: _Request) -> WandbLogger:
+    """Make the logger and its run. Blocks as long as wandb does."""
+    # wandb 0.31 waits at exit, 20 to 40 s, for reports about its own errors to be sent to a
+    # server that does not answer; who sets the variable gets what it says
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    if "settings" in request.given:
+        return _with_run(request.logger())
+    import wandb
+
+    limits = {"init_timeout": request.init_timeout, "finish_timeout": request.finish_timeout}
+    unsaid = {
+        name: _patience(limit)
+        for name, limit in limits.items()
+        if name in wandb.Settings.model_fields and f"WANDB_{name.upper()}" not in os.environ
+    }
+    return _with_run(request.logger(settings=wandb.Settings(**unsaid)))
+
+
+def _patience(limit: float) -> float:
+    """Seconds after which wandb should give up, so that it does before we do."""
+    return max(limit - GIVES_UP_EARLIER, limit / 2)
+
+
+def _with_run(logger: WandbLogger) -> WandbLogger:
+    """WandbLogger creates its run when it is first asked for."""
+    _ = logger.experiment
+    return logger
+
+
+def _forget_service() -> None:
+    """Close wandb's connection to its service, so that a next run gets a fresh one.
+
+    A run that was there before ours is left alone. wandb forgets the service first and then waits
+    for it; however that ends, it is forgotten.
+    """
+    import wandb
+
+    if wandb.run is None:
+        with suppress(Exception):
+            within(CLOSING_LIMIT, partial(wandb.teardown, exit_code=1))
+
+
+def _make_substitute(request: _Request, run_id: str) -> WandbLogger:
+    """Make a run that stays on this disk, or a logger that takes everything and keeps nothing.
+
+    Checkpoints are not logged as artifacts: WandbLogger refuses that offline.
+    """
+    started, offline = time.monotonic(), request.on_failure == "offline"
+    mode = "offline" if offline else "disabled"
+    changes = {"mode": mode, "offline": offline, "log_model": False, "version": run_id}
+    try:
+        logger = bounded(SUBSTITUTE_LIMIT, lambda: _with_run(request.logger(**changes)))
+    except Exception as error:
+        raise _failure(error, time.monotonic() - started) from error
+    if offline:
+        _bound_finish(logger.experiment, request.finish_timeout)
+    return logger
+
+
+def _failure(error: Exception, seconds: float) -> MeetingFailed:
+    why = str(error) if isinstance(error, NoAnswer) else describe_exception(error, LONGEST_ERROR)
+    return MeetingFailed(
+        f"rank 0 could not create the wandb run, and gave up after {seconds:.1f} s: {why}",
+        "see whether the wandb server answers from rank 0's host (WANDB_BASE_URL, proxy), or go "
+        "without it: WANDB_MODE=offline, or guarded_wandb_logger(..., on_failure='offline')",
+    )
+
+
+def _bound_finish(run: Run, limit: float) -> None:
+    """Replace ``run.finish`` by one that returns in time.
+
+    Nothing is raised for being late: training is done, and what was not uploaded is on the disk.
+    A run that is finished at exit has wandb's own limit, which is ours less two seconds.
+    """
+    pid, plain = os.getpid(), run.finish
+    folder = Path(run.dir).parent.absolute()
+    destination = "offline" if run.offline else f"server {run.settings.base_url}"
+    waiting = f"wandb is waited for, to finish its run ({destination}); it has {limit:g} s for that"
+    is_over = False
+
+    def shown() -> Section:
+        """Tell the sidecar that this wait is going to end."""
+        return Section(current(), "wandb run finish", spoken=False, goes_on_after_s=limit)
+
+    def finish(exit_code: int | None = None) -> None:
+        """Finish the run as wandb does, but return in time."""
+        nonlocal is_over
+        if os.getpid() != pid or is_over:
+            plain(exit_code)
+            return
+        is_over = True
+        try:
+            with shown(), said_while_waiting(waiting, limit):
+                bounded(limit, partial(plain, exit_code))
+        except NoAnswer:
+            log.once(
+                f"wandb {folder}",
+                f"wandb did not finish its run within {limit:g} s and is not waited for any "
+                f"longer; the data is in {folder}; upload it later: wandb sync {folder}",
+            )
+            attempt("closing wandb", _forget_service)  # so that the next run gets one that lives
+
+    def at_exit() -> None:
+        """Runs before wandb's own hook, which was registered earlier and waits."""
+        if os.getpid() == pid and not is_over:
+            shown().__enter__()
+
+    run.finish = finish
+    atexit.register(at_exit)

@@ -1,0 +1,349 @@
+"""How processes become ranks, which groups they make, and what they call there.
+
+`init_process_group` and `init_rpc` tell which rank a process is: what is announced before the call,
+so that a rank that waits there for peers that never come is known, and what torch says after it.
+Members of groups, senders and receivers, and callers of collectives are noted in shared memory:
+torch's record leaves them out, or has them only at too high a price.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+from lightning_hangcheck import log
+from lightning_hangcheck.hooks.being_watched import be_watched
+from lightning_hangcheck.hooks.state_report import tell_start
+from lightning_hangcheck.hooks.zero_code.start import watch_ranks
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, in_section, wrap
+from lightning_hangcheck.identity import identify
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.session.collectives.call_sites import CallNoter
+from lightning_hangcheck.session.collectives.collective_notes import MessageCounter, note_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+    from types import FrameType, ModuleType
+
+    Post = Callable[[MessageCounter, int], None]
+    Finder = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
+
+PACKAGE = "torch.distributed"
+JOINED = "HANGCHECK_JOINED"
+"""Set to the process id of a rank that has joined: whatever it starts from then on is no rank."""
+COLLECTIVES = (
+    "all_reduce",
+    "all_reduce_coalesced",
+    "broadcast",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_single",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "reduce_scatter_single",
+    "all_to_all",
+    "all_to_all_single",
+    "gather",
+    "scatter",
+    "barrier",
+)
+"""Functions that enter one operation themselves; those for objects call these."""
+TORCHS_TARGET = ("torch.multiprocessing.spawn", "_wrap")
+TORCHS_NUMBER = "i"
+"""Its second parameter (torch 1.0 to 2.15): the number that the user's function gets, too."""
+NUMBERS = ("rank", "global_rank", "local_rank", "process_idx")
+
+
+class Announced(NamedTuple):
+    """Who a rank is going to be, and where it will meet the others; None where nothing says it."""
+
+    rank: int | None
+    world_size: int | None
+    store_port: int | None
+
+
+def instrument_joining(module: ModuleType) -> None:
+    """Watch torch's ``init_process_group``."""
+    signature = inspect.signature(module.init_process_group)
+    section = in_section("init_process_group")
+
+    @contextmanager
+    def joining(call: Call) -> Iterator[None]:
+        told = announced(by_name(call, signature), os.environ)
+        current().meets_ranks = True
+        _learn(told)
+        with section(call):
+            yield
+        _learn(Announced(module.get_rank(), module.get_world_size(), told.store_port))
+        current().show_membership("member")
+        _begin()
+
+    wrap(module, "init_process_group", joining)
+
+
+def instrument_rpc(module: ModuleType) -> None:
+    """Watch ``init_rpc``: ranks that only call each other have no process group.
+
+    A number that somebody else gave counts more: collectives are told by that one.
+    """
+    signature = inspect.signature(module.init_rpc)
+    section = in_section("init_rpc")
+
+    @contextmanager
+    def joining(call: Call) -> Iterator[None]:
+        arguments = by_name(call, signature)
+        if current().identity.rank is None:
+            address = getattr(arguments.get("rpc_backend_options"), "init_method", None)
+            _learn(announced({**arguments, "init_method": address}, os.environ))
+        with section(call):
+            yield
+        _begin()
+
+    wrap(module, "init_rpc", joining)
+
+
+def _begin() -> None:
+    """It is a rank now, with the others: what it does from here on is its work."""
+    current().leave_startup()
+    tell_start()
+    watch_ranks()
+    os.environ[JOINED] = str(os.getpid())
+
+
+def announced(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Announced:
+    """Work out which rank of how many a call is going to be, as torch does (rendezvous.py).
+
+    Args:
+        arguments: Of the call, by name.
+        environment: Of this process: its RANK, WORLD_SIZE and MASTER_PORT count where the call
+            leaves them open.
+    """
+    address, store = urlsplit(str(arguments.get("init_method") or "env://")), arguments.get("store")
+    told, port = dict(parse_qsl(address.query)), getattr(store, "port", address.port)
+    if address.scheme == "env" and store is None:
+        told = {name: environment.get(name.upper(), "") for name in ("rank", "world_size")} | told
+        port = _decimal(environment.get("MASTER_PORT", ""))
+
+    def number(name: str) -> int | None:
+        given = arguments.get(name)
+        return int(given) if given is not None and given >= 0 else _decimal(told.get(name, ""))
+
+    return Announced(number("rank"), number("world_size"), port)
+
+
+def _decimal(told: str) -> int | None:
+    return int(told) if told.isdecimal() else None
+
+
+def _learn(told: Announced) -> None:
+    """Be this rank from now on; a group that is smaller than the job is only a part of it."""
+    recorder, (rank, world_size, port) = current(), told
+    if rank is None or world_size is None or world_size < (recorder.identity.world_size or 0):
+        return
+    local = _decimal(os.environ.get("LOCAL_RANK", ""))
+    local = recorder.identity.local_rank if local is None else local
+    recorder.learn_identity(rank, world_size, local, port)
+    be_watched(recorder)
+
+
+def instrument_groups(module: ModuleType) -> None:
+    """Watch ``barrier``, ``monitored_barrier`` and ``destroy_process_group``."""
+    for name in ("barrier", "monitored_barrier"):
+        wrap(module, name, in_section("dist.barrier"))
+
+    def leave(_: Call) -> None:
+        """Once no group is left, what this process starts from now on may be ranks again."""
+        if module.is_initialized():
+            return
+        current().show_membership("left")
+        if os.environ.get(JOINED) == str(os.getpid()):
+            del os.environ[JOINED]
+
+    wrap(module, "destroy_process_group", in_section("destroy_process_group", then=leave))
+
+
+def watch_children() -> None:
+    """Have each child of multiprocessing announce itself if it may become a rank.
+
+    Which ones, who starts them says: torch.multiprocessing.spawn and start_processes number their
+    children, and with them Lightning's ``ddp_spawn`` and ``ddp_notebook``; a script that starts its
+    own mostly hands each its ``rank``. A child that ends before it has joined is known by that.
+    multiprocessing calls ``_bootstrap`` in each child, however that was started (Python 3.8 to
+    3.15), and from there ``run``, once the child knows itself to be one.
+    """
+    wrap(BaseProcess, "_bootstrap", _beginning)
+    wrap(BaseProcess, "join", _joining)
+
+
+@contextmanager
+def _beginning(call: Call) -> Iterator[None]:
+    """What ranks start, or what a launcher numbered, has nothing to announce."""
+    number = number_of(call.instance)
+    if number is not None and identify(os.environ).launcher == "none":
+
+        @contextmanager
+        def running(_call: Call) -> Iterator[None]:
+            current().announce(number)
+            yield
+
+        wrap(call.instance, "run", running)
+    yield
+
+
+@contextmanager
+def _joining(call: Call) -> Iterator[None]:
+    """Who joins a child has reaped it: the exit code is gone for all others from then on."""
+    yield
+    child = call.instance
+    if child.exitcode is not None:
+        current().note_child_end(child.pid, child.exitcode)
+
+
+def number_of(process: BaseProcess) -> int | None:
+    """Return the number that a process was given by who started it; None where it has none."""
+
+    def number(given: object) -> int | None:
+        return given if type(given) is int and given >= 0 else None
+
+    target = getattr(process, "_target", None)
+    if target is None:
+        return number(getattr(process, "rank", None))
+    given = (getattr(process, "_args", ()), getattr(process, "_kwargs", {}))
+    try:
+        named = inspect.signature(target).bind_partial(*given[0], **given[1]).arguments
+    except (TypeError, ValueError):  # it cannot be called so, or is of C
+        return None
+    torchs = (target.__module__, getattr(target, "__name__", "")) == TORCHS_TARGET
+    names = (TORCHS_NUMBER,) if torchs else NUMBERS
+    return next((number(named[name]) for name in names if name in named), None)
+
+
+def instrument_calls(module: ModuleType) -> None:
+    """Note the caller of each collective before it is entered, with its root and reduction."""
+    for name in COLLECTIVES:
+        if not hasattr(module, name):
+            continue
+        parameters = inspect.signature(getattr(module, name)).parameters
+        root, reduction = _finder(parameters, "src", "dst"), _finder(parameters, "op")
+        wrap(module, name, before=_noting(root, reduction))
+
+
+def _noting(
+    root: Finder, reduction: Finder
+) -> Callable[[FrameType, tuple[Any, ...], Mapping[str, Any]], None]:
+    def note(caller: FrameType, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        noter = _noter(os.getpid())
+        if noter is not None:
+            number, kind = root(arguments, named), reduction(arguments, named)
+            given = "" if number is None else f"root {number}"
+            noter.note(caller, given, getattr(kind, "name", ""))
+
+    return note
+
+
+def _finder(parameters: Mapping[str, inspect.Parameter], *names: str) -> Finder:
+    """Return what finds an argument in a call without binding it, which costs 10 us."""
+    for place, (name, parameter) in enumerate(parameters.items()):
+        if name in names:
+            usual = None if parameter.default is parameter.empty else parameter.default
+            return lambda arguments, named: (
+                arguments[place] if place < len(arguments) else named.get(name, usual)
+            )
+    return lambda _arguments, _named: None
+
+
+def instrument_notes(module: ModuleType) -> None:
+    """Note the members of each group before it is made, and each message before it is posted.
+
+    Messages only where nobody can hold the unwatched functions yet: torch compares what it is given
+    with ``isend`` by identity (batch_isend_irecv). ``send`` and ``recv`` call ``isend`` and
+    ``irecv``, but not in torch 2.5.
+    """
+    maker = "_new_process_group_helper"
+    if hasattr(module, maker):
+        signature = inspect.signature(getattr(module, maker))
+
+        @contextmanager
+        def making(call: Call) -> Iterator[None]:
+            _note_group(module, by_name(call, signature))
+            yield
+
+        wrap(module, maker, making)
+    if hasattr(sys.modules.get(PACKAGE), "isend"):
+        return
+    for blocking, end, post in (
+        ("send", "dst", MessageCounter.post_send),
+        ("recv", "src", MessageCounter.post_receive),
+    ):
+        calls = inspect.unwrap(getattr(module, blocking)).__code__.co_names
+        _count(module, f"i{blocking}", end, post)
+        if f"i{blocking}" not in calls:
+            _count(module, blocking, end, post)
+
+
+def _note_group(module: ModuleType, arguments: Mapping[str, Any]) -> None:
+    """Note a group whose members are numbered as the job's ranks are."""
+    server, job = _server(), current().identity.world_size
+    members = arguments.get("global_ranks_in_group") or ()
+    size = module.get_world_size() if members else arguments.get("group_size")
+    if server is not None and job is not None and size == job:
+        note_group(server, str(arguments["group_name"]), members or range(job))
+
+
+def _count(module: ModuleType, name: str, end: str, post: Post) -> None:
+    parameters = inspect.signature(getattr(module, name)).parameters
+    # torch 2.5 has no group_dst
+    peer_of, group_of, member_of = (
+        _finder(parameters, one) for one in (end, "group", f"group_{end}")
+    )
+
+    def counting(call: Call) -> AbstractContextManager[None]:
+        counter, given = _counter(os.getpid()), (call.arguments, call.named)
+        if counter is not None:
+            peer, group = peer_of(*given), group_of(*given)
+            if peer is None:
+                peer = member_of(*given)
+                if peer is not None and group is not None and group is not module.group.WORLD:
+                    peer = int(module.get_global_rank(group, peer))
+            if peer is not None and peer >= 0:  # else the message may come from any
+                post(counter, peer)
+        return nullcontext()
+
+    wrap(module, name, counting)
+
+
+def _server() -> Path | None:
+    session = current().session
+    return None if session is None else session.torch_servers / str(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _noter(_pid: int) -> CallNoter | None:
+    """Return this process's noter of calls; None where it has no session, or no room there."""
+    server = _server()
+    try:
+        return None if server is None else CallNoter(server)
+    except OSError as error:
+        log.once("call-notes", f"calls of collectives are not noted ({error})")
+        return None
+
+
+@lru_cache(maxsize=1)
+def _counter(_pid: int) -> MessageCounter | None:
+    """Return this process's counter; None without room, or if ranks have not the job's numbers."""
+    server, ranks = _server(), sys.modules[PACKAGE].get_world_size()
+    if server is None or ranks != current().identity.world_size:
+        return None
+    try:
+        return MessageCounter(server)
+    except OSError as error:
+        log.once("message-counts", f"messages between ranks are not counted ({error})")
+        return None

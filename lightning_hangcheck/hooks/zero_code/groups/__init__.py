@@ -1,1 +1,0 @@
-"""How processes become ranks, which groups they make, and what they call there."""

@@ -1,0 +1,261 @@
+"""What is watched of transformers: how models are loaded, generate, and are used in pipelines.
+
+Each of these calls becomes a section. The first are told with what goes in and what came out, as
+`hc.transformers` tells them; all are on the page. Weights and tokens count as signs of life, and
+the tokens stay the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lightning_hangcheck.hooks.generating import (
+    WARN_AFTER,
+    GenerationReport,
+    GenerationWatch,
+    TokenBeat,
+    answers_in,
+    asked_new_tokens,
+    count_tokens,
+    end_line,
+    new_tokens,
+    prompts_in_words,
+    section_name,
+    sign_of_life,
+    took_in_words,
+)
+from lightning_hangcheck.hooks.loading import UNSEEN, Load, ShardProgress, announce, follow_loading
+from lightning_hangcheck.hooks.models import class_and_device, tell_offloaded_parts
+from lightning_hangcheck.hooks.never_raise import attempt
+from lightning_hangcheck.hooks.state_report import tell_start
+from lightning_hangcheck.hooks.zero_code.start import passed
+from lightning_hangcheck.hooks.zero_code.wrapping import (
+    Call,
+    by_name,
+    in_section,
+    inside,
+    is_inside,
+    is_outermost,
+    is_spoken,
+    wrap,
+)
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.text.amounts import several
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import ModuleType
+
+    from lightning_hangcheck.hooks.models import Model
+
+CRITERIA = "stopping_criteria"
+OURS = __name__.partition(".")[0]
+
+
+def instrument_model_loading(module: ModuleType) -> None:
+    """Watch what the classes of this module load.
+
+    Each AutoModel has copies of these methods (auto_factory.py, copy_func), so each is wrapped.
+    """
+    for owner in [one for one in vars(module).values() if isinstance(one, type)]:
+        if owner.__module__ != module.__name__ or "from_pretrained" not in vars(owner):
+            continue
+        if "Tokenizer" in owner.__name__ or "Processor" in owner.__name__:
+            wrap(owner, "from_pretrained", _tokenizer)
+        elif "Model" in owner.__name__:
+            wrap(owner, "from_pretrained", _loading_model)
+            wrap(owner, "from_config", _configured_model)
+
+
+def instrument_generation_config(module: ModuleType) -> None:
+    """Watch how a generation config is read, but for the one that a model brings."""
+    wrap(module.GenerationConfig, "from_pretrained", _loading_generation_config)
+
+
+def _named(what: str) -> Callable[[Call], str]:
+    """Name a section after the class whose class method is called."""
+    return lambda call: f"{what} ({call.instance.__name__})"
+
+
+_tokenizer = in_section("tokenizer", _named("tokenizer from_pretrained"), then=lambda _: passed(4))
+_configured_model = in_section("model", _named("model from_config"), then=lambda _: passed(5))
+_title = _named("model from_pretrained")
+_model = in_section("model", _title, then=lambda _: passed(5))
+_config_title = _named("model config from_pretrained")
+_config = in_section("model config", _config_title)
+
+
+@contextmanager
+def _loading_model(call: Call) -> Iterator[None]:
+    if not is_outermost("model", _title(call)):
+        with _model(call):
+            yield
+        return
+    recorder = current()
+    _announce(call, "model")
+    progress = ShardProgress(UNSEEN, recorder.say, partial(sign_of_life, recorder))
+    with _model(call), follow_loading(progress):
+        yield
+    # a model alone, or with what from_pretrained tells of the load (output_loading_info=True)
+    attempt("a look at the model", _look_at_loaded, call.result)
+
+
+def _look_at_loaded(result: Any) -> None:  # noqa: ANN401 - a guest's
+    model = result[0] if isinstance(result, tuple) else result
+    current().say(class_and_device(model))
+    tell_offloaded_parts(model, current())
+
+
+@contextmanager
+def _loading_generation_config(call: Call) -> Iterator[None]:
+    if is_inside("model"):
+        yield
+        return
+    if is_outermost("model config", _config_title(call)):
+        _announce(call, "model config")
+    with _config(call):
+        yield
+
+
+def _announce(call: Call, what: str) -> None:
+    """Say what will be loaded and what may go wrong with it; no name is given for a new one."""
+    name = next(iter(call.arguments), call.named.get("pretrained_model_name_or_path"))
+    name = call.named.get("pretrained_model_name") if name is None else name
+    if isinstance(name, (str, os.PathLike)):
+        loader = call.instance.__name__
+        load = Load(name=str(name), loader=loader, what=what, named=dict(call.named))
+        attempt("looking at the files", announce, current(), load)
+
+
+def instrument_generation(module: ModuleType) -> None:
+    """Watch ``generate`` of all models; ``module`` is transformers.generation.utils."""
+    signature = inspect.signature(module.GenerationMixin.generate)
+
+    @contextmanager
+    def generating(call: Call) -> Iterator[None]:
+        told = dict(by_name(call, signature))
+        given = {**told.pop("kwargs", {}), **told}
+        # a function of ours watches by itself, or tries what was just loaded
+        ours = any(isinstance(one, TokenBeat) for one in given.get(CRITERIA) or ())
+        if ours or not is_outermost("generate", section_name(call.instance)):
+            yield
+            return
+        with inside("generate"), _watched_generation(call, given):
+            yield
+
+    wrap(module.GenerationMixin, "generate", generating)
+
+
+@contextmanager
+def _watched_generation(call: Call, given: Mapping[str, Any]) -> Iterator[None]:
+    tell_start()
+    model, recorder, spoken = call.instance, current(), is_spoken("generate")
+    # nothing is read from the device: tokens are counted with their padding
+    tokens = given.get("input_ids")
+    tokens = given.get("inputs") if tokens is None else tokens
+    shape = tuple(getattr(tokens, "shape", ()))
+    number, width = shape if len(shape) == 2 else (0, 0)
+    most = asked_new_tokens(getattr(model, "generation_config", None), given, width)
+    goes_in = (
+        prompts_in_words(number, number * width, new_tokens=most)
+        if number
+        else "prompts that are no tokens"
+    )
+    alive = partial(sign_of_life, recorder)
+    watch = GenerationWatch(recorder, model, WARN_AFTER, goes_in, beat=alive, spoken=spoken)
+    # given by its place, it cannot be given by name too; code of others may not know it
+    if (CRITERIA in call.named or CRITERIA not in given) and not given.get("custom_generate"):
+        call.named = watch.arguments(call.named, given)
+    with watch.around():
+        yield
+    if spoken and number:
+        report = partial(
+            GenerationReport,
+            prompts=number,
+            prompt_tokens=number * width,
+            max_new_tokens=most,
+            tokenize_s=0.0,
+        )
+        attempt("the report", _tell_generated, model, width, call.result, watch, report)
+
+
+def _tell_generated(
+    model: Model,
+    width: int,
+    output: Any,  # noqa: ANN401 - what generate returned
+    watch: GenerationWatch,
+    report: Callable[..., GenerationReport],
+) -> None:
+    """Tell the end; the new tokens are read from the device, on which nothing runs any more."""
+    count = count_tokens(model, new_tokens(model, width, output))
+    current().say(end_line(watch.complete(report(new_tokens=count))))
+
+
+def instrument_pipelines(module: ModuleType) -> None:
+    """Watch calls of all pipelines; ``module`` is transformers.pipelines.base."""
+    wrap(module.Pipeline, "__call__", _calling_pipeline)
+
+
+@contextmanager
+def _calling_pipeline(call: Call) -> Iterator[None]:
+    title = pipeline_title(call.instance)
+    ours = type(call.instance).__module__.startswith(OURS)  # it tells by itself
+    if ours or not is_outermost("pipeline", title):
+        yield
+        return
+    recorder, spoken, began = current(), is_spoken("pipeline"), time.perf_counter()
+    texts = prompts_of(call) or []
+    if spoken and texts:
+        recorder.say(f"{title}: {_texts_in_words('prompt', texts)}")
+    with inside("pipeline"), Section(recorder, title, spoken=spoken):
+        yield
+    answers = attempt("the answers of a pipeline", answers_of, call.result, texts)
+    if spoken and answers:
+        took = took_in_words(time.perf_counter() - began)
+        asked, gave = several(len(texts), "prompt"), _texts_in_words("answer", answers)
+        recorder.say(f"{title}: {asked} gave {gave}; total {took}")
+
+
+def pipeline_title(pipeline: Any) -> str:  # noqa: ANN401 - a guest's
+    """Name the section around a call of a pipeline: its task, and the class of its model."""
+    task = getattr(pipeline, "task", None) or type(pipeline).__name__
+    return f"pipeline {task} ({type(getattr(pipeline, 'model', None)).__name__})"
+
+
+def prompts_of(call: Call) -> list[str] | None:
+    """Return the texts that a pipeline is given; None where it is given something else.
+
+    Nothing is taken out of a generator or a data set, which can be read once only.
+    """
+    names = ("inputs", "text_inputs")
+    given = next(iter(call.arguments), None)
+    if given is None:
+        given = next((call.named[name] for name in names if name in call.named), None)
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(one, str) for one in texts):
+        return None
+    return list(texts)
+
+
+def answers_of(result: Any, prompts: Sequence[str]) -> list[str]:  # noqa: ANN401 - any pipeline's
+    """Return what was generated, without the prompts before it; nothing of any other task.
+
+    Args:
+        result: A record for each answer, in a list of its own for each of several prompts.
+        prompts: Those that it answers.
+    """
+    if not isinstance(result, list):
+        return []
+    of_each = result if result and isinstance(result[0], list) else [result]
+    pairs = zip(prompts, of_each, strict=False)
+    return [answer for prompt, records in pairs for answer in answers_in(records, prompt)]
+
+
+def _texts_in_words(noun: str, texts: Sequence[str]) -> str:
+    return f"{several(len(texts), noun)}, {several(sum(map(len, texts)), 'character')}"

@@ -1,0 +1,340 @@
+"""What loops and Trainers of any kind do: steps, data, saves, stages, experiment records.
+
+A plain loop, DDP, FSDP, Fabric and accelerate all step torch's optimizers, whose own hooks tell
+each step: their ranks have a step, a phase and a pace without a changed line. Where a callback or
+the script itself tells its steps, theirs count and ours add none. Learning-rate schedulers and the
+gradient scaler, which passes over the step of an optimizer whose gradients overflowed, only say
+that the loop goes on. Construction, stages, barriers and saves of Lightning's Trainer, Fabric,
+Hugging Face's Trainer and accelerate's Accelerator become sections. Lightning's Trainer calls the
+hooks of a callback of ours, too, which is not in its list; that of Hugging Face gets one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from contextlib import contextmanager
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from lightning_hangcheck.hooks.callbacks import HangCheck, HuggingFaceHangCheck
+from lightning_hangcheck.hooks.checkpoints import watch_resuming, watch_saves
+from lightning_hangcheck.hooks.never_raise import guard_hooks
+from lightning_hangcheck.hooks.state_report import tell_start
+from lightning_hangcheck.hooks.zero_code.start import passed
+from lightning_hangcheck.hooks.zero_code.wrapping import (
+    Call,
+    afterwards,
+    by_name,
+    in_section,
+    unwatched,
+    unwrap,
+    wrap,
+)
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.process.process_facts import is_multiprocessing_child
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import FrameType, ModuleType
+
+    from lightning_hangcheck.hooks.zero_code.wrapping import Around
+    from lightning_hangcheck.model.naming.slugs import Phase
+
+
+STAGES = ("fit", "validate", "test", "predict")
+_guests: WeakKeyDictionary[Any, HangCheck | None] = WeakKeyDictionary()
+"""Our callback of each Trainer; None where the user has added one."""
+
+
+@guard_hooks
+class StepTeller:
+    """Tells the page of this process each step; its methods are hooks.
+
+    A step of the loop is over when an optimizer steps that has stepped in it already: two
+    optimizers in turns, or one for each layer, are one step.
+
+    Args:
+        compiling: Whether a compiler reads the call instead of running it; it must find nothing.
+
+    Attributes:
+        scheduled: A scheduler of the learning rate was made.
+    """
+
+    def __init__(self, compiling: Callable[[], bool]) -> None:
+        self._compiling = compiling
+        self._recorder = current()
+        self._told: int | None = None
+        self._others_tell = False
+        self._steps = 0
+        self._in_step: set[int] = set()
+        self.scheduled = False
+
+    def on_optimizer_step(self, optimizer: object, *_: object) -> None:
+        """An optimizer has stepped: backward is over, and the loop goes on."""
+        if self._compiling():
+            return
+        if id(optimizer) in self._in_step or not self._in_step:
+            self._in_step.clear()
+            self._steps += 1
+        self._in_step.add(id(optimizer))
+        if self._steps == 1:
+            tell_start()
+        page = self._recorder.page
+        if page.ending == "raised":
+            self._recorder.mark_going_on()
+        self._others_tell = self._others_tell or page.step not in (None, self._told)
+        if self._others_tell:  # a callback
+            page.show_phase(page.phase)
+            return
+        beats = not self._recorder.beats_by_hand
+        page.enter_phase("training_step", None, self._steps, beats=beats)
+        self._told = self._steps
+
+    def on_schedule(self) -> None:
+        """A scheduler set the learning rate, which it does first when it is made."""
+        self.scheduled = True
+        self.on_loop()
+
+    def on_loop(self) -> None:
+        """The loop goes on, whether or not an optimizer stepped."""
+        if self._steps:
+            self._recorder.page.show_phase(self._recorder.page.phase)
+
+
+@cache
+def _teller() -> StepTeller:
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)  # absent before torch 2.1
+    return StepTeller(getattr(compiler, "is_compiling", bool))
+
+
+def has_scheduler() -> bool:
+    """Whether this process made a scheduler of the learning rate, as far as it was watched."""
+    return _teller().scheduled
+
+
+def instrument_optimizers(module: ModuleType) -> None:
+    """Have the steps of all optimizers told; ``module`` is ``torch.optim.optimizer``."""
+    module.register_optimizer_step_post_hook(_teller().on_optimizer_step)
+
+
+def instrument_loop(module: ModuleType) -> None:
+    """Watch schedulers' steps or the scaler's updates; ``module`` is torch's of either."""
+    for owner in [one for one in vars(module).values() if isinstance(one, type)]:
+        is_scaler = owner.__name__ == "GradScaler"
+        name, act = ("update", _teller().on_loop) if is_scaler else ("step", _teller().on_schedule)
+        if owner.__module__ == module.__name__ and name in vars(owner):
+            wrap(owner, name, after=act)
+
+
+def instrument_data_loading(module: ModuleType) -> None:
+    """Watch ``DataLoader``, or ``load_dataset`` and ``load_from_disk`` of datasets."""
+    for name in ("load_dataset", "load_from_disk"):
+        wrap(module, name, in_section("dataset", f"datasets.{name}"))
+    if not hasattr(module, "DataLoader"):
+        return
+    wrap(module.DataLoader, "__init__", in_section("DataLoader constructor"))
+    iterator = module._BaseDataLoaderIter  # noqa: SLF001 - what every iterator derives from
+    # a step must not pay for what only its first batch can tell, so the watcher goes with that
+    first = in_section("first batch of a DataLoader", then=lambda _: unwrap(iterator, "__next__"))
+    wrap(iterator, "__next__", first)
+
+
+def instrument_sharding(module: ModuleType) -> None:
+    """Watch ``FullyShardedDataParallel`` or ``fully_shard``: what they keep in main memory."""
+    owner, name = module, "fully_shard"
+    if hasattr(module, "FullyShardedDataParallel"):
+        owner, name = module.FullyShardedDataParallel, "__init__"
+    signature = inspect.signature(getattr(owner, name))
+
+    def note(call: Call) -> None:
+        what = offload_asked_for(by_name(call, signature))
+        if what:
+            from lightning_hangcheck.hooks.models import tell_offloaded
+
+            tell_offloaded(what, current())
+
+    wrap(owner, name, afterwards(note))
+
+
+def offload_asked_for(given: Mapping[str, Any]) -> str:
+    """Say what the arguments of FSDP offload; empty where nothing is.
+
+    Args:
+        given: ``cpu_offload=CPUOffload(offload_params=True)`` of FSDP 1,
+            ``offload_policy=CPUOffloadPolicy()`` of FSDP 2, and others.
+    """
+    first = getattr(given.get("cpu_offload"), "offload_params", False)
+    second = type(given.get("offload_policy")).__name__ == "CPUOffloadPolicy"
+    if not (first or second):
+        return ""
+    by = "cpu_offload" if first else "offload_policy"
+    return f"parameters on cpu between their uses (FSDP, {by})"
+
+
+def instrument_experiments(module: ModuleType) -> None:
+    """Watch Lightning's WandbLogger, or what this module of wandb has."""
+    if hasattr(module, "WandbLogger"):
+        made = in_section("WandbLogger constructor", then=lambda _: passed(9))
+        wrap(module.WandbLogger, "__init__", made)
+    wrap(module, "init", in_section("wandb.init"))
+    finished = in_section("wandb.finish")
+    wrap(module, "finish", finished)
+    if hasattr(module, "Run"):
+        wrap(module.Run, "finish", finished)
+
+
+def instrument_trainers(module: ModuleType) -> None:
+    """Watch the Trainer of this module, or the connector with which it chooses an accelerator."""
+    if hasattr(module, "_AcceleratorConnector"):
+        connector = module._AcceleratorConnector  # noqa: SLF001 - there is no other door
+        wrap(connector, "__init__", afterwards(lambda _: passed(8)))
+    if not module.__name__.endswith(".trainer.trainer"):
+        return
+    trainer = module.Trainer
+    wrap(trainer, "__init__", in_section("Trainer constructor", then=_made))
+    for name in STAGES:
+        wrap(trainer, name, _stage(name, getattr(trainer, name)))
+    watch_saves(trainer)
+
+
+def _made(call: Call) -> None:
+    if _stays_alone(call.instance):
+        current().learn_identity(0, 1, 0)
+    passed(11)
+
+
+def _stays_alone(trainer: Any) -> bool:  # noqa: ANN401 - a guest's, of either package
+    """Whether no launcher started this process, and the Trainer has nobody to start either.
+
+    A strategy without a launcher of its own runs in this very process (Lightning 2.0 to 2.6); one
+    with a launcher says how many ranks there are only once it has started them.
+    """
+    identity = current().identity
+    told = identity.launcher != "none" or identity.world_size is not None
+    if told or is_multiprocessing_child():
+        return False
+    return trainer.strategy.launcher is None and trainer.num_devices * trainer.num_nodes == 1
+
+
+def _stage(name: str, function: Callable[..., object]) -> Around:
+    signature = inspect.signature(function)
+    finished = (lambda _: passed(12)) if name == "fit" else None
+    section = in_section(f"Trainer.{name}", then=finished)
+
+    @contextmanager
+    def stage(call: Call) -> Iterator[None]:
+        if by_name(call, signature).get("datamodule") is not None:
+            passed(7)
+        with section(call):
+            yield
+
+    return stage
+
+
+def instrument_hooks(module: ModuleType) -> None:
+    """Have Lightning call the hooks of our callback before those of the Trainer's callbacks.
+
+    Their list stays as the user made it: scripts read it, count it, and compare it.
+    """
+    call_theirs, works = module._call_callback_hooks, True  # noqa: SLF001 - there is no other door
+
+    # half a microsecond where we have no such hook; `wrap` would take two
+    @wraps(call_theirs)
+    def call_hooks(trainer: Any, hook_name: str, *given: Any, **named: Any) -> None:  # noqa: ANN401 - a guest's
+        nonlocal works
+        try:
+            ours = getattr(_ours_of(trainer, hook_name), hook_name, None) if works else None
+            # Lightning calls hooks of an epoch's end twice: the second time for what saves
+            if ours is not None and not named.get("monitoring_callbacks"):
+                rest = {one: named[one] for one in named if one != "monitoring_callbacks"}
+                ours(trainer, trainer.lightning_module, *given, **rest)
+        except Exception as error:  # noqa: BLE001 - the hooks' boundary: theirs must be called
+            works = False
+            unwatched("Lightning's hooks", error)
+        call_theirs(trainer, hook_name, *given, **named)
+
+    module._call_callback_hooks = call_hooks  # type: ignore[attr-defined] # noqa: SLF001 - as above
+    for hook in ("on_save_checkpoint", "on_load_checkpoint"):
+        wrap(module, f"_call_callbacks_{hook}", before=_calling_ours(hook))
+
+
+def _calling_ours(hook: str) -> Callable[[FrameType, tuple[Any, ...], Mapping[str, Any]], None]:
+    def call_ours(_: FrameType, arguments: tuple[Any, ...], _named: Mapping[str, Any]) -> None:
+        trainer, *given = arguments
+        ours = _ours_of(trainer, hook)
+        if ours is not None:
+            getattr(ours, hook)(trainer, trainer.lightning_module, *given)
+
+    return call_ours
+
+
+def _ours_of(trainer: Any, hook: str) -> HangCheck | None:  # noqa: ANN401 - a guest's
+    if hook == "setup" or trainer not in _guests:
+        theirs = any(isinstance(one, HangCheck) for one in trainer.callbacks)
+        _guests[trainer] = None if theirs else _guests.get(trainer) or HangCheck()
+    return _guests[trainer]
+
+
+def instrument_fabric(module: ModuleType) -> None:
+    """Watch Fabric, or the optimizer that it hands out."""
+    if hasattr(module, "_FabricOptimizer") and not module.__name__.endswith("fabric.fabric"):
+        wrap(module._FabricOptimizer, "step", _in_phase("optimizer_step"))  # noqa: SLF001 - no other
+        return
+    fabric = module.Fabric
+    wrap(fabric, "__init__", in_section("Fabric constructor", then=lambda _: passed(8)))
+    wrap(fabric, "launch", in_section("Fabric.launch", then=_launched))
+    for name in ("setup", "setup_module", "setup_optimizers", "setup_dataloaders"):
+        wrap(fabric, name, in_section("Fabric setup", f"Fabric.{name}"))
+    wrap(fabric, "backward", _in_phase("backward"))
+    wrap(fabric, "barrier", in_section("Fabric.barrier"))
+    wrap(fabric, "save", in_section("saving", "Fabric.save of a checkpoint"))
+    wrap(fabric, "load", in_section("loading", "Fabric.load of a checkpoint"))
+
+
+def _launched(call: Call) -> None:
+    fabric = call.instance
+    current().learn_identity(fabric.global_rank, fabric.world_size, fabric.local_rank)
+
+
+def _in_phase(phase: Phase) -> Around:
+    """Show a part of a step on the page; the rest of the loop is the script's own."""
+
+    @contextmanager
+    def visit(call: Call) -> Iterator[None]:
+        enter = current().page.enter_phase
+        enter(phase)
+        yield
+        enter("training_step")
+
+    return visit
+
+
+def instrument_huggingface(module: ModuleType) -> None:
+    """Watch transformers' Trainer."""
+    trainer = module.Trainer
+    wrap(trainer, "__init__", in_section("Trainer constructor", then=_huggingface_made))
+    wrap(trainer, "train", in_section("Trainer.train", then=lambda _: passed(12)))
+    for name in ("evaluate", "predict"):
+        wrap(trainer, name, in_section(f"Trainer.{name}"))
+    watch_saves(trainer)
+    watch_resuming(trainer)
+    wrap(trainer, "save_model", in_section("saving", "Trainer.save_model of a checkpoint"))
+
+
+def _huggingface_made(call: Call) -> None:
+    handler = call.instance.callback_handler
+    if not any(isinstance(one, HuggingFaceHangCheck) for one in handler.callbacks):
+        handler.add_callback(HuggingFaceHangCheck())
+    passed(11)
+
+
+def instrument_accelerators(module: ModuleType) -> None:
+    """Watch its construction, its saves and its barrier."""
+    accelerator = module.Accelerator
+    made = in_section("Accelerator constructor", then=lambda _: passed(8))
+    wrap(accelerator, "__init__", made)
+    saved = in_section("saving", "Accelerator.save_state of a checkpoint")
+    wrap(accelerator, "save_state", saved)
+    wrap(accelerator, "wait_for_everyone", in_section("Accelerator.wait_for_everyone"))
