@@ -28,6 +28,8 @@ ONE_RANK = re.compile(
 )
 """Names that are true on one rank: ``is_global_zero`` (Lightning), ``is_main_process``
 (accelerate), ``is_world_process_zero`` (transformers), ``rank_zero_only``."""
+ONE_RANK_ONLY = re.compile(r"rank_?(zero|0)|main_process|is_main|master_only|on_process")
+"""In decorators whose function runs on one rank: Lightning's and accelerate's, and their like."""
 VARIABLES = frozenset(
     {
         "RANK",
@@ -88,6 +90,10 @@ class RankTests:
             self._one[name] = None  # a name that leads back to itself tells nothing
             self._one[name] = self._of_one_named(name)
         return self._one[name]
+
+    def values_of(self, name: str) -> list[ast.expr]:
+        """Return what the file assigns to a name, returns from it or passes for it."""
+        return list(self._values.get(name, ()))
 
     def _of_one_named(self, name: str) -> bool | None:
         if not name:

@@ -35,3 +35,12 @@ def called_name(node: ast.AST) -> str:
     """Return the name of what a call calls, without its owner; empty of all else."""
     function = node.func if isinstance(node, ast.Call) else None
     return str(getattr(function, "attr", None) or getattr(function, "id", ""))
+
+
+def names_of(node: ast.AST | None) -> list[str]:
+    """Return the names of ``a.b.c``; nothing where any part is no name."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return [node.id, *reversed(names)] if isinstance(node, ast.Name) else []
