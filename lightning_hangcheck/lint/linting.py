@@ -145,7 +145,7 @@ def lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lin
         base: The folder to which its patterns are relative.
 
     Returns:
-        Errors and notes, whatever the configuration says of showing them.
+        Errors, and notes where the configuration asks for them.
     """
     began = time.perf_counter()
     project, reach = Project(), Reach(frozenset(configuration.collectives))
@@ -234,12 +234,15 @@ def _why_not(file: str, error: BaseException) -> str:
 def _in_function(
     function: Function, reach: Reach, configuration: Configuration
 ) -> Iterator[tuple[Finding, Place]]:
-    code = Code(function, reach)
+    code = Code(function, reach, configuration.notes)
     for one in RULES.values():
         if one.code.startswith(tuple(configuration.ignore)):
             continue
+        if one.notes_only and not configuration.notes:
+            continue
         for found in one.check(code):
-            if not _ignored(one.code, found, function.module):
+            wanted = configuration.notes or found.severity == "error"
+            if wanted and not _ignored(one.code, found, function.module):
                 yield _finding(one, found, function)
 
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from lightning_hangcheck.look.rank_tests import RankTests
-from lightning_hangcheck.look.syntax import FUNCTIONS, names_of
+from lightning_hangcheck.look.syntax import FUNCTIONS, called_name, names_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,9 +139,7 @@ class Module:
         return any(root.startswith(prefixes) for root in roots)
 
     def _index(self, block: list[ast.stmt], owner: Class | None, around: Function | None) -> None:
-        pending: list[ast.AST] = list(reversed(block))
-        while pending:
-            node = pending.pop()
+        for node in walk(*block, into=False):
             if isinstance(node, FUNCTIONS):
                 self._add_function(node, owner, around)
             elif isinstance(node, ast.ClassDef):
@@ -150,7 +148,6 @@ class Module:
                 self._index(node.body, found, around)
             else:
                 self._learn(node)
-                pending += ast.iter_child_nodes(node)
 
     def _add_function(
         self,
@@ -209,7 +206,8 @@ class Module:
         if not name:
             return
         if isinstance(value, ast.Call):
-            self.made.setdefault(name[-1], set()).add(tuple(names_of(value.func)))
+            maker = names_of(value.func) or [called_name(value)]
+            self.made.setdefault(name[-1], set()).add(tuple(maker))
         if isinstance(value, (ast.Lambda, ast.Call, ast.Name, ast.Attribute)):
             self.assigned.setdefault(name[-1], []).append(value)
 

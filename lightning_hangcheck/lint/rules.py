@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from lightning_hangcheck.lint.project import callee
 from lightning_hangcheck.lint.sides import Event, Parting, Partings, Reach, leaving
-from lightning_hangcheck.look.syntax import FUNCTIONS, LOOPS, called_name, names_of
+from lightning_hangcheck.look.syntax import FUNCTIONS, LOOPS, called_name, names_of, walk
 
 if TYPE_CHECKING:
     from lightning_hangcheck.lint.project import Function
@@ -54,6 +55,7 @@ class Rule:
     cause: Cause
     remedy: str
     see: str
+    notes_only: bool = False
 
     @property
     def doc(self) -> str:
@@ -65,12 +67,12 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(
-    code: str, cause: Cause, remedy: str, see: str
+    code: str, cause: Cause, remedy: str, see: str, *, notes_only: bool = False
 ) -> Callable[[Callable[[Code], Iterator[Found]]], Callable[[Code], Iterator[Found]]]:
     """Add a rule under its code."""
 
     def add(check: Callable[[Code], Iterator[Found]]) -> Callable[[Code], Iterator[Found]]:
-        RULES[code] = Rule(code, check, cause, remedy, see)
+        RULES[code] = Rule(code, check, cause, remedy, see, notes_only)
         return check
 
     return add
@@ -82,23 +84,18 @@ class Code:
 
     function: Function
     reach: Reach
+    notes: bool = True
 
     @cached_property
     def partings(self) -> list[Parting]:
         """Where ranks part in it."""
-        return _without_meetings(Partings(self.reach, self.function, is_local).found)
+        local = is_local if self.notes else None
+        return _without_meetings(Partings(self.reach, self.function, local).found)
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
         """All that is in it, without what other functions and classes have."""
-        found: list[ast.AST] = []
-        pending: list[ast.AST] = list(reversed(self.function.body))
-        while pending:
-            node = pending.pop()
-            found.append(node)
-            if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-                pending += reversed(list(ast.iter_child_nodes(node)))
-        return found
+        return list(walk(*self.function.body, into=False))
 
     @cached_property
     def calls(self) -> list[ast.Call]:
@@ -144,8 +141,8 @@ def is_local(test: ast.expr, function: Function) -> bool:
         return is_local(inner, function) or (empty and inner.id not in function.defaults)
     if isinstance(test, ast.Call) and called_name(test) == "isinstance":
         return False
-    names = [one for one in ast.walk(test) if isinstance(one, (ast.Name, ast.Attribute))]
-    if any(isinstance(one, ast.Call) and called_name(one) in LOCAL_CALLS for one in ast.walk(test)):
+    names = [one for one in walk(test) if isinstance(one, (ast.Name, ast.Attribute))]
+    if any(isinstance(one, ast.Call) and called_name(one) in LOCAL_CALLS for one in walk(test)):
         return True
     compared = isinstance(test, ast.Compare) or isinstance(test, ast.Name)
     return compared and any(
@@ -280,9 +277,46 @@ def receive_without_send(code: Code) -> Iterator[Found]:
     for call in code.calls:
         name, path = called_name(call), names_of(call.func)
         of_store = name == "wait" and len(path) > 1 and "store" in path[-2].lower()
-        answer = r"\w*set|add|compare_set" if of_store else ANSWERS.get(name, "")
-        if answer and len(path) > 1 and not re.search(rf"\b({answer})\(", text):
+        answer = r"store\w*\.(set|multi_set|add|compare_set|append)" if of_store else ANSWERS.get(name, "")
+        if not of_store and not callee(call.func, code.function).path.startswith("torch.distributed"):
+            continue
+        if answer and not re.search(rf"\b({answer})\b", text):
             yield Found(call, f"nothing in this program answers {'.'.join(path)}", "error")
+
+
+@rule(
+    "HC105",
+    "collective_mismatch",
+    "Let even ranks send first and odd ranks receive first, or post both with dist.batch_isend_irecv.",
+    "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv",
+    notes_only=True,
+)
+def all_receive_first(code: Code) -> Iterator[Found]:
+    """Every rank receives from a neighbour before it sends to the next.
+
+    Why it hangs: in a ring all wait for a message that the neighbour would send afterwards.
+
+    Example:
+        dist.recv(received, src=(rank - 1) % size)
+        dist.send(mine, dst=(rank + 1) % size)
+
+    Instead:
+        requests = dist.batch_isend_irecv([
+            dist.P2POp(dist.irecv, received, (rank - 1) % size),
+            dist.P2POp(dist.isend, mine, (rank + 1) % size),
+        ])
+    """
+    for block in _blocks(code):
+        calls = [one.value for one in block if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)]
+        names = [callee(one.func, code.function).path for one in calls]
+        messages = [
+            (call, path.rpartition(".")[2])
+            for call, path in zip(calls, names, strict=True)
+            if path in ("torch.distributed.recv", "torch.distributed.send")
+        ]
+        if [name for _, name in messages[:2]] == ["recv", "send"]:
+            if "%" in ast.unparse(messages[0][0]):
+                yield Found(messages[0][0], "every rank waits here for a message before it sends its own")
 
 
 @rule(
@@ -290,6 +324,7 @@ def receive_without_send(code: Code) -> Iterator[Found]:
     "rank_diverged",
     "where the condition depends on data",
     "https://github.com/Lightning-AI/pytorch-lightning/issues/5604",
+    notes_only=True,
 )
 def collective_under_local_test(code: Code) -> Iterator[Found]:
     """A collective stands under a test of what only this rank knows: its loss, its batch.
@@ -365,6 +400,7 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
     "uneven_work",
     "give every rank as many batches",
     "https://github.com/pytorch/pytorch/issues/44353",
+    notes_only=True,
 )
 def leaves_under_local_test(code: Code) -> Iterator[Found]:
     """A rank leaves before a collective because of its own data: no samples, NaN, its own loss.
@@ -400,6 +436,7 @@ def leaves_under_local_test(code: Code) -> Iterator[Found]:
     "rank_diverged",
     "a batch that one rank must skip",
     "https://github.com/pytorch/pytorch/issues/44353",
+    notes_only=True,
 )
 def except_goes_on(code: Code) -> Iterator[Found]:
     """An exception is caught, and the rank that met it goes on without a collective of the others.
@@ -427,7 +464,7 @@ def except_goes_on(code: Code) -> Iterator[Found]:
             inside = code.made_in(node.body)
             behind = code.made_in(block[place + 1 :])
             for handler in node.handlers:
-                if any(isinstance(one, ast.Raise) for one in ast.walk(handler)):
+                if any(isinstance(one, ast.Raise) for one in walk(handler)):
                     continue
                 names = {one.name for one in code.made_in(handler.body)}
                 skipped = inside + (behind if leaving(handler.body) else [])
@@ -448,6 +485,7 @@ def except_goes_on(code: Code) -> Iterator[Found]:
     "uneven_work",
     "where one rank decides to stop",
     "https://github.com/Lightning-AI/pytorch-lightning/issues/20806",
+    notes_only=True,
 )
 def leaves_on_signal(code: Code) -> Iterator[Found]:
     """A loop of collectives ends on a flag that a signal's handler sets.
@@ -488,7 +526,7 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
 def _flags_of_handlers(code: Code) -> set[str]:
     found: set[str] = set()
     for handler, _ in _handlers(code, "signal"):
-        for node in ast.walk(handler.node):
+        for node in walk(handler.node):
             if isinstance(node, ast.Assign):
                 found |= {name for one in node.targets for name in names_of(one)[-1:]}
     return found
@@ -557,6 +595,8 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
         for _ in range(70):
             train_step()
     """
+    if any(isinstance(one, ast.withitem) and called_name(one.context_expr) == "Join" for one in code.nodes):
+        return  # ranks that are done shadow the others
     for node in code.nodes:
         if isinstance(node, ast.IfExp) and _asks_rank(node.test, code):
             values = [_whole_number(one) for one in (node.body, node.orelse)]
@@ -604,6 +644,7 @@ def _whole_number(node: ast.expr) -> int | None:
     "collective_mismatch",
     "where shapes differ, pad before the call",
     "https://github.com/huggingface/accelerate/pull/1756",
+    notes_only=True,
 )
 def gather_of_own_length(code: Code) -> Iterator[Found]:
     """What is gathered has a length that each rank's data decide: a mask, `nonzero`, `unique`.
@@ -751,8 +792,6 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
 
 def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
     """Yield functions that a file registers with `signal.signal` or `atexit.register`."""
-    from lightning_hangcheck.lint.project import callee  # noqa: PLC0415
-
     module, place = code.function.module, {"signal": 1, "atexit": 0}[registrar]
     if code.function is not module.main:
         if not _registers(code, registrar):
@@ -812,6 +851,7 @@ def group_made_by_some(code: Code) -> Iterator[Found]:
     "rank_diverged",
     "Give the group whose ranks come there: group=...",
     "https://docs.pytorch.org/docs/stable/distributed.html#groups",
+    notes_only=True,
 )
 def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
     """A collective of all ranks stands under a test of a rank within a group, or of a stage.
@@ -852,9 +892,10 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
     "collective_mismatch",
     "Go through them in an order that all ranks have: sorted(...).",
     "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group",
+    notes_only=True,
 )
 def order_of_a_set(code: Code) -> Iterator[Found]:
-    """Collectives are made in the order of a set.
+    """Collectives are made in the order of a set, or in an order that the rank decides.
 
     Why it hangs: sets of strings have another order in each process, so ranks make different calls
     under the same number.
@@ -868,6 +909,10 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
             dist.all_reduce(metrics[name])
     """
     for node in code.nodes:
+        if isinstance(node, ast.IfExp) and isinstance(node.body, (ast.List, ast.Tuple)):
+            orders = [[ast.unparse(one) for one in getattr(part, "elts", [])] for part in (node.body, node.orelse)]
+            if orders[0] != orders[1] and sorted(orders[0]) == sorted(orders[1]) and _asks_rank(node.test, code):
+                yield Found(node, f"`{ast.unparse(node)}` has another order on each side")
         if not isinstance(node, ast.For):
             continue
         if isinstance(node.iter, (ast.Set, ast.SetComp)) or called_name(node.iter) in ("set", "frozenset"):
@@ -889,6 +934,7 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
     "rendezvous",
     "Give the global rank: int(os.environ['RANK']), or dist.get_rank().",
     "https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables",
+    notes_only=True,
 )
 def local_rank_as_rank(code: Code) -> Iterator[Found]:
     """The local rank is given where the global one is asked for.
@@ -918,6 +964,7 @@ NETWORK = re.compile(r"urlretrieve|snapshot_download|hf_hub_download|download_ur
     "logger_init",
     "Give it a time limit, or do it before init_process_group.",
     "https://github.com/EleutherAI/bergson/pull/249",
+    notes_only=True,
 )
 def one_rank_waits_for_the_network(code: Code) -> Iterator[Found]:
     """One rank downloads, or starts a logger, while the others go on to their next collective.
@@ -939,7 +986,7 @@ def one_rank_waits_for_the_network(code: Code) -> Iterator[Found]:
         for place, node in enumerate(block):
             if not isinstance(node, ast.If) or code.reach.tests.of(node.test, code.function).side is not True:
                 continue
-            calls = [one for part in node.body for one in ast.walk(part) if isinstance(one, ast.Call)]
+            calls = [one for part in node.body for one in walk(part) if isinstance(one, ast.Call)]
             slow = [one for one in calls if NETWORK.search(".".join(names_of(one.func)))]
             limited = any("timeout" in ast.unparse(one) for one in slow)
             behind = code.made_in(block[place + 1 :]) if slow and not limited else []
@@ -958,6 +1005,7 @@ def one_rank_waits_for_the_network(code: Code) -> Iterator[Found]:
     "dataloader_worker",
     'Start children with multiprocessing.get_context("spawn").',
     "https://github.com/pytorch/pytorch/issues/45198",
+    notes_only=True,
 )
 def fork_after_threads(code: Code) -> Iterator[Found]:
     """A process is forked in a file that starts threads.
@@ -986,7 +1034,7 @@ def fork_after_threads(code: Code) -> Iterator[Found]:
 def _blocks(code: Code) -> Iterator[list[ast.stmt]]:
     yield code.function.body
     for node in code.nodes:
-        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+        if not isinstance(node, (ast.If, *LOOPS, ast.With, ast.AsyncWith, ast.Try)):
             continue
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)
@@ -995,5 +1043,5 @@ def _blocks(code: Code) -> Iterator[list[ast.stmt]]:
 
 
 def _ids(node: ast.AST) -> set[str]:
-    named = (one for one in ast.walk(node) if isinstance(one, (ast.Name, ast.Attribute)))
+    named = (one for one in walk(node) if isinstance(one, (ast.Name, ast.Attribute)))
     return {names_of(one)[-1] for one in named if names_of(one)}

@@ -18,7 +18,7 @@ import msgspec
 
 from lightning_hangcheck.lint.project import Callee, Function, callee
 from lightning_hangcheck.look.rank_tests import ONE_RANK_ONLY
-from lightning_hangcheck.look.syntax import FUNCTIONS, LOOPS, called_name, names_of
+from lightning_hangcheck.look.syntax import FUNCTIONS, LOOPS, called_name, names_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -103,6 +103,8 @@ def _row(target: Callee, function: Function, call: ast.Call | None) -> dict[str,
             continue
         if "keyword" in row and not (call and _given_true(call, row["keyword"])):
             continue
+        if "text" in row and row["text"].encode() not in function.module.text:
+            continue
         if _is_of(row, target):
             return row
     return None
@@ -167,7 +169,7 @@ class Tests:
         if isinstance(test, ast.BoolOp):
             return self._joined(test, function)
         ranks = function.module.ranks
-        if not ranks.asks(test):
+        if not ranks.asks(test) or _asks_for_launcher(test):
             return self._elsewhere(test, function)
         side = ranks.of_one(test)
         if isinstance(test, ast.Compare) and side is not None:
@@ -201,6 +203,11 @@ class Tests:
         return Test()
 
 
+def _asks_for_launcher(test: ast.expr) -> bool:
+    """``"RANK" in os.environ`` asks whether there are ranks at all."""
+    return isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)) and isinstance(test.left, ast.Constant)
+
+
 def _with_constant(test: ast.Compare) -> bool:
     """Whether a rank is compared with a number or a name that says which: no loop's variable."""
     sides = [test.left, *test.comparators]
@@ -215,7 +222,7 @@ def _with_constant(test: ast.Compare) -> bool:
 
 
 def _grouped(test: ast.expr) -> bool:
-    for node in ast.walk(test):
+    for node in walk(test):
         if isinstance(node, ast.Call) and called_name(node) == "get_rank" and (node.args or node.keywords):
             return True
         if isinstance(node, (ast.Name, ast.Attribute)) and GROUPED.search(names_of(node)[-1] if names_of(node) else ""):
@@ -225,7 +232,7 @@ def _grouped(test: ast.expr) -> bool:
 
 def _of_single(test: ast.expr) -> bool:
     """Whether a condition only asks whether there are several ranks."""
-    names = [one for one in ast.walk(test) if isinstance(one, (ast.Name, ast.Attribute))]
+    names = [one for one in walk(test) if isinstance(one, (ast.Name, ast.Attribute))]
     return any(SINGLE.fullmatch(names_of(one)[-1]) for one in names if names_of(one))
 
 
@@ -284,12 +291,12 @@ class Reach:
     def _calls_under_test(self, decorator: Function) -> bool:
         """Whether a decorator calls what it was given under a test for one rank."""
         given = decorator.parameters[:1]
-        for node in ast.walk(decorator.node):
+        for node in walk(decorator.node):
             if isinstance(node, ast.If) and self.tests.of(node.test, decorator).side:
                 return any(
                     isinstance(one, ast.Call) and names_of(one.func) == given
                     for statement in node.body
-                    for one in ast.walk(statement)
+                    for one in walk(statement)
                 )
         return False
 
@@ -371,16 +378,11 @@ class Reach:
 
     def expression(self, node: ast.expr, function: Function) -> Iterator[Event]:
         """Yield what an expression makes; functions defined in it are not called by that."""
-        pending: list[ast.AST] = [node]
-        while pending:
-            one = pending.pop()
-            if isinstance(one, ast.Lambda):
-                continue
+        for one in walk(node, into=False):
             if isinstance(one, ast.Call):
                 yield from self.call(one, function)
             elif isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load):
                 yield from self._reading(one, function)
-            pending += reversed(list(ast.iter_child_nodes(one)))
 
     def _reading(self, one: ast.Attribute, function: Function) -> Iterator[Event]:
         if one.attr in _table() and any(row.get("read") for row in _table()[one.attr]):
@@ -521,11 +523,12 @@ class Partings:
     Args:
         reach: What functions make.
         function: That is looked at.
-        local: Tells whether a condition asks for what only one rank knows, its own data.
+        local: Tells whether a condition asks for what only one rank knows, its own data;
+            None to leave these out.
     """
 
     def __init__(
-        self, reach: Reach, function: Function, local: Callable[[ast.expr, Function], bool]
+        self, reach: Reach, function: Function, local: Callable[[ast.expr, Function], bool] | None
     ) -> None:
         self._reach, self._function, self._local = reach, function, local
         self.found: list[Parting] = []
@@ -544,7 +547,7 @@ class Partings:
                 body = statement.body
                 names = loops
                 if not isinstance(statement, ast.While):
-                    names |= {one.id for one in ast.walk(statement.target) if isinstance(one, ast.Name)}
+                    names |= {one.id for one in walk(statement.target) if isinstance(one, ast.Name)}
                 within = _After((body, *then.function), (), (body,))
                 self._block(body, within, names)
                 self._block(statement.orelse, then, loops)
@@ -559,7 +562,7 @@ class Partings:
     def _compare(self, node: ast.If, after: _After, loops: frozenset[str]) -> None:
         asked = self._reach.tests.of(node.test, self._function)
         if not asked.asks:
-            if not self._local(node.test, self._function):
+            if self._local is None or not self._local(node.test, self._function):
                 return
         elif self._agreed(node, loops):
             return
@@ -572,7 +575,10 @@ class Partings:
             yes += self._skipped(exits[1], after)
         side = asked.side
         self._note(node, asked, yes, no, side, exits[1])
-        self._note(node, asked, no, yes, None if side is None else not side, exits[0])
+        chained = len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)
+        # an elif may ask for the reverse of what else the test asks
+        other = None if side is None or (chained and not asked.exact) else not side
+        self._note(node, asked, no, yes, other, exits[0])
 
     def _skipped(self, leaves: ast.stmt, after: _After) -> Events:
         if isinstance(leaves, ast.Return):
@@ -612,25 +618,30 @@ class Partings:
 
     def _agreed(self, node: ast.If, loops: frozenset[str]) -> bool:
         """Whether all ranks have agreed on a test's names before, or all come to it in a loop."""
-        names = {one.id for one in ast.walk(node.test) if isinstance(one, ast.Name)}
-        if names & loops and any(isinstance(one, ast.Compare) for one in ast.walk(node.test)):
+        names, ranks = _ids(node.test), self._function.module.ranks
+        compared = [one for one in walk(node.test) if isinstance(one, ast.Compare)]
+        if any(_ids(one) & loops and ranks.asks(one) for one in compared):
             return True
         return bool(names & self._agreed_names(node.lineno))
 
     def _agreed_names(self, before: int) -> set[str]:
         """Names whose values went through a collective above a line."""
         found: set[str] = set()
-        for node in ast.walk(self._function.node):
+        for node in walk(self._function.node):
             if not isinstance(node, (ast.Call, ast.Assign)) or node.lineno >= before:
                 continue
             if isinstance(node, ast.Call):
                 if any(re.search(r"reduce|broadcast|gather|bcast", part) for part in (called_name(node),)):
-                    found |= {one.id for given in node.args for one in ast.walk(given) if isinstance(one, ast.Name)}
+                    found |= {one.id for given in node.args for one in walk(given) if isinstance(one, ast.Name)}
             elif isinstance(node.value, ast.Call) and re.search(
                 r"reduce|broadcast|gather|bcast", called_name(node.value)
             ):
-                found |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+                found |= {one.id for target in node.targets for one in walk(target) if isinstance(one, ast.Name)}
         return found
+
+
+def _ids(node: ast.AST) -> set[str]:
+    return {one.id for one in walk(node) if isinstance(one, ast.Name)}
 
 
 def _within(node: ast.AST, outer: ast.If) -> bool:

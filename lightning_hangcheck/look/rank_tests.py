@@ -10,7 +10,12 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+from lightning_hangcheck.look.syntax import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FunctionNode: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 
@@ -63,12 +68,17 @@ class RankTests:
         self._imported: dict[str, str] = {}
         self._known: dict[str, bool] = {}
         self._one: dict[str, bool | None] = {}
-        for node in ast.walk(tree):
+        functions: dict[str, FunctionNode] = {}
+        calls: list[ast.Call] = []
+        for node in walk(tree):
             self._learn(node)
-        functions = {one.name: one for one in ast.walk(tree) if isinstance(one, _FUNCTIONS)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and (name := _name(node.func)) in functions:
-                self._learn_arguments(functions[name], node)
+            if isinstance(node, _FUNCTIONS):
+                functions[node.name] = node
+            elif isinstance(node, ast.Call):
+                calls.append(node)
+        for call in calls:
+            if (name := _name(call.func)) in functions:
+                self._learn_arguments(functions[name], call)
 
     def asks(self, test: ast.expr) -> bool:
         """Whether an expression asks for the rank anywhere."""
@@ -114,7 +124,7 @@ class RankTests:
         elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
             self._learn_value(node.target, node.value)
         elif isinstance(node, _FUNCTIONS):
-            returned = (one.value for one in ast.walk(node) if isinstance(one, ast.Return))
+            returned = (one.value for one in _statements(node.body) if isinstance(one, ast.Return))
             self._values[node.name] += [value for value in returned if value is not None]
 
     def _learn_value(self, target: ast.expr, value: ast.expr) -> None:
@@ -163,6 +173,16 @@ class RankTests:
         if values and all(isinstance(value, ast.Constant) for value in values):
             return False
         return RANK.fullmatch(self._imported.get(name, name)) is not None
+
+
+def _statements(block: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield all statements of a block, also those within others, of functions too."""
+    for one in block:
+        yield one
+        for name in ("body", "orelse", "finalbody"):
+            yield from _statements(getattr(one, name, ()))
+        for part in (*getattr(one, "handlers", ()), *getattr(one, "cases", ())):
+            yield from _statements(part.body)
 
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -37,6 +37,28 @@ def called_name(node: ast.AST) -> str:
     return str(getattr(function, "attr", None) or getattr(function, "id", ""))
 
 
+def walk(*nodes: ast.AST, into: bool = True) -> Iterator[ast.AST]:
+    """Yield nodes and all below them, in the order of the source, as `ast.walk` three times slower.
+
+    Args:
+        nodes: Where to begin.
+        into: Whether to go on into functions and classes, which are yielded in any case.
+    """
+    pending = list(reversed(nodes))
+    while pending:
+        node = pending.pop()
+        yield node
+        if not into and isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            continue
+        below: list[ast.AST] = []
+        for value in vars(node).values():
+            if isinstance(value, list):
+                below += [one for one in value if isinstance(one, ast.AST)]
+            elif isinstance(value, ast.AST):
+                below.append(value)
+        pending += reversed(below)
+
+
 def names_of(node: ast.AST | None) -> list[str]:
     """Return the names of ``a.b.c``; nothing where any part is no name."""
     names: list[str] = []
