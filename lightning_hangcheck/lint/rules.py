@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lightning_hangcheck.lint.project import callee
+from lightning_hangcheck.lint.project import Class, Function, Module, callee
 from lightning_hangcheck.lint.sides import Event, Parting, Partings, Reach, leaving
 from lightning_hangcheck.look.syntax import FUNCTIONS, LOOPS, called_name, names_of, walk
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.lint.project import Function
     from lightning_hangcheck.model.naming.slugs import Cause
 
 Severity: TypeAlias = Literal["error", "note"]
@@ -115,7 +114,7 @@ def _without_meetings(found: list[Parting]) -> list[Parting]:
             event.name
             for other in found
             if other.under is not one.under and one.asked.asks and other.asked.asks
-            and (other.side is None or one.side is None or other.side is not one.side)
+            and (other.side is None or other.side is not one.side or other.test != one.test)
             for event in other.made
         }
         made = tuple(event for event in one.made if event.name not in names)
@@ -152,12 +151,40 @@ def is_local(test: ast.expr, function: Function) -> bool:
 
 def _chosen(parting: Parting) -> Event:
     """The collective to tell of: one of every model, and of all ranks, if there is one."""
-    return min(parting.made, key=lambda one: (not one.sure, one.group, len(one.path)))
+    return min(
+        parting.made, key=lambda one: (not one.sure, one.conditional, one.group, len(one.path))
+    )
 
 
 def _closed(parting: Parting, event: Event) -> Severity:
-    grouped = event.group or parting.asked.grouped
-    return "error" if parting.side is not None and event.sure and not grouped else "note"
+    if parting.side is None or parting.asked.grouped or _has_a_role(parting):
+        return "note"
+    return _sure(event)
+
+
+def _sure(event: Event) -> Severity:
+    return "error" if event.sure and not (event.group or event.conditional) else "note"
+
+
+ROLES = re.compile(r".*(serve|run|start|main|launch|listen|loop|deploy|train|play|fit|work).*")
+
+
+def _has_a_role(parting: Parting) -> bool:
+    """Whether the side that leaves the collective out has another part to play, with its own calls."""
+    node = parting.under
+    if not isinstance(node, ast.If):
+        return False
+    inside = parting.leaves is None and parting.node in set(walk(*node.body))
+    other = node.orelse if inside else node.body
+    if parting.leaves is None and not inside:
+        other = node.body
+    elif parting.leaves is not None:
+        other = node.body if parting.leaves in node.body else node.orelse
+    if parting.side is False and parting.leaves is None:
+        return True
+    calls = [one for one in walk(*other) if isinstance(one, ast.Call)]
+    loops = any(isinstance(one, (ast.While, ast.For)) for one in other)
+    return loops or any(ROLES.fullmatch(called_name(one)) for one in calls)
 
 
 def _who(side: bool | None) -> str:
@@ -241,7 +268,7 @@ def collective_in_rank_zero_function(code: Code) -> Iterator[Found]:
             event.node,
             f"one rank calls {event.shown}{_via(event)} under `@{decorator}`, "
             "and the others never do",
-            "error" if event.sure and not event.group else "note",
+            _sure(event),
             event,
             (code.function.decorators[0].lineno, getattr(code.function.node, "lineno", 0)),
         )
@@ -281,7 +308,20 @@ def receive_without_send(code: Code) -> Iterator[Found]:
         if not of_store and not callee(call.func, code.function).path.startswith("torch.distributed"):
             continue
         if answer and not re.search(rf"\b({answer})\b", text):
-            yield Found(call, f"nothing in this program answers {'.'.join(path)}", "error")
+            yield Found(
+                call,
+                f"nothing in this program answers {'.'.join(path)}",
+                "error" if _is_program(code.function.module) else "note",
+            )
+
+
+def _is_program(module: Module) -> bool:
+    """Whether a file does something when it is run, and imports nothing of its project."""
+    own = any(
+        isinstance(module.meaning((name,)), (Class, Function)) for name in module.imports
+    )
+    runs = (one for one in walk(*module.tree.body, into=False) if isinstance(one, ast.Call))
+    return not own and any(called_name(one) == "init_process_group" or one for one in runs)
 
 
 @rule(
@@ -701,13 +741,18 @@ def collective_in_prepare_data(code: Code) -> Iterator[Found]:
             self.data = load()
     """
     if code.function.name.endswith(".prepare_data"):
-        for event in code.made_in(code.function.body)[:1]:
+        made = code.made_in(code.function.body)
+        for event in [one for one in made if not _told_below(one)][:1]:
             yield Found(
                 event.node,
                 f"prepare_data runs on local rank 0 only, and calls {event.shown}{_via(event)}",
-                "error" if not event.group else "note",
+                _sure(event),
                 event,
             )
+
+
+def _told_below(event: Event) -> bool:
+    return any(name.endswith(".prepare_data") for name, _, _ in event.path[1:])
 
 
 @rule(
@@ -740,7 +785,7 @@ def collective_under_lock(code: Code) -> Iterator[Found]:
                 event.node,
                 f"{event.shown}{_via(event)} waits for ranks that wait for "
                 f"`{ast.unparse(locks[0])}`",
-                "error",
+                _sure(event),
                 event,
                 (node.lineno,),
             )
@@ -785,7 +830,7 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
             yield Found(
                 event.node,
                 f"{kind} runs where one rank met something, and calls {event.shown}{_via(event)}",
-                "error" if kind in ("on_exception", "a signal's handler") else "note",
+                _sure(event) if kind in ("on_exception", "a signal's handler") else "note",
                 event,
             )
 
@@ -840,7 +885,7 @@ def group_made_by_some(code: Code) -> Iterator[Found]:
                 parting.node,
                 f"{_who(parting.side)} calls {event.shown}{_via(event)} under `{parting.test}`, "
                 "and every rank has to",
-                "error" if parting.side is not None and not event.group else "note",
+                "note" if event.group else _closed(parting, event),
                 event,
                 (parting.line,),
             )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from lightning_hangcheck.lint.project import Callee, Function, callee
-from lightning_hangcheck.look.rank_tests import ONE_RANK_ONLY
+from lightning_hangcheck.look.rank_tests import ONE_RANK, ONE_RANK_ONLY, RANK, VARIABLES
 from lightning_hangcheck.look.syntax import FUNCTIONS, LOOPS, called_name, names_of, walk
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ Step: TypeAlias = "tuple[str, str, int]"
 """A function, its file, and the line on which it goes on."""
 Events: TypeAlias = "tuple[Event, ...]"
 DEEPEST_CALLS = 40
+MOST_ALIASES = 4
 MOST_OF_A_FUNCTION = 24
 """Different collectives that are kept of one function: who calls it parts by the first."""
 FOREIGN = frozenset(
@@ -63,6 +64,8 @@ class Event:
         sure: Whether it is collective for every model and setting.
         group: Whether a group was given.
         needs: Parameters of the function that must be true or false for it.
+        guards: Conditions under which it is made in the function that was asked for.
+        conditional: Whether a function below makes it only under a condition of its own.
     """
 
     name: str
@@ -74,6 +77,8 @@ class Event:
     sure: bool = True
     group: bool = False
     needs: frozenset[tuple[str, bool]] = frozenset()
+    guards: frozenset[str] = frozenset()
+    conditional: bool = False
 
 
 # The table
@@ -100,6 +105,8 @@ def _row(target: Callee, function: Function, call: ast.Call | None) -> dict[str,
         if row.get("read", False) is not (call is None):
             continue
         if "imports" in row and not function.module.imports_from(tuple(row["imports"])):
+            continue
+        if call is not None and _given_true(call, "no_dist"):
             continue
         if "keyword" in row and not (call and _given_true(call, row["keyword"])):
             continue
@@ -158,6 +165,7 @@ class Tests:
     def of(self, test: ast.expr, function: Function) -> Test:
         """Tell what a condition asks."""
         if test not in self._known:
+            self._known[test] = Test()  # a value that leads back to itself tells nothing
             self._known[test] = self._read(test, function)
         return self._known[test]
 
@@ -171,10 +179,32 @@ class Tests:
         ranks = function.module.ranks
         if not ranks.asks(test) or _asks_for_launcher(test):
             return self._elsewhere(test, function)
-        side = ranks.of_one(test)
-        if isinstance(test, ast.Compare) and side is not None:
-            side = side if _with_constant(test) else None
+        if isinstance(test, ast.Name) and isinstance(function.defaults.get(test.id), ast.Constant):
+            return Test()  # an option: whether one rank alone does it
+        side = self._side(test, function, MOST_ALIASES)
         return Test(True, side, side is not None, _grouped(test))
+
+    def _side(self, test: ast.expr, function: Function, steps: int) -> bool | None:
+        """Tell for which ranks a condition holds that asks for the rank itself."""
+        ranks = function.module.ranks
+        if isinstance(test, ast.Compare):
+            sides = [test.left, *test.comparators]
+            number = any(_is_rank_itself(one, function, MOST_ALIASES) for one in sides)
+            return ranks.of_one(test) if number and _with_constant(test) else None
+        name = (names_of(test.func if isinstance(test, ast.Call) else test) or [""])[-1]
+        if ONE_RANK.fullmatch(name):
+            return True
+        if _is_rank_itself(test, function, MOST_ALIASES):
+            return False
+        if not steps:
+            return None
+        found = {self._named(one, function, steps) for one in ranks.values_of(name)}
+        return found.pop() if len(found) == 1 else None
+
+    def _named(self, value: ast.expr, function: Function, steps: int) -> bool | None:
+        if isinstance(value, (ast.BoolOp, ast.UnaryOp)):
+            return self.of(value, function).side
+        return self._side(value, function, steps - 1)
 
     def _joined(self, test: ast.BoolOp, function: Function) -> Test:
         """``and`` holds at most where each part does; ``or`` is the reverse of that."""
@@ -201,6 +231,24 @@ class Tests:
                 side = found.module.ranks.of_one(name)
                 return Test(found.module.ranks.asks(name), side, side is not None)
         return Test()
+
+
+def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
+    """Whether an expression is the number of a rank, and not computed from one."""
+    if isinstance(node, ast.Call) and called_name(node) in ("int", "getenv", "get"):
+        return any(
+            isinstance(one, ast.Constant) and one.value in VARIABLES for one in node.args
+        ) or any(_is_rank_itself(one, function, steps) for one in node.args)
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.slice, ast.Constant) and node.slice.value in VARIABLES
+    called = node.func if isinstance(node, ast.Call) else node
+    name = names_of(called)[-1:] or [called.attr if isinstance(called, ast.Attribute) else ""]
+    if not function.module.ranks.asks(called):
+        return False
+    if RANK.fullmatch(name[0]):
+        return True
+    values = function.module.ranks.values_of(name[0]) if steps else []
+    return bool(values) and all(_is_rank_itself(one, function, steps - 1) for one in values)
 
 
 def _asks_for_launcher(test: ast.expr) -> bool:
@@ -263,8 +311,13 @@ class Reach:
             self._under_way.discard(function)
         if self.one_rank_decorator(function):
             found = tuple(replace(one, only=True) for one in found if one.only is not False)
-        distinct = {(one.name, one.only, one.sure, one.group, one.needs): one for one in reversed(found)}
-        self._functions[function] = tuple(reversed(distinct.values()))[:MOST_OF_A_FUNCTION]
+        distinct: dict[tuple[object, ...], Event] = {}
+        for one in found:
+            own = bool(one.guards) and not one.needs
+            below = replace(one, conditional=one.conditional or own, guards=frozenset())
+            key = (one.name, one.only, one.sure, one.group, one.needs, below.conditional)
+            distinct.setdefault(key, below)
+        self._functions[function] = tuple(distinct.values())[:MOST_OF_A_FUNCTION]
         return self._functions[function]
 
     def one_rank_decorator(self, function: Function) -> str:
@@ -304,15 +357,19 @@ class Reach:
         """Return what statements make one after the other."""
         found: list[Event] = []
         only: bool | None = None
+        needed: frozenset[tuple[str, bool]] = frozenset()
         for statement in block:
             made = self.statement(statement, function)
+            if needed:
+                made = tuple(replace(one, needs=one.needs | needed) for one in made)
             if only is not None:
                 made = tuple(one if one.only is not None else replace(one, only=only) for one in made)
             found += made
             if isinstance(statement, ast.If):
                 test = self.tests.of(statement.test, function)
-                if test.exact and test.side is not None and leaving(statement.body):
-                    only = not test.side
+                if leaving(statement.body):
+                    only = not test.side if test.exact and test.side is not None else only
+                    needed |= _needed_after(statement.test, function)
             elif isinstance(statement, LEAVES):
                 break
         return tuple(found)
@@ -369,10 +426,10 @@ class Reach:
             same = {one.name for one in yes} & {one.name for one in no}
             yes = tuple(_only(one, asked.side, same) for one in yes)
             no = tuple(_only(one, not asked.side if asked.exact else None, same) for one in no)
-        elif (switch := _switch(test, function)) is not None:
-            name, value = switch
-            yes = tuple(replace(one, needs=one.needs | {(name, value)}) for one in yes)
-            no = tuple(replace(one, needs=one.needs | {(name, not value)}) for one in no)
+        elif not _of_single(test) and {one.name for one in yes} != {one.name for one in no}:
+            switch = _switch(test, function)
+            yes = tuple(_guarded(one, test, True, switch) for one in yes)
+            no = tuple(_guarded(one, test, False, switch) for one in no)
         yield from yes
         yield from no
 
@@ -421,17 +478,31 @@ class Reach:
             node=node,
             path=(_step(function, node),),
             sure=sure,
-            group=isinstance(node, ast.Call) and _has_group(node),
+            group=(isinstance(node, ast.Call) and _has_group(node)) or _of_an_object(row, written, function),
         )
 
     def _through(self, called: Function, node: ast.expr, function: Function) -> Iterator[Event]:
         for one in self.function(called):
-            needs: frozenset[tuple[str, bool]] = frozenset()
+            conditional = one.conditional
             if one.needs:
                 bound = _bound(called, node)
                 if any(bound.get(name) is (not value) for name, value in one.needs):
                     continue
-            yield replace(one, node=node, path=(_step(function, node), *one.path), needs=needs)
+                conditional |= any(name not in bound for name, _ in one.needs)
+            path = (_step(function, node), *one.path)
+            yield replace(one, node=node, path=path, needs=frozenset(), conditional=conditional)
+
+
+WORLD_WIDE = re.compile(r"self|cls|\w*module|\w*(fabric|trainer|strategy|accelerator|dist\w*|comm\w*|utils?)")
+
+
+def _of_an_object(row: dict[str, Any], written: ast.expr, function: Function) -> bool:
+    """Whether a method's owner may be a group of some ranks: what it is is not known."""
+    if not row.get("anyone") or not isinstance(written, ast.Attribute):
+        return False
+    path = names_of(written.value)
+    known = bool(path) and function.module.meaning(tuple(path)) is not None
+    return not known and not (path and WORLD_WIDE.fullmatch(path[-1])) and written.attr not in ("full_tensor", "backward")
 
 
 def _step(function: Function, node: ast.expr) -> Step:
@@ -451,6 +522,28 @@ def _switch(test: ast.expr, function: Function) -> tuple[str, bool] | None:
         return next(filter(None, (_switch(one, function) for one in test.values)), None)
     named = isinstance(test, ast.Name) and test.id in (*function.parameters, *function.defaults)
     return (test.id, value) if named and isinstance(test, ast.Name) else None
+
+
+def _guarded(one: Event, test: ast.expr, value: bool, switch: tuple[str, bool] | None) -> Event:  # noqa: FBT001
+    """What is made under a condition that does not ask for the rank."""
+    needs = one.needs
+    if switch is not None:
+        needs |= {(switch[0], switch[1] is value)}
+    return replace(one, needs=needs, guards=one.guards | {_plain(test, value)})
+
+
+def _plain(test: ast.expr, value: bool) -> str:  # noqa: FBT001
+    """A condition in words, ``not`` taken off in pairs."""
+    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, value = test.operand, not value
+    return ast.unparse(test) if value else f"not {ast.unparse(test)}"
+
+
+def _needed_after(test: ast.expr, function: Function) -> frozenset[tuple[str, bool]]:
+    """What parameters must be for code behind a test that leaves."""
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
+    switches = [_switch(one, function) for one in parts if not isinstance(one, ast.BoolOp)]
+    return frozenset((one[0], not one[1]) for one in switches if one is not None)
 
 
 def _bound(called: Function, node: ast.expr) -> dict[str, bool]:
@@ -564,7 +657,7 @@ class Partings:
         if not asked.asks:
             if self._local is None or not self._local(node.test, self._function):
                 return
-        elif self._agreed(node, loops):
+        elif self._agreed(node, loops) or self._is_over(node):
             return
         exits = leaving(node.body), leaving(node.orelse)
         yes = self._reach.block(node.body, self._function)
@@ -597,7 +690,12 @@ class Partings:
         leaves: ast.stmt | None,
     ) -> None:
         names = {one.name for one in others}
-        alone = tuple(one for one in made if one.name not in names and one.only is None)
+        never = _contradicted(node.test)
+        alone = tuple(
+            one
+            for one in made
+            if one.name not in names and one.only is None and not one.guards & never
+        )
         if not alone:
             return
         inside = [one for one in alone if _within(one.node, node)]
@@ -624,6 +722,13 @@ class Partings:
             return True
         return bool(names & self._agreed_names(node.lineno))
 
+    def _is_over(self, node: ast.If) -> bool:
+        """Whether the groups were destroyed before: from there on each process is alone."""
+        calls = (one for one in walk(*self._function.body, into=False) if isinstance(one, ast.Call))
+        return any(
+            called_name(one) == "destroy_process_group" and one.lineno < node.lineno for one in calls
+        )
+
     def _agreed_names(self, before: int) -> set[str]:
         """Names whose values went through a collective above a line."""
         found: set[str] = set()
@@ -638,6 +743,14 @@ class Partings:
             ):
                 found |= {one.id for target in node.targets for one in walk(target) if isinstance(one, ast.Name)}
         return found
+
+
+def _contradicted(test: ast.expr) -> frozenset[str]:
+    """Conditions that cannot hold where the ranks part: the reverse of what else is asked."""
+    if not isinstance(test, ast.BoolOp):
+        return frozenset()
+    value = isinstance(test.op, ast.And)
+    return frozenset(_plain(one, not value) for one in test.values)
 
 
 def _ids(node: ast.AST) -> set[str]:
