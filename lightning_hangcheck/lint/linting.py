@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import fnmatch
 import os
 import re
@@ -14,7 +13,7 @@ import msgspec
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.judge.knowledge import causes_file
-from lightning_hangcheck.lint.project import LARGEST_FILE, PROJECT_FILES, UNPARSABLE, Project
+from lightning_hangcheck.lint.project import LARGEST_FILE, UNPARSABLE, Project
 from lightning_hangcheck.lint.rules import RULES, Code, Found, Rule, Severity
 from lightning_hangcheck.lint.sides import Reach
 
@@ -26,7 +25,17 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 MOST_FILES = 50_000
 LEFT_OUT = frozenset(
-    {".git", ".hg", ".venv", "venv", "node_modules", "site-packages", "__pycache__", "build", "dist"}
+    {
+        ".git",
+        ".hg",
+        ".venv",
+        "venv",
+        "node_modules",
+        "site-packages",
+        "__pycache__",
+        "build",
+        "dist",
+    }
     | {".tox", ".nox", ".mypy_cache", ".ruff_cache", ".eggs", "hangcheck_runs"}
 )
 IGNORED = re.compile(r"#\s*hangcheck:\s*ignore(?:\[([\w\s,]*)\])?")
@@ -45,7 +54,7 @@ class Remedy(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule found. The public promise; columns and the source line stay inside."""
+    """What a rule found, as the public promise has it."""
 
     code: str
     severity: Severity
@@ -66,6 +75,15 @@ class Place(msgspec.Struct, frozen=True):
     end: int
 
 
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The object that `--json` prints. The public promise."""
+
+    schema_version: int
+    files: int
+    seconds: float
+    findings: list[Finding]
+
+
 class Lint(msgspec.Struct, frozen=True, kw_only=True):
     """All that was found.
 
@@ -82,14 +100,14 @@ class Lint(msgspec.Struct, frozen=True, kw_only=True):
     places: list[Place]
     unreadable: list[str]
 
-    def as_json(self) -> dict[str, object]:
-        """Return the object that `--json` prints."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "files": self.files,
-            "seconds": round(self.seconds, 3),
-            "findings": self.findings,
-        }
+    def report(self) -> Report:
+        """Return what `--json` prints."""
+        return Report(
+            schema_version=SCHEMA_VERSION,
+            files=self.files,
+            seconds=round(self.seconds, 3),
+            findings=self.findings,
+        )
 
 
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -265,9 +283,17 @@ def _finding(one: Rule, found: Found, function: Function) -> tuple[Finding, Plac
     begin = getattr(node, "col_offset", 0)
     same_line = getattr(node, "end_lineno", line) == line
     end = getattr(node, "end_col_offset", None) if same_line else None
-    path = [f"{name} ({file}:{number})" for name, file, number in found.event.path] if found.event else []
+    path = (
+        [f"{name} ({file}:{number})" for name, file, number in found.event.path]
+        if found.event
+        else []
+    )
     if found.event is not None:
-        path.append(f"{found.event.name} of {found.event.library}" if found.event.library else found.event.name)
+        path.append(
+            f"{found.event.name} of {found.event.library}"
+            if found.event.library
+            else found.event.name
+        )
     finding = Finding(
         code=one.code,
         severity=found.severity,
@@ -281,7 +307,8 @@ def _finding(one: Rule, found: Found, function: Function) -> tuple[Finding, Plac
     )
     encoded = source.encode()
     return finding, Place(
-        source, len(encoded[:begin].decode(errors="ignore")),
+        source,
+        len(encoded[:begin].decode(errors="ignore")),
         len(encoded[:end].decode(errors="ignore")) if end else len(source.rstrip()),
     )
 
@@ -297,12 +324,8 @@ def _remedy(one: Rule, found: Found, function: Function, place: str) -> str:
         ),
         one.remedy,
     )
+    text = text.removeprefix("{place}: ")
     words = {"{place}": place, "{function}": function.name, "{test}": "", "rank {rank}": "one side"}
     for word, value in words.items():
         text = text.replace(word, value)
     return text
-
-
-def line_of(node: ast.AST) -> int:
-    """Return the line of a node."""
-    return getattr(node, "lineno", 1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,8 +17,8 @@ from lightning_hangcheck.look.rank_tests import RankTests
 from lightning_hangcheck.look.syntax import FUNCTIONS, called_name, names_of, walk
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterator
-    from pathlib import Path
 
 Body: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module"
 Meaning: TypeAlias = "Function | Class | Module | str | None"
@@ -426,7 +425,7 @@ def _by_name(path: tuple[str, ...], function: Function, steps: int) -> Callee:
         return Callee(name, path=known, receiver=path[-2] if len(path) > 1 else "")
     if len(path) == 1:
         return _assigned(name, function, steps)
-    if path[0] in ("self", "cls") and len(path) == 2 and function.owner is not None:  # noqa: PLR2004
+    if path[0] in ("self", "cls") and len(path) == 2 and function.owner is not None:
         method = module.project.method(function.owner, name)
         kinds = _names(module.project.bases(function.owner), module)
         if method is None and steps and name in module.assigned:
@@ -453,7 +452,9 @@ def _assigned(name: str, function: Function, steps: int) -> Callee:
 
 def _of_kinds(name: str, receiver: str, makers: set[tuple[str, ...]], function: Function) -> Callee:
     """A method of an object, by the class that made it."""
-    module, methods, kinds = function.module, [], []
+    module = function.module
+    methods: list[Function] = []
+    kinds: list[str] = []
     for maker in makers:
         known = module.meaning(maker) if maker else None
         if isinstance(known, Class):

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lightning_hangcheck.lint.project import Class, Function, Module, callee
 from lightning_hangcheck.lint.sides import Event, Parting, Partings, Reach, leaving
-from lightning_hangcheck.look.syntax import FUNCTIONS, LOOPS, called_name, names_of, walk
+from lightning_hangcheck.look.syntax import LOOPS, called_name, names_of, walk
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from lightning_hangcheck.model.naming.slugs import Cause
 
 Severity: TypeAlias = Literal["error", "note"]
@@ -103,7 +104,9 @@ class Code:
 
     def made_in(self, block: list[ast.stmt]) -> list[Event]:
         """Return the collectives of some statements that are so for every model."""
-        return [one for one in self.reach.block(block, self.function) if one.sure and one.only is None]
+        return [
+            one for one in self.reach.block(block, self.function) if one.sure and one.only is None
+        ]
 
 
 def _without_meetings(found: list[Parting]) -> list[Parting]:
@@ -113,7 +116,9 @@ def _without_meetings(found: list[Parting]) -> list[Parting]:
         names = {
             event.name
             for other in found
-            if other.under is not one.under and one.asked.asks and other.asked.asks
+            if other.under is not one.under
+            and one.asked.asks
+            and other.asked.asks
             and (other.side is None or other.side is not one.side or other.test != one.test)
             for event in other.made
         }
@@ -136,17 +141,16 @@ def is_local(test: ast.expr, function: Function) -> bool:
         return any(is_local(one, function) for one in test.values)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = test.operand
-        empty = isinstance(inner, ast.Name) and inner.id in function.parameters
-        return is_local(inner, function) or (empty and inner.id not in function.defaults)
+        if isinstance(inner, ast.Name) and inner.id in function.parameters:
+            return inner.id not in function.defaults
+        return is_local(inner, function)
     if isinstance(test, ast.Call) and called_name(test) == "isinstance":
         return False
     names = [one for one in walk(test) if isinstance(one, (ast.Name, ast.Attribute))]
     if any(isinstance(one, ast.Call) and called_name(one) in LOCAL_CALLS for one in walk(test)):
         return True
-    compared = isinstance(test, ast.Compare) or isinstance(test, ast.Name)
-    return compared and any(
-        LOCAL_NAMES.fullmatch((names_of(one) or [""])[-1]) for one in names
-    )
+    compared = isinstance(test, (ast.Compare, ast.Name))
+    return compared and any(LOCAL_NAMES.fullmatch((names_of(one) or [""])[-1]) for one in names)
 
 
 def _chosen(parting: Parting) -> Event:
@@ -166,33 +170,38 @@ def _sure(event: Event) -> Severity:
     return "error" if event.sure and not (event.group or event.conditional) else "note"
 
 
-ROLES = re.compile(r".*(serve|run|start|main|launch|listen|loop|deploy|train|play|fit|work).*")
+ROLES = re.compile(
+    r"(serve|run|start|main|launch|listen|loop|deploy|train|play|fit|work)(er|_\w+)?"
+    r"|\w+_(server|worker|loop|player|trainer)"
+)
 
 
 def _has_a_role(parting: Parting) -> bool:
-    """Whether the side that leaves the collective out has another part to play, with its own calls."""
+    """Whether the side that leaves the collective out has a part of its own to play meanwhile."""
     node = parting.under
-    if not isinstance(node, ast.If):
-        return False
-    inside = parting.leaves is None and parting.node in set(walk(*node.body))
-    other = node.orelse if inside else node.body
-    if parting.leaves is None and not inside:
-        other = node.body
-    elif parting.leaves is not None:
-        other = node.body if parting.leaves in node.body else node.orelse
-    if parting.side is False and parting.leaves is None:
-        return True
-    calls = [one for one in walk(*other) if isinstance(one, ast.Call)]
+    if parting.leaves is None and parting.side is False:
+        return True  # the one rank does something else, and may come to the same from there
+    stays = parting.leaves or parting.node
+    in_body = any(one is stays for one in walk(*node.body))
+    other = node.body if in_body is (parting.leaves is not None) else node.orelse
+    calls = [
+        one for one in walk(*other) if isinstance(one, ast.Call) and (one.args or one.keywords)
+    ]
     loops = any(isinstance(one, (ast.While, ast.For)) for one in other)
     return loops or any(ROLES.fullmatch(called_name(one)) for one in calls)
 
 
-def _who(side: bool | None) -> str:
-    return {True: "one rank", False: "all ranks but one", None: "some ranks"}[side]
+def _who(side: bool | None, verb: str) -> str:
+    who = {
+        True: f"one rank {verb}s",
+        False: f"all ranks but one {verb}",
+        None: f"some ranks {verb}",
+    }
+    return who[side]
 
 
 def _others(side: bool | None) -> str:
-    return {True: "the others", False: "that one", None: "the others"}[side]
+    return "that one never does" if side is False else "the others never do"
 
 
 def _via(event: Event) -> str:
@@ -230,8 +239,8 @@ def collective_under_rank_test(code: Code) -> Iterator[Found]:
         if parting.leaves is None and parting.asked.asks and event.name not in GROUP_MAKERS:
             yield Found(
                 parting.node,
-                f"{_who(parting.side)} calls {event.shown}{_via(event)} under `{parting.test}`, "
-                f"and {_others(parting.side)} never does",
+                f"{_who(parting.side, 'call')} {event.shown}{_via(event)} under `{parting.test}`, "
+                f"and {_others(parting.side)}",
                 _closed(parting, event),
                 event,
                 (parting.line,),
@@ -284,7 +293,7 @@ ANSWERS = {"recv": r"i?send|P2POp|send_object_list", "recv_object_list": r"i?sen
     "https://docs.pytorch.org/docs/stable/distributed.html#point-to-point-communication",
 )
 def receive_without_send(code: Code) -> Iterator[Found]:
-    """A rank receives a message, or waits for a key of the store, that nothing in the program sends.
+    """A rank waits for a message, or for a key of the store, that nothing in the program sends.
 
     Why it hangs: a receive waits for its send, and `store.wait` for a `store.set` of that key.
 
@@ -304,8 +313,14 @@ def receive_without_send(code: Code) -> Iterator[Found]:
     for call in code.calls:
         name, path = called_name(call), names_of(call.func)
         of_store = name == "wait" and len(path) > 1 and "store" in path[-2].lower()
-        answer = r"store\w*\.(set|multi_set|add|compare_set|append)" if of_store else ANSWERS.get(name, "")
-        if not of_store and not callee(call.func, code.function).path.startswith("torch.distributed"):
+        answer = (
+            r"store\w*\.(set|multi_set|add|compare_set|append)"
+            if of_store
+            else ANSWERS.get(name, "")
+        )
+        if not of_store and not callee(call.func, code.function).path.startswith(
+            "torch.distributed"
+        ):
             continue
         if answer and not re.search(rf"\b({answer})\b", text):
             yield Found(
@@ -317,9 +332,7 @@ def receive_without_send(code: Code) -> Iterator[Found]:
 
 def _is_program(module: Module) -> bool:
     """Whether a file does something when it is run, and imports nothing of its project."""
-    own = any(
-        isinstance(module.meaning((name,)), (Class, Function)) for name in module.imports
-    )
+    own = any(isinstance(module.meaning((name,)), (Class, Function)) for name in module.imports)
     runs = (one for one in walk(*module.tree.body, into=False) if isinstance(one, ast.Call))
     return not own and any(called_name(one) == "init_process_group" or one for one in runs)
 
@@ -327,7 +340,7 @@ def _is_program(module: Module) -> bool:
 @rule(
     "HC105",
     "collective_mismatch",
-    "Let even ranks send first and odd ranks receive first, or post both with dist.batch_isend_irecv.",
+    "Let even ranks send first and odd ranks receive first, or post both: dist.batch_isend_irecv.",
     "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv",
     notes_only=True,
 )
@@ -347,16 +360,22 @@ def all_receive_first(code: Code) -> Iterator[Found]:
         ])
     """
     for block in _blocks(code):
-        calls = [one.value for one in block if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)]
+        calls = [
+            one.value
+            for one in block
+            if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)
+        ]
         names = [callee(one.func, code.function).path for one in calls]
         messages = [
             (call, path.rpartition(".")[2])
             for call, path in zip(calls, names, strict=True)
             if path in ("torch.distributed.recv", "torch.distributed.send")
         ]
-        if [name for _, name in messages[:2]] == ["recv", "send"]:
-            if "%" in ast.unparse(messages[0][0]):
-                yield Found(messages[0][0], "every rank waits here for a message before it sends its own")
+        first = [name for _, name in messages[:2]] == ["recv", "send"]
+        if first and "%" in ast.unparse(messages[0][0]):
+            yield Found(
+                messages[0][0], "every rank waits here for a message before it sends its own"
+            )
 
 
 @rule(
@@ -428,7 +447,7 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
         yield Found(
             parting.leaves,
             f"`{parting.test}` leads to this {word} before {event.shown}{_via(event)} in line "
-            f"{event.node.lineno}, to which {_who(parting.side)} comes",
+            f"{event.node.lineno}, to which {_who(parting.side, 'come')}",
             _closed(parting, event),
             event,
             (parting.line,),
@@ -593,7 +612,10 @@ def stops_lightning_on_one_rank(code: Code) -> Iterator[Found]:
     """
     hook = code.function.name.rpartition(".")[2] == "on_train_batch_start"
     for node in code.nodes:
-        if not isinstance(node, ast.If) or code.reach.tests.of(node.test, code.function).side is None:
+        if (
+            not isinstance(node, ast.If)
+            or code.reach.tests.of(node.test, code.function).side is None
+        ):
             continue
         for one in node.body:
             flag = isinstance(one, ast.Assign) and "should_stop" in [
@@ -635,7 +657,10 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
         for _ in range(70):
             train_step()
     """
-    if any(isinstance(one, ast.withitem) and called_name(one.context_expr) == "Join" for one in code.nodes):
+    if any(
+        isinstance(one, ast.withitem) and called_name(one.context_expr) == "Join"
+        for one in code.nodes
+    ):
         return  # ranks that are done shadow the others
     for node in code.nodes:
         if isinstance(node, ast.IfExp) and _asks_rank(node.test, code):
@@ -699,13 +724,20 @@ def gather_of_own_length(code: Code) -> Iterator[Found]:
         kept = accelerator.gather(kept)
     """
     for call in code.calls:
-        if called_name(call) not in ("all_gather", "gather", "all_gather_into_tensor", "all_reduce"):
+        if called_name(call) not in (
+            "all_gather",
+            "gather",
+            "all_gather_into_tensor",
+            "all_reduce",
+        ):
             continue
         for given in call.args:
             mask = isinstance(given, ast.Subscript) and _is_mask(given.slice)
             by_call = called_name(given) in ("nonzero", "unique", "masked_select", "argwhere")
             if (mask or by_call) and any(True for _ in code.reach.call(call, code.function)):
-                yield Found(given, f"`{ast.unparse(given)}` has another length on each rank", "note")
+                yield Found(
+                    given, f"`{ast.unparse(given)}` has another length on each rank", "note"
+                )
 
 
 def _is_mask(index: ast.expr) -> bool:
@@ -838,19 +870,15 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
 def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
     """Yield functions that a file registers with `signal.signal` or `atexit.register`."""
     module, place = code.function.module, {"signal": 1, "atexit": 0}[registrar]
-    if code.function is not module.main:
-        if not _registers(code, registrar):
-            return
-    calls = code.calls
-    for call in calls:
+    for call in code.calls:
         path = names_of(call.func)
-        if path[:1] == [registrar] and path[-1] in ("signal", "register") and len(call.args) > place:
+        if (
+            path[:1] == [registrar]
+            and path[-1] in ("signal", "register")
+            and len(call.args) > place
+        ):
             for found in callee(call.args[place], code.function).functions:
                 yield found, "a signal's handler" if registrar == "signal" else "an atexit function"
-
-
-def _registers(code: Code, registrar: str) -> bool:
-    return any(names_of(call.func)[:1] == [registrar] for call in code.calls)
 
 
 # HC5: groups
@@ -883,7 +911,7 @@ def group_made_by_some(code: Code) -> Iterator[Found]:
             event = makers[0]
             yield Found(
                 parting.node,
-                f"{_who(parting.side)} calls {event.shown}{_via(event)} under `{parting.test}`, "
+                f"{_who(parting.side, 'call')} {event.shown}{_via(event)} under `{parting.test}`, "
                 "and every rank has to",
                 "note" if event.group else _closed(parting, event),
                 event,
@@ -955,12 +983,22 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
     """
     for node in code.nodes:
         if isinstance(node, ast.IfExp) and isinstance(node.body, (ast.List, ast.Tuple)):
-            orders = [[ast.unparse(one) for one in getattr(part, "elts", [])] for part in (node.body, node.orelse)]
-            if orders[0] != orders[1] and sorted(orders[0]) == sorted(orders[1]) and _asks_rank(node.test, code):
+            orders = [
+                [ast.unparse(one) for one in getattr(part, "elts", [])]
+                for part in (node.body, node.orelse)
+            ]
+            if (
+                orders[0] != orders[1]
+                and sorted(orders[0]) == sorted(orders[1])
+                and _asks_rank(node.test, code)
+            ):
                 yield Found(node, f"`{ast.unparse(node)}` has another order on each side")
         if not isinstance(node, ast.For):
             continue
-        if isinstance(node.iter, (ast.Set, ast.SetComp)) or called_name(node.iter) in ("set", "frozenset"):
+        if isinstance(node.iter, (ast.Set, ast.SetComp)) or called_name(node.iter) in (
+            "set",
+            "frozenset",
+        ):
             for event in code.made_in(node.body)[:1]:
                 yield Found(
                     node.iter,
@@ -998,10 +1036,14 @@ def local_rank_as_rank(code: Code) -> Iterator[Found]:
             continue
         for one in call.keywords:
             if one.arg == "rank" and "local_rank" in ast.unparse(one.value).lower():
-                yield Found(one.value, f"`{ast.unparse(one.value)}` is given as the global rank", "note")
+                yield Found(
+                    one.value, f"`{ast.unparse(one.value)}` is given as the global rank", "note"
+                )
 
 
-NETWORK = re.compile(r"urlretrieve|snapshot_download|hf_hub_download|download_url|wandb\.init|urlopen")
+NETWORK = re.compile(
+    r"urlretrieve|snapshot_download|hf_hub_download|download_url|wandb\.init|urlopen"
+)
 
 
 @rule(
@@ -1029,7 +1071,10 @@ def one_rank_waits_for_the_network(code: Code) -> Iterator[Found]:
     """
     for block in _blocks(code):
         for place, node in enumerate(block):
-            if not isinstance(node, ast.If) or code.reach.tests.of(node.test, code.function).side is not True:
+            if (
+                not isinstance(node, ast.If)
+                or code.reach.tests.of(node.test, code.function).side is not True
+            ):
                 continue
             calls = [one for part in node.body for one in walk(part) if isinstance(one, ast.Call)]
             slow = [one for one in calls if NETWORK.search(".".join(names_of(one.func)))]

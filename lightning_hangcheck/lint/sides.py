@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from lightning_hangcheck.lint.project import Callee, Function, callee
+from lightning_hangcheck.lint.project import Callee, Class, Function, callee
 from lightning_hangcheck.look.rank_tests import ONE_RANK, ONE_RANK_ONLY, RANK, VARIABLES
 from lightning_hangcheck.look.syntax import FUNCTIONS, LOOPS, called_name, names_of, walk
 
@@ -121,7 +122,10 @@ def _is_of(row: dict[str, Any], target: Callee) -> bool:
     if "module" in row:
         return target.path.startswith(row["module"] + ".")
     if "type" in row:
-        kinds = (kind if "\\." in row["type"].pattern else kind.rpartition(".")[2] for kind in target.kinds)
+        kinds = (
+            kind if "\\." in row["type"].pattern else kind.rpartition(".")[2]
+            for kind in target.kinds
+        )
         return any(row["type"].fullmatch(kind) for kind in kinds)
     if "receiver" in row:
         return row["receiver"].fullmatch(target.receiver) is not None
@@ -212,9 +216,7 @@ class Tests:
         asking = [part for part in parts if part.asks]
         if not asking:
             return Test()
-        others = [
-            value for value, part in zip(test.values, parts, strict=True) if not part.asks
-        ]
+        others = [value for value, part in zip(test.values, parts, strict=True) if not part.asks]
         exact = len(asking) == 1 and asking[0].exact and all(map(_of_single, others))
         sides = {part.side for part in asking if part.side is not None}
         known = isinstance(test.op, ast.And) or (exact and bool(sides))
@@ -253,17 +255,24 @@ def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
 
 def _asks_for_launcher(test: ast.expr) -> bool:
     """``"RANK" in os.environ`` asks whether there are ranks at all."""
-    return isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)) and isinstance(test.left, ast.Constant)
+    return (
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], (ast.In, ast.NotIn))
+        and isinstance(test.left, ast.Constant)
+    )
 
 
 def _with_constant(test: ast.Compare) -> bool:
     """Whether a rank is compared with a number or a name that says which: no loop's variable."""
     sides = [test.left, *test.comparators]
-    return len(sides) == 2 and any(  # noqa: PLR2004
+    return len(sides) == 2 and any(
         isinstance(one, ast.Constant)
         or (
             isinstance(one, (ast.Name, ast.Attribute))
-            and re.fullmatch(r"\w*(zero|main|master|root|src|dst|MAIN|ROOT|MASTER)\w*", names_of(one)[-1:][0] if names_of(one) else "")
+            and re.fullmatch(
+                r"\w*(zero|main|master|root|src|dst|MAIN|ROOT|MASTER)\w*",
+                names_of(one)[-1:][0] if names_of(one) else "",
+            )
         )
         for one in sides
     )
@@ -271,9 +280,15 @@ def _with_constant(test: ast.Compare) -> bool:
 
 def _grouped(test: ast.expr) -> bool:
     for node in walk(test):
-        if isinstance(node, ast.Call) and called_name(node) == "get_rank" and (node.args or node.keywords):
+        if (
+            isinstance(node, ast.Call)
+            and called_name(node) == "get_rank"
+            and (node.args or node.keywords)
+        ):
             return True
-        if isinstance(node, (ast.Name, ast.Attribute)) and GROUPED.search(names_of(node)[-1] if names_of(node) else ""):
+        if isinstance(node, (ast.Name, ast.Attribute)) and GROUPED.search(
+            names_of(node)[-1] if names_of(node) else ""
+        ):
             return True
     return False
 
@@ -324,11 +339,7 @@ class Reach:
         """Return the decorator by which a function runs on one rank only; empty without one."""
         if function not in self._one_rank:
             self._one_rank[function] = next(
-                (
-                    ast.unparse(one)
-                    for one in function.decorators
-                    if self._limits(one, function)
-                ),
+                (ast.unparse(one) for one in function.decorators if self._limits(one, function)),
                 "",
             )
         return self._one_rank[function]
@@ -363,7 +374,9 @@ class Reach:
             if needed:
                 made = tuple(replace(one, needs=one.needs | needed) for one in made)
             if only is not None:
-                made = tuple(one if one.only is not None else replace(one, only=only) for one in made)
+                made = tuple(
+                    one if one.only is not None else replace(one, only=only) for one in made
+                )
             found += made
             if isinstance(statement, ast.If):
                 test = self.tests.of(statement.test, function)
@@ -411,7 +424,7 @@ class Reach:
             return
         module = function.module
         known = module.meaning(path)
-        if known is not None and not isinstance(known, (str, Function)) and hasattr(known, "methods"):
+        if isinstance(known, Class):
             for name in ("__enter__", "__exit__"):
                 method = module.project.method(known, name)
                 if method is not None:
@@ -444,12 +457,22 @@ class Reach:
     def _reading(self, one: ast.Attribute, function: Function) -> Iterator[Event]:
         if one.attr in _table() and any(row.get("read") for row in _table()[one.attr]):
             target = callee(one, function)
-            row = _row(Callee(one.attr, receiver=names_of(one)[-2] if len(names_of(one)) > 1 else target.receiver), function, None)
+            row = _row(
+                Callee(
+                    one.attr,
+                    receiver=names_of(one)[-2] if len(names_of(one)) > 1 else target.receiver,
+                ),
+                function,
+                None,
+            )
             if row is not None:
                 yield self._event(one, row, function)
         elif isinstance(one.value, ast.Name) and one.value.id == "self" and function.owner:
             method = function.module.project.method(function.owner, one.attr)
-            if method is not None and any(names_of(each)[-1:] in (["property"], ["cached_property"]) for each in method.decorators):
+            if method is not None and any(
+                names_of(each)[-1:] in (["property"], ["cached_property"])
+                for each in method.decorators
+            ):
                 yield from self._through(method, one, function)
 
     def call(self, call: ast.Call, function: Function) -> Iterator[Event]:
@@ -470,7 +493,10 @@ class Reach:
         sure = row.get("sure", True)
         if row.get("buffers") and b"BatchNorm" not in function.module.text:
             sure = False
-        name = str(row.get("as") or (written.attr if isinstance(written, ast.Attribute) else names_of(written)[-1]))
+        name = str(
+            row.get("as")
+            or (written.attr if isinstance(written, ast.Attribute) else names_of(written)[-1])
+        )
         return Event(
             name=name,
             shown=ast.unparse(written),
@@ -478,7 +504,8 @@ class Reach:
             node=node,
             path=(_step(function, node),),
             sure=sure,
-            group=(isinstance(node, ast.Call) and _has_group(node)) or _of_an_object(row, written, function),
+            group=(isinstance(node, ast.Call) and _has_group(node))
+            or _of_an_object(row, written, function),
         )
 
     def _through(self, called: Function, node: ast.expr, function: Function) -> Iterator[Event]:
@@ -493,7 +520,9 @@ class Reach:
             yield replace(one, node=node, path=path, needs=frozenset(), conditional=conditional)
 
 
-WORLD_WIDE = re.compile(r"self|cls|\w*module|\w*(fabric|trainer|strategy|accelerator|dist\w*|comm\w*|utils?)")
+WORLD_WIDE = re.compile(
+    r"self|cls|\w*module|\w*(fabric|trainer|strategy|accelerator|dist\w*|comm\w*|utils?)"
+)
 
 
 def _of_an_object(row: dict[str, Any], written: ast.expr, function: Function) -> bool:
@@ -502,7 +531,11 @@ def _of_an_object(row: dict[str, Any], written: ast.expr, function: Function) ->
         return False
     path = names_of(written.value)
     known = bool(path) and function.module.meaning(tuple(path)) is not None
-    return not known and not (path and WORLD_WIDE.fullmatch(path[-1])) and written.attr not in ("full_tensor", "backward")
+    return (
+        not known
+        and not (path and WORLD_WIDE.fullmatch(path[-1]))
+        and written.attr not in ("full_tensor", "backward")
+    )
 
 
 def _step(function: Function, node: ast.expr) -> Step:
@@ -524,7 +557,7 @@ def _switch(test: ast.expr, function: Function) -> tuple[str, bool] | None:
     return (test.id, value) if named and isinstance(test, ast.Name) else None
 
 
-def _guarded(one: Event, test: ast.expr, value: bool, switch: tuple[str, bool] | None) -> Event:  # noqa: FBT001
+def _guarded(one: Event, test: ast.expr, value: bool, switch: tuple[str, bool] | None) -> Event:
     """What is made under a condition that does not ask for the rank."""
     needs = one.needs
     if switch is not None:
@@ -532,7 +565,7 @@ def _guarded(one: Event, test: ast.expr, value: bool, switch: tuple[str, bool] |
     return replace(one, needs=needs, guards=one.guards | {_plain(test, value)})
 
 
-def _plain(test: ast.expr, value: bool) -> str:  # noqa: FBT001
+def _plain(test: ast.expr, value: bool) -> str:
     """A condition in words, ``not`` taken off in pairs."""
     while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, value = test.operand, not value
@@ -559,9 +592,12 @@ def _bound(called: Function, node: ast.expr) -> dict[str, bool]:
 def _has_group(call: ast.Call) -> bool:
     """Whether a group is given, and not plainly that of all ranks."""
     given = [one.value for one in call.keywords if one.arg in ("group", "process_group", "pg")]
-    given += [one for one in call.args if re.search(r"group|_pg$|^pg$|mesh", (names_of(one) or [""])[-1])]
+    given += [
+        one for one in call.args if re.search(r"group|_pg$|^pg$|mesh", (names_of(one) or [""])[-1])
+    ]
     return any(
-        not (isinstance(one, ast.Constant) and one.value is None) and names_of(one)[-1:] != ["WORLD"]
+        not (isinstance(one, ast.Constant) and one.value is None)
+        and names_of(one)[-1:] != ["WORLD"]
         for one in given
     )
 
@@ -598,7 +634,7 @@ class Parting:
     side: bool | None
     leaves: ast.stmt | None
     asked: Test
-    under: ast.AST
+    under: ast.If
 
 
 @dataclass(frozen=True)
@@ -657,7 +693,7 @@ class Partings:
         if not asked.asks:
             if self._local is None or not self._local(node.test, self._function):
                 return
-        elif self._agreed(node, loops) or self._is_over(node):
+        elif self._agreed(node, loops):
             return
         exits = leaving(node.body), leaving(node.orelse)
         yes = self._reach.block(node.body, self._function)
@@ -694,7 +730,10 @@ class Partings:
         alone = tuple(
             one
             for one in made
-            if one.name not in names and one.only is None and not one.guards & never
+            if one.name not in names
+            and one.only is None
+            and not one.guards & never
+            and one.node.lineno < self._end
         )
         if not alone:
             return
@@ -722,12 +761,12 @@ class Partings:
             return True
         return bool(names & self._agreed_names(node.lineno))
 
-    def _is_over(self, node: ast.If) -> bool:
-        """Whether the groups were destroyed before: from there on each process is alone."""
+    @cached_property
+    def _end(self) -> int:
+        """The line on which the groups are destroyed: from there on each process is alone."""
         calls = (one for one in walk(*self._function.body, into=False) if isinstance(one, ast.Call))
-        return any(
-            called_name(one) == "destroy_process_group" and one.lineno < node.lineno for one in calls
-        )
+        ends = [one.lineno for one in calls if called_name(one) == "destroy_process_group"]
+        return min(ends, default=sys.maxsize)
 
     def _agreed_names(self, before: int) -> set[str]:
         """Names whose values went through a collective above a line."""
@@ -736,12 +775,25 @@ class Partings:
             if not isinstance(node, (ast.Call, ast.Assign)) or node.lineno >= before:
                 continue
             if isinstance(node, ast.Call):
-                if any(re.search(r"reduce|broadcast|gather|bcast", part) for part in (called_name(node),)):
-                    found |= {one.id for given in node.args for one in walk(given) if isinstance(one, ast.Name)}
+                if any(
+                    re.search(r"reduce|broadcast|gather|bcast", part)
+                    for part in (called_name(node),)
+                ):
+                    found |= {
+                        one.id
+                        for given in node.args
+                        for one in walk(given)
+                        if isinstance(one, ast.Name)
+                    }
             elif isinstance(node.value, ast.Call) and re.search(
                 r"reduce|broadcast|gather|bcast", called_name(node.value)
             ):
-                found |= {one.id for target in node.targets for one in walk(target) if isinstance(one, ast.Name)}
+                found |= {
+                    one.id
+                    for target in node.targets
+                    for one in walk(target)
+                    if isinstance(one, ast.Name)
+                }
         return found
 
 

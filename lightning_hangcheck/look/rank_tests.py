@@ -180,7 +180,7 @@ def _statements(block: list[ast.stmt]) -> Iterator[ast.stmt]:
     for one in block:
         yield one
         for name in ("body", "orelse", "finalbody"):
-            yield from _statements(getattr(one, name, ()))
+            yield from _statements(getattr(one, name, []))
         for part in (*getattr(one, "handlers", ()), *getattr(one, "cases", ())):
             yield from _statements(part.body)
 

@@ -38,7 +38,7 @@ def called_name(node: ast.AST) -> str:
 
 
 def walk(*nodes: ast.AST, into: bool = True) -> Iterator[ast.AST]:
-    """Yield nodes and all below them, in the order of the source, as `ast.walk` three times slower.
+    """Yield nodes and all below them, in the order of the source: a third of `ast.walk`'s time.
 
     Args:
         nodes: Where to begin.

@@ -8,6 +8,7 @@ __all__ = [
     "doctor_command",
     "explain_command",
     "ledger_command",
+    "lint_command",
     "merge_command",
     "plan_command",
     "report_command",
