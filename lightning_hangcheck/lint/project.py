@@ -37,6 +37,7 @@ class Function:
         name: As a traceback would have it, with its class.
         owner: The class that it is a method of.
         around: The function that it is defined in.
+        nodes: All that is in it, without what other functions and classes have.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Function:
     module: Module
     owner: Class | None = None
     around: Function | None = None
+    nodes: list[ast.AST] = field(default_factory=list)
 
     @cached_property
     def body(self) -> list[ast.stmt]:
@@ -88,6 +90,9 @@ class Class:
     methods: dict[str, Function] = field(default_factory=dict)
 
 
+_TAUGHT = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
+
+
 @dataclass(frozen=True)
 class _Imported:
     """What a name was imported from: relative to a folder, or by a path of modules."""
@@ -118,14 +123,15 @@ class Module:
         self.assigned: dict[str, list[ast.expr]] = {}
         self.imports: dict[str, _Imported] = {}
         self._stars: list[_Imported] = []
+        self._nodes: list[ast.AST] = []
         self.main = Function("<module>", self.tree, self)
         self.all_functions = [self.main]
-        self._index(self.tree.body, None, None)
+        self.main.nodes.extend(self._index(self.tree.body, None, None))
 
     @cached_property
     def ranks(self) -> RankTests:
         """Which of its expressions ask for the rank."""
-        return RankTests(self.tree)
+        return RankTests(self.tree, self._nodes)
 
     @cached_property
     def lines(self) -> list[str]:
@@ -137,16 +143,21 @@ class Module:
         roots = {".".join(one.path) for one in (*self.imports.values(), *self._stars)}
         return any(root.startswith(prefixes) for root in roots)
 
-    def _index(self, block: list[ast.stmt], owner: Class | None, around: Function | None) -> None:
-        for node in walk(*block, into=False):
+    def _index(
+        self, block: list[ast.stmt], owner: Class | None, around: Function | None
+    ) -> list[ast.AST]:
+        nodes = list(walk(*block, into=False))
+        self._nodes += nodes
+        for node in nodes:
             if isinstance(node, FUNCTIONS):
                 self._add_function(node, owner, around)
             elif isinstance(node, ast.ClassDef):
                 found = Class(node.name, node, self)
                 self.classes.setdefault(node.name, found)
                 self._index(node.body, found, around)
-            else:
+            elif isinstance(node, _TAUGHT):
                 self._learn(node)
+        return nodes
 
     def _add_function(
         self,
@@ -166,7 +177,7 @@ class Module:
         for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
             if one.annotation is not None:
                 self._make(one.arg, one.annotation)
-        self._index(found.body, None, found)
+        found.nodes.extend(self._index(found.body, None, found))
 
     def _learn(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):
@@ -262,8 +273,8 @@ class Project:
 
     def __init__(self) -> None:
         self._modules: dict[str, Module | None] = {}
-        self._roots: dict[str, str] = {}
-        self._is_file: dict[str, bool] = {}
+        self._found: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._up: dict[str, tuple[str, ...]] = {}
         self._lines_back: dict[tuple[str, str], tuple[Class | str, ...]] = {}
 
     def read(self, path: str) -> Module | None:
@@ -297,29 +308,20 @@ class Project:
                 between the file that imports it and the project's root.
             asking: That file.
         """
-        places = [folder] if folder else list(self._folders_up(asking.folder))
-        for place in places:
-            stem = os.path.join(place, *path)  # noqa: PTH118
-            for file in ((f"{stem}.py",) if path else ()) + (f"{stem}/__init__.py",):
-                if self._exists(file):
-                    return self.read(file)
-        return None
+        key = (folder or f"{asking.folder}/", path)
+        if key not in self._found:
+            places = (folder,) if folder else self._folders_up(asking.folder)
+            self._found[key] = next(filter(None, (_file_of(one, path) for one in places)), "")
+        return self.read(self._found[key]) if self._found[key] else None
 
-    def _exists(self, file: str) -> bool:
-        if file not in self._is_file:
-            self._is_file[file] = os.path.isfile(file)  # noqa: PTH113
-        return self._is_file[file]
-
-    def _folders_up(self, folder: str) -> Iterator[str]:
-        """Yield a folder and those above it, up to the root of its project."""
-        for _ in range(12):
-            yield folder
-            if any(os.path.exists(os.path.join(folder or ".", one)) for one in PROJECT_FILES):  # noqa: PTH110, PTH118
-                return
+    def _folders_up(self, folder: str) -> tuple[str, ...]:
+        """Return a folder and those above it, up to the root of its project."""
+        if folder not in self._up:
             above = os.path.dirname(folder)  # noqa: PTH120
-            if above == folder:
-                return
-            folder = above
+            files = (os.path.join(folder or ".", one) for one in PROJECT_FILES)  # noqa: PTH118
+            last = above == folder or any(map(os.path.exists, files))
+            self._up[folder] = (folder,) if last else (folder, *self._folders_up(above))
+        return self._up[folder]
 
     # Classes
 
@@ -357,6 +359,12 @@ class Project:
             names.fullmatch(one.name if isinstance(one, Class) else one.rpartition(".")[2])
             for one in self.bases(of)
         )
+
+
+def _file_of(folder: str, path: tuple[str, ...]) -> str:
+    stem = os.path.join(folder, *path)  # noqa: PTH118
+    files = (*((f"{stem}.py",) if path else ()), f"{stem}/__init__.py")
+    return next((one for one in files if os.path.isfile(one)), "")  # noqa: PTH113
 
 
 # What a call calls

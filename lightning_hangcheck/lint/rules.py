@@ -92,10 +92,10 @@ class Code:
         local = is_local if self.notes else None
         return _without_meetings(Partings(self.reach, self.function, local).found)
 
-    @cached_property
+    @property
     def nodes(self) -> list[ast.AST]:
         """All that is in it, without what other functions and classes have."""
-        return list(walk(*self.function.body, into=False))
+        return self.function.nodes
 
     @cached_property
     def calls(self) -> list[ast.Call]:
@@ -869,7 +869,7 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
 
 def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
     """Yield functions that a file registers with `signal.signal` or `atexit.register`."""
-    module, place = code.function.module, {"signal": 1, "atexit": 0}[registrar]
+    place = {"signal": 1, "atexit": 0}[registrar]
     for call in code.calls:
         path = names_of(call.func)
         if (

@@ -764,14 +764,14 @@ class Partings:
     @cached_property
     def _end(self) -> int:
         """The line on which the groups are destroyed: from there on each process is alone."""
-        calls = (one for one in walk(*self._function.body, into=False) if isinstance(one, ast.Call))
+        calls = (one for one in self._function.nodes if isinstance(one, ast.Call))
         ends = [one.lineno for one in calls if called_name(one) == "destroy_process_group"]
         return min(ends, default=sys.maxsize)
 
     def _agreed_names(self, before: int) -> set[str]:
         """Names whose values went through a collective above a line."""
         found: set[str] = set()
-        for node in walk(self._function.node):
+        for node in self._function.nodes:
             if not isinstance(node, (ast.Call, ast.Assign)) or node.lineno >= before:
                 continue
             if isinstance(node, ast.Call):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from lightning_hangcheck.look.syntax import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 FunctionNode: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 
@@ -61,16 +61,17 @@ class RankTests:
 
     Args:
         tree: The file, parsed.
+        nodes: All that is in it, where that was gathered before.
     """
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, nodes: Iterable[ast.AST] | None = None) -> None:
         self._values: dict[str, list[ast.expr]] = defaultdict(list)
         self._imported: dict[str, str] = {}
         self._known: dict[str, bool] = {}
         self._one: dict[str, bool | None] = {}
         functions: dict[str, FunctionNode] = {}
         calls: list[ast.Call] = []
-        for node in walk(tree):
+        for node in walk(tree) if nodes is None else nodes:
             self._learn(node)
             if isinstance(node, _FUNCTIONS):
                 functions[node.name] = node
@@ -82,7 +83,7 @@ class RankTests:
 
     def asks(self, test: ast.expr) -> bool:
         """Whether an expression asks for the rank anywhere."""
-        return any(self._is_rank(node) for node in ast.walk(test) if isinstance(node, _TERMS))
+        return any(self._is_rank(node) for node in walk(test) if isinstance(node, _TERMS))
 
     def of_one(self, test: ast.expr) -> bool | None:
         """Whether a test holds for one rank (True), for all but one (False); None if unknown."""

@@ -45,18 +45,23 @@ def walk(*nodes: ast.AST, into: bool = True) -> Iterator[ast.AST]:
         into: Whether to go on into functions and classes, which are yielded in any case.
     """
     pending = list(reversed(nodes))
+    stops = () if into else (*FUNCTIONS, ast.ClassDef)
     while pending:
         node = pending.pop()
         yield node
-        if not into and isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+        if stops and isinstance(node, stops):
             continue
         below: list[ast.AST] = []
-        for value in vars(node).values():
+        for name in node._fields:
+            value = getattr(node, name, None)
             if isinstance(value, list):
                 below += [one for one in value if isinstance(one, ast.AST)]
-            elif isinstance(value, ast.AST):
+            elif (
+                isinstance(value, ast.AST) and value._fields
+            ):  # Load, Store and operators have none
                 below.append(value)
-        pending += reversed(below)
+        below.reverse()
+        pending += below
 
 
 def names_of(node: ast.AST | None) -> list[str]:
