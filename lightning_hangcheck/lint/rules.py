@@ -553,18 +553,30 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
     step before the others.
 
     Example:
-        if asked_to_stop:
-            break
-        dist.all_reduce(gradient)
+        def remember(*_):
+            global asked_to_stop
+            asked_to_stop = True
+
+        signal.signal(signal.SIGTERM, remember)
+        for gradient in gradients():
+            if asked_to_stop:
+                break
+            dist.all_reduce(gradient)
 
     Instead:
-        stop = torch.tensor(float(asked_to_stop))
-        dist.all_reduce(stop, op=dist.ReduceOp.MAX)
-        if stop.item():
-            break
-        dist.all_reduce(gradient)
+        def remember(*_):
+            global asked_to_stop
+            asked_to_stop = True
+
+        signal.signal(signal.SIGTERM, remember)
+        for gradient in gradients():
+            stop = torch.tensor(float(asked_to_stop))
+            dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+            if stop.item():
+                break
+            dist.all_reduce(gradient)
     """
-    flags = _flags_of_handlers(code)
+    flags = _flags_of_handlers(code) if b"signal.signal" in code.function.module.text else set()
     for loop in code.nodes:
         if not flags or not isinstance(loop, LOOPS):
             continue
@@ -584,10 +596,11 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
 
 def _flags_of_handlers(code: Code) -> set[str]:
     found: set[str] = set()
-    for handler, _ in _handlers(code, "signal"):
-        for node in walk(handler.node):
-            if isinstance(node, ast.Assign):
-                found |= {name for one in node.targets for name in names_of(one)[-1:]}
+    for function in code.function.module.all_functions:
+        for handler, _ in _handlers(Code(function, code.reach), "signal"):
+            for node in walk(handler.node):
+                if isinstance(node, ast.Assign):
+                    found |= {name for one in node.targets for name in names_of(one)[-1:]}
     return found
 
 

@@ -48,6 +48,8 @@ GROUPED = re.compile(
     re.IGNORECASE,
 )
 """Names of a rank within a group or along a dimension: others of the group may have the same."""
+AGREES = re.compile(r"reduce|broadcast|gather|bcast")
+"""Calls after which all ranks know the same."""
 LEAVES = (ast.Return, ast.Continue, ast.Break)
 
 
@@ -690,10 +692,8 @@ class Partings:
 
     def _compare(self, node: ast.If, after: _After, loops: frozenset[str]) -> None:
         asked = self._reach.tests.of(node.test, self._function)
-        if not asked.asks:
-            if self._local is None or not self._local(node.test, self._function):
-                return
-        elif self._agreed(node, loops):
+        local = self._local is not None and self._local(node.test, self._function)
+        if not (asked.asks or local) or self._agreed(node, loops):
             return
         exits = leaving(node.body), leaving(node.orelse)
         yes = self._reach.block(node.body, self._function)
@@ -759,7 +759,9 @@ class Partings:
         compared = [one for one in walk(node.test) if isinstance(one, ast.Compare)]
         if any(_ids(one) & loops and ranks.asks(one) for one in compared):
             return True
-        return bool(names & self._agreed_names(node.lineno))
+        calls = (one for one in walk(node.test) if isinstance(one, ast.Call))
+        asked_there = any(AGREES.search(called_name(one)) for one in calls)
+        return asked_there or bool(names & self._agreed_names(node.lineno))
 
     @cached_property
     def _end(self) -> int:
@@ -774,26 +776,10 @@ class Partings:
         for node in self._function.nodes:
             if not isinstance(node, (ast.Call, ast.Assign)) or node.lineno >= before:
                 continue
-            if isinstance(node, ast.Call):
-                if any(
-                    re.search(r"reduce|broadcast|gather|bcast", part)
-                    for part in (called_name(node),)
-                ):
-                    found |= {
-                        one.id
-                        for given in node.args
-                        for one in walk(given)
-                        if isinstance(one, ast.Name)
-                    }
-            elif isinstance(node.value, ast.Call) and re.search(
-                r"reduce|broadcast|gather|bcast", called_name(node.value)
-            ):
-                found |= {
-                    one.id
-                    for target in node.targets
-                    for one in walk(target)
-                    if isinstance(one, ast.Name)
-                }
+            parts = node.args if isinstance(node, ast.Call) else node.targets
+            call = node if isinstance(node, ast.Call) else node.value
+            if AGREES.search(called_name(call)):
+                found = found.union(*map(_ids, parts))
         return found
 
 
