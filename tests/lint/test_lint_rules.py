@@ -204,7 +204,9 @@ def test_function_named_in_the_configuration_is_collective(tmp_path: Path) -> No
     assert [one.code for one in found(tmp_path, source, collectives=("meet_all",))] == ["HC101"]
 
 
-@pytest.mark.parametrize("comment", ["ignore[HC101] it comes from serve()", "ignore", "ignore[HC1]"])
+@pytest.mark.parametrize(
+    "comment", ["ignore[HC101] it comes from serve()", "ignore", "ignore[HC1]"]
+)
 def test_comment_on_the_line_or_its_test_says_that_it_is_meant(
     comment: str, tmp_path: Path
 ) -> None:
