@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.lint.rules import RULES
@@ -173,16 +174,7 @@ def rules_page(page: str) -> str:
 
 def _in_markdown(doc: str) -> Iterator[str]:
     """The docstring, its two examples as code."""
-    open_block = False
-    for line in inspect.cleandoc(doc).splitlines():
-        if line in ("Example:", "Instead:"):
-            if open_block:
-                yield from ("```", "")
-            yield from (line, "", "```python")
-            open_block = True
-        elif open_block:
-            yield line.removeprefix("    ")
-        else:
-            yield line
-    if open_block:
-        yield "```"
+    what, example, instead = re.split(r"\n(?:Example|Instead):\n", inspect.cleandoc(doc))
+    yield what.strip()
+    for name, code in (("Example", example), ("Instead", instead)):
+        yield from ("", f"{name}:", "", "```python", inspect.cleandoc(code), "```")
