@@ -40,7 +40,7 @@ def found(folder: Path, source: str, **settings: object) -> list[Finding]:
 
 
 def example(doc: str, name: str) -> str:
-    """The code below a heading of a docstring, as a function's or class's body where it needs one."""
+    """The code below a heading of a docstring, in a function or class where it needs one."""
     _, _, rest = textwrap.dedent(" " * 4 + doc).partition(f"{name}:\n")
     lines = []
     for line in rest.splitlines():
