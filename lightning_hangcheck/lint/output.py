@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.lint.rules import RULES
@@ -177,4 +178,4 @@ def _in_markdown(doc: str) -> Iterator[str]:
     what, example, instead = re.split(r"\n(?:Example|Instead):\n", inspect.cleandoc(doc))
     yield what.strip()
     for name, code in (("Example", example), ("Instead", instead)):
-        yield from ("", f"{name}:", "", "```python", inspect.cleandoc(code), "```")
+        yield from ("", f"{name}:", "", "```python", textwrap.dedent(code).strip(), "```")

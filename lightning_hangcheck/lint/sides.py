@@ -195,6 +195,8 @@ class Tests:
         ranks = function.module.ranks
         if isinstance(test, ast.Compare):
             sides = [test.left, *test.comparators]
+            if (listed := _first_or_none(test)) is not None:
+                return listed if _is_rank_itself(test.left, function, MOST_ALIASES) else None
             number = any(_is_rank_itself(one, function, MOST_ALIASES) for one in sides)
             return ranks.of_one(test) if number and _with_constant(test) else None
         name = (names_of(test.func if isinstance(test, ast.Call) else test) or [""])[-1]
@@ -262,6 +264,14 @@ def _asks_for_launcher(test: ast.expr) -> bool:
         and isinstance(test.ops[0], (ast.In, ast.NotIn))
         and isinstance(test.left, ast.Constant)
     )
+
+
+def _first_or_none(test: ast.Compare) -> bool | None:
+    """``local_rank in [-1, 0]``: the first rank, or the only process."""
+    numbers = [ast.unparse(one) for one in getattr(test.comparators[0], "elts", ())]
+    if "0" not in numbers or not set(numbers) <= {"-1", "0"}:
+        return None
+    return {ast.In: True, ast.NotIn: False}.get(type(test.ops[0]))
 
 
 def _with_constant(test: ast.Compare) -> bool:
@@ -663,34 +673,49 @@ class Partings:
     ) -> None:
         self._reach, self._function, self._local = reach, function, local
         self.found: list[Parting] = []
-        self._block(function.body, _After(), frozenset())
+        self._block(function.body, _After(), frozenset(), None)
 
     def _events(self, blocks: Iterable[list[ast.stmt]]) -> Events:
         return tuple(one for block in blocks for one in self._reach.block(block, self._function))
 
-    def _block(self, block: list[ast.stmt], after: _After, loops: frozenset[str]) -> None:
+    def _block(
+        self, block: list[ast.stmt], after: _After, loops: frozenset[str], inside: bool | None
+    ) -> None:
         for place, statement in enumerate(block):
             rest = block[place + 1 :]
             then = _After((rest, *after.function), (rest, *after.passing), after.loop)
             if isinstance(statement, ast.If):
-                self._compare(statement, then, loops)
+                self._compare(statement, then, loops, inside)
             if isinstance(statement, LOOPS):
                 body = statement.body
                 names = loops
                 if not isinstance(statement, ast.While):
                     names |= {one.id for one in walk(statement.target) if isinstance(one, ast.Name)}
                 within = _After((body, *then.function), (), (body,))
-                self._block(body, within, names)
-                self._block(statement.orelse, then, loops)
+                self._block(body, within, names, inside)
+                self._block(statement.orelse, then, loops, inside)
             elif not isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+                sides = self._sides(statement, inside)
                 for name in ("body", "orelse", "finalbody"):
-                    self._block(getattr(statement, name, None) or [], then, loops)
+                    part = getattr(statement, name, None) or []
+                    self._block(part, then, loops, sides.get(name, inside))
                 for handler in getattr(statement, "handlers", ()):
-                    self._block(handler.body, then, loops)
+                    self._block(handler.body, then, loops, inside)
                 for case in getattr(statement, "cases", ()):
-                    self._block(case.body, then, loops)
+                    self._block(case.body, then, loops, inside)
 
-    def _compare(self, node: ast.If, after: _After, loops: frozenset[str]) -> None:
+    def _sides(self, node: ast.stmt, inside: bool | None) -> dict[str, bool | None]:
+        """Tell which ranks come to the branches of a test, where that is known."""
+        asked = (
+            self._reach.tests.of(node.test, self._function) if isinstance(node, ast.If) else None
+        )
+        if asked is None or asked.side is None or asked.grouped:
+            return {}
+        return {"body": asked.side, "orelse": not asked.side if asked.exact else inside}
+
+    def _compare(
+        self, node: ast.If, after: _After, loops: frozenset[str], inside: bool | None
+    ) -> None:
         asked = self._reach.tests.of(node.test, self._function)
         local = self._local is not None and self._local(node.test, self._function)
         if not (asked.asks or local) or self._agreed(node, loops):
@@ -703,11 +728,13 @@ class Partings:
         elif exits[1] is not None and exits[0] is None:
             yes += self._skipped(exits[1], after)
         side = asked.side
-        self._note(node, asked, yes, no, side, exits[1])
+        if inside is None or side is not (not inside):
+            self._note(node, asked, yes, no, side, exits[1])
         chained = len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)
         # an elif may ask for the reverse of what else the test asks
         other = None if side is None or (chained and not asked.exact) else not side
-        self._note(node, asked, no, yes, other, exits[0])
+        if inside is None or other is not (not inside):
+            self._note(node, asked, no, yes, other, exits[0])
 
     def _skipped(self, leaves: ast.stmt, after: _After) -> Events:
         if isinstance(leaves, ast.Return):
