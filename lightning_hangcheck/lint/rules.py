@@ -429,15 +429,17 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
     with a barrier or a gather further down, often in what a function below calls.
 
     Example:
-        if rank != 0:
-            return
-        write(results)
-        dist.barrier()
+        def save(results):
+            if rank != 0:
+                return
+            write(results)
+            dist.barrier()
 
     Instead:
-        if rank == 0:
-            write(results)
-        dist.barrier()
+        def save(results):
+            if rank == 0:
+                write(results)
+            dist.barrier()
     """
     for parting in code.partings:
         if parting.leaves is None or not parting.asked.asks:
@@ -467,14 +469,16 @@ def leaves_under_local_test(code: Code) -> Iterator[Found]:
     Why it hangs: the other ranks have samples, and wait for this one in the collective.
 
     Example:
-        if len(batch) == 0:
-            continue
-        dist.all_reduce(count)
+        for batch in loader:
+            if len(batch) == 0:
+                continue
+            dist.all_reduce(count)
 
     Instead:
-        if len(batch) > 0:
-            count += len(batch)
-        dist.all_reduce(count)  # also with nothing to add
+        for batch in loader:
+            if len(batch) > 0:
+                count += len(batch)
+            dist.all_reduce(count)  # also with nothing to add
     """
     for parting in code.partings:
         if parting.leaves is None or parting.asked.asks:
@@ -503,18 +507,20 @@ def except_goes_on(code: Code) -> Iterator[Found]:
     Why it hangs: an exception is one rank's: out of memory, a bad sample, a file that is not there.
 
     Example:
-        try:
-            loss = model(batch)
-        except MemoryError:
-            continue
-        dist.all_reduce(loss)
+        for batch in loader:
+            try:
+                loss = model(batch)
+            except MemoryError:
+                continue
+            dist.all_reduce(loss)
 
     Instead:
-        try:
-            loss = model(batch)
-        except MemoryError:
-            loss = torch.zeros(())
-        dist.all_reduce(loss)
+        for batch in loader:
+            try:
+                loss = model(batch)
+            except MemoryError:
+                loss = torch.zeros(())
+            dist.all_reduce(loss)
     """
     for block in _blocks(code):
         for place, node in enumerate(block):

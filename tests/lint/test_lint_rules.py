@@ -50,8 +50,6 @@ def example(doc: str, name: str) -> str:
     code = "\n".join(lines)
     if "self" in code and "def " in code:
         return "class Module(lightning.LightningModule):\n" + textwrap.indent(code, "    ")
-    if "continue" in code or "break" in code:
-        code = "while True:\n" + textwrap.indent(code, "    ")
     return "def step(self, batch, loss, mask, scores, trainer):\n" + textwrap.indent(code, "    ")
 
 
