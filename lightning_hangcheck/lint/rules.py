@@ -354,10 +354,9 @@ def all_receive_first(code: Code) -> Iterator[Found]:
         dist.send(mine, dst=(rank + 1) % size)
 
     Instead:
-        requests = dist.batch_isend_irecv([
-            dist.P2POp(dist.irecv, received, (rank - 1) % size),
-            dist.P2POp(dist.isend, mine, (rank + 1) % size),
-        ])
+        receive = dist.P2POp(dist.irecv, received, (rank - 1) % size)
+        send = dist.P2POp(dist.isend, mine, (rank + 1) % size)
+        requests = dist.batch_isend_irecv([receive, send])
     """
     for block in _blocks(code):
         calls = [
@@ -563,6 +562,7 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
             global asked_to_stop
             asked_to_stop = True
 
+
         signal.signal(signal.SIGTERM, remember)
         for gradient in gradients():
             if asked_to_stop:
@@ -573,6 +573,7 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
         def remember(*_):
             global asked_to_stop
             asked_to_stop = True
+
 
         signal.signal(signal.SIGTERM, remember)
         for gradient in gradients():
@@ -787,6 +788,7 @@ def collective_in_prepare_data(code: Code) -> Iterator[Found]:
     Instead:
         def prepare_data(self):
             download()
+
 
         def setup(self, stage):
             self.data = load()
