@@ -217,10 +217,18 @@ class Tests:
     def _joined(self, test: ast.BoolOp, function: Function) -> Test:
         """``and`` holds at most where each part does; ``or`` is the reverse of that."""
         parts = [self.of(one, function) for one in test.values]
-        asking = [part for part in parts if part.asks]
+        asking = [
+            part
+            for value, part in zip(test.values, parts, strict=True)
+            if part.asks and not _asks_for_text(value)
+        ]
         if not asking:
             return Test()
-        others = [value for value, part in zip(test.values, parts, strict=True) if not part.asks]
+        others = [
+            value
+            for value, part in zip(test.values, parts, strict=True)
+            if not (part.asks or _asks_for_text(value))
+        ]
         exact = len(asking) == 1 and asking[0].exact and all(map(_of_single, others))
         sides = {part.side for part in asking if part.side is not None}
         known = isinstance(test.op, ast.And) or (exact and bool(sides))
@@ -255,6 +263,12 @@ def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
         return True
     values = function.module.ranks.values_of(name[0]) if steps else []
     return bool(values) and all(_is_rank_itself(one, function, steps - 1) for one in values)
+
+
+def _asks_for_text(test: ast.expr) -> bool:
+    """``rank == "cpu"`` is said of a process that is alone."""
+    sides = test.comparators if isinstance(test, ast.Compare) else []
+    return any(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in sides)
 
 
 def _asks_for_launcher(test: ast.expr) -> bool:
@@ -303,6 +317,11 @@ def _grouped(test: ast.expr) -> bool:
         ):
             return True
     return False
+
+
+def _all_single(test: ast.expr) -> bool:
+    parts = test.values if isinstance(test, ast.BoolOp) else [test]
+    return all(map(_of_single, parts))
 
 
 def _of_single(test: ast.expr) -> bool:
@@ -381,10 +400,14 @@ class Reach:
         found: list[Event] = []
         only: bool | None = None
         needed: frozenset[tuple[str, bool]] = frozenset()
+        guards: frozenset[str] = frozenset()
         for statement in block:
             made = self.statement(statement, function)
-            if needed:
-                made = tuple(replace(one, needs=one.needs | needed) for one in made)
+            if needed or guards:
+                made = tuple(
+                    replace(one, needs=one.needs | needed, guards=one.guards | guards)
+                    for one in made
+                )
             if only is not None:
                 made = tuple(
                     one if one.only is not None else replace(one, only=only) for one in made
@@ -394,7 +417,10 @@ class Reach:
                 test = self.tests.of(statement.test, function)
                 if leaving(statement.body):
                     only = not test.side if test.exact and test.side is not None else only
-                    needed |= _needed_after(statement.test, function)
+                    after = _needed_after(statement.test, function)
+                    needed |= after
+                    if not (after or test.asks or _all_single(statement.test)):
+                        guards |= {_plain(statement.test, value=False)}
             elif isinstance(statement, LEAVES):
                 break
         return tuple(found)
@@ -574,10 +600,10 @@ def _guarded(one: Event, test: ast.expr, value: bool, switch: tuple[str, bool] |
     needs = one.needs
     if switch is not None:
         needs |= {(switch[0], switch[1] is value)}
-    return replace(one, needs=needs, guards=one.guards | {_plain(test, value)})
+    return replace(one, needs=needs, guards=one.guards | {_plain(test, value=value)})
 
 
-def _plain(test: ast.expr, value: bool) -> str:
+def _plain(test: ast.expr, *, value: bool) -> str:
     """A condition in words, ``not`` taken off in pairs."""
     while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, value = test.operand, not value
@@ -815,7 +841,7 @@ def _contradicted(test: ast.expr) -> frozenset[str]:
     if not isinstance(test, ast.BoolOp):
         return frozenset()
     value = isinstance(test.op, ast.And)
-    return frozenset(_plain(one, not value) for one in test.values)
+    return frozenset(_plain(one, value=not value) for one in test.values)
 
 
 def _ids(node: ast.AST) -> set[str]:
