@@ -37,8 +37,9 @@ FOREIGN = frozenset(
 )
 """Libraries whose functions have names of collectives."""
 SINGLE = re.compile(
-    r"\w*(world_?size|n_?gpus?|num_gpus?|is_initialized|is_available|is_dist\w*|distributed|ddp"
-    r"|multi_?gpu|use_dist\w*|num_processes|data_parallel\w*|nprocs?|do_parallel|dist)\w*",
+    r"\w*(world_?size|n_?gpus?|num_gpus?|is_initialized|is_available|is_dist\w*|distributed"
+    r"|multi_?gpu|use_dist\w*|num_processes|data_parallel\w*|nprocs?|do_parallel|dist)\w*"
+    r"|(use_|is_|with_)?ddp(_is)?(_(active|enabled|initialized|available))?",
     re.IGNORECASE,
 )
 """Names that tell whether there are several ranks at all, which all of them know."""
@@ -419,7 +420,7 @@ class Reach:
                     only = not test.side if test.exact and test.side is not None else only
                     after = _needed_after(statement.test, function)
                     needed |= after
-                    if not (after or test.asks or _all_single(statement.test)):
+                    if not (after or test.side is not None or _all_single(statement.test)):
                         guards |= {_plain(statement.test, value=False)}
             elif isinstance(statement, LEAVES):
                 break
