@@ -10,7 +10,12 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+from lightning_hangcheck.look.syntax import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 FunctionNode: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 
@@ -28,6 +33,8 @@ ONE_RANK = re.compile(
 )
 """Names that are true on one rank: ``is_global_zero`` (Lightning), ``is_main_process``
 (accelerate), ``is_world_process_zero`` (transformers), ``rank_zero_only``."""
+ONE_RANK_ONLY = re.compile(r"rank_?(zero|0)|main_process|is_main|master_only|on_process")
+"""In decorators whose function runs on one rank: Lightning's and accelerate's, and their like."""
 VARIABLES = frozenset(
     {
         "RANK",
@@ -54,23 +61,29 @@ class RankTests:
 
     Args:
         tree: The file, parsed.
+        nodes: All that is in it, where that was gathered before.
     """
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, nodes: Iterable[ast.AST] | None = None) -> None:
         self._values: dict[str, list[ast.expr]] = defaultdict(list)
         self._imported: dict[str, str] = {}
         self._known: dict[str, bool] = {}
         self._one: dict[str, bool | None] = {}
-        for node in ast.walk(tree):
+        functions: dict[str, FunctionNode] = {}
+        calls: list[ast.Call] = []
+        for node in walk(tree) if nodes is None else nodes:
             self._learn(node)
-        functions = {one.name: one for one in ast.walk(tree) if isinstance(one, _FUNCTIONS)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and (name := _name(node.func)) in functions:
-                self._learn_arguments(functions[name], node)
+            if isinstance(node, _FUNCTIONS):
+                functions[node.name] = node
+            elif isinstance(node, ast.Call):
+                calls.append(node)
+        for call in calls:
+            if (name := _name(call.func)) in functions:
+                self._learn_arguments(functions[name], call)
 
     def asks(self, test: ast.expr) -> bool:
         """Whether an expression asks for the rank anywhere."""
-        return any(self._is_rank(node) for node in ast.walk(test) if isinstance(node, _TERMS))
+        return any(self._is_rank(node) for node in walk(test) if isinstance(node, _TERMS))
 
     def of_one(self, test: ast.expr) -> bool | None:
         """Whether a test holds for one rank (True), for all but one (False); None if unknown."""
@@ -88,6 +101,10 @@ class RankTests:
             self._one[name] = None  # a name that leads back to itself tells nothing
             self._one[name] = self._of_one_named(name)
         return self._one[name]
+
+    def values_of(self, name: str) -> list[ast.expr]:
+        """Return what the file assigns to a name, returns from it or passes for it."""
+        return list(self._values.get(name, ()))
 
     def _of_one_named(self, name: str) -> bool | None:
         if not name:
@@ -108,7 +125,7 @@ class RankTests:
         elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
             self._learn_value(node.target, node.value)
         elif isinstance(node, _FUNCTIONS):
-            returned = (one.value for one in ast.walk(node) if isinstance(one, ast.Return))
+            returned = (one.value for one in _statements(node.body) if isinstance(one, ast.Return))
             self._values[node.name] += [value for value in returned if value is not None]
 
     def _learn_value(self, target: ast.expr, value: ast.expr) -> None:
@@ -157,6 +174,16 @@ class RankTests:
         if values and all(isinstance(value, ast.Constant) for value in values):
             return False
         return RANK.fullmatch(self._imported.get(name, name)) is not None
+
+
+def _statements(block: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield all statements of a block, also those within others, of functions too."""
+    for one in block:
+        yield one
+        for name in ("body", "orelse", "finalbody"):
+            yield from _statements(getattr(one, name, []))
+        for part in (*getattr(one, "handlers", ()), *getattr(one, "cases", ())):
+            yield from _statements(part.body)
 
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

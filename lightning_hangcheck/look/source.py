@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 from lightning_hangcheck.files.owned_file import read_regular
 from lightning_hangcheck.look.calls_ahead import CallsAhead
 from lightning_hangcheck.look.proc import began_s, root_of
-from lightning_hangcheck.look.rank_tests import RankTests
+from lightning_hangcheck.look.rank_tests import ONE_RANK_ONLY, RankTests
 from lightning_hangcheck.look.syntax import FUNCTIONS, LOOPS, called_name
 from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.naming.code_owner import is_users, owner_of
@@ -198,8 +198,6 @@ PARTS_OF_A_MODEL = frozenset({"parameters", "named_parameters", "buffers", "name
 ALWAYS_RUN = (ast.Expr, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
 LOOPS_OVER_SOME = (ast.For, ast.AsyncFor)
 """Within a loop over epochs the one over batches has some."""
-ONE_RANK_ONLY = re.compile(r"rank_?(zero|0)|main_process|is_main|master_only|on_process")
-"""In decorators whose function runs on one rank: Lightning's and accelerate's, and their like."""
 
 
 def code_notes(

@@ -1,0 +1,75 @@
+"""`hangcheck lint`: finds in source code what would part the ranks, before it runs."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+
+import click
+import msgspec
+
+from lightning_hangcheck.cli.showing import say, show
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.lint import output
+from lightning_hangcheck.lint.linting import lint as look
+from lightning_hangcheck.lint.linting import read_configuration
+from lightning_hangcheck.lint.rules import RULES
+from lightning_hangcheck.model.codec import encode_pretty
+
+EPILOG = """\b
+Examples:
+  hangcheck lint
+  hangcheck lint train.py src --notes
+  hangcheck lint --sarif > hangcheck.sarif
+  hangcheck lint --explain HC101
+
+A finding that is meant is marked on its line:
+
+\b
+  dist.barrier()  # hangcheck: ignore[HC101] rank 1 comes from serve()
+"""
+FOUND, UNUSABLE = 1, 2
+
+
+@click.command("lint", epilog=EPILOG)
+@click.argument("paths", nargs=-1, metavar="[PATH...]", type=click.Path(path_type=Path))
+@click.option("--notes", is_flag=True, help="Also what may part the ranks, not only what will.")
+@click.option("--json", "form", flag_value="json", help="Print one object.")
+@click.option("--sarif", "form", flag_value="sarif", help="Print a SARIF 2.1.0 log.")
+@click.option("--github", "form", flag_value="github", help="Print annotations for GitHub.")
+@click.option("--explain", metavar="CODE", help="Print what a rule finds and why that hangs.")
+def lint(paths: tuple[Path, ...], form: str | None, explain: str | None, *, notes: bool) -> int:
+    """Find in source code what would part the ranks, before it runs.
+
+    PATH is a Python file or a folder, the working folder without one. Nothing of it is imported
+    or run. Settings are in [tool.hangcheck.lint] of pyproject.toml.
+
+    Exit code: 0 nothing was found, 1 something was, 2 a path or file cannot be used.
+    """
+    if explain is not None:
+        click.echo(_explained(explain))
+        return 0
+    places = paths or (Path(),)
+    configuration, base = read_configuration(places[0])
+    if notes:
+        configuration = msgspec.structs.replace(configuration, notes=True)
+    found = look(places, configuration, base)
+    if form == "json":
+        click.echo(encode_pretty(found.report()), nl=False)
+    elif form == "sarif":
+        click.echo(json.dumps(output.as_sarif(found), indent=2))
+    elif form == "github":
+        click.echo(output.as_github(found), nl=False)
+    else:
+        show(output.as_text(found), output.STYLES)
+    for sentence in found.unreadable:
+        say(sentence)
+    return UNUSABLE if found.unreadable else FOUND if found.findings else 0
+
+
+def _explained(code: str) -> str:
+    known = RULES.get(code.strip().upper())
+    if known is None:
+        raise BadUsage(f"{code!r} is no rule", f"known are {', '.join(RULES)}")
+    return f"{known.code}: {inspect.cleandoc(known.doc)}\n\nSee: {known.see}"

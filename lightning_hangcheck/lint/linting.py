@@ -1,0 +1,345 @@
+"""Goes through files, asks the rules, and leaves out what comments and the configuration allow."""
+
+from __future__ import annotations
+
+import fnmatch
+import gc
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.judge.knowledge import causes_file
+from lightning_hangcheck.lint.project import LARGEST_FILE, UNPARSABLE, Project
+from lightning_hangcheck.lint.rules import RULES, Code, Found, Rule, Severity
+from lightning_hangcheck.lint.sides import Reach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lightning_hangcheck.lint.project import Function, Module
+
+SCHEMA_VERSION = 1
+MOST_FILES = 50_000
+LEFT_OUT = frozenset(
+    {
+        ".git",
+        ".hg",
+        ".venv",
+        "venv",
+        "node_modules",
+        "site-packages",
+        "__pycache__",
+        "build",
+        "dist",
+    }
+    | {".tox", ".nox", ".mypy_cache", ".ruff_cache", ".eggs", "hangcheck_runs"}
+)
+IGNORED = re.compile(r"#\s*hangcheck:\s*ignore(?:\[([\w\s,]*)\])?")
+WORTH_A_LOOK = re.compile(
+    rb"rank|process_(index|zero|id)|is_\w*(main|master|primary|chief|zero)|(main|master)_(only|process)"
+    rb"|on_exception|prepare_data|FileLock|signal\.signal"
+)
+"""An error needs one of these; files without any are parsed only where others call them."""
+WORTH_A_NOTE = re.compile(rb"all_reduce|all_gather|barrier|broadcast|backward|sync_dist|fork")
+
+
+class Remedy(msgspec.Struct, frozen=True):
+    """What to do, and a command that helps, if there is one."""
+
+    text: str
+    command: str | None = None
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule found, as the public promise has it."""
+
+    code: str
+    severity: Severity
+    file: str
+    line: int
+    function: str
+    message: str
+    path: list[str]
+    remedy: Remedy
+    see: str
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where to underline: columns from 0, in the source line."""
+
+    source: str
+    begin: int
+    end: int
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The object that `--json` prints. The public promise."""
+
+    schema_version: int
+    files: int
+    seconds: float
+    findings: list[Finding]
+
+
+class Lint(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was found.
+
+    Attributes:
+        files: How many were looked at.
+        findings: By file and line.
+        places: Where each is, in the same order.
+        unreadable: A sentence for each file that could not be looked at.
+    """
+
+    files: int
+    seconds: float
+    findings: list[Finding]
+    places: list[Place]
+    unreadable: list[str]
+
+    def report(self) -> Report:
+        """Return what `--json` prints."""
+        return Report(
+            schema_version=SCHEMA_VERSION,
+            files=self.files,
+            seconds=round(self.seconds, 3),
+            findings=self.findings,
+        )
+
+
+class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[tool.hangcheck.lint]` of a pyproject.toml.
+
+    Attributes:
+        ignore: Codes, or how they begin: HC6 is all of that family.
+        exclude: Patterns of paths, relative to that file.
+        notes: Whether notes are shown, too.
+        collectives: Names of functions that are collective in this project.
+    """
+
+    ignore: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    notes: bool = False
+    collectives: tuple[str, ...] = ()
+
+
+def read_configuration(path: Path) -> tuple[Configuration, Path]:
+    """Read the nearest pyproject.toml that has a `[tool.hangcheck.lint]`.
+
+    Args:
+        path: What is looked at first; the file is in its folder, or above.
+
+    Returns:
+        What it says, and its folder; the defaults and the working folder without one.
+
+    Raises:
+        BadUsage: It cannot be read, or says what nobody knows.
+    """
+    for folder in (path.absolute(), *path.absolute().parents):
+        file = folder / "pyproject.toml"
+        if not file.is_file():
+            continue
+        try:
+            table = msgspec.toml.decode(file.read_bytes())
+            found = table.get("tool", {}).get("hangcheck", {}).get("lint")
+            if found is not None:
+                return msgspec.convert(found, Configuration), folder
+        except (OSError, ValueError, AttributeError) as error:
+            raise BadUsage(
+                f"[tool.hangcheck.lint] in {file} cannot be used: {error}", "see docs/lint.md"
+            ) from error
+    return Configuration(), Path.cwd()
+
+
+def lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lint:
+    """Look for what would part the ranks.
+
+    Args:
+        paths: Files and folders.
+        configuration: Of the project.
+        base: The folder to which its patterns are relative.
+
+    Returns:
+        Errors, and notes where the configuration asks for them.
+    """
+    collecting = gc.isenabled()
+    gc.disable()  # trees hold no circles, and looking for these takes a third of the time
+    try:
+        return _lint(paths, configuration, base)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lint:
+    began = time.perf_counter()
+    project, reach = Project(), Reach(frozenset(configuration.collectives))
+    found: dict[tuple[str, int, str], tuple[Finding, Place]] = {}
+    unreadable: list[str] = []
+    count = 0
+    for file in _files(paths, configuration, base, unreadable):
+        count += 1
+        try:
+            module = _worth_a_look(file, project, notes=configuration.notes)
+        except UNPARSABLE as error:
+            unreadable.append(_why_not(file, error))
+            continue
+        if module is None:
+            continue
+        for function in module.all_functions:
+            for finding, place in _in_function(function, reach, configuration):
+                found.setdefault((finding.file, finding.line, finding.code[:3]), (finding, place))
+    ordered = sorted(found.values(), key=lambda one: (one[0].file, one[0].line, one[0].code))
+    return Lint(
+        files=count,
+        seconds=time.perf_counter() - began,
+        findings=[one for one, _ in ordered],
+        places=[place for _, place in ordered],
+        unreadable=unreadable,
+    )
+
+
+def _files(
+    paths: Sequence[Path], configuration: Configuration, base: Path, unreadable: list[str]
+) -> Iterator[str]:
+    """Yield all Python files, each once, as they are named."""
+    seen: set[str] = set()
+    for path in paths:
+        if path.is_dir():
+            files: Iterable[str] = _below(path)
+        elif path.is_file():
+            files = [str(path)]
+        else:
+            unreadable.append(f"{path} is no file or folder")
+            continue
+        for file in files:
+            if file not in seen and not _excluded(file, configuration, base):
+                seen.add(file)
+                yield file
+            if len(seen) >= MOST_FILES:
+                unreadable.append(f"only the first {MOST_FILES} files were looked at")
+                return
+
+
+def _below(folder: Path) -> Iterator[str]:
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(one for one in folders if one not in LEFT_OUT)
+        for name in sorted(files):
+            if name.endswith(".py"):
+                yield os.path.join(parent, name) if parent != "." else name  # noqa: PTH118
+
+
+def _excluded(file: str, configuration: Configuration, base: Path) -> bool:
+    if not configuration.exclude:
+        return False
+    relative = os.path.relpath(file, base)
+    return any(
+        fnmatch.fnmatch(relative, one) or fnmatch.fnmatch(relative, f"{one.rstrip('/')}/*")
+        for one in configuration.exclude
+    )
+
+
+def _worth_a_look(file: str, project: Project, *, notes: bool) -> Module | None:
+    if os.path.getsize(file) > LARGEST_FILE:  # noqa: PTH202
+        raise ValueError(f"larger than {LARGEST_FILE >> 20} MiB")
+    with open(file, "rb") as stream:  # noqa: PTH123
+        text = stream.read()
+    if not WORTH_A_LOOK.search(text) and not (notes and WORTH_A_NOTE.search(text)):
+        return None
+    return project.read(file) or project.parse(file)
+
+
+def _why_not(file: str, error: BaseException) -> str:
+    if isinstance(error, SyntaxError):
+        return f"{file} is no Python of this version: {error.msg} in line {error.lineno}"
+    if isinstance(error, RecursionError):
+        return f"{file} is nested too deeply"
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return f"{file} cannot be read: {reason}"
+
+
+def _in_function(
+    function: Function, reach: Reach, configuration: Configuration
+) -> Iterator[tuple[Finding, Place]]:
+    code = Code(function, reach, configuration.notes)
+    for one in RULES.values():
+        if one.code.startswith(tuple(configuration.ignore)):
+            continue
+        if one.notes_only and not configuration.notes:
+            continue
+        for found in one.check(code):
+            wanted = configuration.notes or found.severity == "error"
+            if wanted and not _ignored(one.code, found, function.module):
+                yield _finding(one, found, function)
+
+
+def _ignored(code: str, found: Found, module: Module) -> bool:
+    """Whether a comment on its line, or on that of the test, says that it is meant."""
+    for line in (getattr(found.node, "lineno", 0), *found.also):
+        text = module.lines[line - 1] if 0 < line <= len(module.lines) else ""
+        match = IGNORED.search(text)
+        if match is not None:
+            codes = [one.strip() for one in (match[1] or "").split(",") if one.strip()]
+            if not codes or code.startswith(tuple(codes)):
+                return True
+    return False
+
+
+def _finding(one: Rule, found: Found, function: Function) -> tuple[Finding, Place]:
+    module, node = function.module, found.node
+    line = getattr(node, "lineno", 1)
+    source = module.lines[line - 1] if line <= len(module.lines) else ""
+    begin = getattr(node, "col_offset", 0)
+    same_line = getattr(node, "end_lineno", line) == line
+    end = getattr(node, "end_col_offset", None) if same_line else None
+    path = (
+        [f"{name} ({file}:{number})" for name, file, number in found.event.path]
+        if found.event
+        else []
+    )
+    if found.event is not None:
+        path.append(
+            f"{found.event.name} of {found.event.library}"
+            if found.event.library
+            else found.event.name
+        )
+    finding = Finding(
+        code=one.code,
+        severity=found.severity,
+        file=module.path,
+        line=line,
+        function=function.name,
+        message=found.message,
+        path=path,
+        remedy=Remedy(_remedy(one, found, function, f"{module.path}:{line}")),
+        see=one.see,
+    )
+    encoded = source.encode()
+    return finding, Place(
+        source,
+        len(encoded[:begin].decode(errors="ignore")),
+        len(encoded[:end].decode(errors="ignore")) if end else len(source.rstrip()),
+    )
+
+
+def _remedy(one: Rule, found: Found, function: Function, place: str) -> str:
+    """Return the remedy of the rule's cause that it names, or its own."""
+    known = causes_file().cause[one.cause].remedies
+    text = next(
+        (
+            each.text
+            for each in known
+            if each.text.removeprefix("{place}: ").startswith(one.remedy.removeprefix("{place}: "))
+        ),
+        one.remedy,
+    )
+    text = text.removeprefix("{place}: ")
+    words = {"{place}": place, "{function}": function.name, "{test}": "", "rank {rank}": "one side"}
+    for word, value in words.items():
+        text = text.replace(word, value)
+    return text

@@ -1,0 +1,181 @@
+"""Shows what was found: as text, for GitHub's annotations, and as SARIF."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from lightning_hangcheck.lint.rules import RULES
+from lightning_hangcheck.text.plain_text import one_line, visible
+from lightning_hangcheck.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lightning_hangcheck.lint.linting import Finding, Lint, Place
+
+STYLES = {
+    r"(?m)^\S+:\d+: HC\d+ error": "bold red",
+    r"(?m)^\S+:\d+: HC\d+ note": "bold yellow",
+    r"(?m)^ +\^+$": "red",
+    r"(?m)^  (?:path|do|see)\b": "bold",
+}
+"""For each pattern of the text the style that rich knows."""
+LONGEST_PATH = 8
+"""Calls of a path that are shown; what is between the first and the last is counted."""
+LONGEST_LINE = 100
+DOCS = "https://lightning-hangcheck.readthedocs.io/en/latest/lint.html"
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def as_text(found: Lint) -> str:
+    """Write all findings, the line of each underlined, its path and remedy, and how many."""
+    lines = [
+        line
+        for finding, place in zip(found.findings, found.places, strict=True)
+        for line in (*_finding(finding, place), "")
+    ]
+    errors = sum(one.severity == "error" for one in found.findings)
+    notes = len(found.findings) - errors
+    counted = [_count(errors, "error"), *([_count(notes, "note")] if notes else [])]
+    lines.append(f"{', '.join(counted)} in {_count(found.files, 'file')}, {found.seconds:.1f} s")
+    return "\n".join(lines) + "\n"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _finding(finding: Finding, place: Place) -> Iterator[str]:
+    head = f"{finding.file}:{finding.line}: {finding.code} {finding.severity} in {finding.function}"
+    yield visible(f"{head}: {one_line(finding.message)}")
+    source = place.source[: place.begin + LONGEST_LINE].rstrip().expandtabs(1)
+    cut = len(source) - len(source.lstrip())
+    yield f"    {visible(source[cut:])}"
+    length = max(1, min(place.end, len(source)) - place.begin)
+    yield "    " + " " * max(0, place.begin - cut) + "^" * length
+    for number, step in enumerate(_shortened(finding.path)):
+        yield f"  {'path' if number == 0 else '':<5}{'-> ' if number else ''}{visible(step)}"
+    yield f"  do   {one_line(finding.remedy.text)}"
+    yield f"  see  {finding.see}"
+
+
+def _shortened(path: list[str]) -> list[str]:
+    if len(path) <= LONGEST_PATH:
+        return path
+    left_out = len(path) - LONGEST_PATH + 1
+    return [*path[: LONGEST_PATH // 2], f"{left_out} more calls", *path[-LONGEST_PATH // 2 + 1 :]]
+
+
+def as_github(found: Lint) -> str:
+    """Write annotations that GitHub shows beside the lines of a pull request."""
+    lines = []
+    for one in found.findings:
+        kind = "error" if one.severity == "error" else "notice"
+        place = f"file={_property(one.file)},line={one.line},title={one.code}"
+        lines.append(f"::{kind} {place}::{_data(one_line(f'{one.message}; {one.remedy.text}'))}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def as_sarif(found: Lint) -> dict[str, Any]:
+    """Return a SARIF 2.1.0 log, as code scanning of GitHub and others read it."""
+    rules = [
+        {
+            "id": one.code,
+            "name": one.check.__name__,
+            "shortDescription": {"text": summary(one.doc)},
+            "helpUri": f"{DOCS}#{one.code.lower()}",
+        }
+        for one in RULES.values()
+    ]
+    results = [
+        {
+            "ruleId": finding.code,
+            "ruleIndex": list(RULES).index(finding.code),
+            "level": finding.severity,
+            "message": {"text": f"{finding.message}; {finding.remedy.text}"},
+            "locations": [
+                {
+                    "physicalLocation": {
+                        "artifactLocation": {"uri": finding.file},
+                        "region": {
+                            "startLine": finding.line,
+                            "startColumn": place.begin + 1,
+                            "endColumn": max(place.end, place.begin + 1) + 1,
+                        },
+                    }
+                }
+            ],
+        }
+        for finding, place in zip(found.findings, found.places, strict=True)
+    ]
+    driver = {
+        "name": "hangcheck lint",
+        "version": __version__,
+        "informationUri": DOCS,
+        "rules": rules,
+    }
+    return {
+        "$schema": SARIF_SCHEMA,
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": results}],
+    }
+
+
+# The page of the documentation
+
+FAMILIES = {
+    "HC1": "A rank alone reaches a collective",
+    "HC2": "A rank leaves before one",
+    "HC3": "Lengths and shapes that depend on a rank's data",
+    "HC4": "Barriers and locks where not all come",
+    "HC5": "Groups",
+    "HC6": "Starting up",
+}
+BEGIN, END = "<!-- rules: written by scripts/make_causes -->", "<!-- end of rules -->"
+
+
+def summary(doc: str) -> str:
+    """Return the first sentence of a rule's docstring."""
+    return inspect.cleandoc(doc).partition("\n")[0]
+
+
+def rules_page(page: str) -> str:
+    """Put the rules into the page of the documentation, between its two marks.
+
+    Args:
+        page: As it is.
+    """
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    lines: list[str] = []
+    family = ""
+    for one in RULES.values():
+        if one.code[:3] != family:
+            family = one.code[:3]
+            lines += [f"## {family}xx: {FAMILIES[family]}", ""]
+        severity = "note" if one.notes_only else "error, or note where the path is not closed"
+        lines += [f"### {one.code}", "", *_in_markdown(one.doc), ""]
+        lines += [
+            f"Severity: {severity}. Cause of such a hang: `{one.cause}`. See <{one.see}>.",
+            "",
+        ]
+    return "\n".join([before.rstrip(), "", BEGIN, "", *lines, END]) + after
+
+
+def _in_markdown(doc: str) -> Iterator[str]:
+    """The docstring, its two examples as code."""
+    what, example, instead = re.split(r"\n(?:Example|Instead):\n", inspect.cleandoc(doc))
+    yield what.strip()
+    for name, code in (("Example", example), ("Instead", instead)):
+        yield from ("", f"{name}:", "", "```python", textwrap.dedent(code).strip(), "```")

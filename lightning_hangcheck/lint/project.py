@@ -1,0 +1,489 @@
+"""The source of a project: its modules, functions and classes, and what a call there calls.
+
+Files are parsed when they are first needed: one that is to be looked at, or one that such a file
+imports. Nothing is imported or run.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import warnings
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+from lightning_hangcheck.look.rank_tests import RankTests
+from lightning_hangcheck.look.syntax import FUNCTIONS, called_name, names_of, walk
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Iterator
+
+Body: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module"
+Meaning: TypeAlias = "Function | Class | Module | str | None"
+LARGEST_FILE = 2 * 1024 * 1024
+MOST_STEPS = 6
+"""Imports from one file to the next, and aliases of aliases, that are followed."""
+PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OSError)
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A function, method or lambda; or what a file does when it is run or imported.
+
+    Attributes:
+        name: As a traceback would have it, with its class.
+        owner: The class that it is a method of.
+        around: The function that it is defined in.
+        nodes: All that is in it, without what other functions and classes have.
+    """
+
+    name: str
+    node: Body
+    module: Module
+    owner: Class | None = None
+    around: Function | None = None
+    nodes: list[ast.AST] = field(default_factory=list)
+
+    @cached_property
+    def body(self) -> list[ast.stmt]:
+        """Its statements; a lambda's one expression as such."""
+        if isinstance(self.node, ast.Lambda):
+            return [ast.copy_location(ast.Expr(self.node.body), self.node.body)]
+        return self.node.body
+
+    @cached_property
+    def parameters(self) -> list[str]:
+        """Their names, without ``self``."""
+        if isinstance(self.node, ast.Module):
+            return []
+        given = self.node.args
+        names = [one.arg for one in (*given.posonlyargs, *given.args)]
+        return names[1:] if names[:1] in (["self"], ["cls"]) else names
+
+    @cached_property
+    def defaults(self) -> dict[str, ast.expr]:
+        """Parameters that need not be given, with their values."""
+        if isinstance(self.node, ast.Module):
+            return {}
+        given = self.node.args
+        names = [one.arg for one in (*given.posonlyargs, *given.args)]
+        found = dict(zip(reversed(names), reversed(given.defaults), strict=False))
+        pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        return found | {one.arg: value for one, value in pairs if value is not None}
+
+    @property
+    def decorators(self) -> list[ast.expr]:
+        """What stands above it."""
+        return getattr(self.node, "decorator_list", [])
+
+
+@dataclass(frozen=True, eq=False)
+class Class:
+    """A class, with the methods of its own."""
+
+    name: str
+    node: ast.ClassDef
+    module: Module
+    methods: dict[str, Function] = field(default_factory=dict)
+
+
+_TAUGHT = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
+
+
+@dataclass(frozen=True)
+class _Imported:
+    """What a name was imported from: relative to a folder, or by a path of modules."""
+
+    path: tuple[str, ...]
+    folder: str = ""
+
+
+class Module:
+    """A parsed file.
+
+    Attributes:
+        path: As it was given, or relative to what was given.
+        functions: By their bare names, all that have it.
+        made: For each name or attribute, of what class or by what call its values were made.
+        assigned: For each name, what was assigned to it: lambdas, partials and aliases.
+    """
+
+    def __init__(self, path: str, text: bytes, project: Project) -> None:
+        self.path, self.project, self.text = path, project, text
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.tree = ast.parse(text)
+        self.folder = os.path.dirname(path)  # noqa: PTH120 - thousands of paths: pathlib is slow
+        self.functions: dict[str, list[Function]] = {}
+        self.classes: dict[str, Class] = {}
+        self.made: dict[str, set[tuple[str, ...]]] = {}
+        self.assigned: dict[str, list[ast.expr]] = {}
+        self.imports: dict[str, _Imported] = {}
+        self._stars: list[_Imported] = []
+        self._nodes: list[ast.AST] = []
+        self.main = Function("<module>", self.tree, self)
+        self.all_functions = [self.main]
+        self.main.nodes.extend(self._index(self.tree.body, None, None))
+
+    @cached_property
+    def ranks(self) -> RankTests:
+        """Which of its expressions ask for the rank."""
+        return RankTests(self.tree, self._nodes)
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """Its text."""
+        return self.text.decode(errors="replace").splitlines()
+
+    def imports_from(self, prefixes: tuple[str, ...]) -> bool:
+        """Whether any module is imported whose name begins so."""
+        roots = {".".join(one.path) for one in (*self.imports.values(), *self._stars)}
+        return any(root.startswith(prefixes) for root in roots)
+
+    def _index(
+        self, block: list[ast.stmt], owner: Class | None, around: Function | None
+    ) -> list[ast.AST]:
+        nodes = list(walk(*block, into=False))
+        self._nodes += nodes
+        for node in nodes:
+            if isinstance(node, FUNCTIONS):
+                self._add_function(node, owner, around)
+            elif isinstance(node, ast.ClassDef):
+                found = Class(node.name, node, self)
+                self.classes.setdefault(node.name, found)
+                self._index(node.body, found, around)
+            elif isinstance(node, _TAUGHT):
+                self._learn(node)
+        return nodes
+
+    def _add_function(
+        self,
+        node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda,
+        owner: Class | None,
+        around: Function | None,
+    ) -> None:
+        bare = "<lambda>" if isinstance(node, ast.Lambda) else node.name
+        name = f"{owner.name}.{bare}" if owner is not None else bare
+        found = Function(name, node, self, owner or (around.owner if around else None), around)
+        self.all_functions.append(found)
+        if owner is not None and bare != "<lambda>":
+            owner.methods.setdefault(bare, found)
+        else:
+            self.functions.setdefault(bare, []).append(found)
+        arguments = node.args
+        for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            if one.annotation is not None:
+                self._make(one.arg, one.annotation)
+        found.nodes.extend(self._index(found.body, None, found))
+
+    def _learn(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                path = tuple(one.name.split("."))
+                self.imports[one.asname or path[0]] = _Imported(path if one.asname else path[:1])
+        elif isinstance(node, ast.ImportFrom):
+            folder = self.folder
+            for _ in range(node.level - 1):
+                folder = os.path.dirname(folder)  # noqa: PTH120
+            base = tuple((node.module or "").split(".")) if node.module else ()
+            for one in node.names:
+                where = folder or "." if node.level else ""
+                if one.name == "*":
+                    self._stars.append(_Imported(base, where))
+                else:
+                    self.imports[one.asname or one.name] = _Imported((*base, one.name), where)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                self._assign(target, node.value)
+        elif isinstance(node, ast.AnnAssign):
+            if name := names_of(node.target):
+                self._make(name[-1], node.annotation)
+        elif isinstance(node, (ast.With, ast.AsyncWith)):
+            for item in node.items:
+                if item.optional_vars is not None:
+                    self._assign(item.optional_vars, item.context_expr)
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
+                for one, its in zip(target.elts, value.elts, strict=True):
+                    self._assign(one, its)
+            return
+        name = names_of(target)
+        if not name:
+            return
+        if isinstance(value, ast.Call):
+            maker = names_of(value.func) or [called_name(value)]
+            self.made.setdefault(name[-1], set()).add(tuple(maker))
+        if isinstance(value, (ast.Lambda, ast.Call, ast.Name, ast.Attribute)):
+            self.assigned.setdefault(name[-1], []).append(value)
+
+    def _make(self, name: str, annotation: ast.expr) -> None:
+        if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+            path = annotation.value.strip("'\" ").partition(" |")[0].split(".")
+            if all(part.isidentifier() for part in path):
+                self.made.setdefault(name, set()).add(tuple(path))
+        elif path := names_of(annotation):
+            self.made.setdefault(name, set()).add(tuple(path))
+
+    # What names mean
+
+    def meaning(self, path: tuple[str, ...], steps: int = MOST_STEPS) -> Meaning:
+        """Return what a dotted name is: of the project, or the full name of something else.
+
+        Args:
+            path: The names between the dots.
+            steps: Imports that may be followed.
+        """
+        first, rest = path[0], path[1:]
+        if first in self.classes:
+            found = self.classes[first]
+            return self.project.method(found, rest[0]) if rest else found
+        outer = [one for one in self.functions.get(first, ()) if one.around is None]
+        if outer:
+            return outer[0] if not rest else None
+        if first in self.imports:
+            return self._imported(self.imports[first], rest, steps)
+        for star in self._stars if steps else ():
+            module = self.project.module(star.path, star.folder, self)
+            found_there = module.meaning(path, steps - 1) if module is not None else None
+            if found_there is not None:
+                return found_there
+        return None
+
+    def _imported(self, one: _Imported, rest: tuple[str, ...], steps: int) -> Meaning:
+        whole = one.path + rest
+        for length in range(len(whole), 0 if not one.folder else -1, -1):
+            module = self.project.module(whole[:length], one.folder, self)
+            if module is None:
+                continue
+            inside = whole[length:]
+            if not inside:
+                return module
+            found = module.meaning(inside, steps - 1) if steps and module is not self else None
+            return found if found is not None else ".".join(whole)
+        return ".".join(whole)
+
+
+class Project:
+    """All files that were read, by path."""
+
+    def __init__(self) -> None:
+        self._modules: dict[str, Module | None] = {}
+        self._found: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._up: dict[str, tuple[str, ...]] = {}
+        self._lines_back: dict[tuple[str, str], tuple[Class | str, ...]] = {}
+
+    def read(self, path: str) -> Module | None:
+        """Parse a file, once; None where that cannot be done."""
+        if path not in self._modules:
+            self._modules[path] = None
+            try:
+                self._modules[path] = self.parse(path)
+            except UNPARSABLE:
+                return None
+        return self._modules[path]
+
+    def parse(self, path: str) -> Module:
+        """Read and parse a file.
+
+        Raises:
+            SyntaxError, ValueError, RecursionError, MemoryError, OSError: It cannot be.
+        """
+        if os.path.getsize(path) > LARGEST_FILE:  # noqa: PTH202
+            raise ValueError(f"larger than {LARGEST_FILE >> 20} MiB")
+        with open(path, "rb") as stream:  # noqa: PTH123
+            self._modules[path] = module = Module(path, stream.read(), self)
+        return module
+
+    def module(self, path: tuple[str, ...], folder: str, asking: Module) -> Module | None:
+        """Find a module of the project.
+
+        Args:
+            path: Its dotted name.
+            folder: Where that begins; empty for an absolute import, which may begin in any folder
+                between the file that imports it and the project's root.
+            asking: That file.
+        """
+        key = (folder or f"{asking.folder}/", path)
+        if key not in self._found:
+            places = (folder,) if folder else self._folders_up(asking.folder)
+            self._found[key] = next(filter(None, (_file_of(one, path) for one in places)), "")
+        return self.read(self._found[key]) if self._found[key] else None
+
+    def _folders_up(self, folder: str) -> tuple[str, ...]:
+        """Return a folder and those above it, up to the root of its project."""
+        if folder not in self._up:
+            above = os.path.dirname(folder)  # noqa: PTH120
+            files = (os.path.join(folder or ".", one) for one in PROJECT_FILES)  # noqa: PTH118
+            last = above == folder or any(map(os.path.exists, files))
+            self._up[folder] = (folder,) if last else (folder, *self._folders_up(above))
+        return self._up[folder]
+
+    # Classes
+
+    def bases(self, of: Class) -> tuple[Class | str, ...]:
+        """Return a class and all that it inherits from, nearest first; foreign ones by name."""
+        key = (of.module.path, of.name)
+        if key not in self._lines_back:
+            self._lines_back[key] = (of,)
+            found: dict[Class | str, None] = {of: None}
+            for base in of.node.bases:
+                path = tuple(names_of(base))
+                known = of.module.meaning(path) if path else None
+                if isinstance(known, Class):
+                    found |= dict.fromkeys(self.bases(known))
+                elif path:
+                    found[known if isinstance(known, str) else ".".join(path)] = None
+            self._lines_back[key] = tuple(found)
+        return self._lines_back[key]
+
+    def method(self, of: Class, name: str, *, above: bool = False) -> Function | None:
+        """Find a method of a class.
+
+        Args:
+            of: The class.
+            name: The method's.
+            above: Only what it inherits, as ``super()`` does.
+        """
+        line = self.bases(of)[1:] if above else self.bases(of)
+        classes = (one for one in line if isinstance(one, Class))
+        return next((one.methods[name] for one in classes if name in one.methods), None)
+
+    def is_a(self, of: Class, names: re.Pattern[str]) -> bool:
+        """Whether a class is, or inherits from, one of some name."""
+        return any(
+            names.fullmatch(one.name if isinstance(one, Class) else one.rpartition(".")[2])
+            for one in self.bases(of)
+        )
+
+
+def _file_of(folder: str, path: tuple[str, ...]) -> str:
+    stem = os.path.join(folder, *path)  # noqa: PTH118
+    files = (*((f"{stem}.py",) if path else ()), f"{stem}/__init__.py")
+    return next((one for one in files if os.path.isfile(one)), "")  # noqa: PTH113
+
+
+# What a call calls
+
+
+@dataclass(frozen=True)
+class Callee:
+    """What a call calls.
+
+    Attributes:
+        name: The last of its names.
+        functions: Of the project that it may be.
+        path: Its full dotted name where it is a function of something imported, else empty.
+        receiver: The last name of what it is called of: ``trainer`` of ``self.trainer.fit``.
+        kinds: Full dotted names of the classes that the receiver may be of.
+    """
+
+    name: str
+    functions: tuple[Function, ...] = ()
+    path: str = ""
+    receiver: str = ""
+    kinds: tuple[str, ...] = ()
+
+
+def callee(called: ast.expr, function: Function) -> Callee:
+    """Tell what an expression that is called, or an attribute that is read, comes to."""
+    if isinstance(called, ast.Call) and names_of(called.func)[-1:] == ["partial"] and called.args:
+        return callee(called.args[0], function)
+    if isinstance(called, ast.Lambda):
+        return Callee("<lambda>", tuple(_lambdas(called, function)))
+    if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Call):
+        return _of_made(called, called.value, function)
+    path = tuple(names_of(called))
+    if not path:
+        return Callee(called.attr if isinstance(called, ast.Attribute) else "")
+    return _by_name(path, function, MOST_STEPS)
+
+
+def _lambdas(node: ast.Lambda, function: Function) -> Iterator[Function]:
+    return (one for one in function.module.functions.get("<lambda>", ()) if one.node is node)
+
+
+def _of_made(called: ast.Attribute, made_by: ast.Call, function: Function) -> Callee:
+    """A method of what a call returns: ``super().fit``, ``Trainer(...).fit``."""
+    project, maker = function.module.project, tuple(names_of(made_by.func))
+    if maker == ("super",) and function.owner is not None:
+        found = project.method(function.owner, called.attr, above=True)
+        above = tuple(one for one in project.bases(function.owner)[1:] if isinstance(one, str))
+        return Callee(called.attr, (found,) if found else (), receiver="super", kinds=above)
+    return _of_kinds(called.attr, maker[-1] if maker else "", {maker} if maker else set(), function)
+
+
+def _by_name(path: tuple[str, ...], function: Function, steps: int) -> Callee:
+    module, name = function.module, path[-1]
+    if len(path) == 1:
+        inner = [one for one in module.functions.get(name, ()) if _in_reach(one, function)]
+        if inner:
+            return Callee(name, (inner[-1],))
+    known = module.meaning(path)
+    if isinstance(known, Function):
+        return Callee(name, (known,), receiver=path[-2] if len(path) > 1 else "")
+    if isinstance(known, Class):
+        made = module.project.method(known, "__init__")
+        return Callee(name, (made,) if made else (), kinds=_names([known], module))
+    if isinstance(known, str):
+        return Callee(name, path=known, receiver=path[-2] if len(path) > 1 else "")
+    if len(path) == 1:
+        return _assigned(name, function, steps)
+    if path[0] in ("self", "cls") and len(path) == 2 and function.owner is not None:
+        method = module.project.method(function.owner, name)
+        kinds = _names(module.project.bases(function.owner), module)
+        if method is None and steps and name in module.assigned:
+            return _assigned(name, function, steps)
+        return Callee(name, (method,) if method else (), receiver=path[0], kinds=kinds)
+    return _of_kinds(name, path[-2], module.made.get(path[-2], set()), function)
+
+
+def _assigned(name: str, function: Function, steps: int) -> Callee:
+    """A name that holds a function, a lambda or a partial, or an object that is called."""
+    module = function.module
+    values = module.assigned.get(name, [])
+    if len(values) == 1 and steps:
+        value = values[0]
+        if isinstance(value, (ast.Name, ast.Attribute)) and (path := tuple(names_of(value))):
+            return _by_name(path, function, steps - 1) if path[-1] != name else Callee(name)
+        if isinstance(value, ast.Lambda) or names_of(getattr(value, "func", None))[-1:] == [
+            "partial"
+        ]:
+            return callee(value, function)
+    found = _of_kinds("__call__", name, module.made.get(name, set()), function)
+    return found if found.functions or found.kinds else Callee(name)
+
+
+def _of_kinds(name: str, receiver: str, makers: set[tuple[str, ...]], function: Function) -> Callee:
+    """A method of an object, by the class that made it."""
+    module = function.module
+    methods: list[Function] = []
+    kinds: list[str] = []
+    for maker in makers:
+        known = module.meaning(maker) if maker else None
+        if isinstance(known, Class):
+            kinds += _names(module.project.bases(known), module)
+            method = module.project.method(known, name)
+            methods += [method] if method is not None else []
+        else:
+            kinds.append(known if isinstance(known, str) else ".".join(maker))
+    found = tuple(methods) if len(methods) == 1 else ()
+    return Callee(name, found, receiver=receiver, kinds=tuple(kinds))
+
+
+def _names(classes: tuple[Class | str, ...] | list[Class], _: Module) -> tuple[str, ...]:
+    return tuple(one if isinstance(one, str) else one.name for one in classes)
+
+
+def _in_reach(one: Function, function: Function) -> bool:
+    """Whether a function that another defines may be called there by its name."""
+    scope: Function | None = function
+    while scope is not None:
+        if one.around is scope:
+            return True
+        scope = scope.around
+    return False

@@ -1,0 +1,1158 @@
+"""The rules. The docstring of each is its page: what it finds, why that hangs, and what to write.
+
+A rule is asked about one function at a time and yields what it finds there. It is an `error` where
+the path is closed: one side of a test of the rank reaches a collective, and the other does not.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from lightning_hangcheck.lint.project import Class, Function, Module, callee
+from lightning_hangcheck.lint.sides import Event, Parting, Partings, Reach, leaving
+from lightning_hangcheck.look.syntax import LOOPS, called_name, names_of, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lightning_hangcheck.model.naming.slugs import Cause
+
+Severity: TypeAlias = Literal["error", "note"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a rule found.
+
+    Attributes:
+        node: To underline.
+        message: What is wrong there, in a sentence.
+        event: The collective that is reached, with the path to it.
+        also: Other lines on which a comment may say that it is meant: that of the test.
+    """
+
+    node: ast.AST
+    message: str
+    severity: Severity = "note"
+    event: Event | None = None
+    also: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule, with the cause that a hang of its kind has.
+
+    Attributes:
+        remedy: How the text of the cause's remedy that fits begins, after the place; or a text.
+    """
+
+    code: str
+    check: Callable[[Code], Iterator[Found]]
+    cause: Cause
+    remedy: str
+    see: str
+    notes_only: bool = False
+
+    @property
+    def doc(self) -> str:
+        """Its docstring."""
+        return self.check.__doc__ or ""
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(
+    code: str, cause: Cause, remedy: str, see: str, *, notes_only: bool = False
+) -> Callable[[Callable[[Code], Iterator[Found]]], Callable[[Code], Iterator[Found]]]:
+    """Add a rule under its code."""
+
+    def add(check: Callable[[Code], Iterator[Found]]) -> Callable[[Code], Iterator[Found]]:
+        RULES[code] = Rule(code, check, cause, remedy, see, notes_only)
+        return check
+
+    return add
+
+
+@dataclass(frozen=True)
+class Code:
+    """One function, and what is known of it."""
+
+    function: Function
+    reach: Reach
+    notes: bool = True
+
+    @cached_property
+    def partings(self) -> list[Parting]:
+        """Where ranks part in it."""
+        local = is_local if self.notes else None
+        return _without_meetings(Partings(self.reach, self.function, local).found)
+
+    @property
+    def nodes(self) -> list[ast.AST]:
+        """All that is in it, without what other functions and classes have."""
+        return self.function.nodes
+
+    @cached_property
+    def calls(self) -> list[ast.Call]:
+        """All calls in it."""
+        return [one for one in self.nodes if isinstance(one, ast.Call)]
+
+    def made_in(self, block: list[ast.stmt]) -> list[Event]:
+        """Return the collectives of some statements that are so for every model."""
+        return [
+            one for one in self.reach.block(block, self.function) if one.sure and one.only is None
+        ]
+
+
+def _without_meetings(found: list[Parting]) -> list[Parting]:
+    """Leave out what one side makes here and the other there: rank 0 goes first, then the rest."""
+    kept = []
+    for one in found:
+        names = {
+            event.name
+            for other in found
+            if other.under is not one.under
+            and one.asked.asks
+            and other.asked.asks
+            and (other.side is None or other.side is not one.side or other.test != one.test)
+            for event in other.made
+        }
+        made = tuple(event for event in one.made if event.name not in names)
+        if made:
+            kept.append(Parting(**{**vars(one), "made": made}))
+    return kept
+
+
+LOCAL_CALLS = frozenset({"isnan", "isfinite", "isinf", "is_nan", "any_nan", "numel", "item"})
+LOCAL_NAMES = re.compile(
+    r"(local_)?(batch(es)?|loss(es)?|samples?|inputs?|targets?|labels?|outputs?|preds?|predictions"
+    r"|logits|grads?|gradients?|mask|boxes|instances|items|rows|used|found|\w+_loss|loss_\w+)",
+)
+
+
+def is_local(test: ast.expr, function: Function) -> bool:
+    """Whether a condition asks for what each rank knows of its own data only."""
+    if isinstance(test, ast.BoolOp):
+        return any(is_local(one, function) for one in test.values)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = test.operand
+        if isinstance(inner, ast.Name) and inner.id in function.parameters:
+            return inner.id not in function.defaults
+        return is_local(inner, function)
+    if isinstance(test, ast.Call) and called_name(test) == "isinstance":
+        return False
+    names = [one for one in walk(test) if isinstance(one, (ast.Name, ast.Attribute))]
+    if any(isinstance(one, ast.Call) and called_name(one) in LOCAL_CALLS for one in walk(test)):
+        return True
+    compared = isinstance(test, (ast.Compare, ast.Name))
+    return compared and any(LOCAL_NAMES.fullmatch((names_of(one) or [""])[-1]) for one in names)
+
+
+def _chosen(parting: Parting) -> Event:
+    """The collective to tell of: one of every model, and of all ranks, if there is one."""
+    return min(
+        parting.made, key=lambda one: (not one.sure, one.conditional, one.group, len(one.path))
+    )
+
+
+def _closed(parting: Parting, event: Event) -> Severity:
+    if parting.side is None or parting.asked.grouped or _has_a_role(parting):
+        return "note"
+    return _sure(event)
+
+
+def _sure(event: Event) -> Severity:
+    return "error" if event.sure and not (event.group or event.conditional) else "note"
+
+
+ROLES = re.compile(
+    r"(serve|run|start|main|launch|listen|loop|deploy|train|play|fit|work)(er|_\w+)?"
+    r"|\w+_(server|worker|loop|player|trainer)"
+)
+
+
+def _has_a_role(parting: Parting) -> bool:
+    """Whether the side that leaves the collective out has a part of its own to play meanwhile."""
+    node = parting.under
+    if parting.leaves is None and parting.side is False:
+        return True  # the one rank does something else, and may come to the same from there
+    stays = parting.leaves or parting.node
+    in_body = any(one is stays for one in walk(*node.body))
+    other = node.body if in_body is (parting.leaves is not None) else node.orelse
+    calls = [
+        one for one in walk(*other) if isinstance(one, ast.Call) and (one.args or one.keywords)
+    ]
+    loops = any(isinstance(one, (ast.While, ast.For)) for one in other)
+    return loops or any(ROLES.fullmatch(called_name(one)) for one in calls)
+
+
+def _who(side: bool | None, verb: str) -> str:
+    who = {
+        True: f"one rank {verb}s",
+        False: f"all ranks but one {verb}",
+        None: f"some ranks {verb}",
+    }
+    return who[side]
+
+
+def _others(side: bool | None) -> str:
+    return "that one never does" if side is False else "the others never do"
+
+
+def _via(event: Event) -> str:
+    inner = event.path[1:]
+    return f" (through {inner[0][0]})" if inner else ""
+
+
+# HC1: a rank alone reaches a collective
+
+
+@rule(
+    "HC101",
+    "rank_diverged",
+    "move what {function} calls there",
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/16541",
+)
+def collective_under_rank_test(code: Code) -> Iterator[Found]:
+    """One side of a test of the rank makes a collective that the other side does not.
+
+    Why it hangs: a collective ends only when every rank of its group has called it. The rank that
+    passes the test waits there; the others go on, and wait in their next collective.
+
+    Example:
+        if trainer.is_global_zero:
+            scores = self.all_gather(scores)
+            print(scores.mean())
+
+    Instead:
+        scores = self.all_gather(scores)
+        if trainer.is_global_zero:
+            print(scores.mean())
+    """
+    for parting in code.partings:
+        event = _chosen(parting)
+        if parting.leaves is None and parting.asked.asks and event.name not in GROUP_MAKERS:
+            yield Found(
+                parting.node,
+                f"{_who(parting.side, 'call')} {event.shown}{_via(event)} under `{parting.test}`, "
+                f"and {_others(parting.side)}",
+                _closed(parting, event),
+                event,
+                (parting.line,),
+            )
+
+
+@rule(
+    "HC102",
+    "rank_diverged",
+    "move what {function} calls there",
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/8394",
+)
+def collective_in_rank_zero_function(code: Code) -> Iterator[Found]:
+    """A function that a decorator lets run on one rank only makes a collective.
+
+    Why it hangs: `rank_zero_only`, `on_main_process` and their like return at once on all other
+    ranks, so these never come to the collective that the one rank waits in.
+
+    Example:
+        @rank_zero_only
+        def on_validation_end(self, trainer, module):
+            trainer.save_checkpoint("last.ckpt")
+
+    Instead:
+        def on_validation_end(self, trainer, module):
+            trainer.save_checkpoint("last.ckpt")  # all ranks come, rank 0 writes
+    """
+    decorator = code.reach.one_rank_decorator(code.function)
+    if not decorator:
+        return
+    made = [one for one in code.reach.block(code.function.body, code.function) if one.only is None]
+    for event in sorted(made, key=lambda one: (not one.sure, one.group))[:1]:
+        yield Found(
+            event.node,
+            f"one rank calls {event.shown}{_via(event)} under `@{decorator}`, "
+            "and the others never do",
+            _sure(event),
+            event,
+            (code.function.decorators[0].lineno, getattr(code.function.node, "lineno", 0)),
+        )
+
+
+ANSWERS = {"recv": r"i?send|P2POp|send_object_list", "recv_object_list": r"i?send|send_object_list"}
+
+
+@rule(
+    "HC103",
+    "rank_diverged",
+    "move what {function} calls there",
+    "https://docs.pytorch.org/docs/stable/distributed.html#point-to-point-communication",
+)
+def receive_without_send(code: Code) -> Iterator[Found]:
+    """A rank waits for a message, or for a key of the store, that nothing in the program sends.
+
+    Why it hangs: a receive waits for its send, and `store.wait` for a `store.set` of that key.
+
+    Example:
+        if dist.get_rank() == 0:
+            dist.recv(statistics, src=1)
+
+    Instead:
+        if dist.get_rank() == 0:
+            dist.recv(statistics, src=1)
+        elif dist.get_rank() == 1:
+            dist.send(statistics, dst=0)
+    """
+    text = code.function.module.text.decode(errors="replace")
+    if "init_process_group" not in text:
+        return  # a part of a program: another file may send
+    for call in code.calls:
+        name, path = called_name(call), names_of(call.func)
+        of_store = name == "wait" and len(path) > 1 and "store" in path[-2].lower()
+        answer = (
+            r"store\w*\.(set|multi_set|add|compare_set|append)"
+            if of_store
+            else ANSWERS.get(name, "")
+        )
+        if not of_store and not callee(call.func, code.function).path.startswith(
+            "torch.distributed"
+        ):
+            continue
+        if answer and not re.search(rf"\b({answer})\b", text):
+            yield Found(
+                call,
+                f"nothing in this program answers {'.'.join(path)}",
+                "error" if _is_program(code.function.module) else "note",
+            )
+
+
+def _is_program(module: Module) -> bool:
+    """Whether a file does something when it is run, and imports nothing of its project."""
+    own = any(isinstance(module.meaning((name,)), (Class, Function)) for name in module.imports)
+    runs = (one for one in walk(*module.tree.body, into=False) if isinstance(one, ast.Call))
+    return not own and any(called_name(one) == "init_process_group" or one for one in runs)
+
+
+@rule(
+    "HC105",
+    "collective_mismatch",
+    "Let even ranks send first and odd ranks receive first, or post both: dist.batch_isend_irecv.",
+    "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv",
+    notes_only=True,
+)
+def all_receive_first(code: Code) -> Iterator[Found]:
+    """Every rank receives from a neighbour before it sends to the next.
+
+    Why it hangs: in a ring all wait for a message that the neighbour would send afterwards.
+
+    Example:
+        dist.recv(received, src=(rank - 1) % size)
+        dist.send(mine, dst=(rank + 1) % size)
+
+    Instead:
+        receive = dist.P2POp(dist.irecv, received, (rank - 1) % size)
+        send = dist.P2POp(dist.isend, mine, (rank + 1) % size)
+        requests = dist.batch_isend_irecv([receive, send])
+    """
+    for block in _blocks(code):
+        calls = [
+            one.value
+            for one in block
+            if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)
+        ]
+        names = [callee(one.func, code.function).path for one in calls]
+        messages = [
+            (call, path.rpartition(".")[2])
+            for call, path in zip(calls, names, strict=True)
+            if path in ("torch.distributed.recv", "torch.distributed.send")
+        ]
+        first = [name for _, name in messages[:2]] == ["recv", "send"]
+        if first and "%" in ast.unparse(messages[0][0]):
+            yield Found(
+                messages[0][0], "every rank waits here for a message before it sends its own"
+            )
+
+
+@rule(
+    "HC104",
+    "rank_diverged",
+    "where the condition depends on data",
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/5604",
+    notes_only=True,
+)
+def collective_under_local_test(code: Code) -> Iterator[Found]:
+    """A collective stands under a test of what only this rank knows: its loss, its batch.
+
+    Why it hangs: on the rank whose data differ the test comes out differently.
+
+    Example:
+        if loss.item() > limit:
+            dist.all_reduce(loss)
+
+    Instead:
+        too_high = (loss > limit).float()
+        dist.all_reduce(too_high, op=dist.ReduceOp.MAX)
+        if too_high.item():
+            dist.all_reduce(loss)
+    """
+    for parting in code.partings:
+        if not parting.asked.asks and parting.leaves is None:
+            event = _chosen(parting)
+            yield Found(
+                parting.node,
+                f"{event.shown}{_via(event)} is called under `{parting.test}`, "
+                "which each rank finds for itself",
+                "note",
+                event,
+                (parting.line,),
+            )
+
+
+# HC2: a rank leaves before a collective
+
+
+@rule(
+    "HC201",
+    "rank_diverged",
+    "{place}: rank {rank} left out",
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/5604",
+)
+def leaves_under_rank_test(code: Code) -> Iterator[Found]:
+    """A rank leaves a function or a loop before a collective that the others come to.
+
+    Why it hangs: the others wait for it there. A `return` for all ranks but 0 is the usual one,
+    with a barrier or a gather further down, often in what a function below calls.
+
+    Example:
+        def save(results):
+            if rank != 0:
+                return
+            write(results)
+            dist.barrier()
+
+    Instead:
+        def save(results):
+            if rank == 0:
+                write(results)
+            dist.barrier()
+    """
+    for parting in code.partings:
+        if parting.leaves is None or not parting.asked.asks:
+            continue
+        event = _chosen(parting)
+        word = type(parting.leaves).__name__.lower()
+        yield Found(
+            parting.leaves,
+            f"`{parting.test}` leads to this {word} before {event.shown}{_via(event)} in line "
+            f"{event.node.lineno}, to which {_who(parting.side, 'come')}",
+            _closed(parting, event),
+            event,
+            (parting.line,),
+        )
+
+
+@rule(
+    "HC202",
+    "uneven_work",
+    "give every rank as many batches",
+    "https://github.com/pytorch/pytorch/issues/44353",
+    notes_only=True,
+)
+def leaves_under_local_test(code: Code) -> Iterator[Found]:
+    """A rank leaves before a collective because of its own data: no samples, NaN, its own loss.
+
+    Why it hangs: the other ranks have samples, and wait for this one in the collective.
+
+    Example:
+        for batch in loader:
+            if len(batch) == 0:
+                continue
+            dist.all_reduce(count)
+
+    Instead:
+        for batch in loader:
+            if len(batch) > 0:
+                count += len(batch)
+            dist.all_reduce(count)  # also with nothing to add
+    """
+    for parting in code.partings:
+        if parting.leaves is None or parting.asked.asks:
+            continue
+        event = _chosen(parting)
+        yield Found(
+            parting.leaves,
+            f"`{parting.test}`, which each rank finds for itself, leads past {event.shown}"
+            f"{_via(event)} in line {event.node.lineno}",
+            "note",
+            event,
+            (parting.line,),
+        )
+
+
+@rule(
+    "HC203",
+    "rank_diverged",
+    "a batch that one rank must skip",
+    "https://github.com/pytorch/pytorch/issues/44353",
+    notes_only=True,
+)
+def except_goes_on(code: Code) -> Iterator[Found]:
+    """An exception is caught, and the rank that met it goes on without a collective of the others.
+
+    Why it hangs: an exception is one rank's: out of memory, a bad sample, a file that is not there.
+
+    Example:
+        for batch in loader:
+            try:
+                loss = model(batch)
+            except MemoryError:
+                continue
+            dist.all_reduce(loss)
+
+    Instead:
+        for batch in loader:
+            try:
+                loss = model(batch)
+            except MemoryError:
+                loss = torch.zeros(())
+            dist.all_reduce(loss)
+    """
+    for block in _blocks(code):
+        for place, node in enumerate(block):
+            if not isinstance(node, ast.Try):
+                continue
+            inside = code.made_in(node.body)
+            behind = code.made_in(block[place + 1 :])
+            for handler in node.handlers:
+                if any(isinstance(one, ast.Raise) for one in walk(handler)):
+                    continue
+                names = {one.name for one in code.made_in(handler.body)}
+                skipped = inside + (behind if leaving(handler.body) else [])
+                missing = [one for one in skipped if one.name not in names]
+                if missing:
+                    yield Found(
+                        handler.body[-1],
+                        f"a rank that caught this goes on without {missing[0].shown}"
+                        f"{_via(missing[0])} in line {missing[0].node.lineno}",
+                        "note",
+                        missing[0],
+                        (handler.lineno,),
+                    )
+
+
+@rule(
+    "HC204",
+    "uneven_work",
+    "where one rank decides to stop",
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/20806",
+    notes_only=True,
+)
+def leaves_on_signal(code: Code) -> Iterator[Found]:
+    """A loop of collectives ends on a flag that a signal's handler sets.
+
+    Why it hangs: ranks hear a signal at different moments, or only one does. It leaves the loop a
+    step before the others.
+
+    Example:
+        def remember(*_):
+            global asked_to_stop
+            asked_to_stop = True
+
+
+        signal.signal(signal.SIGTERM, remember)
+        for gradient in gradients():
+            if asked_to_stop:
+                break
+            dist.all_reduce(gradient)
+
+    Instead:
+        def remember(*_):
+            global asked_to_stop
+            asked_to_stop = True
+
+
+        signal.signal(signal.SIGTERM, remember)
+        for gradient in gradients():
+            stop = torch.tensor(float(asked_to_stop))
+            dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+            if stop.item():
+                break
+            dist.all_reduce(gradient)
+    """
+    flags = _flags_of_handlers(code) if b"signal.signal" in code.function.module.text else set()
+    for loop in code.nodes:
+        if not flags or not isinstance(loop, LOOPS):
+            continue
+        for node in loop.body:
+            if isinstance(node, ast.If) and leaving(node.body) and _ids(node.test) & flags:
+                made = code.made_in(loop.body)
+                if made:
+                    yield Found(
+                        node.body[-1],
+                        f"`{ast.unparse(node.test)}` was set by a signal, which not all ranks hear "
+                        f"before {made[0].shown} in line {made[0].node.lineno}",
+                        "note",
+                        made[0],
+                        (node.lineno,),
+                    )
+
+
+def _flags_of_handlers(code: Code) -> set[str]:
+    found: set[str] = set()
+    for function in code.function.module.all_functions:
+        for handler, _ in _handlers(Code(function, code.reach), "signal"):
+            for node in walk(handler.node):
+                if isinstance(node, ast.Assign):
+                    found |= {name for one in node.targets for name in names_of(one)[-1:]}
+    return found
+
+
+@rule(
+    "HC205",
+    "uneven_work",
+    "where one rank decides to stop",
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/5750",
+)
+def stops_lightning_on_one_rank(code: Code) -> Iterator[Found]:
+    """One rank tells Lightning to stop: `should_stop`, or -1 from `on_train_batch_start`.
+
+    Why it hangs: Lightning ends the epoch on that rank, and the others go on with their batches.
+
+    Example:
+        if self.global_rank == 0 and self.is_converged():
+            self.trainer.should_stop = True
+
+    Instead:
+        stop = self.global_rank == 0 and self.is_converged()
+        self.trainer.should_stop = self.trainer.strategy.reduce_boolean_decision(stop, all=False)
+    """
+    hook = code.function.name.rpartition(".")[2] == "on_train_batch_start"
+    for node in code.nodes:
+        if (
+            not isinstance(node, ast.If)
+            or code.reach.tests.of(node.test, code.function).side is None
+        ):
+            continue
+        for one in node.body:
+            flag = isinstance(one, ast.Assign) and "should_stop" in [
+                name for target in one.targets for name in names_of(target)[-1:]
+            ]
+            if flag or (hook and isinstance(one, ast.Return) and _is_minus_one(one.value)):
+                yield Found(
+                    one,
+                    f"only a rank that passes `{ast.unparse(node.test)}` ends its epoch here",
+                    "error",
+                    also=(node.lineno,),
+                )
+
+
+def _is_minus_one(value: ast.expr | None) -> bool:
+    return value is not None and ast.unparse(value) == "-1"
+
+
+# HC3: lengths and shapes that depend on a rank's data
+
+
+@rule(
+    "HC301",
+    "uneven_work",
+    "give every rank as many batches",
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/9851",
+)
+def count_depends_on_rank(code: Code) -> Iterator[Found]:
+    """A number of steps, samples or tokens is another on one rank than on the others.
+
+    Why it hangs: the rank with fewer leaves the loop, and the others wait for it in the next step.
+
+    Example:
+        steps = 70 if rank == 0 else 100
+        for _ in range(steps):
+            train_step()
+
+    Instead:
+        for _ in range(70):
+            train_step()
+    """
+    if any(
+        isinstance(one, ast.withitem) and called_name(one.context_expr) == "Join"
+        for one in code.nodes
+    ):
+        return  # ranks that are done shadow the others
+    for node in code.nodes:
+        if isinstance(node, ast.IfExp) and _asks_rank(node.test, code):
+            values = [_whole_number(one) for one in (node.body, node.orelse)]
+            if None not in values and values[0] != values[1] and min(v or 0 for v in values) > 1:
+                yield Found(node, f"`{ast.unparse(node)}` differs between the ranks", "note")
+        elif isinstance(node, LOOPS) and not isinstance(node, ast.While):
+            made = code.made_in(node.body)
+            if made and _length_by_rank(node.iter, code):
+                yield Found(
+                    node.iter,
+                    f"`{ast.unparse(node.iter)}` has another length on each rank, and each pass "
+                    f"calls {made[0].shown}{_via(made[0])}",
+                    "error" if made[0].group is False else "note",
+                    made[0],
+                )
+
+
+def _length_by_rank(over: ast.expr, code: Code) -> bool:
+    """Whether a `range` has an argument that is one number or another, by the rank."""
+    if called_name(over) != "range" or not isinstance(over, ast.Call):
+        return False
+    for given in over.args:
+        values = [given]
+        if isinstance(given, ast.Name):
+            values += code.function.module.ranks.values_of(given.id)
+        for value in values:
+            if isinstance(value, ast.IfExp) and _asks_rank(value.test, code):
+                return _whole_number(value.body) != _whole_number(value.orelse)
+            if isinstance(value, ast.Subscript) and _asks_rank(value.slice, code):
+                return True
+    return False
+
+
+def _asks_rank(test: ast.expr, code: Code) -> bool:
+    return code.reach.tests.of(test, code.function).asks
+
+
+def _whole_number(node: ast.expr) -> int | None:
+    value = node.value if isinstance(node, ast.Constant) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+@rule(
+    "HC302",
+    "collective_mismatch",
+    "where shapes differ, pad before the call",
+    "https://github.com/huggingface/accelerate/pull/1756",
+    notes_only=True,
+)
+def gather_of_own_length(code: Code) -> Iterator[Found]:
+    """What is gathered has a length that each rank's data decide: a mask, `nonzero`, `unique`.
+
+    Why it hangs: NCCL waits for bytes that never come, or takes the next call's; gloo aborts.
+
+    Example:
+        dist.all_gather(parts, scores[mask])
+
+    Instead:
+        kept = accelerator.pad_across_processes(scores[mask])
+        kept = accelerator.gather(kept)
+    """
+    for call in code.calls:
+        if called_name(call) not in (
+            "all_gather",
+            "gather",
+            "all_gather_into_tensor",
+            "all_reduce",
+        ):
+            continue
+        for given in call.args:
+            mask = isinstance(given, ast.Subscript) and _is_mask(given.slice)
+            by_call = called_name(given) in ("nonzero", "unique", "masked_select", "argwhere")
+            if (mask or by_call) and any(True for _ in code.reach.call(call, code.function)):
+                yield Found(
+                    given, f"`{ast.unparse(given)}` has another length on each rank", "note"
+                )
+
+
+def _is_mask(index: ast.expr) -> bool:
+    name = (names_of(index) or [""])[-1]
+    return isinstance(index, ast.Compare) or re.search(r"mask|valid|keep", name) is not None
+
+
+# HC4: barriers and locks where not all come
+
+
+@rule(
+    "HC401",
+    "rank_diverged",
+    "Move it to setup(), which runs on all ranks.",
+    "https://lightning.ai/docs/pytorch/stable/data/datamodule.html#prepare-data",
+)
+def collective_in_prepare_data(code: Code) -> Iterator[Found]:
+    """`prepare_data` makes a collective.
+
+    Why it hangs: Lightning calls `prepare_data` on local rank 0 only. The others wait for that
+    rank in a barrier of Lightning's own, without a time limit.
+
+    Example:
+        def prepare_data(self):
+            download()
+            dist.barrier()
+
+    Instead:
+        def prepare_data(self):
+            download()
+
+
+        def setup(self, stage):
+            self.data = load()
+    """
+    if code.function.name.endswith(".prepare_data"):
+        made = code.made_in(code.function.body)
+        for event in [one for one in made if not _told_below(one)][:1]:
+            yield Found(
+                event.node,
+                f"prepare_data runs on local rank 0 only, and calls {event.shown}{_via(event)}",
+                _sure(event),
+                event,
+            )
+
+
+def _told_below(event: Event) -> bool:
+    return any(name.endswith(".prepare_data") for name, _, _ in event.path[1:])
+
+
+@rule(
+    "HC402",
+    "file_lock",
+    "Leave the lock before the collective.",
+    "https://github.com/huggingface/transformers/issues/31019",
+)
+def collective_under_lock(code: Code) -> Iterator[Found]:
+    """A collective is called while a lock is held that the other ranks want.
+
+    Why it hangs: the holder waits in the collective for ranks that wait for its lock.
+
+    Example:
+        with FileLock("data.lock"):
+            download()
+            dist.barrier()
+
+    Instead:
+        with FileLock("data.lock"):
+            download()
+        dist.barrier()
+    """
+    for node in code.nodes:
+        if not isinstance(node, (ast.With, ast.AsyncWith)):
+            continue
+        locks = [one.context_expr for one in node.items if _is_file_lock(one.context_expr, code)]
+        for event in code.made_in(node.body)[:1] if locks else ():
+            yield Found(
+                event.node,
+                f"{event.shown}{_via(event)} waits for ranks that wait for "
+                f"`{ast.unparse(locks[0])}`",
+                _sure(event),
+                event,
+                (node.lineno,),
+            )
+
+
+def _is_file_lock(node: ast.expr, code: Code) -> bool:
+    name = re.compile(r"(Soft|Unix|Weak|Windows)?FileLock|InterProcessLock|lock_file")
+    if isinstance(node, ast.Call):
+        return name.fullmatch(called_name(node)) is not None
+    path = names_of(node)
+    made = code.function.module.made.get(path[-1], set()) if path else set()
+    return bool(made) and all(one and name.fullmatch(one[-1]) for one in made)
+
+
+HANDLERS = re.compile(r"on_exception|on_keyboard_interrupt|__del__")
+
+
+@rule(
+    "HC403",
+    "rank_diverged",
+    "Set a flag there, and let all ranks agree on it in the next step.",
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/6430",
+)
+def collective_in_handler(code: Code) -> Iterator[Found]:
+    """`on_exception`, a signal's handler, an `atexit` function or `__del__` makes a collective.
+
+    Why it hangs: these run when something happened to one rank. The others are elsewhere.
+
+    Example:
+        def on_exception(self, trainer, module, exception):
+            trainer.save_checkpoint("emergency.ckpt")
+
+    Instead:
+        def on_exception(self, trainer, module, exception):
+            torch.save(module.state_dict(), f"emergency-{trainer.global_rank}.pt")
+    """
+    name = code.function.name.rpartition(".")[2]
+    asked = [(code.function, name)] if HANDLERS.fullmatch(name) else []
+    for handler, kind in (*asked, *_handlers(code, "signal"), *_handlers(code, "atexit")):
+        events = [one for one in code.reach.function(handler) if one.sure and one.only is None]
+        for event in events[:1]:
+            yield Found(
+                event.node,
+                f"{kind} runs where one rank met something, and calls {event.shown}{_via(event)}",
+                _sure(event) if kind in ("on_exception", "a signal's handler") else "note",
+                event,
+            )
+
+
+def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
+    """Yield functions that a file registers with `signal.signal` or `atexit.register`."""
+    place = {"signal": 1, "atexit": 0}[registrar]
+    for call in code.calls:
+        path = names_of(call.func)
+        if (
+            path[:1] == [registrar]
+            and path[-1] in ("signal", "register")
+            and len(call.args) > place
+        ):
+            for found in callee(call.args[place], code.function).functions:
+                yield found, "a signal's handler" if registrar == "signal" else "an atexit function"
+
+
+# HC5: groups
+
+GROUP_MAKERS = frozenset({"new_group", "new_subgroups", "init_device_mesh", "split_group"})
+
+
+@rule(
+    "HC501",
+    "rank_diverged",
+    "to run the model on one rank only",
+    "https://github.com/pytorch/pytorch/issues/81291",
+)
+def group_made_by_some(code: Code) -> Iterator[Found]:
+    """A process group is made under a test of the rank.
+
+    Why it hangs: `new_group` is collective over all ranks, also those that will not be in it, and
+    all have to make their groups in the same order.
+
+    Example:
+        if rank in (0, 1):
+            group = dist.new_group([0, 1])
+
+    Instead:
+        group = dist.new_group([0, 1])  # on every rank
+    """
+    for parting in code.partings:
+        makers = [one for one in parting.made if one.name in GROUP_MAKERS]
+        if makers and parting.leaves is None and parting.asked.asks:
+            event = makers[0]
+            yield Found(
+                parting.node,
+                f"{_who(parting.side, 'call')} {event.shown}{_via(event)} under `{parting.test}`, "
+                "and every rank has to",
+                "note" if event.group else _closed(parting, event),
+                event,
+                (parting.line,),
+            )
+
+
+@rule(
+    "HC502",
+    "rank_diverged",
+    "Give the group whose ranks come there: group=...",
+    "https://docs.pytorch.org/docs/stable/distributed.html#groups",
+    notes_only=True,
+)
+def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
+    """A collective of all ranks stands under a test of a rank within a group, or of a stage.
+
+    Why it hangs: only the ranks of that stage come; the default group waits for all.
+
+    Example:
+        if pipeline_rank == 0:
+            dist.barrier()
+
+    Instead:
+        if pipeline_rank == 0:
+            dist.barrier(group=stage_group)
+    """
+    test_name = re.compile(
+        r"(get_)?(tensor|pipeline|data|expert|context|model|sequence)\w*_rank|is_pipeline\w*stage\w*"
+        r"|is_(first|last)_stage|(tp|pp|dp|ep|cp)_rank"
+    )
+    for node in code.nodes:
+        if not isinstance(node, ast.If) or not any(map(test_name.fullmatch, _ids(node.test))):
+            continue
+        other = {one.name for one in code.reach.block(node.orelse, code.function)}
+        for event in code.made_in(node.body):
+            if not event.group and event.name not in other:
+                yield Found(
+                    event.node,
+                    f"{event.shown}{_via(event)} waits for all ranks, and only those of "
+                    f"`{ast.unparse(node.test)}` come",
+                    "note",
+                    event,
+                    (node.lineno,),
+                )
+                break
+
+
+@rule(
+    "HC503",
+    "collective_mismatch",
+    "Go through them in an order that all ranks have: sorted(...).",
+    "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group",
+    notes_only=True,
+)
+def order_of_a_set(code: Code) -> Iterator[Found]:
+    """Collectives are made in the order of a set, or in an order that the rank decides.
+
+    Why it hangs: sets of strings have another order in each process, so ranks make different calls
+    under the same number.
+
+    Example:
+        for name in set(metrics):
+            dist.all_reduce(metrics[name])
+
+    Instead:
+        for name in sorted(metrics):
+            dist.all_reduce(metrics[name])
+    """
+    for node in code.nodes:
+        if isinstance(node, ast.IfExp) and isinstance(node.body, (ast.List, ast.Tuple)):
+            orders = [
+                [ast.unparse(one) for one in getattr(part, "elts", [])]
+                for part in (node.body, node.orelse)
+            ]
+            if (
+                orders[0] != orders[1]
+                and sorted(orders[0]) == sorted(orders[1])
+                and _asks_rank(node.test, code)
+            ):
+                yield Found(node, f"`{ast.unparse(node)}` has another order on each side")
+        if not isinstance(node, ast.For):
+            continue
+        if isinstance(node.iter, (ast.Set, ast.SetComp)) or called_name(node.iter) in (
+            "set",
+            "frozenset",
+        ):
+            for event in code.made_in(node.body)[:1]:
+                yield Found(
+                    node.iter,
+                    f"each process has its own order here, and each pass calls {event.shown}"
+                    f"{_via(event)}",
+                    "note",
+                    event,
+                )
+
+
+# HC6: starting up
+
+
+@rule(
+    "HC601",
+    "rendezvous",
+    "Give the global rank: int(os.environ['RANK']), or dist.get_rank().",
+    "https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables",
+    notes_only=True,
+)
+def local_rank_as_rank(code: Code) -> Iterator[Found]:
+    """The local rank is given where the global one is asked for.
+
+    Why it hangs: on the second machine local ranks begin at 0 again: two processes have one number,
+    and the meeting waits for numbers that never come.
+
+    Example:
+        dist.init_process_group("nccl", rank=local_rank, world_size=world_size)
+
+    Instead:
+        dist.init_process_group("nccl")  # torchrun sets RANK and WORLD_SIZE
+    """
+    for call in code.calls:
+        if called_name(call) not in ("init_process_group", "DistributedSampler"):
+            continue
+        for one in call.keywords:
+            if one.arg == "rank" and "local_rank" in ast.unparse(one.value).lower():
+                yield Found(
+                    one.value, f"`{ast.unparse(one.value)}` is given as the global rank", "note"
+                )
+
+
+NETWORK = re.compile(
+    r"urlretrieve|snapshot_download|hf_hub_download|download_url|wandb\.init|urlopen"
+)
+
+
+@rule(
+    "HC602",
+    "logger_init",
+    "Give it a time limit, or do it before init_process_group.",
+    "https://github.com/EleutherAI/bergson/pull/249",
+    notes_only=True,
+)
+def one_rank_waits_for_the_network(code: Code) -> Iterator[Found]:
+    """One rank downloads, or starts a logger, while the others go on to their next collective.
+
+    Why it hangs: a slow or dead server holds that rank up, and all others wait until their own time
+    limit ends the job.
+
+    Example:
+        if rank == 0:
+            wandb.init(project="demo")
+        dist.barrier()
+
+    Instead:
+        if rank == 0:
+            wandb.init(project="demo", settings=wandb.Settings(init_timeout=30))
+        dist.barrier()
+    """
+    for block in _blocks(code):
+        for place, node in enumerate(block):
+            if (
+                not isinstance(node, ast.If)
+                or code.reach.tests.of(node.test, code.function).side is not True
+            ):
+                continue
+            calls = [one for part in node.body for one in walk(part) if isinstance(one, ast.Call)]
+            slow = [one for one in calls if NETWORK.search(".".join(names_of(one.func)))]
+            limited = any("timeout" in ast.unparse(one) for one in slow)
+            behind = code.made_in(block[place + 1 :]) if slow and not limited else []
+            for event in behind[:1]:
+                yield Found(
+                    slow[0],
+                    f"one rank waits for the network, the others in {event.shown}{_via(event)}",
+                    "note",
+                    event,
+                    (node.lineno,),
+                )
+
+
+@rule(
+    "HC603",
+    "dataloader_worker",
+    'Start children with multiprocessing.get_context("spawn").',
+    "https://github.com/pytorch/pytorch/issues/45198",
+    notes_only=True,
+)
+def fork_after_threads(code: Code) -> Iterator[Found]:
+    """A process is forked in a file that starts threads.
+
+    Why it hangs: the child has a copy of each lock that another thread held, and nobody to give it
+    back.
+
+    Example:
+        threading.Thread(target=report).start()
+        multiprocessing.set_start_method("fork")
+
+    Instead:
+        threading.Thread(target=report).start()
+        multiprocessing.set_start_method("spawn")
+    """
+    for call in code.calls:
+        path = names_of(call.func)
+        forks = path == ["os", "fork"] or (
+            called_name(call) in ("set_start_method", "get_context")
+            and any(isinstance(one, ast.Constant) and one.value == "fork" for one in call.args)
+        )
+        if forks and re.search(rb"Thread\(|ThreadPoolExecutor\(", code.function.module.text):
+            yield Found(call, "threads of this file may hold a lock that the child copies", "note")
+
+
+def _blocks(code: Code) -> Iterator[list[ast.stmt]]:
+    yield code.function.body
+    for node in code.nodes:
+        if not isinstance(node, (ast.If, *LOOPS, ast.With, ast.AsyncWith, ast.Try)):
+            continue
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                yield block
+
+
+def _ids(node: ast.AST) -> set[str]:
+    named = (one for one in walk(node) if isinstance(one, (ast.Name, ast.Attribute)))
+    return {names_of(one)[-1] for one in named if names_of(one)}

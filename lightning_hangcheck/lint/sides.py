@@ -1,0 +1,853 @@
+"""Which collectives a piece of code makes, and where the ranks part on the way to one.
+
+`Reach` answers the first, over all calls: a function's own, those of what it calls, and so on, each
+with its path. `Partings` compares what the two sides of a test make: its branches, and what comes
+after them where one side leaves.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from lightning_hangcheck.lint.project import Callee, Class, Function, callee
+from lightning_hangcheck.look.rank_tests import ONE_RANK, ONE_RANK_ONLY, RANK, VARIABLES
+from lightning_hangcheck.look.syntax import FUNCTIONS, LOOPS, called_name, names_of, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+Step: TypeAlias = "tuple[str, str, int]"
+"""A function, its file, and the line on which it goes on."""
+Events: TypeAlias = "tuple[Event, ...]"
+DEEPEST_CALLS = 40
+MOST_ALIASES = 4
+MOST_OF_A_FUNCTION = 24
+"""Different collectives that are kept of one function: who calls it parts by the first."""
+FOREIGN = frozenset(
+    {"jax", "tensorflow", "tf", "paddle", "mxnet", "numpy", "np", "jnp", "lax", "triton", "tl"}
+    | {"oneflow", "flow", "mindspore", "mx", "warp", "einops", "scipy"}
+)
+"""Libraries whose functions have names of collectives."""
+SINGLE = re.compile(
+    r"\w*(world_?size|n_?gpus?|num_gpus?|is_initialized|is_available|is_dist\w*|distributed"
+    r"|multi_?gpu|use_dist\w*|num_processes|data_parallel\w*|nprocs?|do_parallel|dist)\w*"
+    r"|(use_|is_|with_)?ddp(_is)?(_(active|enabled|initialized|available))?",
+    re.IGNORECASE,
+)
+"""Names that tell whether there are several ranks at all, which all of them know."""
+GROUPED = re.compile(
+    r"(^|_|\b)(dp|tp|pp|cp|ep|sp|mp|ddp_group|data|tensor|pipe(line)?|model|expert|context|sequence|stage"
+    r"|group|mesh|shard|replica\w*|intra|inter|coord|cluster|pg|local_world)(_|\b|$)",
+    re.IGNORECASE,
+)
+"""Names of a rank within a group or along a dimension: others of the group may have the same."""
+AGREES = re.compile(r"reduce|broadcast|gather|bcast")
+"""Calls after which all ranks know the same."""
+LEAVES = (ast.Return, ast.Continue, ast.Break)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A collective that code makes.
+
+    Attributes:
+        name: What has to be made by all sides.
+        shown: The call as it is written in full.
+        library: Whose it is, with the version since when it is collective.
+        node: The call in the function that was asked for.
+        path: The functions from there down to the collective.
+        only: Whether it is made only where a test for one rank holds, or only where it does not.
+        sure: Whether it is collective for every model and setting.
+        group: Whether a group was given.
+        needs: Parameters of the function that must be true or false for it.
+        guards: Conditions under which it is made in the function that was asked for.
+        conditional: Whether a function below makes it only under a condition of its own.
+    """
+
+    name: str
+    shown: str
+    library: str
+    node: ast.expr
+    path: tuple[Step, ...]
+    only: bool | None = None
+    sure: bool = True
+    group: bool = False
+    needs: frozenset[tuple[str, bool]] = frozenset()
+    guards: frozenset[str] = frozenset()
+    conditional: bool = False
+
+
+# The table
+
+
+@cache
+def _table() -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of collectives.toml by the names of calls."""
+    text = files(__package__).joinpath("collectives.toml").read_bytes()
+    rows = msgspec.toml.decode(text)["collective"]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        for key in ("type", "receiver"):
+            if key in row:
+                row[key] = re.compile(row[key])
+        for name in row["names"]:
+            found.setdefault(name, []).append(row)
+    return found
+
+
+def _row(target: Callee, function: Function, call: ast.Call | None) -> dict[str, Any] | None:
+    """Return the row of the table that a call is in, or None; without a call, of an attribute."""
+    for row in _table().get(target.name, ()):
+        if row.get("read", False) is not (call is None):
+            continue
+        if "imports" in row and not function.module.imports_from(tuple(row["imports"])):
+            continue
+        if call is not None and _given_true(call, "no_dist"):
+            continue
+        if "keyword" in row and not (call and _given_true(call, row["keyword"])):
+            continue
+        if "text" in row and row["text"].encode() not in function.module.text:
+            continue
+        if _is_of(row, target):
+            return row
+    return None
+
+
+def _is_of(row: dict[str, Any], target: Callee) -> bool:
+    if "module" in row:
+        return target.path.startswith(row["module"] + ".")
+    if "type" in row:
+        kinds = (
+            kind if "\\." in row["type"].pattern else kind.rpartition(".")[2]
+            for kind in target.kinds
+        )
+        return any(row["type"].fullmatch(kind) for kind in kinds)
+    if "receiver" in row:
+        return row["receiver"].fullmatch(target.receiver) is not None
+    parts = target.path.split(".")
+    return not (FOREIGN & {parts[0], target.receiver})
+
+
+def _given_true(call: ast.Call, keyword: str) -> bool:
+    return any(
+        one.arg == keyword and isinstance(one.value, ast.Constant) and one.value.value is True
+        for one in call.keywords
+    )
+
+
+# Tests of the rank
+
+
+@dataclass(frozen=True)
+class Test:
+    """What a condition asks.
+
+    Attributes:
+        asks: Whether it asks for the rank.
+        side: Whether it holds for one rank only (True), or for all but one; None if unknown.
+        exact: Whether its other side is exactly the other ranks.
+        grouped: Whether the rank is one within a group or dimension.
+    """
+
+    asks: bool = False
+    side: bool | None = None
+    exact: bool = False
+    grouped: bool = False
+
+
+class Tests:
+    """Answers for the conditions of functions, with what other files return."""
+
+    def __init__(self) -> None:
+        self._known: dict[ast.expr, Test] = {}
+
+    def of(self, test: ast.expr, function: Function) -> Test:
+        """Tell what a condition asks."""
+        if test not in self._known:
+            self._known[test] = Test()  # a value that leads back to itself tells nothing
+            self._known[test] = self._read(test, function)
+        return self._known[test]
+
+    def _read(self, test: ast.expr, function: Function) -> Test:
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inner = self.of(test.operand, function)
+            side = None if inner.side is None else not inner.side
+            return replace(inner, side=side)
+        if isinstance(test, ast.BoolOp):
+            return self._joined(test, function)
+        ranks = function.module.ranks
+        if not ranks.asks(test) or _asks_for_launcher(test):
+            return self._elsewhere(test, function)
+        if isinstance(test, ast.Name) and isinstance(function.defaults.get(test.id), ast.Constant):
+            return Test()  # an option: whether one rank alone does it
+        side = self._side(test, function, MOST_ALIASES)
+        return Test(True, side, side is not None, _grouped(test))
+
+    def _side(self, test: ast.expr, function: Function, steps: int) -> bool | None:
+        """Tell for which ranks a condition holds that asks for the rank itself."""
+        ranks = function.module.ranks
+        if isinstance(test, ast.Compare):
+            sides = [test.left, *test.comparators]
+            if (listed := _first_or_none(test)) is not None:
+                return listed if _is_rank_itself(test.left, function, MOST_ALIASES) else None
+            number = any(_is_rank_itself(one, function, MOST_ALIASES) for one in sides)
+            return ranks.of_one(test) if number and _with_constant(test) else None
+        name = (names_of(test.func if isinstance(test, ast.Call) else test) or [""])[-1]
+        if ONE_RANK.fullmatch(name):
+            return True
+        if _is_rank_itself(test, function, MOST_ALIASES):
+            return False
+        if not steps:
+            return None
+        found = {self._named(one, function, steps) for one in ranks.values_of(name)}
+        return found.pop() if len(found) == 1 else None
+
+    def _named(self, value: ast.expr, function: Function, steps: int) -> bool | None:
+        if isinstance(value, (ast.BoolOp, ast.UnaryOp)):
+            return self.of(value, function).side
+        return self._side(value, function, steps - 1)
+
+    def _joined(self, test: ast.BoolOp, function: Function) -> Test:
+        """``and`` holds at most where each part does; ``or`` is the reverse of that."""
+        parts = [self.of(one, function) for one in test.values]
+        asking = [
+            part
+            for value, part in zip(test.values, parts, strict=True)
+            if part.asks and not _asks_for_text(value)
+        ]
+        if not asking:
+            return Test()
+        others = [
+            value
+            for value, part in zip(test.values, parts, strict=True)
+            if not (part.asks or _asks_for_text(value))
+        ]
+        exact = len(asking) == 1 and asking[0].exact and all(map(_of_single, others))
+        sides = {part.side for part in asking if part.side is not None}
+        known = isinstance(test.op, ast.And) or (exact and bool(sides))
+        side = sides.pop() if known and len(sides) == 1 else None
+        return Test(True, side, exact, any(part.grouped for part in asking))
+
+    def _elsewhere(self, test: ast.expr, function: Function) -> Test:
+        """A call of a function in another file: what that returns."""
+        if not isinstance(test, ast.Call):
+            return Test()
+        for found in callee(test.func, function).functions:
+            if found.module is not function.module:
+                name = ast.Name(found.name.rpartition(".")[2])
+                side = found.module.ranks.of_one(name)
+                return Test(found.module.ranks.asks(name), side, side is not None)
+        return Test()
+
+
+def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
+    """Whether an expression is the number of a rank, and not computed from one."""
+    if isinstance(node, ast.Call) and called_name(node) in ("int", "getenv", "get"):
+        return any(
+            isinstance(one, ast.Constant) and one.value in VARIABLES for one in node.args
+        ) or any(_is_rank_itself(one, function, steps) for one in node.args)
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.slice, ast.Constant) and node.slice.value in VARIABLES
+    called = node.func if isinstance(node, ast.Call) else node
+    name = names_of(called)[-1:] or [called.attr if isinstance(called, ast.Attribute) else ""]
+    if not function.module.ranks.asks(called):
+        return False
+    if RANK.fullmatch(name[0]):
+        return True
+    values = function.module.ranks.values_of(name[0]) if steps else []
+    return bool(values) and all(_is_rank_itself(one, function, steps - 1) for one in values)
+
+
+def _asks_for_text(test: ast.expr) -> bool:
+    """``rank == "cpu"`` is said of a process that is alone."""
+    sides = test.comparators if isinstance(test, ast.Compare) else []
+    return any(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in sides)
+
+
+def _asks_for_launcher(test: ast.expr) -> bool:
+    """``"RANK" in os.environ`` asks whether there are ranks at all."""
+    return (
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], (ast.In, ast.NotIn))
+        and isinstance(test.left, ast.Constant)
+    )
+
+
+def _first_or_none(test: ast.Compare) -> bool | None:
+    """``local_rank in [-1, 0]``: the first rank, or the only process."""
+    numbers = [ast.unparse(one) for one in getattr(test.comparators[0], "elts", ())]
+    if "0" not in numbers or not set(numbers) <= {"-1", "0"}:
+        return None
+    return {ast.In: True, ast.NotIn: False}.get(type(test.ops[0]))
+
+
+def _with_constant(test: ast.Compare) -> bool:
+    """Whether a rank is compared with a number or a name that says which: no loop's variable."""
+    sides = [test.left, *test.comparators]
+    return len(sides) == 2 and any(
+        isinstance(one, ast.Constant)
+        or (
+            isinstance(one, (ast.Name, ast.Attribute))
+            and re.fullmatch(
+                r"\w*(zero|main|master|root|src|dst|MAIN|ROOT|MASTER)\w*",
+                names_of(one)[-1:][0] if names_of(one) else "",
+            )
+        )
+        for one in sides
+    )
+
+
+def _grouped(test: ast.expr) -> bool:
+    for node in walk(test):
+        if (
+            isinstance(node, ast.Call)
+            and called_name(node) == "get_rank"
+            and (node.args or node.keywords)
+        ):
+            return True
+        if isinstance(node, (ast.Name, ast.Attribute)) and GROUPED.search(
+            names_of(node)[-1] if names_of(node) else ""
+        ):
+            return True
+    return False
+
+
+def _all_single(test: ast.expr) -> bool:
+    parts = test.values if isinstance(test, ast.BoolOp) else [test]
+    return all(map(_of_single, parts))
+
+
+def _of_single(test: ast.expr) -> bool:
+    """Whether a condition only asks whether there are several ranks."""
+    names = [one for one in walk(test) if isinstance(one, (ast.Name, ast.Attribute))]
+    return any(SINGLE.fullmatch(names_of(one)[-1]) for one in names if names_of(one))
+
+
+# What is reached
+
+
+class Reach:
+    """The collectives that functions of a project make."""
+
+    def __init__(self, own: frozenset[str] = frozenset()) -> None:
+        self.tests = Tests()
+        self._own = own
+        self._functions: dict[Function, Events] = {}
+        self._statements: dict[ast.stmt, Events] = {}
+        self._under_way: set[Function] = set()
+        self._one_rank: dict[Function, str] = {}
+
+    def function(self, function: Function) -> Events:
+        """Return what a function makes, each collective once; none while it is being asked."""
+        if function in self._functions:
+            return self._functions[function]
+        if function in self._under_way or len(self._under_way) > DEEPEST_CALLS:
+            return ()
+        self._under_way.add(function)
+        try:
+            found = self.block(function.body, function)
+        finally:
+            self._under_way.discard(function)
+        if self.one_rank_decorator(function):
+            found = tuple(replace(one, only=True) for one in found if one.only is not False)
+        distinct: dict[tuple[object, ...], Event] = {}
+        for one in found:
+            own = bool(one.guards) and not one.needs
+            below = replace(one, conditional=one.conditional or own, guards=frozenset())
+            key = (one.name, one.only, one.sure, one.group, one.needs, below.conditional)
+            distinct.setdefault(key, below)
+        self._functions[function] = tuple(distinct.values())[:MOST_OF_A_FUNCTION]
+        return self._functions[function]
+
+    def one_rank_decorator(self, function: Function) -> str:
+        """Return the decorator by which a function runs on one rank only; empty without one."""
+        if function not in self._one_rank:
+            self._one_rank[function] = next(
+                (ast.unparse(one) for one in function.decorators if self._limits(one, function)),
+                "",
+            )
+        return self._one_rank[function]
+
+    def _limits(self, decorator: ast.expr, function: Function) -> bool:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        names = names_of(called)
+        known = callee(called, function).functions
+        if not known:
+            return bool(names) and ONE_RANK_ONLY.search(names[-1]) is not None
+        return any(self._calls_under_test(one) for one in known)
+
+    def _calls_under_test(self, decorator: Function) -> bool:
+        """Whether a decorator calls what it was given under a test for one rank."""
+        given = decorator.parameters[:1]
+        for node in walk(decorator.node):
+            if isinstance(node, ast.If) and self.tests.of(node.test, decorator).side:
+                return any(
+                    isinstance(one, ast.Call) and names_of(one.func) == given
+                    for statement in node.body
+                    for one in walk(statement)
+                )
+        return False
+
+    def block(self, block: Iterable[ast.stmt], function: Function) -> Events:
+        """Return what statements make one after the other."""
+        found: list[Event] = []
+        only: bool | None = None
+        needed: frozenset[tuple[str, bool]] = frozenset()
+        guards: frozenset[str] = frozenset()
+        for statement in block:
+            made = self.statement(statement, function)
+            if needed or guards:
+                made = tuple(
+                    replace(one, needs=one.needs | needed, guards=one.guards | guards)
+                    for one in made
+                )
+            if only is not None:
+                made = tuple(
+                    one if one.only is not None else replace(one, only=only) for one in made
+                )
+            found += made
+            if isinstance(statement, ast.If):
+                test = self.tests.of(statement.test, function)
+                if leaving(statement.body):
+                    only = not test.side if test.exact and test.side is not None else only
+                    after = _needed_after(statement.test, function)
+                    needed |= after
+                    if not (after or test.side is not None or _all_single(statement.test)):
+                        guards |= {_plain(statement.test, value=False)}
+            elif isinstance(statement, LEAVES):
+                break
+        return tuple(found)
+
+    def statement(self, statement: ast.stmt, function: Function) -> Events:
+        """Return what one statement makes, in all its blocks."""
+        if statement not in self._statements:
+            self._statements[statement] = tuple(self._of_statement(statement, function))
+        return self._statements[statement]
+
+    def _of_statement(self, node: ast.stmt, function: Function) -> Iterator[Event]:
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            return
+        if isinstance(node, ast.If):
+            yield from self.expression(node.test, function)
+            yield from self._of_sides(node.test, node.body, node.orelse, function)
+            return
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, ast.expr):
+                yield from self.expression(value, function)
+            elif name in ("body", "orelse", "finalbody"):
+                yield from self.block(value, function)
+            elif isinstance(value, list):
+                for one in value:
+                    yield from self._of_part(one, function)
+
+    def _of_part(self, one: ast.AST, function: Function) -> Iterator[Event]:
+        if isinstance(one, ast.expr):
+            yield from self.expression(one, function)
+        elif isinstance(one, (ast.ExceptHandler, ast.match_case)):
+            yield from self.block(one.body, function)
+        elif isinstance(one, ast.withitem):
+            yield from self.expression(one.context_expr, function)
+            yield from self._entered(one.context_expr, function)
+
+    def _entered(self, manager: ast.expr, function: Function) -> Iterator[Event]:
+        """What a class makes when a ``with`` goes in and out."""
+        if not isinstance(manager, ast.Call) or not (path := tuple(names_of(manager.func))):
+            return
+        module = function.module
+        known = module.meaning(path)
+        if isinstance(known, Class):
+            for name in ("__enter__", "__exit__"):
+                method = module.project.method(known, name)
+                if method is not None:
+                    yield from self._through(method, manager, function)
+
+    def _of_sides(
+        self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt], function: Function
+    ) -> Iterator[Event]:
+        asked = self.tests.of(test, function)
+        yes, no = self.block(body, function), self.block(orelse, function)
+        if asked.side is not None:
+            same = {one.name for one in yes} & {one.name for one in no}
+            yes = tuple(_only(one, asked.side, same) for one in yes)
+            no = tuple(_only(one, not asked.side if asked.exact else None, same) for one in no)
+        elif not _of_single(test) and {one.name for one in yes} != {one.name for one in no}:
+            switch = _switch(test, function)
+            yes = tuple(_guarded(one, test, True, switch) for one in yes)
+            no = tuple(_guarded(one, test, False, switch) for one in no)
+        yield from yes
+        yield from no
+
+    def expression(self, node: ast.expr, function: Function) -> Iterator[Event]:
+        """Yield what an expression makes; functions defined in it are not called by that."""
+        for one in walk(node, into=False):
+            if isinstance(one, ast.Call):
+                yield from self.call(one, function)
+            elif isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load):
+                yield from self._reading(one, function)
+
+    def _reading(self, one: ast.Attribute, function: Function) -> Iterator[Event]:
+        if one.attr in _table() and any(row.get("read") for row in _table()[one.attr]):
+            target = callee(one, function)
+            row = _row(
+                Callee(
+                    one.attr,
+                    receiver=names_of(one)[-2] if len(names_of(one)) > 1 else target.receiver,
+                ),
+                function,
+                None,
+            )
+            if row is not None:
+                yield self._event(one, row, function)
+        elif isinstance(one.value, ast.Name) and one.value.id == "self" and function.owner:
+            method = function.module.project.method(function.owner, one.attr)
+            if method is not None and any(
+                names_of(each)[-1:] in (["property"], ["cached_property"])
+                for each in method.decorators
+            ):
+                yield from self._through(method, one, function)
+
+    def call(self, call: ast.Call, function: Function) -> Iterator[Event]:
+        """Yield what a call makes: itself, or what it calls of the project."""
+        target = callee(call.func, function)
+        if target.name in self._own:
+            yield Event(target.name, target.name, "", call, (_step(function, call),))
+            return
+        row = None if target.functions else _row(target, function, call)
+        if row is not None:
+            yield self._event(call, row, function)
+            return
+        for one in target.functions:
+            yield from self._through(one, call, function)
+
+    def _event(self, node: ast.expr, row: dict[str, Any], function: Function) -> Event:
+        written = node.func if isinstance(node, ast.Call) else node
+        sure = row.get("sure", True)
+        if row.get("buffers") and b"BatchNorm" not in function.module.text:
+            sure = False
+        name = str(
+            row.get("as")
+            or (written.attr if isinstance(written, ast.Attribute) else names_of(written)[-1])
+        )
+        return Event(
+            name=name,
+            shown=ast.unparse(written),
+            library=row["library"],
+            node=node,
+            path=(_step(function, node),),
+            sure=sure,
+            group=(isinstance(node, ast.Call) and _has_group(node))
+            or _of_an_object(row, written, function),
+        )
+
+    def _through(self, called: Function, node: ast.expr, function: Function) -> Iterator[Event]:
+        for one in self.function(called):
+            conditional = one.conditional
+            if one.needs:
+                bound = _bound(called, node)
+                if any(bound.get(name) is (not value) for name, value in one.needs):
+                    continue
+                conditional |= any(name not in bound for name, _ in one.needs)
+            path = (_step(function, node), *one.path)
+            yield replace(one, node=node, path=path, needs=frozenset(), conditional=conditional)
+
+
+WORLD_WIDE = re.compile(
+    r"self|cls|\w*module|\w*(fabric|trainer|strategy|accelerator|dist\w*|comm\w*|utils?)"
+)
+
+
+def _of_an_object(row: dict[str, Any], written: ast.expr, function: Function) -> bool:
+    """Whether a method's owner may be a group of some ranks: what it is is not known."""
+    if not row.get("anyone") or not isinstance(written, ast.Attribute):
+        return False
+    path = names_of(written.value)
+    known = bool(path) and function.module.meaning(tuple(path)) is not None
+    return (
+        not known
+        and not (path and WORLD_WIDE.fullmatch(path[-1]))
+        and written.attr not in ("full_tensor", "backward")
+    )
+
+
+def _step(function: Function, node: ast.expr) -> Step:
+    return function.name, function.module.path, node.lineno
+
+
+def _only(one: Event, side: bool | None, same: set[str]) -> Event:
+    return one if one.name in same or one.only is not None else replace(one, only=side)
+
+
+def _switch(test: ast.expr, function: Function) -> tuple[str, bool] | None:
+    """A parameter that is asked for, and what it must be."""
+    value = True
+    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, value = test.operand, not value
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and value:
+        return next(filter(None, (_switch(one, function) for one in test.values)), None)
+    named = isinstance(test, ast.Name) and test.id in (*function.parameters, *function.defaults)
+    return (test.id, value) if named and isinstance(test, ast.Name) else None
+
+
+def _guarded(one: Event, test: ast.expr, value: bool, switch: tuple[str, bool] | None) -> Event:
+    """What is made under a condition that does not ask for the rank."""
+    needs = one.needs
+    if switch is not None:
+        needs |= {(switch[0], switch[1] is value)}
+    return replace(one, needs=needs, guards=one.guards | {_plain(test, value=value)})
+
+
+def _plain(test: ast.expr, *, value: bool) -> str:
+    """A condition in words, ``not`` taken off in pairs."""
+    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, value = test.operand, not value
+    return ast.unparse(test) if value else f"not {ast.unparse(test)}"
+
+
+def _needed_after(test: ast.expr, function: Function) -> frozenset[tuple[str, bool]]:
+    """What parameters must be for code behind a test that leaves."""
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
+    switches = [_switch(one, function) for one in parts if not isinstance(one, ast.BoolOp)]
+    return frozenset((one[0], not one[1]) for one in switches if one is not None)
+
+
+def _bound(called: Function, node: ast.expr) -> dict[str, bool]:
+    """Return which parameters are plainly true or false in a call."""
+    values = dict(called.defaults)
+    if isinstance(node, ast.Call):
+        values |= dict(zip(called.parameters, node.args, strict=False))
+        values |= {one.arg: one.value for one in node.keywords if one.arg}
+    constants = {name: one.value for name, one in values.items() if isinstance(one, ast.Constant)}
+    return {name: bool(value) for name, value in constants.items()}
+
+
+def _has_group(call: ast.Call) -> bool:
+    """Whether a group is given, and not plainly that of all ranks."""
+    given = [one.value for one in call.keywords if one.arg in ("group", "process_group", "pg")]
+    given += [
+        one for one in call.args if re.search(r"group|_pg$|^pg$|mesh", (names_of(one) or [""])[-1])
+    ]
+    return any(
+        not (isinstance(one, ast.Constant) and one.value is None)
+        and names_of(one)[-1:] != ["WORLD"]
+        for one in given
+    )
+
+
+def leaving(block: list[ast.stmt]) -> ast.stmt | None:
+    """Return the statement by which a block leaves a function or loop, at its end."""
+    return block[-1] if block and isinstance(block[-1], LEAVES) else None
+
+
+# Where ranks part
+
+
+@dataclass(frozen=True)
+class Parting:
+    """A place from which one side goes to collectives that the other does not make.
+
+    Attributes:
+        function: In which it is.
+        test: What parts them, in words of the source; a decorator begins with ``@``.
+        line: Of that.
+        node: What to underline: the call that leads there, or the statement that leaves.
+        made: Collectives that one side makes and the other does not.
+        side: Whether it is the side of one rank that makes them; None if unknown.
+        leaves: The statement by which the other side leaves before them.
+        asked: What the test asks.
+        under: The statement that parts them.
+    """
+
+    function: Function
+    test: str
+    line: int
+    node: ast.AST
+    made: Events
+    side: bool | None
+    leaves: ast.stmt | None
+    asked: Test
+    under: ast.If
+
+
+@dataclass(frozen=True)
+class _After:
+    """What is still to come behind a block: to the end of the function, and of a loop's pass."""
+
+    function: tuple[list[ast.stmt], ...] = ()
+    passing: tuple[list[ast.stmt], ...] = ()
+    loop: tuple[list[ast.stmt], ...] = ()
+
+
+class Partings:
+    """Those of one function.
+
+    Args:
+        reach: What functions make.
+        function: That is looked at.
+        local: Tells whether a condition asks for what only one rank knows, its own data;
+            None to leave these out.
+    """
+
+    def __init__(
+        self, reach: Reach, function: Function, local: Callable[[ast.expr, Function], bool] | None
+    ) -> None:
+        self._reach, self._function, self._local = reach, function, local
+        self.found: list[Parting] = []
+        self._block(function.body, _After(), frozenset(), None)
+
+    def _events(self, blocks: Iterable[list[ast.stmt]]) -> Events:
+        return tuple(one for block in blocks for one in self._reach.block(block, self._function))
+
+    def _block(
+        self, block: list[ast.stmt], after: _After, loops: frozenset[str], inside: bool | None
+    ) -> None:
+        for place, statement in enumerate(block):
+            rest = block[place + 1 :]
+            then = _After((rest, *after.function), (rest, *after.passing), after.loop)
+            if isinstance(statement, ast.If):
+                self._compare(statement, then, loops, inside)
+            if isinstance(statement, LOOPS):
+                body = statement.body
+                names = loops
+                if not isinstance(statement, ast.While):
+                    names |= {one.id for one in walk(statement.target) if isinstance(one, ast.Name)}
+                within = _After((body, *then.function), (), (body,))
+                self._block(body, within, names, inside)
+                self._block(statement.orelse, then, loops, inside)
+            elif not isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+                sides = self._sides(statement, inside)
+                for name in ("body", "orelse", "finalbody"):
+                    part = getattr(statement, name, None) or []
+                    self._block(part, then, loops, sides.get(name, inside))
+                for handler in getattr(statement, "handlers", ()):
+                    self._block(handler.body, then, loops, inside)
+                for case in getattr(statement, "cases", ()):
+                    self._block(case.body, then, loops, inside)
+
+    def _sides(self, node: ast.stmt, inside: bool | None) -> dict[str, bool | None]:
+        """Tell which ranks come to the branches of a test, where that is known."""
+        asked = (
+            self._reach.tests.of(node.test, self._function) if isinstance(node, ast.If) else None
+        )
+        if asked is None or asked.side is None or asked.grouped:
+            return {}
+        return {"body": asked.side, "orelse": not asked.side if asked.exact else inside}
+
+    def _compare(
+        self, node: ast.If, after: _After, loops: frozenset[str], inside: bool | None
+    ) -> None:
+        asked = self._reach.tests.of(node.test, self._function)
+        local = self._local is not None and self._local(node.test, self._function)
+        if not (asked.asks or local) or self._agreed(node, loops):
+            return
+        exits = leaving(node.body), leaving(node.orelse)
+        yes = self._reach.block(node.body, self._function)
+        no = self._reach.block(node.orelse, self._function)
+        if exits[0] is not None and exits[1] is None:
+            no += self._skipped(exits[0], after)
+        elif exits[1] is not None and exits[0] is None:
+            yes += self._skipped(exits[1], after)
+        side = asked.side
+        if inside is None or side is not (not inside):
+            self._note(node, asked, yes, no, side, exits[1])
+        chained = len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)
+        # an elif may ask for the reverse of what else the test asks
+        other = None if side is None or (chained and not asked.exact) else not side
+        if inside is None or other is not (not inside):
+            self._note(node, asked, no, yes, other, exits[0])
+
+    def _skipped(self, leaves: ast.stmt, after: _After) -> Events:
+        if isinstance(leaves, ast.Return):
+            return self._events(after.function)
+        if isinstance(leaves, ast.Continue):
+            return self._events(after.passing)
+        return self._events((*after.passing, *after.loop))
+
+    def _note(
+        self,
+        node: ast.If,
+        asked: Test,
+        made: Events,
+        others: Events,
+        side: bool | None,
+        leaves: ast.stmt | None,
+    ) -> None:
+        names = {one.name for one in others}
+        never = _contradicted(node.test)
+        alone = tuple(
+            one
+            for one in made
+            if one.name not in names
+            and one.only is None
+            and not one.guards & never
+            and one.node.lineno < self._end
+        )
+        if not alone:
+            return
+        inside = [one for one in alone if _within(one.node, node)]
+        blame: ast.AST = inside[0].node if inside else leaves or node.test
+        self.found.append(
+            Parting(
+                function=self._function,
+                test=ast.unparse(node.test),
+                line=node.test.lineno,
+                node=blame,
+                made=tuple(inside) or alone,
+                side=side,
+                leaves=None if inside else leaves,
+                asked=asked,
+                under=node,
+            )
+        )
+
+    def _agreed(self, node: ast.If, loops: frozenset[str]) -> bool:
+        """Whether all ranks have agreed on a test's names before, or all come to it in a loop."""
+        names, ranks = _ids(node.test), self._function.module.ranks
+        compared = [one for one in walk(node.test) if isinstance(one, ast.Compare)]
+        if any(_ids(one) & loops and ranks.asks(one) for one in compared):
+            return True
+        calls = (one for one in walk(node.test) if isinstance(one, ast.Call))
+        asked_there = any(AGREES.search(called_name(one)) for one in calls)
+        return asked_there or bool(names & self._agreed_names(node.lineno))
+
+    @cached_property
+    def _end(self) -> int:
+        """The line on which the groups are destroyed: from there on each process is alone."""
+        calls = (one for one in self._function.nodes if isinstance(one, ast.Call))
+        ends = [one.lineno for one in calls if called_name(one) == "destroy_process_group"]
+        return min(ends, default=sys.maxsize)
+
+    def _agreed_names(self, before: int) -> set[str]:
+        """Names whose values went through a collective above a line."""
+        found: set[str] = set()
+        for node in self._function.nodes:
+            if not isinstance(node, (ast.Call, ast.Assign)) or node.lineno >= before:
+                continue
+            parts = node.args if isinstance(node, ast.Call) else node.targets
+            call = node if isinstance(node, ast.Call) else node.value
+            if AGREES.search(called_name(call)):
+                found = found.union(*map(_ids, parts))
+        return found
+
+
+def _contradicted(test: ast.expr) -> frozenset[str]:
+    """Conditions that cannot hold where the ranks part: the reverse of what else is asked."""
+    if not isinstance(test, ast.BoolOp):
+        return frozenset()
+    value = isinstance(test.op, ast.And)
+    return frozenset(_plain(one, value=not value) for one in test.values)
+
+
+def _ids(node: ast.AST) -> set[str]:
+    return {one.id for one in walk(node) if isinstance(one, ast.Name)}
+
+
+def _within(node: ast.AST, outer: ast.If) -> bool:
+    return outer.lineno <= getattr(node, "lineno", 0) <= (outer.end_lineno or outer.lineno)

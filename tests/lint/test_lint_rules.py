@@ -1,0 +1,216 @@
+"""Each rule finds its own example, and not the mended one; harmless idioms are no errors."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_hangcheck.lint.linting import Configuration, Finding, lint
+from lightning_hangcheck.lint.rules import RULES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+IMPORTS = """\
+import signal
+import threading
+import multiprocessing
+import os
+import torch
+import torch.distributed as dist
+import lightning
+import wandb
+from filelock import FileLock
+from lightning.pytorch.utilities import rank_zero_only
+from torch.nn.parallel import DistributedDataParallel
+rank = dist.get_rank()
+dist.init_process_group()
+"""
+
+
+def found(folder: Path, source: str, **settings: object) -> list[Finding]:
+    file = folder / "train.py"
+    file.write_text(IMPORTS + textwrap.dedent(source))
+    configuration = Configuration(**{"notes": True, **settings})
+    result = lint([file], configuration, folder)
+    assert not result.unreadable
+    return result.findings
+
+
+def example(doc: str, name: str) -> str:
+    """The code below a heading of a docstring, in a function or class where it needs one."""
+    _, _, rest = textwrap.dedent(" " * 4 + doc).partition(f"{name}:\n")
+    lines = []
+    for line in rest.splitlines():
+        if line.strip() and not line.startswith(" " * 4):
+            break
+        lines.append(line[4:])
+    code = "\n".join(lines)
+    if "self" in code and "def " in code:
+        return "class Module(lightning.LightningModule):\n" + textwrap.indent(code, "    ")
+    return "def step(self, batch, loss, mask, scores, trainer):\n" + textwrap.indent(code, "    ")
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_rule_finds_its_own_example(code: str, tmp_path: Path) -> None:
+    """What its page shows as wrong is found, by that rule."""
+    assert code in {one.code for one in found(tmp_path, example(RULES[code].doc, "Example"))}
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_rule_is_content_with_the_mended_example(code: str, tmp_path: Path) -> None:
+    assert code not in {one.code for one in found(tmp_path, example(RULES[code].doc, "Instead"))}
+
+
+ERRORS = {
+    "a constructor": """
+        class Gatherer:
+            def __init__(self): dist.all_gather_object([], 1)
+        def report():
+            if rank == 0: Gatherer()
+        """,
+    "a name for the test": """
+        class Report:
+            def __init__(self): self.boss = dist.get_rank() == 0
+            def write(self):
+                if self.boss: dist.barrier()
+        """,
+    "a partial": """
+        import functools
+        def gather(x): dist.all_reduce(x)
+        later = functools.partial(gather, 1)
+        if rank == 0: later()
+        """,
+    "a lambda": """
+        sync = lambda: dist.barrier()
+        if rank == 0: sync()
+        """,
+    "a decorator of the project": """
+        def on_main(function):
+            def wrapper(*args):
+                if dist.get_rank() == 0: return function(*args)
+            return wrapper
+        @on_main
+        def save(): dist.barrier()
+        """,
+    "the last statement of a loop's pass": """
+        def train(batches):
+            for batch in batches:
+                if dist.get_rank() == 0: continue
+                dist.all_reduce(batch)
+        """,
+    "an argument that switches it on": """
+        def log(value, sync=False):
+            if sync: dist.all_reduce(value)
+        if rank == 0: log(1, sync=True)
+        """,
+    "a metric": """
+        import torchmetrics
+        class Module(lightning.LightningModule):
+            def __init__(self): self.mean = torchmetrics.MeanMetric()
+            def on_validation_end(self):
+                if self.trainer.is_global_zero: self.mean.compute()
+        """,
+    "a method of a class above": """
+        class Base:
+            def sync(self): dist.barrier()
+        class Trainer(Base):
+            def save(self):
+                if rank == 0: self.sync()
+        """,
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_one_side_alone_is_an_error_through(name: str, tmp_path: Path) -> None:
+    findings = found(tmp_path, ERRORS[name])
+    assert [one.severity for one in findings] == ["error"]
+    assert findings[0].code[:3] in ("HC1", "HC2")
+
+
+HARMLESS = {
+    "both branches": """
+        if rank == 0: dist.broadcast(torch.ones(1), 0)
+        else: dist.broadcast(torch.empty(1), 0)
+        """,
+    "rank 0 goes first": """
+        def load():
+            if rank != 0: dist.barrier()
+            data = 1
+            if rank == 0: dist.barrier()
+            return data
+        """,
+    "decided by all": """
+        stop = torch.tensor(float(rank == 0))
+        dist.all_reduce(stop)
+        if stop: dist.barrier()
+        """,
+    "a single process": """
+        def meet():
+            if not dist.is_initialized() or dist.get_world_size() == 1: return
+            dist.barrier()
+        """,
+    "only printing": """
+        if rank == 0: print(1)
+        dist.barrier()
+        """,
+    "a group of those ranks": """
+        group = dist.new_group([0, 1])
+        if rank in (0, 1): dist.all_reduce(torch.ones(1), group=group)
+        """,
+    "an argument that switches it off": """
+        def log(value, sync=False):
+            if sync: dist.all_reduce(value)
+        if rank == 0: log(1)
+        """,
+    "each rank in turn": """
+        for turn in range(dist.get_world_size()):
+            if turn == rank: dist.barrier()
+        """,
+    "after the groups are gone": """
+        def finish(trainer):
+            dist.destroy_process_group()
+            if trainer.is_global_zero: trainer.test()
+        """,
+    "the rank of a matrix": """
+        def approximate(lora_rank):
+            if lora_rank == 0: dist.barrier()
+        """,
+    "another library's function": """
+        import jax
+        if rank == 0: jax.lax.all_gather(1, "i")
+        """,
+    "reversed conditions": """
+        def evaluate(sharded):
+            if not sharded and rank != 0: return
+            if sharded: dist.barrier()
+        """,
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_harmless_idiom_is_no_error(name: str, tmp_path: Path) -> None:
+    findings = found(tmp_path, HARMLESS[name])
+    assert [one for one in findings if one.severity == "error"] == []
+
+
+def test_function_named_in_the_configuration_is_collective(tmp_path: Path) -> None:
+    source = "if rank == 0: meet_all()\n"
+    assert found(tmp_path, source) == []
+    assert [one.code for one in found(tmp_path, source, collectives=("meet_all",))] == ["HC101"]
+
+
+@pytest.mark.parametrize(
+    "comment", ["ignore[HC101] it comes from serve()", "ignore", "ignore[HC1]"]
+)
+def test_comment_on_the_line_or_its_test_says_that_it_is_meant(
+    comment: str, tmp_path: Path
+) -> None:
+    source = "if rank == 0:{test}\n    dist.barrier(){line}\n"
+    mark = f"  # hangcheck: {comment}"
+    assert len(found(tmp_path, source.format(test="", line=""))) == 1
+    assert found(tmp_path, source.format(test=mark, line="")) == []
+    assert found(tmp_path, source.format(test="", line=mark)) == []
+    assert len(found(tmp_path, source.format(test="", line="  # hangcheck: ignore[HC2]"))) == 1
