@@ -10,6 +10,7 @@ __all__ = [
     "ledger_command",
     "merge_command",
     "plan_command",
+    "rehearse_command",
     "report_command",
     "run_command",
     "smoke_command",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.hooks.zero_code.sections import passed
+from lightning_hangcheck.model.rehearsal import VARIABLE as REHEARSAL
 from lightning_hangcheck.recorder.lifecycle import current
 
 INJECT_FOLDER = Path(__file__).parent / "inject"
@@ -47,6 +48,10 @@ def watch(*, is_child: bool) -> None:
     from lightning_hangcheck.hooks.zero_code.groups.spawned import watch_children
     from lightning_hangcheck.hooks.zero_code.imports import watch_joining, watch_ranks
 
+    if REHEARSAL in os.environ:
+        from lightning_hangcheck.hooks.rehearsal import begin
+
+        begin()
     watch_joining()
     watch_children()
     if not is_child:

@@ -1,0 +1,260 @@
+"""Plays the scenes in turn, each under `hangcheck run` with short patience and a limit."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec import Struct
+
+from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
+from lightning_hangcheck.model.rehearsal import VARIABLE, Note, Part, SceneName
+from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.rehearse.launching import CannotRehearse, CpuCommand, on_cpu_ranks
+from lightning_hangcheck.rehearse.scenes import AS_IT_IS, SCENES, Facts, Scene, facts_of
+from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.smoke.sequence import run_trial
+from lightning_hangcheck.smoke.trial import Outcome, Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+Result = Literal["passed", "hung", "crashed-alike", "crashed-on-one", "unclear", "skipped"]
+SHORT_PATIENCE = {
+    "HANGCHECK_IDLE_AFTER": "15",
+    "HANGCHECK_STALL_TIMEOUT": "60",
+    "HANGCHECK_BUSY_FLOOR": "60",
+    "HANGCHECK_ABORT_GRACE": "3",
+    "HANGCHECK_LEDGER": os.devnull,
+}
+"""Where the environment does not say otherwise; minutes are no use where a step takes moments."""
+SLOWER = 3.0
+"""A scene may take so many times as long as the command did as it is, and a minute."""
+GLOO_CUT_OFF = "Connection closed by peer"
+NO_BATCHES = "let it read its batches from a DataLoader, or give it an option that makes it short"
+
+
+class Played(Struct, frozen=True, kw_only=True):
+    """What came of one scene.
+
+    Attributes:
+        why: Of a scene that did not pass: what is known of it, in a sentence.
+        seconds: Until it ended.
+        verdict: Of one that hung.
+        run_folder: As a reader should type it; empty where nothing was run.
+    """
+
+    scene: SceneName
+    title: str
+    result: Result
+    why: str = ""
+    seconds: float = 0.0
+    verdict: Verdict | None = None
+    run_folder: str = ""
+
+
+class Rehearsed(Struct, frozen=True, kw_only=True):
+    """A whole rehearsal.
+
+    Attributes:
+        changed: What was replaced so that the command runs on CPUs.
+    """
+
+    command: str
+    ranks: int
+    batches: int
+    seconds: float
+    scenes: tuple[Played, ...]
+    changed: tuple[str, ...] = ()
+
+    @property
+    def hung(self) -> tuple[Played, ...]:
+        """The scenes in which the ranks hung."""
+        return tuple(one for one in self.scenes if one.result == "hung")
+
+
+class Stage:
+    """Where scenes are played: one command, its folders, its limits.
+
+    Args:
+        root: Names the run folders and the folders of notes.
+        limit_s: Of one scene, at most.
+        shown: A run folder as a reader should type it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        ranks: int,
+        batches: int,
+        root: RunFolder,
+        limit_s: float,
+        shown: Callable[[Path], str],
+    ) -> None:
+        self._cpu: CpuCommand = on_cpu_ranks(command, ranks)
+        self._ranks = ranks
+        self._batches = batches
+        self._root = root
+        self._limit_s = limit_s
+        self._shown = shown
+        self._facts = Facts()
+
+    @property
+    def facts(self) -> Facts:
+        """Of the command as it is; nothing before that was played."""
+        return self._facts
+
+    def missing(self, scene: Scene) -> str:
+        """Why a scene cannot take place; empty where it can."""
+        return scene.missing(self._facts)
+
+    def play_as_it_is(self, scene: Scene) -> Played:
+        """Run the command as it is, and learn what it has.
+
+        Raises:
+            CannotRehearse: It does not run on CPU ranks, or not in the time.
+        """
+        played, notes = self._run(scene)
+        self._facts = facts_of(notes, self._ranks)
+        if played.result == "hung":
+            return played
+        log = f"what it printed: {self._shown(self._folder(scene).path)}.log"
+        if played.result == "unclear":
+            raise CannotRehearse(f"it {played.why}", f"{NO_BATCHES}; {log}")
+        if played.result != "passed":
+            raise CannotRehearse(f"it fails on CPU ranks as it is: {played.why}", log)
+        if not notes:
+            raise CannotRehearse(
+                "nothing of it could be reached: no process imported torch under our hooks",
+                "start Python without -S, -I and -E, in the environment of this package",
+            )
+        if self._facts.world < self._ranks:
+            met = self._facts.world or "none"
+            raise CannotRehearse(
+                f"{self._ranks} ranks were wanted, and {met} met in a process group",
+                f"start it with torchrun, or let it start {self._ranks} ranks on CPUs; {log}",
+            )
+        self._limit_s = min(self._limit_s, 60.0 + SLOWER * played.seconds)
+        return played
+
+    def play(self, scene: Scene) -> Played:
+        """Play a scene that can take place."""
+        played, notes = self._run(scene)
+        if played.result == "passed" and not any(note.kind == "provoked" for note in notes):
+            return msgspec.structs.replace(
+                played, result="skipped", why="it did not come to it in the few batches"
+            )
+        return played
+
+    def _run(self, scene: Scene) -> tuple[Played, tuple[Note, ...]]:
+        folder, notes_folder = self._folder(scene), self._notes_folder(scene)
+        notes_folder.mkdir(parents=True, mode=0o700)
+        part = Part(
+            scene=scene.name,
+            folder=str(notes_folder.absolute()),
+            ranks=self._ranks,
+            batches=self._batches,
+            uneven=self._facts.uneven,
+            by_output="loss" not in self._facts.kinds and scene.name != AS_IT_IS,
+            names_cuda=self._cpu.names_cuda,
+        )
+        settings = {name: os.environ.get(name, value) for name, value in SHORT_PATIENCE.items()}
+        told = {VARIABLE: msgspec.json.encode(part).decode()}
+        with _environment({**settings, **self._cpu.environment, **told}):
+            trial = Trial(devices=self._ranks, workers=None, command=self._cpu.command)
+            outcome = run_trial(trial, folder, self._limit_s)
+        notes = tuple(_read_notes(notes_folder))
+        result, why = _judged(outcome, notes, self._ranks)
+        played = Played(
+            scene=scene.name,
+            title=scene.title,
+            result=result,
+            why=why,
+            seconds=round(outcome.seconds, 1),
+            verdict=outcome.verdict if result == "hung" else None,
+            run_folder=self._shown(folder.path),
+        )
+        return played, notes
+
+    def _folder(self, scene: Scene) -> RunFolder:
+        return RunFolder(self._root.path.with_name(f"{self._root.run_id}-{scene.name}"))
+
+    def _notes_folder(self, scene: Scene) -> Path:
+        return self._root.path.with_name(f"{self._root.run_id}-{scene.name}.notes")
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Have the next child started with other variables; nothing else runs here meanwhile."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _read_notes(folder: Path) -> Iterator[Note]:
+    """All notes that can be read; each rank's in the order in which it wrote them."""
+    for path in sorted(folder.glob("*.jsonl")):
+        try:
+            lines = read_owned(path, EVIDENCE_BYTES).splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            try:
+                yield msgspec.json.decode(line, type=Note)
+            except msgspec.MsgspecError:
+                continue
+
+
+def _judged(outcome: Outcome, notes: Sequence[Note], ranks: int) -> tuple[Result, str]:
+    if outcome.result == "passed":
+        return "passed", ""
+    if outcome.result == "hang":
+        return "hung", outcome.where
+    if outcome.result == "late":
+        return "unclear", outcome.where
+    raised = {note.rank: note.text for note in notes if note.kind == "raised"}
+    left = {note.rank for note in notes if note.kind == "left"} - raised.keys()
+    cut_off = [rank for rank, text in raised.items() if GLOO_CUT_OFF in text]
+    if left and cut_off and len(cut_off) == len(raised):
+        waited = f"rank {cut_off[0]} waited for rank {min(left)}, which had left"
+        return "hung", f"{waited}: gloo notices that and fails, with NCCL it is a hang"
+    kinds = {text.partition(":")[0] for text in raised.values()}
+    said = next(iter(raised.values()), outcome.where)
+    if len(raised) >= ranks and len(kinds) == 1:
+        return "crashed-alike", said
+    return "crashed-on-one", said
+
+
+def play_all(
+    stage: Stage, wanted: Collection[str], say: Callable[[str], None]
+) -> tuple[Played, ...]:
+    """Play the scenes in turn; what the program does not have is skipped.
+
+    Args:
+        stage: Where.
+        wanted: Names of scenes; the first, as it is, is always played.
+        say: Gets a line before each.
+
+    Raises:
+        CannotRehearse: The command does not run on CPU ranks as it is.
+    """
+    first, *rest = SCENES
+    say(f"{first.title}: runs")
+    played = [stage.play_as_it_is(first)]
+    for scene in rest:
+        if scene.name not in wanted:
+            continue
+        why = "it hangs as it is" if played[0].result == "hung" else stage.missing(scene)
+        if why:
+            played.append(Played(scene=scene.name, title=scene.title, result="skipped", why=why))
+            continue
+        say(f"{scene.title}: runs")
+        played.append(stage.play(scene))
+    return tuple(played)
