@@ -12,10 +12,11 @@ import errno
 import inspect
 import os
 import signal
+import stat
+import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -41,7 +42,6 @@ MOST_PASSES = 25
 """Over one DataLoader; a plain loop of hundreds of epochs ends then on all ranks alike."""
 RAISED_WAIT_S = 2.0
 """A rank that raises waits for the others to do the same before its launcher ends them."""
-CONNECTED_S = 300.0
 LOSSES = (
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
@@ -80,6 +80,7 @@ class Rehearsal:
     def __init__(self, part: Part) -> None:
         self.part = part
         self.calls: Counter[str] = Counter()
+        self.keeper: subprocess.Popen[bytes] | None = None
         self._noted: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
@@ -173,34 +174,40 @@ def _tell_exceptions(rehearsal: Rehearsal) -> None:
     sys.excepthook = hook
 
 
+KEEPER = """
+n=0
+while [ $n -lt 1000 ] && kill -0 $1 2>/dev/null && [ $(ls "$2" | grep -c '^left-') -lt $3 ]
+do n=$((n+1)); sleep 0.3; done
+"""
+
+
 def stay_connected(rehearsal: Rehearsal) -> None:
     """Keep the connections of a rank that leaves open, as long as others may wait for it.
 
     gloo fails at once where a peer's connection is closed; with NCCL the others would wait. So a
-    copy of this process, which does nothing, keeps them until all ranks or their launcher left.
+    process that does nothing else holds them until all ranks, or their launcher, have left.
     """
     distributed = sys.modules.get("torch.distributed")
     joined = distributed is not None and getattr(distributed, "is_initialized", bool)()
-    if not joined or "left" in rehearsal.calls:
+    if not joined or rehearsal.keeper is not None:
         return
-    rehearsal.calls["left"] += 1
     rehearsal.note("left")
-    folder, launcher = Path(rehearsal.part.folder), os.getppid()
+    folder = Path(rehearsal.part.folder)
     folder.joinpath(f"left-{rehearsal.rank}").touch()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which it does not need
-        if os.fork():
-            return
-    try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        until = time.monotonic() + CONNECTED_S
-        while time.monotonic() < until:
-            os.kill(launcher, 0)
-            if sum(name.startswith("left-") for name in os.listdir(folder)) >= rehearsal.part.ranks:
-                break
-            time.sleep(0.05)
-    finally:
-        os._exit(0)
+    here = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 - numbers, no paths
+    sockets = []
+    for one in here:
+        with suppress(OSError):  # the descriptor with which they were listed
+            sockets += [one] if stat.S_ISSOCK(os.fstat(one).st_mode) else []
+    given = (str(os.getppid()), str(folder), str(rehearsal.part.ranks))
+    rehearsal.keeper = subprocess.Popen(
+        ["sh", "-c", KEEPER, "sh", *given],
+        env={"PATH": os.environ.get("PATH", os.defpath)},
+        pass_fds=sockets,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 # data
@@ -316,8 +323,12 @@ def _samplers(loader: Any) -> list[Any]:  # noqa: ANN401 - a DataLoader
     return found
 
 
-def _makes_even(loader: Any) -> bool:  # noqa: ANN401 - a DataLoader
-    """Whether something gives all ranks equally many samples, whatever there is."""
+def _makes_even(loader: Any) -> bool | None:  # noqa: ANN401 - a DataLoader
+    """Whether something gives all ranks equally many samples, whatever there is.
+
+    Returns:
+        None where nothing gives each rank its share: the data itself may be a share, or be whole.
+    """
     for one in (loader.dataset, *_samplers(loader)):
         name = type(one).__name__
         if name in ("BatchSamplerShard", "IterableDatasetShard"):  # of accelerate
@@ -326,19 +337,17 @@ def _makes_even(loader: Any) -> bool:  # noqa: ANN401 - a DataLoader
             return False
         if hasattr(one, "num_replicas") and hasattr(one, "rank"):
             return True
-    return False
+    return None
 
 
 def _note_loader(rehearsal: Rehearsal, loader: Any, key: str) -> None:  # noqa: ANN401 - a DataLoader
-    if not rehearsal.plays("as-it-is"):
+    is_stream = not hasattr(loader.dataset, "__len__")  # noted with its first batch
+    if not rehearsal.plays("as-it-is") or is_stream:
         return
     try:
-        shared = _makes_even(loader)
-        mark = ""
-        if hasattr(loader.dataset, "__getitem__") and not shared:
-            mark = _mark_of_data(loader)
-        if not (hasattr(loader.dataset, "__iter__") and not hasattr(loader.dataset, "__len__")):
-            rehearsal.note("loader", key=key, shared=shared, mark=mark)
+        even = _makes_even(loader)
+        mark = _mark_of_data(loader) if even is None else f"rank {rehearsal.rank}"
+        rehearsal.note("loader", key=key, shared=bool(even), mark=mark)
     except Exception as error:  # noqa: BLE001 - the hooks' boundary: reading data is the program's
         log.once("rehearsal-data", f"a DataLoader's data could not be compared ({error!r})")
 
