@@ -81,6 +81,7 @@ def test_commands_are_frozen() -> None:
         "ledger",
         "merge",
         "plan",
+        "rehearse",
         "report",
         "run",
         "smoke",
