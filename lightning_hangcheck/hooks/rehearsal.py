@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -40,7 +41,7 @@ AT_CALL = 3
 EPOCHS = 2
 MOST_PASSES = 25
 """Over one DataLoader; a plain loop of hundreds of epochs ends then on all ranks alike."""
-RAISED_WAIT_S = 2.0
+RAISED_WAIT_S = 8.0
 """A rank that raises waits for the others to do the same before its launcher ends them."""
 LOSSES = (
     "binary_cross_entropy",
@@ -108,6 +109,18 @@ class Rehearsal:
             self.calls[what] += 1
             return self.calls[what] == AT_CALL
 
+    def mark_end(self) -> Path:
+        """Show the other ranks that this one is at its end; return the folder of all marks."""
+        folder = Path(self.part.folder)
+        folder.joinpath(f"left-{self.rank}").touch()
+        return folder
+
+    def wait_for_others(self, limit_s: float) -> None:
+        """Wait until all ranks are at their end, so that each can still say how it came to it."""
+        folder, until = self.mark_end(), time.monotonic() + limit_s
+        while time.monotonic() < until and len(list(folder.glob("left-*"))) < self.part.ranks:
+            time.sleep(0.05)
+
     def note(self, kind: NoteKind, text: str = "", **more: Any) -> None:  # noqa: ANN401 - of a Note
         """Write a note, each once a process."""
         about = (kind, more.get("key", text))
@@ -167,11 +180,27 @@ def _tell_exceptions(rehearsal: Rehearsal) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
-        if kind not in (KeyboardInterrupt, SystemExit):
-            rehearsal.note("raised", f"{kind.__name__}: {error}")
-            time.sleep(RAISED_WAIT_S)
+        if kind in (KeyboardInterrupt, SystemExit):
+            return
+        rehearsal.note("raised", f"{kind.__name__}: {error}", key=_place(trace))
+        with suppress(OSError):
+            rehearsal.wait_for_others(RAISED_WAIT_S)
 
     sys.excepthook = hook
+
+
+def _place(trace: TracebackType | None) -> str:
+    """The innermost line of the program itself; empty where there is none."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(trace)
+        if "site-packages" not in frame.filename
+        and not frame.filename.startswith(str(Path(__file__).parent.parent))
+    ]
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f"{last.name} ({'/'.join(Path(last.filename).parts[-2:])}:{last.lineno})"
 
 
 KEEPER = """
@@ -192,8 +221,7 @@ def stay_connected(rehearsal: Rehearsal) -> None:
     if not joined or rehearsal.keeper is not None:
         return
     rehearsal.note("left")
-    folder = Path(rehearsal.part.folder)
-    folder.joinpath(f"left-{rehearsal.rank}").touch()
+    folder = rehearsal.mark_end()
     here = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 - numbers, no paths
     sockets = []
     for one in here:
@@ -748,7 +776,7 @@ def instrument_groups(rehearsal: Rehearsal, module: ModuleType) -> None:
         arguments: tuple[Any, ...],
         named: dict[str, Any],
     ) -> None:
-        if not arguments and not named:
+        if (arguments[0] if arguments else named.get("group")) is None:
             _safely(stay_connected, rehearsal)
         wrapped(*arguments, **named)
 

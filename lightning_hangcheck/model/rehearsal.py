@@ -66,7 +66,7 @@ class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of a rank's notes.
 
     Attributes:
-        key: Which loader.
+        key: Which loader; of what was raised, the program's line.
         shared: The loader gives every rank as many batches, by its sampler.
         mark: Stands for the loader's data; empty where nothing tells.
     """

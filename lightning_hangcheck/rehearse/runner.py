@@ -28,12 +28,12 @@ SHORT_PATIENCE = {
     "HANGCHECK_STALL_TIMEOUT": "60",
     "HANGCHECK_BUSY_FLOOR": "60",
     "HANGCHECK_ABORT_GRACE": "3",
-    "HANGCHECK_LEDGER": os.devnull,
 }
 """Where the environment does not say otherwise; minutes are no use where a step takes moments."""
-SLOWER = 3.0
+SLOWER, LEAST_LIMIT_S = 4.0, 120.0
 """A scene may take so many times as long as the command did as it is, and a minute."""
-GLOO_CUT_OFF = "Connection closed by peer"
+GLOO = "gloo/transport"
+"""In the text of all errors with which gloo ends a collective that ranks do not share."""
 NO_BATCHES = "let it read its batches from a DataLoader, or give it an option that makes it short"
 
 
@@ -137,7 +137,8 @@ class Stage:
                 f"{self._ranks} ranks were wanted, and {met} met in a process group",
                 f"start it with torchrun, or let it start {self._ranks} ranks on CPUs; {log}",
             )
-        self._limit_s = min(self._limit_s, 60.0 + SLOWER * played.seconds)
+        enough = max(LEAST_LIMIT_S, 60.0 + SLOWER * played.seconds)
+        self._limit_s = min(self._limit_s, enough)
         return played
 
     def play(self, scene: Scene) -> Played:
@@ -162,8 +163,10 @@ class Stage:
             names_cuda=self._cpu.names_cuda,
         )
         settings = {name: os.environ.get(name, value) for name, value in SHORT_PATIENCE.items()}
+        # its own, so that what it cost is not counted with real runs
+        ledger = {"HANGCHECK_LEDGER": str(notes_folder.absolute() / "ledger")}
         told = {VARIABLE: msgspec.json.encode(part).decode()}
-        with _environment({**settings, **self._cpu.environment, **told}):
+        with _environment({**settings, **self._cpu.environment, **ledger, **told}):
             trial = Trial(devices=self._ranks, workers=None, command=self._cpu.command)
             outcome = run_trial(trial, folder, self._limit_s)
         notes = tuple(_read_notes(notes_folder))
@@ -219,17 +222,23 @@ def _judged(outcome: Outcome, notes: Sequence[Note], ranks: int) -> tuple[Result
         return "hung", outcome.where
     if outcome.result == "late":
         return "unclear", outcome.where
-    raised = {note.rank: note.text for note in notes if note.kind == "raised"}
+    raised = {note.rank: note for note in notes if note.kind == "raised"}
     left = {note.rank for note in notes if note.kind == "left"} - raised.keys()
-    cut_off = [rank for rank, text in raised.items() if GLOO_CUT_OFF in text]
-    if left and cut_off and len(cut_off) == len(raised):
-        waited = f"rank {cut_off[0]} waited for rank {min(left)}, which had left"
-        return "hung", f"{waited}: gloo notices that and fails, with NCCL it is a hang"
-    kinds = {text.partition(":")[0] for text in raised.values()}
-    said = next(iter(raised.values()), outcome.where)
+    parted = [note for note in raised.values() if GLOO in note.text]
+    if parted and len(parted) == len(raised) and len(raised) + len(left) >= ranks:
+        return "hung", _parted(parted, sorted(left))
+    kinds = {note.text.partition(":")[0] for note in raised.values()}
+    said = next((f"{note.text} {note.key}" for note in raised.values()), outcome.where)
     if len(raised) >= ranks and len(kinds) == 1:
         return "crashed-alike", said
     return "crashed-on-one", said
+
+
+def _parted(parted: Sequence[Note], left: Sequence[int]) -> str:
+    """Say of ranks that gloo ended, since they met in no common collective, where they were."""
+    places = [f"rank {note.rank} was in {note.key or 'a collective'}" for note in parted]
+    places += [f"rank {rank} had left" for rank in left]
+    return f"{', '.join(places)}: gloo notices that they do not meet and fails, NCCL would hang"
 
 
 def play_all(

@@ -54,10 +54,10 @@ Scenes: fewer-samples, no-samples, smaller-last-batch, unusable-batch,
     "--limit",
     "limit_s",
     metavar="SECONDS",
-    default="180",
+    default="600",
     show_default=True,
     callback=positive,
-    help="Time that each scene may take.",
+    help="Time that each scene may take at most.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
