@@ -29,7 +29,7 @@ import wrapt
 
 from lightning_hangcheck import log
 from lightning_hangcheck.hooks.zero_code.wrapping import WatchedFunction
-from lightning_hangcheck.model.rehearsal import VARIABLE, Note, NoteKind, Part
+from lightning_hangcheck.model.rehearsal import GLOO, VARIABLE, Note, NoteKind, Part
 
 if TYPE_CHECKING:
     from types import ModuleType, TracebackType
@@ -41,8 +41,9 @@ AT_CALL = 3
 EPOCHS = 2
 MOST_PASSES = 25
 """Over one DataLoader; a plain loop of hundreds of epochs ends then on all ranks alike."""
-RAISED_WAIT_S = 8.0
-"""A rank that raises waits for the others to do the same before its launcher ends them."""
+RAISED_WAIT_S, PARTED_WAIT_S = 3.0, 8.0
+"""A rank that raises waits for the others to do the same before its launcher ends them: not so long
+that those who wait for it look hung, longer where gloo has ended the wait of all."""
 LOSSES = (
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
@@ -184,7 +185,7 @@ def _tell_exceptions(rehearsal: Rehearsal) -> None:
             return
         rehearsal.note("raised", f"{kind.__name__}: {error}", key=_place(trace))
         with suppress(OSError):
-            rehearsal.wait_for_others(RAISED_WAIT_S)
+            rehearsal.wait_for_others(PARTED_WAIT_S if GLOO in str(error) else RAISED_WAIT_S)
 
     sys.excepthook = hook
 

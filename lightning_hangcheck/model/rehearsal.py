@@ -9,6 +9,9 @@ from msgspec import Struct
 VARIABLE = "HANGCHECK_REHEARSAL"
 """Environment variable with a `Part` as JSON: its presence makes a run a rehearsal."""
 
+GLOO = "gloo/transport"
+"""In the text of all errors with which gloo ends a collective that ranks do not share."""
+
 SceneName = Literal[
     "as-it-is",
     "fewer-samples",

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
-from lightning_hangcheck.model.rehearsal import VARIABLE, Note, Part, SceneName
+from lightning_hangcheck.model.rehearsal import GLOO, VARIABLE, Note, Part, SceneName
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.rehearse.launching import CannotRehearse, CpuCommand, on_cpu_ranks
 from lightning_hangcheck.rehearse.scenes import AS_IT_IS, SCENES, Facts, Scene, facts_of
@@ -32,8 +32,6 @@ SHORT_PATIENCE = {
 """Where the environment does not say otherwise; minutes are no use where a step takes moments."""
 SLOWER, LEAST_LIMIT_S = 4.0, 120.0
 """A scene may take so many times as long as the command did as it is, and a minute."""
-GLOO = "gloo/transport"
-"""In the text of all errors with which gloo ends a collective that ranks do not share."""
 NO_BATCHES = "let it read its batches from a DataLoader, or give it an option that makes it short"
 
 
