@@ -11,6 +11,7 @@ import atexit
 import errno
 import inspect
 import os
+import random
 import signal
 import stat
 import subprocess
@@ -21,8 +22,9 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import wrapt
@@ -34,7 +36,8 @@ from lightning_hangcheck.model.rehearsal import GLOO, VARIABLE, Note, NoteKind, 
 if TYPE_CHECKING:
     from types import ModuleType, TracebackType
 
-    Act = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
+Foreign: TypeAlias = Any
+"""An object of a framework or of the program."""
 
 AT_CALL = 3
 """The call of a kind at which a scene begins: by then the ranks have met in a step."""
@@ -45,35 +48,21 @@ RAISED_WAIT_S, PARTED_WAIT_S = 3.0, 8.0
 """A rank that raises waits for the others to do the same before its launcher ends them: not so long
 that those who wait for it look hung, longer where gloo has ended the wait of all."""
 LOSSES = (
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "cosine_embedding_loss",
-    "cross_entropy",
-    "ctc_loss",
-    "gaussian_nll_loss",
-    "hinge_embedding_loss",
-    "huber_loss",
-    "kl_div",
-    "l1_loss",
-    "margin_ranking_loss",
-    "mse_loss",
-    "multi_margin_loss",
-    "nll_loss",
-    "poisson_nll_loss",
-    "smooth_l1_loss",
-    "soft_margin_loss",
-    "triplet_margin_loss",
-)
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss",
+    "cross_entropy", "ctc_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss",
+    "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss", "multi_margin_loss", "nll_loss",
+    "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss",
+)  # fmt: skip
 CUDA_CALLS = (
-    "empty_cache",
-    "init",
-    "ipc_collect",
-    "reset_max_memory_allocated",
-    "reset_peak_memory_stats",
-    "set_device",
-    "synchronize",
-)
+    "empty_cache", "init", "ipc_collect", "reset_max_memory_allocated", "reset_peak_memory_stats",
+    "set_device", "synchronize",
+)  # fmt: skip
 NEEDS_GPUS = ("fsdp", "deepspeed", "modelparallel", "model_parallel", "bagua", "colossal")
+KEEPER = """
+n=0
+while [ $n -lt 1000 ] && kill -0 $1 2>/dev/null && [ $(ls "$2" | grep -c '^left-') -lt $3 ]
+do n=$((n+1)); sleep 0.3; done
+"""
 
 
 class Rehearsal:
@@ -82,6 +71,7 @@ class Rehearsal:
     def __init__(self, part: Part) -> None:
         self.part = part
         self.calls: Counter[str] = Counter()
+        self.passes: Counter[str] = Counter()
         self.keeper: subprocess.Popen[bytes] | None = None
         self._noted: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
@@ -89,9 +79,8 @@ class Rehearsal:
     @property
     def rank(self) -> int:
         """Of this process; 0 before anybody has told."""
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is not None and getattr(distributed, "is_initialized", bool)():
-            return int(distributed.get_rank())
+        if has_joined():
+            return int(sys.modules["torch.distributed"].get_rank())
         told = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
         return int(told) if told.isdecimal() else 0
 
@@ -110,17 +99,9 @@ class Rehearsal:
             self.calls[what] += 1
             return self.calls[what] == AT_CALL
 
-    def mark_end(self) -> Path:
-        """Show the other ranks that this one is at its end; return the folder of all marks."""
-        folder = Path(self.part.folder)
-        folder.joinpath(f"left-{self.rank}").touch()
-        return folder
-
-    def wait_for_others(self, limit_s: float) -> None:
-        """Wait until all ranks are at their end, so that each can still say how it came to it."""
-        folder, until = self.mark_end(), time.monotonic() + limit_s
-        while time.monotonic() < until and len(list(folder.glob("left-*"))) < self.part.ranks:
-            time.sleep(0.05)
+    def provoke(self) -> None:
+        """Note that the scene takes place."""
+        self.note("provoked", self.part.scene)
 
     def note(self, kind: NoteKind, text: str = "", **more: Any) -> None:  # noqa: ANN401 - of a Note
         """Write a note, each once a process."""
@@ -137,6 +118,36 @@ class Rehearsal:
             finally:
                 os.close(file)
 
+    def mark_end(self) -> Path:
+        """Show the other ranks that this one is at its end; return the folder of all marks."""
+        folder = Path(self.part.folder)
+        folder.joinpath(f"left-{self.rank}").touch()
+        return folder
+
+    def wait_for_others(self, limit_s: float) -> None:
+        """Wait until all ranks are at their end, so that each can still say how it came to it."""
+        folder, until = self.mark_end(), time.monotonic() + limit_s
+        while time.monotonic() < until and len(list(folder.glob("left-*"))) < self.part.ranks:
+            time.sleep(0.05)
+
+
+class Called(msgspec.Struct, eq=False):
+    """A call of a function whose place one of ours takes."""
+
+    function: Callable[..., Foreign]
+    instance: Foreign
+    arguments: tuple[Foreign, ...]
+    named: dict[str, Foreign]
+
+    def go(self, **changed: Foreign) -> Foreign:
+        """Make the call, with other values of these named arguments."""
+        return self.function(*self.arguments, **{**self.named, **changed})
+
+    def by_name(self) -> dict[str, Foreign]:
+        """All arguments by name; what the function will refuse raises TypeError here already."""
+        given = inspect.signature(self.function).bind(*self.arguments, **self.named).arguments
+        return {**given.pop("kwargs", {}), **given}
+
 
 def begin() -> None:
     """Take part in the rehearsal that the environment names; nothing of ours raises."""
@@ -146,34 +157,29 @@ def begin() -> None:
         log.once("rehearsal", f"this rank takes no part in the rehearsal ({error})")
         return
     for module, instrument in INSTRUMENTS:
-        wrapt.register_post_import_hook(_guarded(rehearsal, instrument), module)
+        act = partial(_safely, module, instrument, rehearsal)
+        wrapt.register_post_import_hook(act, module)
     _tell_exceptions(rehearsal)
-    atexit.register(_safely, stay_connected, rehearsal)
+    atexit.register(_safely, "end", stay_connected, rehearsal)
 
 
-def _safely(act: Callable[[Rehearsal], None], rehearsal: Rehearsal) -> None:
+def _safely(what: str, act: Callable[..., Foreign], *given: Foreign) -> Foreign:
+    """Do something of ours; where it fails, the program goes on without."""
     try:
-        act(rehearsal)
-    except Exception as error:  # noqa: BLE001 - the hooks' boundary: the rank must go on
-        log.once(f"rehearsal-{act.__name__}", f"{act.__name__} failed ({error!r})")
+        return act(*given)
+    except Exception as error:  # noqa: BLE001 - the hooks' boundary: the program must go on
+        log.once(f"rehearsal-{what}", f"{what} stays as it is in this rehearsal ({error!r})")
+        return None
 
 
-def _guarded(
-    rehearsal: Rehearsal, instrument: Callable[[Rehearsal, ModuleType], None]
-) -> Callable[[ModuleType], None]:
-    def act(module: ModuleType) -> None:
-        try:
-            instrument(rehearsal, module)
-        except Exception as error:  # noqa: BLE001 - else the framework's import would fail
-            log.once(f"rehearsal-{module.__name__}", f"{module.__name__} is as it was: {error!r}")
-
-    return act
-
-
-def _put(owner: Any, name: str, act: Act) -> None:  # noqa: ANN401 - a module or a class
-    """Have a function called by ``act``, if there is one of this name."""
+def _put(owner: Foreign, name: str, act: Callable[[Called], Foreign]) -> None:
+    """Have a function of a module or class called by ``act``, if there is one of this name."""
     if callable(getattr(owner, name, None)):
-        wrapt.wrap_object(owner, name, WatchedFunction, (act,))
+        take_place: Callable[..., Foreign] = lambda *call: act(Called(*call))  # noqa: E731 - for wrapt
+        wrapt.wrap_object(owner, name, WatchedFunction, (take_place,))
+
+
+# how a rank ends
 
 
 def _tell_exceptions(rehearsal: Rehearsal) -> None:
@@ -184,31 +190,27 @@ def _tell_exceptions(rehearsal: Rehearsal) -> None:
         if kind in (KeyboardInterrupt, SystemExit):
             return
         rehearsal.note("raised", f"{kind.__name__}: {error}", key=_place(trace))
-        with suppress(OSError):
-            rehearsal.wait_for_others(PARTED_WAIT_S if GLOO in str(error) else RAISED_WAIT_S)
+        limit_s = PARTED_WAIT_S if GLOO in str(error) else RAISED_WAIT_S
+        _safely("waiting", rehearsal.wait_for_others, limit_s)
 
     sys.excepthook = hook
 
 
 def _place(trace: TracebackType | None) -> str:
     """The innermost line of the program itself; empty where there is none."""
-    frames = [
-        frame
+    ours = str(Path(__file__).parent.parent)
+    places = [
+        f"{frame.name} ({'/'.join(Path(frame.filename).parts[-2:])}:{frame.lineno})"
         for frame in traceback.extract_tb(trace)
-        if "site-packages" not in frame.filename
-        and not frame.filename.startswith(str(Path(__file__).parent.parent))
+        if "site-packages" not in frame.filename and not frame.filename.startswith(ours)
     ]
-    if not frames:
-        return ""
-    last = frames[-1]
-    return f"{last.name} ({'/'.join(Path(last.filename).parts[-2:])}:{last.lineno})"
+    return places[-1] if places else ""
 
 
-KEEPER = """
-n=0
-while [ $n -lt 1000 ] && kill -0 $1 2>/dev/null && [ $(ls "$2" | grep -c '^left-') -lt $3 ]
-do n=$((n+1)); sleep 0.3; done
-"""
+def has_joined() -> bool:
+    """Whether this process is in a process group."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and bool(getattr(distributed, "is_initialized", bool)())
 
 
 def stay_connected(rehearsal: Rehearsal) -> None:
@@ -217,15 +219,12 @@ def stay_connected(rehearsal: Rehearsal) -> None:
     gloo fails at once where a peer's connection is closed; with NCCL the others would wait. So a
     process that does nothing else holds them until all ranks, or their launcher, have left.
     """
-    distributed = sys.modules.get("torch.distributed")
-    joined = distributed is not None and getattr(distributed, "is_initialized", bool)()
-    if not joined or rehearsal.keeper is not None:
+    if rehearsal.keeper is not None or not has_joined():
         return
     rehearsal.note("left")
     folder = rehearsal.mark_end()
-    here = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 - numbers, no paths
     sockets = []
-    for one in here:
+    for one in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - numbers, no paths
         with suppress(OSError):  # the descriptor with which they were listed
             sockets += [one] if stat.S_ISSOCK(os.fstat(one).st_mode) else []
     given = (str(os.getppid()), str(folder), str(rehearsal.part.ranks))
@@ -242,20 +241,20 @@ def stay_connected(rehearsal: Rehearsal) -> None:
 # data
 
 
-class _Few:
+class Few:
     """A sampler of batches or samples that ends early, with what the scene does to the last."""
 
-    def __init__(self, sampler: Any, limit: int, *, smaller: bool) -> None:  # noqa: ANN401
-        self._sampler = sampler
+    def __init__(self, sampler: Foreign, limit: int, *, smaller: bool) -> None:
+        self.sampler = sampler
         self._limit = limit
         self._smaller = smaller
 
     def __len__(self) -> int:
-        return min(len(self._sampler), self._limit)
+        return min(len(self.sampler), self._limit)
 
-    def __iter__(self) -> Iterator[Any]:
-        ahead: list[Any] = []
-        for taken, item in enumerate(iter(self._sampler) if self._limit else ()):
+    def __iter__(self) -> Iterator[Foreign]:
+        ahead: list[Foreign] = []
+        for taken, item in enumerate(iter(self.sampler) if self._limit else ()):
             if ahead:
                 yield ahead.pop()
             ahead.append(item)
@@ -267,98 +266,94 @@ class _Few:
 
 
 def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
-    """Give each pass over a DataLoader few batches."""
+    """Give each pass over a DataLoader few batches; let the loaders that may be uneven be so."""
     loader = module.DataLoader
     whole = loader._index_sampler.fget  # noqa: SLF001 - all indices come from there
-    passes: Counter[str] = Counter()
 
-    def few(self: Any) -> Any:  # noqa: ANN401 - a DataLoader
-        sampler = whole(self)
-        try:
-            return _few(rehearsal, self, sampler, passes)
-        except Exception as error:  # noqa: BLE001 - the hooks' boundary: the loader must go on
-            log.once("rehearsal-loader", f"a DataLoader is not cut short ({error!r})")
-            return sampler
+    def few(instance: Foreign) -> Foreign:
+        sampler = whole(instance)
+        return _safely("DataLoader", _few, rehearsal, instance, sampler) or sampler
+
+    def length(call: Called) -> int:
+        return min(int(call.go()), _limit(rehearsal, call.instance, whole(call.instance)))
+
+    def begin_pass(call: Called) -> Foreign:
+        key = _key(call.instance.dataset, call.instance.sampler)
+        rehearsal.passes[key] += 1
+        if rehearsal.passes[key] > MOST_PASSES:
+            raise SystemExit(0)
+        if rehearsal.plays("as-it-is") and not _is_stream(call.instance):
+            _safely("data", _note_loader, rehearsal, call.instance, key)
+        return call.go()
+
+    def next_batch(call: Called) -> Foreign:
+        batch = call.go()
+        if rehearsal.plays("as-it-is") and _is_stream(call.instance):
+            _safely("stream", _note_stream, rehearsal, call.instance, batch)
+        return batch
 
     loader._index_sampler = property(few)  # noqa: SLF001 - as above
-
-    def length(wrapped: Callable[..., int], instance: Any, *_: Any) -> int:  # noqa: ANN401
-        return min(wrapped(), _limit(rehearsal, instance, whole(instance), passes))
-
-    def begin_pass(
-        wrapped: Callable[..., Any],
-        instance: Any,  # noqa: ANN401 - a DataLoader
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:  # noqa: ANN401 - its iterator
-        key = _key(instance)
-        passes[key] += 1
-        if passes[key] > MOST_PASSES:
-            raise SystemExit(0)
-        _note_loader(rehearsal, instance, key)
-        return wrapped(*arguments, **named)
-
     _put(loader, "__len__", length)
     _put(loader, "__iter__", begin_pass)
-    _put(loader, "__init__", lambda *call: _with_workers(rehearsal, *call))
-    iterator = module._BaseDataLoaderIter  # noqa: SLF001 - what every iterator derives from
-    _put(iterator, "__next__", lambda *call: _first_of_stream(rehearsal, *call))
+    _put(loader, "__init__", partial(_with_workers, rehearsal))
+    _put(module._BaseDataLoaderIter, "__next__", next_batch)  # noqa: SLF001 - of every iterator
 
 
-def _few(rehearsal: Rehearsal, loader: Any, sampler: Any, passes: Counter[str]) -> _Few:  # noqa: ANN401
-    key = _key(loader)
-    uneven = rehearsal.is_odd_one and key in rehearsal.part.uneven
-    limit = _limit(rehearsal, loader, sampler, passes)
-    smaller = uneven and rehearsal.plays("smaller-last-batch") and not loader.drop_last
-    if uneven and rehearsal.plays("fewer-samples", "no-samples", "smaller-last-batch"):
-        rehearsal.note("provoked", rehearsal.part.scene)
-    return _Few(sampler, limit, smaller=smaller)
+def _few(rehearsal: Rehearsal, loader: Foreign, sampler: Foreign) -> Few:
+    limit, smaller = _limit(rehearsal, loader, sampler), False
+    if rehearsal.is_odd_one and _key(loader.dataset, loader.sampler) in rehearsal.part.uneven:
+        smaller = rehearsal.plays("smaller-last-batch") and not loader.drop_last
+        if smaller or rehearsal.plays("fewer-samples", "no-samples"):
+            rehearsal.provoke()
+    return Few(sampler, limit, smaller=smaller)
 
 
-def _limit(rehearsal: Rehearsal, loader: Any, sampler: Any, passes: Counter[str]) -> int:  # noqa: ANN401
+def _limit(rehearsal: Rehearsal, loader: Foreign, sampler: Foreign) -> int:
     """Batches of this pass: all ranks get equally many, but for the odd one's share of a scene."""
-    key, part = _key(loader), rehearsal.part
-    limit = part.batches if passes[key] <= EPOCHS else 1
+    key, part = _key(loader.dataset, loader.sampler), rehearsal.part
+    limit = part.batches if rehearsal.passes[key] <= EPOCHS else 1
     if not (rehearsal.is_odd_one and key in part.uneven):
         return limit
-    if rehearsal.plays("no-samples"):
-        return 0
     if rehearsal.plays("fewer-samples"):
         with suppress(TypeError, NotImplementedError):
             limit = min(limit, len(sampler))
         return max(1, limit // 2)
-    return limit
+    return 0 if rehearsal.plays("no-samples") else limit
 
 
-def _key(loader: Any) -> str:  # noqa: ANN401 - a DataLoader
+def _key(dataset: Foreign, sampler: Foreign) -> str:
     """Names a loader alike in every scene: what it reads, how much of it, in which order."""
     size = "-"
     with suppress(TypeError, NotImplementedError):
-        size = str(len(loader.dataset))
-    sampler = next(iter(_samplers(loader)), None)
-    return f"{type(loader.dataset).__qualname__} of {size} by {type(sampler).__qualname__}"
+        size = str(len(dataset))
+    return f"{type(dataset).__qualname__} of {size} by {type(sampler).__qualname__}"
 
 
-def _samplers(loader: Any) -> list[Any]:  # noqa: ANN401 - a DataLoader
-    """The sampler and the batch sampler with all that they wrap, outermost last."""
-    found: list[Any] = []
+def _is_stream(loader: Foreign) -> bool:
+    """Whether a DataLoader, or its iterator, reads a dataset that has no items by number."""
+    return bool(loader._dataset_kind == 1)  # noqa: SLF001 - torch's own test
+
+
+def _samplers(loader: Foreign) -> list[Foreign]:
+    """The sampler and the batch sampler with all that they wrap."""
+    found: list[Foreign] = []
     todo = [getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
     while todo and len(found) < 8:
         one = todo.pop()
-        if one is not None and not any(one is other for other in found):
-            found.append(one)
-            todo += [vars(one).get(name) for name in ("batch_sampler", "sampler", "_sampler")
-                     if hasattr(one, "__dict__")]  # fmt: skip
+        if one is None or any(one is other for other in found):
+            continue
+        found.append(one)
+        todo += [getattr(one, name, None) for name in ("batch_sampler", "sampler", "_sampler")]
     return found
 
 
-def _makes_even(loader: Any) -> bool | None:  # noqa: ANN401 - a DataLoader
+def _makes_even(dataset: Foreign, samplers: Sequence[Foreign]) -> bool | None:
     """Whether something gives all ranks equally many samples, whatever there is.
 
     Returns:
         None where nothing gives each rank its share: the data itself may be a share, or be whole.
     """
-    for one in (loader.dataset, *_samplers(loader)):
+    for one in (dataset, *samplers):
         name = type(one).__name__
         if name in ("BatchSamplerShard", "IterableDatasetShard"):  # of accelerate
             return bool(getattr(one, "even_batches", True))
@@ -369,120 +364,77 @@ def _makes_even(loader: Any) -> bool | None:  # noqa: ANN401 - a DataLoader
     return None
 
 
-def _note_loader(rehearsal: Rehearsal, loader: Any, key: str) -> None:  # noqa: ANN401 - a DataLoader
-    is_stream = not hasattr(loader.dataset, "__len__")  # noted with its first batch
-    if not rehearsal.plays("as-it-is") or is_stream:
-        return
-    try:
-        even = _makes_even(loader)
-        mark = _mark_of_data(loader) if even is None else f"rank {rehearsal.rank}"
-        rehearsal.note("loader", key=key, shared=bool(even), mark=mark)
-    except Exception as error:  # noqa: BLE001 - the hooks' boundary: reading data is the program's
-        log.once("rehearsal-data", f"a DataLoader's data could not be compared ({error!r})")
+def _note_loader(rehearsal: Rehearsal, loader: Foreign, key: str) -> None:
+    even = _makes_even(loader.dataset, _samplers(loader))
+    mark = _mark_of_data(loader) if even is None else f"rank {rehearsal.rank}"
+    rehearsal.note("loader", key=key, shared=bool(even), mark=mark)
 
 
-def _mark_of_data(loader: Any) -> str:  # noqa: ANN401 - a DataLoader
-    """What stands for the data of this rank; empty where reading it twice gives different items."""
-    known = ("RandomSampler", "SequentialSampler", "BatchSampler", "_InfiniteConstantSampler")
-    own = [one for one in _samplers(loader) if type(one).__name__ not in known]
-    indices = repr(list(getattr(own[0], "indices", "")))[:2000] if own else ""
-    state = _random_state()
-    first, again = (_fingerprint(loader.dataset[0]) for _ in range(2))
-    _restore_random_state(state)
+def _note_stream(rehearsal: Rehearsal, iterator: Foreign, batch: Foreign) -> None:
+    dataset, few = iterator._dataset, iterator._index_sampler  # noqa: SLF001 - it keeps no loader
+    sampler = few.sampler if isinstance(few, Few) else few
+    key = _key(dataset, getattr(sampler, "sampler", sampler))
+    rehearsal.note("loader", key=key, shared=bool(_makes_even(dataset, ())), mark=_print_of(batch))
+
+
+def _mark_of_data(loader: Foreign) -> str:
+    """What stands for the data of this rank; only its size where an item is never the same."""
+    torch = sys.modules["torch"]
+    indices = [
+        repr(list(one.indices))[:2000] for one in _samplers(loader) if hasattr(one, "indices")
+    ]
+    states = random.getstate(), torch.get_rng_state()
+    first, again = (_print_of(loader.dataset[0]) for _ in range(2))
+    random.setstate(states[0])
+    torch.set_rng_state(states[1])
     return f"{len(loader.dataset)} {first if first == again else ''} {indices}"
 
 
-def _random_state() -> tuple[Any, ...]:
-    import random
-
-    return random.getstate(), sys.modules["torch"].get_rng_state()
-
-
-def _restore_random_state(state: tuple[Any, ...]) -> None:
-    import random
-
-    random.setstate(state[0])
-    sys.modules["torch"].set_rng_state(state[1])
-
-
-def _fingerprint(data: Any, depth: int = 0) -> str:  # noqa: ANN401 - whatever a dataset gives
+def _print_of(data: Foreign, depth: int = 0) -> str:
     if hasattr(data, "detach"):
         return repr(data.detach().flatten()[:64].tolist())
     if isinstance(data, Mapping) and depth < 4:
-        return repr([(str(key), _fingerprint(one, depth + 1)) for key, one in data.items()][:16])
+        return repr([(str(key), _print_of(one, depth + 1)) for key, one in data.items()][:16])
     if isinstance(data, (list, tuple)) and depth < 4:
-        return repr([_fingerprint(one, depth + 1) for one in data[:16]])
+        return repr([_print_of(one, depth + 1) for one in data[:16]])
     text = repr(data)[:500]
     return "" if " at 0x" in text else text
 
 
-def _first_of_stream(
-    rehearsal: Rehearsal,
-    wrapped: Callable[..., Any],
-    instance: Any,  # noqa: ANN401 - a DataLoader's iterator
-    arguments: tuple[Any, ...],
-    named: dict[str, Any],
-) -> Any:  # noqa: ANN401 - a batch
-    batch = wrapped(*arguments, **named)
-    dataset = getattr(instance, "_dataset", None)
-    if rehearsal.plays("as-it-is") and not hasattr(dataset, "__len__"):
-        with suppress(Exception):
-            shared = type(dataset).__name__ == "IterableDatasetShard"
-            key = f"{type(dataset).__qualname__} of - by {_sampler_of_stream(instance)}"
-            rehearsal.note("loader", key=key, shared=shared, mark=_fingerprint(batch))
-    return batch
-
-
-def _sampler_of_stream(iterator: Any) -> str:  # noqa: ANN401 - a DataLoader's iterator
-    few = iterator._index_sampler  # noqa: SLF001 - it keeps no loader
-    sampler = few._sampler if isinstance(few, _Few) else few  # noqa: SLF001 - our own
-    return type(getattr(sampler, "sampler", sampler)).__qualname__
-
-
-def _with_workers(
-    rehearsal: Rehearsal,
-    wrapped: Callable[..., Any],
-    _instance: Any,  # noqa: ANN401 - a DataLoader
-    arguments: tuple[Any, ...],
-    named: dict[str, Any],
-) -> None:
-    try:
-        given = inspect.signature(wrapped).bind(*arguments, **named).arguments
-        named = {**given.pop("kwargs", {}), **given}
-        arguments = ()
-        rehearsal.note("workers", str(named.get("num_workers", 0)))
-        if rehearsal.plays("no-workers", "one-worker"):
-            rehearsal.note("provoked", rehearsal.part.scene)
-            named["num_workers"] = int(rehearsal.plays("one-worker"))
-        if not named.get("num_workers"):
-            for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context"):
-                named.pop(name, None)
-            named["timeout"] = 0
-    except TypeError:  # the loader will say what is wrong with them
-        pass
-    wrapped(*arguments, **named)
+def _with_workers(rehearsal: Rehearsal, call: Called) -> Foreign:
+    named = _safely("DataLoader", call.by_name)
+    if named is None:  # the loader says what is wrong with them
+        return call.go()
+    rehearsal.note("workers", str(named.get("num_workers", 0)))
+    if rehearsal.plays("no-workers", "one-worker"):
+        rehearsal.provoke()
+        named["num_workers"] = int(rehearsal.plays("one-worker"))
+    if not named.get("num_workers"):
+        for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+            named.pop(name, None)
+    return call.function(**named)
 
 
 def instrument_fetching(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have one rank meet a batch of which no sample is usable, where the program makes do."""
 
-    def fetcher(
-        wrapped: Callable[..., Any],
-        instance: Any,  # noqa: ANN401 - a fetcher of batches
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> None:
-        wrapped(*arguments, **named)
-        collate = instance.collate_fn
-        if not instance.auto_collation or "torch.utils.data" in str(collate.__module__):
-            return
-        instance.collate_fn = lambda data: _collated(rehearsal, collate, data)
+    def fetcher(call: Called) -> None:
+        call.go()
+        collate = call.instance.collate_fn
+        own = "torch.utils.data" not in str(getattr(collate, "__module__", ""))
+        if call.instance.auto_collation and own:
+            call.instance.collate_fn = partial(_collated, rehearsal, collate)
 
     if rehearsal.plays("as-it-is", "unusable-batch"):
         _put(module._BaseDatasetFetcher, "__init__", fetcher)  # noqa: SLF001 - all collate there
 
 
-def _collated(rehearsal: Rehearsal, collate: Callable[[Any], Any], data: Any) -> Any:  # noqa: ANN401
+_NOTHING = object()
+
+
+def _collated(
+    rehearsal: Rehearsal, collate: Callable[[Foreign], Foreign], data: Foreign
+) -> Foreign:
     batch = collate(data)
     if rehearsal.plays("as-it-is"):
         if _of_nothing(collate, data) is not _NOTHING:
@@ -490,15 +442,12 @@ def _collated(rehearsal: Rehearsal, collate: Callable[[Any], Any], data: Any) ->
     elif rehearsal.is_odd_one and rehearsal.comes_to("batch"):
         rest = _of_nothing(collate, data)
         if rest is not _NOTHING:
-            rehearsal.note("provoked", rehearsal.part.scene)
+            rehearsal.provoke()
             return rest
     return batch
 
 
-_NOTHING = object()
-
-
-def _of_nothing(collate: Callable[[Any], Any], data: Sequence[Any]) -> Any:  # noqa: ANN401
+def _of_nothing(collate: Callable[[Foreign], Foreign], data: Sequence[Foreign]) -> Foreign:
     """What a collate function makes of samples that could not be read, mostly None."""
     for samples in ([None] * len(data), []):
         with suppress(Exception):
@@ -506,73 +455,58 @@ def _of_nothing(collate: Callable[[Any], Any], data: Sequence[Any]) -> Any:  # n
     return _NOTHING
 
 
-# losses and outputs
+# losses
 
 
 def instrument_losses(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Make losses of one rank non-finite, or such that this rank alone wants to stop."""
-    if not rehearsal.plays("as-it-is", "non-finite-loss", "early-stop"):
-        return
-
-    def loss(
-        wrapped: Callable[..., Any],
-        _instance: Any,  # noqa: ANN401 - None
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:  # noqa: ANN401 - a tensor
-        result = wrapped(*arguments, **named)
-        return result if rehearsal.part.by_output else _played(rehearsal, result, "loss")
-
-    for name in LOSSES:
-        _put(module, name, loss)
-
-
-def _played(rehearsal: Rehearsal, result: Any, kind: NoteKind) -> Any:  # noqa: ANN401 - a tensor
-    trains = bool(getattr(result, "requires_grad", False))
-    if rehearsal.plays("as-it-is"):
-        if trains:
-            rehearsal.note(kind)
-        return result
-    if not rehearsal.is_odd_one:
-        return result
-    if rehearsal.plays("non-finite-loss") and trains and rehearsal.comes_to(kind):
-        rehearsal.note("provoked", rehearsal.part.scene)
-        return result * float("nan")
-    if rehearsal.plays("early-stop"):
-        rehearsal.comes_to("train" if trains else "eval")
-        rehearsal.note("provoked", rehearsal.part.scene)
-        if trains:  # as if it had learnt all there is
-            return result * 1e-9 if rehearsal.calls["train"] >= AT_CALL else result
-        return result * 10.0 * rehearsal.calls["eval"]  # as if it got worse with each evaluation
-    return result
+    if (
+        rehearsal.plays("as-it-is", "non-finite-loss", "early-stop")
+        and not rehearsal.part.by_output
+    ):
+        for name in LOSSES:
+            _put(module, name, lambda call: _played(rehearsal, call.go(), "loss"))
 
 
 def instrument_modules(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Do the same to outputs of modules, where the program has a loss of its own making."""
-    if not rehearsal.part.by_output and not rehearsal.plays("as-it-is"):
-        return
 
-    def after(_module: Any, _given: Any, output: Any) -> Any:  # noqa: ANN401 - any module
-        if getattr(output, "is_floating_point", bool)():
-            changed = _played(rehearsal, output, "forward")
-            return None if changed is output else changed
-        return None
+    def after(_module: Foreign, _given: Foreign, output: Foreign) -> Foreign:
+        if not getattr(output, "is_floating_point", bool)():
+            return None
+        changed = _played(rehearsal, output, "forward")
+        return None if changed is output else changed
 
-    module.register_module_forward_hook(after)
+    if rehearsal.part.by_output or rehearsal.plays("as-it-is"):
+        module.register_module_forward_hook(after)
+
+
+def _played(rehearsal: Rehearsal, result: Foreign, kind: NoteKind) -> Foreign:
+    trains = bool(getattr(result, "requires_grad", False))
+    if rehearsal.plays("as-it-is") and trains:
+        rehearsal.note(kind)
+    if not rehearsal.is_odd_one:
+        return result
+    if rehearsal.plays("non-finite-loss") and trains and rehearsal.comes_to(kind):
+        rehearsal.provoke()
+        return result * float("nan")
+    if rehearsal.plays("early-stop"):
+        rehearsal.provoke()
+        rehearsal.comes_to("train" if trains else "eval")
+        if not trains:  # as if it got worse with each evaluation
+            return result * 10.0 * rehearsal.calls["eval"]
+        # as if it had learnt all there is
+        return result * 1e-9 if rehearsal.calls["train"] >= AT_CALL else result
+    return result
 
 
 def instrument_stopping(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Let Lightning's EarlyStopping of one rank want to stop: it asks the others."""
 
-    def evaluate(
-        wrapped: Callable[..., Any],
-        _instance: Any,  # noqa: ANN401 - an EarlyStopping
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:  # noqa: ANN401 - whether to stop, and why
-        result = wrapped(*arguments, **named)
+    def evaluate(call: Called) -> Foreign:
+        result = call.go()
         if rehearsal.plays("early-stop") and rehearsal.is_odd_one:
-            rehearsal.note("provoked", rehearsal.part.scene)
+            rehearsal.provoke()
             return True, "rehearsed"
         return result
 
@@ -585,16 +519,12 @@ def instrument_stopping(rehearsal: Rehearsal, module: ModuleType) -> None:
 def instrument_saving(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Let saves of rank 0 fail or take long: of torch, or of safetensors."""
 
-    def save(
-        wrapped: Callable[..., Any],
-        _instance: Any,  # noqa: ANN401 - None
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:  # noqa: ANN401 - None
-        what = arguments[0] if arguments else named.get("obj", named.get("tensors"))
+    def save(call: Called) -> Foreign:
+        first = next(iter(call.arguments), None)
+        what = call.named.get("obj", call.named.get("tensors")) if first is None else first
         if isinstance(what, Mapping) or hasattr(type(what), "state_dict"):
             _save_of(rehearsal)
-        return wrapped(*arguments, **named)
+        return call.go()
 
     _put(module, "save_file" if module.__name__ == "safetensors.torch" else "save", save)
 
@@ -604,8 +534,8 @@ def _save_of(rehearsal: Rehearsal) -> None:
         rehearsal.note("save")
     if rehearsal.rank != 0 or not rehearsal.plays("save-fails", "save-slow"):
         return
+    rehearsal.provoke()
     rehearsal.calls["save"] += 1
-    rehearsal.note("provoked", rehearsal.part.scene)
     if rehearsal.plays("save-fails"):
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (rehearsed)")
     if rehearsal.calls["save"] == 1:
@@ -615,25 +545,26 @@ def _save_of(rehearsal: Rehearsal) -> None:
 def instrument_steps(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Send one rank SIGTERM after a step."""
 
-    def after(*_: Any) -> None:  # noqa: ANN401 - an optimizer and its arguments
+    def after(*_: Foreign) -> None:
         if rehearsal.plays("as-it-is"):
             rehearsal.note("step", _who_answers(signal.getsignal(signal.SIGTERM)))
         if rehearsal.plays("sigterm") and rehearsal.comes_to("step") and rehearsal.is_odd_one:
-            rehearsal.note("provoked", rehearsal.part.scene)
+            rehearsal.provoke()
             os.kill(os.getpid(), signal.SIGTERM)
 
     module.register_optimizer_step_post_hook(after)
 
 
-def _who_answers(handler: Any) -> str:  # noqa: ANN401 - as signal.getsignal gives it
+def _who_answers(handler: Foreign) -> str:
+    """``program``, ``Lightning``, or empty where SIGTERM just ends the process."""
     if not callable(handler):
         return ""
     parts = getattr(handler, "signal_handlers", None) or [handler]
     owners = {str(getattr(one, "__module__", "") or type(one).__module__) for one in parts}
-    ours = {one for one in owners if not one.startswith(("lightning_hangcheck", "signal"))}
-    if ours and all(one.startswith(("lightning.", "pytorch_lightning.")) for one in ours):
+    owners = {one for one in owners if not one.startswith(("lightning_hangcheck", "signal"))}
+    if owners and all(one.startswith(("lightning.", "pytorch_lightning.")) for one in owners):
         return "Lightning"
-    return "program" if ours else ""
+    return "program" if owners else ""
 
 
 # few steps on CPUs
@@ -641,45 +572,32 @@ def _who_answers(handler: Any) -> str:  # noqa: ANN401 - as signal.getsignal giv
 
 def instrument_trainer(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have Lightning's Trainer run few epochs on CPU ranks."""
+    batches = rehearsal.part.batches
 
-    def make(
-        wrapped: Callable[..., Any],
-        _instance: Any,  # noqa: ANN401 - a Trainer
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> None:
-        wrapped(*arguments, **{**named, **_few_epochs(rehearsal, named)})
+    def make(call: Called) -> None:
+        named = call.named
+        changed = {"log_every_n_steps": 1, "min_epochs": None, "min_steps": None}
+        changed |= _on_cpus(rehearsal, named)
+        if not named.get("fast_dev_run"):
+            epochs = named.get("max_epochs")
+            changed["max_epochs"] = EPOCHS if epochs in (None, -1) else min(epochs, EPOCHS)
+        if named.get("max_steps", -1) not in (None, -1):
+            changed["max_steps"] = min(named["max_steps"], EPOCHS * batches)
+        if type(named.get("val_check_interval")) is int:
+            changed["val_check_interval"] = min(named["val_check_interval"], batches)
+        if named.get("check_val_every_n_epoch", 1):
+            changed["check_val_every_n_epoch"] = 1
+        if named.get("sync_batchnorm"):
+            rehearsal.note("changed", "sync_batchnorm is off: it needs GPUs")
+            changed["sync_batchnorm"] = False
+        call.go(**changed)
 
     _put(module.Trainer, "__init__", make)
 
 
-def _few_epochs(rehearsal: Rehearsal, named: Mapping[str, Any]) -> dict[str, Any]:
-    batches = rehearsal.part.batches
-    changed = _on_cpus(rehearsal, named)
-    if not named.get("fast_dev_run"):
-        epochs = named.get("max_epochs")
-        changed["max_epochs"] = EPOCHS if epochs in (None, -1) else min(int(epochs), EPOCHS)
-        changed["min_epochs"] = None
-    steps = named.get("max_steps", -1)
-    if steps not in (None, -1):
-        changed["max_steps"] = min(int(steps), EPOCHS * batches)
-    changed["min_steps"] = None
-    interval = named.get("val_check_interval")
-    if isinstance(interval, int) and not isinstance(interval, bool):
-        changed["val_check_interval"] = min(interval, batches)
-    changed["log_every_n_steps"] = 1
-    if named.get("check_val_every_n_epoch", 1):
-        changed["check_val_every_n_epoch"] = 1
-    if named.get("sync_batchnorm"):
-        rehearsal.note("changed", "sync_batchnorm is off: it needs GPUs")
-        changed["sync_batchnorm"] = False
-    return changed
-
-
-def _on_cpus(rehearsal: Rehearsal, named: Mapping[str, Any]) -> dict[str, Any]:
-    changed: dict[str, Any] = {
-        "accelerator": "cpu", "devices": rehearsal.part.ranks, "num_nodes": 1,
-    }  # fmt: skip
+def _on_cpus(rehearsal: Rehearsal, named: Mapping[str, Foreign]) -> dict[str, Foreign]:
+    """What replaces the hardware that Lightning's Trainer or Fabric is asked for."""
+    changed = {"accelerator": "cpu", "devices": rehearsal.part.ranks, "num_nodes": 1}
     strategy = named.get("strategy", "auto")
     name = (strategy if isinstance(strategy, str) else type(strategy).__name__).lower()
     if any(one in name for one in NEEDS_GPUS):
@@ -694,14 +612,9 @@ def _on_cpus(rehearsal: Rehearsal, named: Mapping[str, Any]) -> dict[str, Any]:
 def instrument_fabric(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have Fabric run on CPU ranks."""
 
-    def make(
-        wrapped: Callable[..., Any],
-        _instance: Any,  # noqa: ANN401 - a Fabric
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> None:
-        given = inspect.signature(wrapped).bind(*arguments, **named).arguments
-        wrapped(**{**given, **_on_cpus(rehearsal, given)})
+    def make(call: Called) -> None:
+        given = call.by_name()
+        call.function(**{**given, **_on_cpus(rehearsal, given)})
 
     _put(module.Fabric, "__init__", make)
 
@@ -709,16 +622,10 @@ def instrument_fabric(rehearsal: Rehearsal, module: ModuleType) -> None:
 def instrument_checkpoints(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have Lightning's ModelCheckpoint save within the few batches."""
 
-    def make(
-        wrapped: Callable[..., Any],
-        _instance: Any,  # noqa: ANN401 - a ModelCheckpoint
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> None:
-        for name, most in (("every_n_train_steps", rehearsal.part.batches), ("every_n_epochs", 1)):
-            if isinstance(named.get(name), int):
-                named = {**named, name: min(named[name], most)}
-        wrapped(*arguments, **named)
+    def make(call: Called) -> None:
+        most = {"every_n_train_steps": rehearsal.part.batches, "every_n_epochs": 1}
+        given = {name: call.named.get(name) for name in most}
+        call.go(**{name: min(n, most[name]) for name, n in given.items() if isinstance(n, int)})
 
     _put(module.ModelCheckpoint, "__init__", make)
 
@@ -726,77 +633,56 @@ def instrument_checkpoints(rehearsal: Rehearsal, module: ModuleType) -> None:
 def instrument_arguments(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have transformers' Trainer run few steps on CPU ranks."""
 
-    def settle(
-        wrapped: Callable[..., Any],
-        instance: Any,  # noqa: ANN401 - TrainingArguments
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> None:
-        batches = rehearsal.part.batches
-        new: dict[str, Any] = {"use_cpu": True, "fp16": False, "ddp_backend": "gloo"}
-        new |= {"num_train_epochs": min(float(instance.num_train_epochs), EPOCHS)}
+    def settle(call: Called) -> None:
+        given, batches = call.instance, rehearsal.part.batches
+        new: dict[str, Foreign] = {"use_cpu": True, "fp16": False, "ddp_backend": "gloo"}
+        new |= {"num_train_epochs": min(float(given.num_train_epochs), EPOCHS)}
         new |= {"dataloader_pin_memory": False}
-        if instance.max_steps > 0:
-            new["max_steps"] = min(instance.max_steps, EPOCHS * batches)
+        if given.max_steps > 0:
+            new["max_steps"] = min(given.max_steps, EPOCHS * batches)
         for name in ("save_steps", "eval_steps", "logging_steps"):
-            if getattr(instance, name, None):
-                new[name] = min(getattr(instance, name), batches)
+            if getattr(given, name, None):
+                new[name] = min(getattr(given, name), batches)
         for name in ("fsdp", "deepspeed"):
-            if getattr(instance, name, None):
+            if getattr(given, name, None):
                 rehearsal.note("changed", f"{name} needs GPUs: ddp takes its place")
-                new[name] = "" if name == "fsdp" else None
+                new[name] = None
         for name, value in new.items():
-            if hasattr(instance, name):
-                setattr(instance, name, value)
-        wrapped(*arguments, **named)
+            if hasattr(given, name):
+                setattr(given, name, value)
+        call.go()
 
     _put(module.TrainingArguments, "__post_init__", settle)
 
 
 def instrument_groups(rehearsal: Rehearsal, module: ModuleType) -> None:
-    """Have process groups made with gloo."""
+    """Have process groups made with gloo, and left with their connections open."""
 
-    def on_gloo(
-        wrapped: Callable[..., Any],
-        _instance: Any,  # noqa: ANN401 - None
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:  # noqa: ANN401 - a group
-        given = inspect.signature(wrapped).bind(*arguments, **named).arguments
+    def make(call: Called) -> Foreign:
+        given = call.by_name()
         if "nccl" in str(given.get("backend") or ""):
             rehearsal.note("changed", "gloo in place of nccl")
             given["backend"] = "gloo"
         given.pop("device_id", None)
-        result = wrapped(**given)
+        group = call.function(**given)
         rehearsal.note("group", str(module.get_world_size()))
-        return result
+        return group
 
-    def leave(
-        wrapped: Callable[..., Any],
-        _instance: Any,  # noqa: ANN401 - None
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> None:
-        if (arguments[0] if arguments else named.get("group")) is None:
-            _safely(stay_connected, rehearsal)
-        wrapped(*arguments, **named)
+    def leave(call: Called) -> None:
+        if (call.arguments[0] if call.arguments else call.named.get("group")) is None:
+            _safely("leaving", stay_connected, rehearsal)
+        call.go()
 
     for name in ("init_process_group", "new_group"):
-        _put(module, name, on_gloo)
+        _put(module, name, make)
     _put(module, "destroy_process_group", leave)
 
 
 def instrument_ddp(_rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have DistributedDataParallel wrap modules on CPUs."""
 
-    def make(
-        wrapped: Callable[..., Any],
-        _instance: Any,  # noqa: ANN401 - a DistributedDataParallel
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> None:
-        given = inspect.signature(wrapped).bind(*arguments, **named).arguments
-        wrapped(**{**given, "device_ids": None, "output_device": None})
+    def make(call: Called) -> None:
+        call.function(**{**call.by_name(), "device_ids": None, "output_device": None})
 
     _put(module.DistributedDataParallel, "__init__", make)
 
@@ -804,14 +690,9 @@ def instrument_ddp(_rehearsal: Rehearsal, module: ModuleType) -> None:
 def instrument_sync_batchnorm(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Leave batch norms as they are: SyncBatchNorm refuses CPUs."""
 
-    def convert(
-        _wrapped: Callable[..., Any],
-        _instance: Any,  # noqa: ANN401 - a class
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:  # noqa: ANN401 - a module
+    def convert(call: Called) -> Foreign:
         rehearsal.note("changed", "SyncBatchNorm is BatchNorm: it needs GPUs")
-        return arguments[0] if arguments else named["module"]
+        return call.arguments[0] if call.arguments else call.named["module"]
 
     _put(module.SyncBatchNorm, "convert_sync_batchnorm", convert)
 
@@ -819,7 +700,7 @@ def instrument_sync_batchnorm(rehearsal: Rehearsal, module: ModuleType) -> None:
 def instrument_cuda(_rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have calls that choose a GPU do nothing."""
     for name in CUDA_CALLS:
-        _put(module, name, lambda *_: None)
+        _put(module, name, lambda _: None)
 
 
 def instrument_devices(rehearsal: Rehearsal, module: ModuleType) -> None:
@@ -828,43 +709,36 @@ def instrument_devices(rehearsal: Rehearsal, module: ModuleType) -> None:
         return
     from torch.overrides import TorchFunctionMode
 
-    def on_cpu(value: Any) -> Any:  # noqa: ANN401 - an argument
+    def on_cpu(value: Foreign) -> Foreign:
         is_device = isinstance(value, (str, module.device))
         return "cpu" if is_device and str(value).startswith("cuda") else value
 
     class OnCpu(TorchFunctionMode):  # type: ignore[misc] # torch is unknown to the type checker
         def __torch_function__(
             self,
-            func: Callable[..., Any],
-            types: Any,  # noqa: ANN401 - as torch calls it
-            args: tuple[Any, ...] = (),
-            kwargs: dict[str, Any] | None = None,
-        ) -> Any:  # noqa: ANN401 - what the function returns
+            func: Callable[..., Foreign],
+            types: Foreign,
+            args: tuple[Foreign, ...] = (),
+            kwargs: dict[str, Foreign] | None = None,
+        ) -> Foreign:
             name, named = getattr(func, "__name__", ""), dict(kwargs or {})
             if name == "cuda":
                 return args[0]
-            if "device" in named:
-                # a number is a GPU's, too
-                number = isinstance(named["device"], int)
-                named["device"] = "cpu" if number else on_cpu(named["device"])
+            if "device" in named:  # a number is a GPU's, too
+                named["device"] = "cpu" if type(named["device"]) is int else on_cpu(named["device"])
             if name == "to":
-                args = tuple(
-                    "cpu" if at == 1 and type(one) is int else on_cpu(one)
-                    for at, one in enumerate(args)
+                args = (
+                    *args[:1],
+                    *("cpu" if type(one) is int else on_cpu(one) for one in args[1:]),
                 )
             return func(*args, **named)
 
     OnCpu().__enter__()
+    _put(module, "load", lambda call: call.function(*call.arguments[:1], **_loaded(call.named)))
 
-    def load(
-        wrapped: Callable[..., Any],
-        _instance: Any,  # noqa: ANN401 - None
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:  # noqa: ANN401 - what was saved
-        return wrapped(*arguments[:1], **{**named, "map_location": "cpu"})
 
-    _put(module, "load", load)
+def _loaded(named: Mapping[str, Foreign]) -> dict[str, Foreign]:
+    return {**named, "map_location": "cpu"}
 
 
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
