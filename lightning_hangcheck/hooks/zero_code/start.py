@@ -49,7 +49,7 @@ def watch(*, is_child: bool) -> None:
     from lightning_hangcheck.hooks.zero_code.imports import watch_joining, watch_ranks
 
     if REHEARSAL in os.environ:
-        from lightning_hangcheck.hooks.rehearsal import begin
+        from lightning_hangcheck.hooks.rehearsal.begin import begin
 
         begin()
     watch_joining()
