@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import Struct
 
-from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
+from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_end_owned, read_owned
 from lightning_hangcheck.model.rehearsal import GLOO, VARIABLE, Note, Part, SceneName
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.rehearse.launching import CannotRehearse, CpuCommand, on_cpu_ranks
 from lightning_hangcheck.rehearse.scenes import AS_IT_IS, SCENES, Facts, Scene, facts_of
 from lightning_hangcheck.rundir.layout import RunFolder
 from lightning_hangcheck.smoke.sequence import run_trial
-from lightning_hangcheck.smoke.trial import Outcome, Trial
+from lightning_hangcheck.smoke.trial import Outcome, Trial, output_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
 
 Result = Literal["passed", "hung", "crashed-alike", "crashed-on-one", "unclear", "skipped"]
 SHORT_PATIENCE = {
@@ -32,6 +32,11 @@ SHORT_PATIENCE = {
 """Where the environment does not say otherwise; minutes are no use where a step takes moments."""
 SLOWER, LEAST_LIMIT_S = 4.0, 120.0
 """A scene may take so many times as long as the command did as it is, and a minute."""
+GLOO_MISMATCH = b"Received data size doesn't match expected size"
+OTHER_SIZES = (
+    "the ranks met in collectives of different sizes: gloo notices that and ends them, "
+    "with NCCL they would hang or mix up the data"
+)
 NO_BATCHES = "let it read its batches from a DataLoader, or give it an option that makes it short"
 
 
@@ -225,11 +230,22 @@ def _judged(outcome: Outcome, notes: Sequence[Note], ranks: int) -> tuple[Result
     parted = [note for note in raised.values() if GLOO in note.text]
     if parted and len(parted) == len(raised) and len(raised) + len(left) >= ranks:
         return "hung", _parted(parted, sorted(left))
+    if len(parted) == len(raised) and _met_in_other_sizes(RunFolder(Path(outcome.run_folder))):
+        return "hung", OTHER_SIZES
     kinds = {note.text.partition(":")[0] for note in raised.values()}
     said = next((f"{note.text} {note.key}" for note in raised.values()), outcome.where)
     if len(raised) >= ranks and len(kinds) == 1:
         return "crashed-alike", said
     return "crashed-on-one", said
+
+
+def _met_in_other_sizes(folder: RunFolder) -> bool:
+    """Whether gloo, which says so from a thread of its own, ended a rank for that."""
+    output = folder.path.with_name(output_name(folder.run_id))
+    try:
+        return GLOO_MISMATCH in read_end_owned(output, EVIDENCE_BYTES)[0]
+    except OSError:
+        return False
 
 
 def _parted(parted: Sequence[Note], left: Sequence[int]) -> str:
