@@ -34,6 +34,7 @@ ROBUST = [
     ("robust_ddp_agrees", TORCHRUN),
     ("robust_ddp_save", TORCHRUN),
     ("robust_ddp_stream", TORCHRUN),
+    ("robust_ddp_endless", TORCHRUN),
     ("robust_lightning", PYTHON),
     ("robust_accelerate", ACCELERATE),
     ("robust_transformers", TORCHRUN),

@@ -48,6 +48,7 @@ class Rehearsal:
         self.part = part
         self.calls: Counter[str] = Counter()
         self.passes: Counter[str] = Counter()
+        self.at_end: dict[str, Callable[[], None]] = {}
         self.keeper: subprocess.Popen[bytes] | None = None
         self._noted: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
@@ -181,6 +182,8 @@ def stay_connected(rehearsal: Rehearsal) -> None:
     """
     if rehearsal.keeper is not None or not has_joined():
         return
+    for key, act in rehearsal.at_end.items():
+        safely(key, act)
     rehearsal.note("left")
     folder = rehearsal.mark_end()
     sockets = []

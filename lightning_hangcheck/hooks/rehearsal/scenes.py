@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 FULL_PASSES, MOST_PASSES = 2, 25
 """Over one DataLoader: later ones have one batch; a plain loop of hundreds ends on all alike."""
+STREAM_SAMPLES, STREAM_READ_S = 5000, 2.0
 LOSSES = (
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss",
     "cross_entropy", "ctc_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss",
@@ -167,10 +168,25 @@ def _note_loader(rehearsal: Rehearsal, loader: Foreign, key: str) -> None:
 
 
 def _note_stream(rehearsal: Rehearsal, iterator: Foreign, batch: Foreign) -> None:
+    """Note a stream once the rank is done: whether it ends at all is known only by reading on."""
     dataset, few = iterator._dataset, iterator._index_sampler  # noqa: SLF001 - it keeps no loader
     sampler = few.sampler if isinstance(few, Few) else few
     key = _key(dataset, getattr(sampler, "sampler", sampler))
-    rehearsal.note("loader", key=key, shared=bool(_makes_even(dataset, ())), mark=_print_of(batch))
+    mark, shared = _print_of(batch), bool(_makes_even(dataset, ()))
+
+    def note() -> None:
+        if _ends(dataset):
+            rehearsal.note("loader", key=key, shared=shared, mark=mark)
+
+    rehearsal.at_end.setdefault(key, note)
+
+
+def _ends(stream: Foreign) -> bool:
+    """Whether a stream ends soon: one without end gives no rank fewer samples."""
+    until = time.monotonic() + STREAM_READ_S
+    return all(
+        at < STREAM_SAMPLES and time.monotonic() < until for at, _ in enumerate(iter(stream))
+    )
 
 
 def _mark_of_data(loader: Foreign) -> str:
