@@ -69,7 +69,8 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
 
     def few(instance: Foreign) -> Foreign:
         sampler = whole(instance)
-        return safely("DataLoader", _few, rehearsal, instance, sampler) or sampler
+        shorter = safely("DataLoader", _few, rehearsal, instance, sampler)
+        return sampler if shorter is None else shorter  # one of no batches is false
 
     def length(call: Called) -> int:
         return min(int(call.go()), _limit(rehearsal, call.instance, whole(call.instance)))
