@@ -46,7 +46,7 @@ class Played(Struct, frozen=True, kw_only=True):
     Attributes:
         why: Of a scene that did not pass: what is known of it, in a sentence.
         seconds: Until it ended.
-        verdict: Of one that hung.
+        verdict: Of one that hung until `hangcheck run` ended it; None where gloo did.
         run_folder: As a reader should type it; empty where nothing was run.
     """
 
@@ -180,7 +180,8 @@ class Stage:
             result=result,
             why=why,
             seconds=round(outcome.seconds, 1),
-            verdict=outcome.verdict if result == "hung" else None,
+            # what ended a rank that gloo ended is not why the ranks parted
+            verdict=outcome.verdict if outcome.result == "hang" else None,
             run_folder=self._shown(folder.path),
         )
         return played, notes

@@ -45,3 +45,12 @@ def test_none_that_hung() -> None:
     assert said.startswith("REHEARSAL  1 scene played, none hangs")
     assert "skipped" in said
     assert "no handler" in said
+
+
+def test_a_hang_that_gloo_ended_has_no_verdict() -> None:
+    parted = Played(
+        scene="no-samples", title="one rank has no samples", result="hung", why="sizes differ"
+    )
+    said = text.render(_rehearsed(PASSED, parted))
+    assert said.startswith("REHEARSAL  hangs in 1 of 2 scenes: one rank has no samples")
+    assert "where    sizes differ" in said
