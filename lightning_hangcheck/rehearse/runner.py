@@ -181,7 +181,7 @@ class Stage:
             why=why,
             seconds=round(outcome.seconds, 1),
             # what ended a rank that gloo ended is not why the ranks parted
-            verdict=outcome.verdict if outcome.result == "hang" else None,
+            verdict=outcome.verdict if result == "hung" and outcome.result == "hang" else None,
             run_folder=self._shown(folder.path),
         )
         return played, notes
@@ -220,13 +220,17 @@ def _read_notes(folder: Path) -> Iterator[Note]:
 
 
 def _judged(outcome: Outcome, notes: Sequence[Note], ranks: int) -> tuple[Result, str]:
+    raised = {note.rank: note for note in notes if note.kind == "raised"}
     if outcome.result == "passed":
         return "passed", ""
     if outcome.result == "hang":
-        return "hung", outcome.where
+        # others wait for a rank that an error ended, until its launcher notices
+        verdict = outcome.verdict
+        dead = verdict.culprits if verdict is not None and verdict.verdict == "dead" else ()
+        failed = [raised[rank] for rank in dead if rank in raised and GLOO not in raised[rank].text]
+        return ("crashed-on-one", failed[0].text) if failed else ("hung", outcome.where)
     if outcome.result == "late":
         return "unclear", outcome.where
-    raised = {note.rank: note for note in notes if note.kind == "raised"}
     left = {note.rank for note in notes if note.kind == "left"} - raised.keys()
     parted = [note for note in raised.values() if GLOO in note.text]
     if parted and len(parted) == len(raised) and len(raised) + len(left) >= ranks:

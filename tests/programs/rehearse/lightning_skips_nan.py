@@ -1,6 +1,6 @@
-"""Returns None for a loss that is not finite: this rank then makes no backward pass.
+"""Makes no backward pass for a loss that is not finite, without asking the other ranks.
 
-Mended by returning a loss of zeros that depends on all parameters.
+Mended by reducing the flag over all ranks first.
 """
 
 import torch
@@ -8,9 +8,18 @@ from lightning_parts import Module, loader, trainer
 
 
 class Skipping(Module):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
     def training_step(self, batch, index):
+        optimizer = self.optimizers()
         loss = self.loss(batch)
-        return loss if torch.isfinite(loss) else None
+        if not torch.isfinite(loss):
+            return
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
 
 
 trainer().fit(Skipping(), loader())
