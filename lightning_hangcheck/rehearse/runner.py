@@ -173,7 +173,7 @@ class Stage:
             trial = Trial(devices=self._ranks, workers=None, command=self._cpu.command)
             outcome = run_trial(trial, folder, self._limit_s)
         notes = tuple(_read_notes(notes_folder))
-        result, why = _judged(outcome, notes, self._ranks)
+        result, why = judge_scene(outcome, notes, self._ranks)
         played = Played(
             scene=scene.name,
             title=scene.title,
@@ -219,7 +219,8 @@ def _read_notes(folder: Path) -> Iterator[Note]:
                 continue
 
 
-def _judged(outcome: Outcome, notes: Sequence[Note], ranks: int) -> tuple[Result, str]:
+def judge_scene(outcome: Outcome, notes: Sequence[Note], ranks: int) -> tuple[Result, str]:
+    """Say what came of a scene, and why, from how its run ended and what its ranks noted."""
     raised = {note.rank: note for note in notes if note.kind == "raised"}
     if outcome.result == "passed":
         return "passed", ""
