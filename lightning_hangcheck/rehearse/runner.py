@@ -45,6 +45,7 @@ class Played(Struct, frozen=True, kw_only=True):
 
     Attributes:
         why: Of a scene that did not pass: what is known of it, in a sentence.
+        remedy: Of one that hung, what to do about this scene.
         seconds: Until it ended.
         verdict: Of one that hung until `hangcheck run` ended it; None where gloo did.
         run_folder: As a reader should type it; empty where nothing was run.
@@ -54,6 +55,7 @@ class Played(Struct, frozen=True, kw_only=True):
     title: str
     result: Result
     why: str = ""
+    remedy: str = ""
     seconds: float = 0.0
     verdict: Verdict | None = None
     run_folder: str = ""
@@ -179,6 +181,7 @@ class Stage:
             title=scene.title,
             result=result,
             why=why,
+            remedy=scene.remedy if result == "hung" else "",
             seconds=round(outcome.seconds, 1),
             # what ended a rank that gloo ended is not why the ranks parted
             verdict=outcome.verdict if result == "hung" and outcome.result == "hang" else None,

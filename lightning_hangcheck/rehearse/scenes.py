@@ -74,11 +74,13 @@ class Scene(Struct, frozen=True):
 
     Attributes:
         title: For people.
+        remedy: What to do where it hangs; empty where only the verdict knows.
         missing: Why it cannot take place with a program, in a clause; empty where it can.
     """
 
     name: SceneName
     title: str
+    remedy: str
     missing: Callable[[Facts], str]
 
 
@@ -116,22 +118,43 @@ def _of_workers(number: str) -> Callable[[Facts], str]:
     return missing
 
 
+_EVEN = (
+    "give every rank as many batches: a DistributedSampler, limit_train_batches, or model.join(); "
+    "where a rank may have none, let it take part in each collective with zeros"
+)
+_AGREE = "reduce what this rank decides on over all ranks before any of them acts on it"
 SCENES = (
-    Scene(AS_IT_IS, "as it is", lambda _: ""),
-    Scene("fewer-samples", "one rank has fewer samples", _of_data),
-    Scene("no-samples", "one rank has no samples", _of_data),
-    Scene("smaller-last-batch", "the last batch of one rank is smaller", _of_data),
+    Scene(AS_IT_IS, "as it is", "", lambda _: ""),
+    Scene("fewer-samples", "one rank has fewer samples", _EVEN, _of_data),
+    Scene("no-samples", "one rank has no samples", _EVEN, _of_data),
+    Scene(
+        "smaller-last-batch",
+        "the last batch of one rank is smaller",
+        "drop_last=True, or pad what is gathered: accelerator.pad_across_processes",
+        _of_data,
+    ),
     Scene(
         "unusable-batch",
         "one rank meets a batch without a usable sample",
+        "draw another sample in the dataset; a batch that is left out on one rank is left out on all",
         lambda facts: "" if "collate" in facts.kinds else "its collate function allows no such",
     ),
-    Scene("non-finite-loss", "the loss of one rank is not finite", _of_loss),
-    Scene("save-fails", "a save of rank 0 fails", _of_save),
-    Scene("save-slow", "a save of rank 0 is slow", _of_save),
-    Scene("early-stop", "one rank alone wants to stop early", _of_loss),
-    Scene("sigterm", "one rank gets SIGTERM", _of_sigterm),
-    Scene("no-workers", "no DataLoader workers", _of_workers("0")),
-    Scene("one-worker", "one DataLoader worker", _of_workers("1")),
+    Scene("non-finite-loss", "the loss of one rank is not finite", _AGREE, _of_loss),
+    Scene(
+        "save-fails",
+        "a save of rank 0 fails",
+        "let the error end the job, or broadcast whether the save went well before the others go on",
+        _of_save,
+    ),
+    Scene(
+        "save-slow",
+        "a save of rank 0 is slow",
+        "let all ranks meet in a barrier behind the save, before any of them looks for the file",
+        _of_save,
+    ),
+    Scene("early-stop", "one rank alone wants to stop early", _AGREE, _of_loss),
+    Scene("sigterm", "one rank gets SIGTERM", _AGREE, _of_sigterm),
+    Scene("no-workers", "no DataLoader workers", "", _of_workers("0")),
+    Scene("one-worker", "one DataLoader worker", "", _of_workers("1")),
 )
 NAMES: tuple[str, ...] = get_args(SceneName)

@@ -63,9 +63,10 @@ def _paragraph(one: Played) -> Iterator[str]:
     """Three parts: where it hangs, what to do, where to read on."""
     yield f"      {one.title}"
     yield from labelled("where", one.why, most=4)
-    remedies = one.verdict.remedies if one.verdict is not None else ()
-    for remedy in remedies[:1]:
-        yield from labelled("do", remedy.text, most=3)
+    known = [remedy.text for remedy in one.verdict.remedies] if one.verdict is not None else []
+    # the scene is known to be the reason, whatever the same ranks would show for another one
+    for remedy in list(filter(None, (one.remedy, *known)))[:1]:
+        yield from labelled("do", remedy, most=3)
     yield from labelled("more", f"hangcheck report {shlex.quote(one.run_folder)}", most=1)
 
 
