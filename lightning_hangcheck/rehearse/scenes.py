@@ -136,14 +136,14 @@ SCENES = (
     Scene(
         "unusable-batch",
         "one rank meets a batch without a usable sample",
-        "draw another sample in the dataset; a batch that is left out on one rank is left out on all",
+        "draw another sample in the dataset, or reduce over all ranks whether to leave a batch out",
         lambda facts: "" if "collate" in facts.kinds else "its collate function allows no such",
     ),
     Scene("non-finite-loss", "the loss of one rank is not finite", _AGREE, _of_loss),
     Scene(
         "save-fails",
         "a save of rank 0 fails",
-        "let the error end the job, or broadcast whether the save went well before the others go on",
+        "let the error end the job, or broadcast whether the save went well before others go on",
         _of_save,
     ),
     Scene(
