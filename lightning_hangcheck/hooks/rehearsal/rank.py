@@ -49,6 +49,7 @@ class Rehearsal:
         self.calls: Counter[str] = Counter()
         self.passes: Counter[str] = Counter()
         self.at_end: dict[str, Callable[[], None]] = {}
+        self.has_failed = False
         self.keeper: subprocess.Popen[bytes] | None = None
         self._noted: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
@@ -150,6 +151,7 @@ def tell_exceptions(rehearsal: Rehearsal) -> None:
         before(kind, error, trace)
         if kind in (KeyboardInterrupt, SystemExit):
             return
+        rehearsal.has_failed = True
         rehearsal.note("raised", f"{kind.__name__}: {error}", key=_place(trace))
         limit_s = PARTED_WAIT_S if GLOO in str(error) else RAISED_WAIT_S
         safely("waiting", rehearsal.wait_for_others, limit_s)
@@ -178,9 +180,10 @@ def stay_connected(rehearsal: Rehearsal) -> None:
     """Keep the connections of a rank that leaves open, as long as others may wait for it.
 
     gloo fails at once where a peer's connection is closed; with NCCL the others would wait. So a
-    process that does nothing else holds them until all ranks, or their launcher, have left.
+    process that does nothing else holds them until all ranks, or their launcher, have left. Not so
+    where the rank fails: that is a crash with NCCL, too.
     """
-    if rehearsal.keeper is not None or not has_joined():
+    if rehearsal.has_failed or rehearsal.keeper is not None or not has_joined():
         return
     for key, act in rehearsal.at_end.items():
         safely(key, act)
