@@ -86,7 +86,8 @@ class Scene(Struct, frozen=True):
 
 def _of_data(facts: Facts) -> str:
     if not facts.loaders:
-        return "no torch DataLoader was used"
+        made = bool(facts.workers)
+        return "no end of its data was seen" if made else "no torch DataLoader was made"
     if not facts.uneven:
         return "every DataLoader gives all ranks the same number of batches"
     return ""
