@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lightning_hangcheck import log
 from lightning_hangcheck.hooks.being_watched import be_watched
+from lightning_hangcheck.model.rehearsal import VARIABLE as REHEARSAL
 from lightning_hangcheck.recorder.lifecycle import current
 
 if TYPE_CHECKING:
@@ -119,6 +120,10 @@ def watch(*, is_child: bool) -> None:
     # imported here: it takes what a framework imports anyway, and other processes need not pay it
     from lightning_hangcheck.hooks.zero_code.groups import watch_children
 
+    if REHEARSAL in os.environ:
+        from lightning_hangcheck.hooks.rehearsal.begin import begin
+
+        begin()
     watch_joining()
     watch_children()
     if not is_child:

@@ -1,0 +1,127 @@
+"""`hangcheck rehearse`: a command on a few CPU ranks, with what parts ranks provoked in turn."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from lightning_hangcheck.cli.options import positive
+from lightning_hangcheck.cli.showing import HANG, as_typed, say
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.rundir.layout import name_run_folder
+from lightning_hangcheck.settings import from_environment
+from lightning_hangcheck.text.shown_command import show_command
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.rehearse.runner import Rehearsed
+
+EPILOG = """\b
+Examples:
+  hangcheck rehearse -- torchrun --nproc_per_node=8 train.py
+  hangcheck rehearse -- python train.py --config small.yaml
+  hangcheck rehearse --scene save-fails --scene early-stop -- accelerate launch train.py
+\b
+Scenes: fewer-samples, no-samples, smaller-last-batch, unusable-batch,
+  non-finite-loss, save-fails, save-slow, early-stop, sigterm, no-workers,
+  one-worker; as-it-is always comes first.
+"""
+
+
+@click.command("rehearse", epilog=EPILOG, context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--ranks",
+    type=click.IntRange(2, 16),
+    default=2,
+    show_default=True,
+    help="CPU ranks to run the command on.",
+)
+@click.option(
+    "--batches",
+    type=click.IntRange(2, 1000),
+    default=4,
+    show_default=True,
+    help="Most batches of a pass over a DataLoader.",
+)
+@click.option(
+    "--scene", "scenes", metavar="NAME", multiple=True, help="Only this scene; may be repeated."
+)
+@click.option(
+    "--limit",
+    "limit_s",
+    metavar="SECONDS",
+    default="600",
+    show_default=True,
+    callback=positive,
+    help="Time that each scene may take at most.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--run-dir",
+    metavar="DIR",
+    default=None,
+    help="Run folders DIR-... [default: new ones below hangcheck_runs]. (HANGCHECK_RUN_DIR)",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
+def rehearse(
+    command: tuple[str, ...],
+    *,
+    ranks: int,
+    batches: int,
+    scenes: tuple[str, ...],
+    limit_s: float,
+    as_json: bool,
+    run_dir: str | None,
+) -> int:
+    """Run CMD on 2 CPU ranks with few batches, and provoke in turn what parts ranks.
+
+    What the program does not have is skipped, and said. No file is changed; GPUs are hidden.
+    Exit code 0 if no scene hung, 3 if one did, 2 if CMD cannot be rehearsed.
+    """
+    # imported here so that the other commands need no part of it
+    from lightning_hangcheck.launch.job import refuse_unstartable
+    from lightning_hangcheck.rehearse import text
+    from lightning_hangcheck.rehearse.scenes import NAMES
+
+    if not command:
+        raise BadUsage(
+            "rehearse needs a command to run",
+            "write it behind two dashes: hangcheck rehearse -- torchrun train.py",
+        )
+    unknown = [name for name in scenes if name not in NAMES]
+    if unknown:
+        raise BadUsage(f"there is no scene {unknown[0]!r}", f"name one of: {', '.join(NAMES)}")
+    refuse_unstartable(command, "rehearse")
+    # whoever ends us, as timeout(1) and CI systems do, ends the run that goes on as well
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    rehearsed = _rehearsed(command, ranks, batches, scenes or NAMES, limit_s, run_dir)
+    click.echo(text.to_json(rehearsed) if as_json else text.render(rehearsed), nl=False)
+    return HANG if rehearsed.hung else 0
+
+
+def _rehearsed(
+    command: tuple[str, ...],
+    ranks: int,
+    batches: int,
+    scenes: tuple[str, ...],
+    limit_s: float,
+    run_dir: str | None,
+) -> Rehearsed:
+    from lightning_hangcheck.rehearse.runner import Rehearsed, Stage, play_all
+
+    started = time.monotonic()
+    root = name_run_folder(run_dir or from_environment(os.environ).run_dir)
+    stage = Stage(command, ranks, batches, root, limit_s, as_typed)
+    played = play_all(stage, scenes, say)
+    return Rehearsed(
+        command=show_command(command),
+        ranks=ranks,
+        batches=batches,
+        seconds=round(time.monotonic() - started, 1),
+        scenes=played,
+        changed=stage.facts.changed,
+    )

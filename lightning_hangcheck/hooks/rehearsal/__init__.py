@@ -1,0 +1,9 @@
+"""The half of a rehearsal inside a rank: few batches, on CPUs, and the scene that is provoked.
+
+`hangcheck rehearse` names the scene in the environment. What a scene provokes is what can happen to
+a real rank: its data, its loss, its save, its signal; never a decision that the program itself
+makes for all ranks together. A program that lets its ranks agree therefore passes.
+
+`begin` takes part, `rank` keeps the scene and the notes, `scenes` provokes, `on_cpus` makes the
+run short.
+"""

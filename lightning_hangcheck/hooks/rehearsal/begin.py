@@ -1,0 +1,61 @@
+"""Has the right part of this room go to work when a module of a framework is imported."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import wrapt
+
+from lightning_hangcheck import log
+from lightning_hangcheck.hooks.rehearsal import on_cpus, scenes
+from lightning_hangcheck.hooks.rehearsal.rank import (
+    Rehearsal,
+    safely,
+    stay_connected,
+    tell_exceptions,
+)
+from lightning_hangcheck.model.rehearsal import VARIABLE, Part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+_LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
+INSTRUMENTS: tuple[tuple[str, Callable[[Rehearsal, ModuleType], None]], ...] = (
+    ("torch.utils.data.dataloader", scenes.instrument_data),
+    ("torch.utils.data._utils.fetch", scenes.instrument_fetching),
+    ("torch.nn.functional", scenes.instrument_losses),
+    ("torch.nn.modules.module", scenes.instrument_modules),
+    ("torch.nn.modules.batchnorm", on_cpus.instrument_sync_batchnorm),
+    ("torch.nn.parallel.distributed", on_cpus.instrument_ddp),
+    ("torch.optim.optimizer", scenes.instrument_steps),
+    ("torch.serialization", scenes.instrument_saving),
+    ("safetensors.torch", scenes.instrument_saving),
+    ("torch.cuda", on_cpus.instrument_cuda),
+    ("torch", on_cpus.instrument_devices),
+    ("torch.distributed.distributed_c10d", on_cpus.instrument_groups),
+    ("transformers.training_args", on_cpus.instrument_arguments),
+    ("lightning.fabric.fabric", on_cpus.instrument_fabric),
+    ("lightning_fabric.fabric", on_cpus.instrument_fabric),
+    *((f"{one}.trainer.trainer", on_cpus.instrument_trainer) for one in _LIGHTNING),
+    *((f"{one}.callbacks.model_checkpoint", on_cpus.instrument_checkpoints) for one in _LIGHTNING),
+    *((f"{one}.callbacks.early_stopping", scenes.instrument_stopping) for one in _LIGHTNING),
+)
+
+
+def begin() -> None:
+    """Take part in the rehearsal that the environment names; nothing of ours raises."""
+    try:
+        rehearsal = Rehearsal(msgspec.json.decode(os.environ[VARIABLE], type=Part))
+    except (KeyError, msgspec.MsgspecError) as error:
+        log.once("rehearsal", f"this rank takes no part in the rehearsal ({error})")
+        return
+    for module, instrument in INSTRUMENTS:
+        act = partial(safely, module, instrument, rehearsal)
+        wrapt.register_post_import_hook(act, module)
+    tell_exceptions(rehearsal)
+    atexit.register(safely, "end", stay_connected, rehearsal)

@@ -1,0 +1,196 @@
+"""Few epochs on CPU ranks, whatever the program asks its framework for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.hooks.rehearsal.rank import (
+    Called,
+    Foreign,
+    Rehearsal,
+    put,
+    safely,
+    stay_connected,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+
+EPOCHS = 2
+CUDA_CALLS = (
+    "empty_cache", "init", "ipc_collect", "reset_max_memory_allocated", "reset_peak_memory_stats",
+    "set_device", "synchronize",
+)  # fmt: skip
+NEEDS_GPUS = ("fsdp", "deepspeed", "modelparallel", "model_parallel", "bagua", "colossal")
+
+
+def instrument_trainer(rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Have Lightning's Trainer run few epochs on CPU ranks."""
+    batches = rehearsal.part.batches
+
+    def make(call: Called) -> None:
+        named = call.named
+        changed = {"log_every_n_steps": 1, "min_epochs": None, "min_steps": None}
+        changed |= _on_cpus(rehearsal, named)
+        if not named.get("fast_dev_run"):
+            epochs = named.get("max_epochs")
+            changed["max_epochs"] = EPOCHS if epochs in (None, -1) else min(epochs, EPOCHS)
+        if named.get("max_steps", -1) not in (None, -1):
+            changed["max_steps"] = min(named["max_steps"], EPOCHS * batches)
+        if type(named.get("val_check_interval")) is int:
+            changed["val_check_interval"] = min(named["val_check_interval"], batches)
+        if named.get("check_val_every_n_epoch", 1):
+            changed["check_val_every_n_epoch"] = 1
+        if named.get("sync_batchnorm"):
+            rehearsal.note("changed", "sync_batchnorm is off: it needs GPUs")
+            changed["sync_batchnorm"] = False
+        call.go(**changed)
+
+    put(module.Trainer, "__init__", make)
+
+
+def _on_cpus(rehearsal: Rehearsal, named: Mapping[str, Foreign]) -> dict[str, Foreign]:
+    """What replaces the hardware that Lightning's Trainer or Fabric is asked for."""
+    changed = {"accelerator": "cpu", "devices": rehearsal.part.ranks, "num_nodes": 1}
+    strategy = named.get("strategy", "auto")
+    name = (strategy if isinstance(strategy, str) else type(strategy).__name__).lower()
+    if any(one in name for one in NEEDS_GPUS):
+        rehearsal.note("changed", f"the strategy {name} needs GPUs: ddp takes its place")
+        changed["strategy"] = "ddp"
+    if str(named.get("precision", "")) in ("16", "16-mixed", "16-true", "transformer-engine"):
+        rehearsal.note("changed", f"precision {named['precision']} needs GPUs: 32-true")
+        changed["precision"] = "32-true"
+    return changed
+
+
+def instrument_fabric(rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Have Fabric run on CPU ranks."""
+
+    def make(call: Called) -> None:
+        given = call.by_name()
+        call.function(**{**given, **_on_cpus(rehearsal, given)})
+
+    put(module.Fabric, "__init__", make)
+
+
+def instrument_checkpoints(rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Have Lightning's ModelCheckpoint save within the few batches."""
+
+    def make(call: Called) -> None:
+        most = {"every_n_train_steps": rehearsal.part.batches, "every_n_epochs": 1}
+        given = {name: call.named.get(name) for name in most}
+        call.go(**{name: min(n, most[name]) for name, n in given.items() if isinstance(n, int)})
+
+    put(module.ModelCheckpoint, "__init__", make)
+
+
+def instrument_arguments(rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Have transformers' Trainer run few steps on CPU ranks."""
+
+    def settle(call: Called) -> None:
+        given, batches = call.instance, rehearsal.part.batches
+        new: dict[str, Foreign] = {"use_cpu": True, "fp16": False, "ddp_backend": "gloo"}
+        new |= {"num_train_epochs": min(float(given.num_train_epochs), EPOCHS)}
+        new |= {"dataloader_pin_memory": False}
+        if given.max_steps > 0:
+            new["max_steps"] = min(given.max_steps, EPOCHS * batches)
+        for name in ("save_steps", "eval_steps", "logging_steps"):
+            if getattr(given, name, None):
+                new[name] = min(getattr(given, name), batches)
+        for name in ("fsdp", "deepspeed"):
+            if getattr(given, name, None):
+                rehearsal.note("changed", f"{name} needs GPUs: ddp takes its place")
+                new[name] = None
+        for name, value in new.items():
+            if hasattr(given, name):
+                setattr(given, name, value)
+        call.go()
+
+    put(module.TrainingArguments, "__post_init__", settle)
+
+
+def instrument_groups(rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Have process groups made with gloo, and left with their connections open."""
+
+    def make(call: Called) -> Foreign:
+        given = call.by_name()
+        if "nccl" in str(given.get("backend") or ""):
+            rehearsal.note("changed", "gloo in place of nccl")
+            given["backend"] = "gloo"
+        given.pop("device_id", None)
+        group = call.function(**given)
+        rehearsal.note("group", str(module.get_world_size()))
+        return group
+
+    def leave(call: Called) -> None:
+        if (call.arguments[0] if call.arguments else call.named.get("group")) is None:
+            safely("leaving", stay_connected, rehearsal)
+        call.go()
+
+    for name in ("init_process_group", "new_group"):
+        put(module, name, make)
+    put(module, "destroy_process_group", leave)
+
+
+def instrument_ddp(_rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Have DistributedDataParallel wrap modules on CPUs."""
+
+    def make(call: Called) -> None:
+        call.function(**{**call.by_name(), "device_ids": None, "output_device": None})
+
+    put(module.DistributedDataParallel, "__init__", make)
+
+
+def instrument_sync_batchnorm(rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Leave batch norms as they are: SyncBatchNorm refuses CPUs."""
+
+    def convert(call: Called) -> Foreign:
+        rehearsal.note("changed", "SyncBatchNorm is BatchNorm: it needs GPUs")
+        return call.arguments[0] if call.arguments else call.named["module"]
+
+    put(module.SyncBatchNorm, "convert_sync_batchnorm", convert)
+
+
+def instrument_cuda(_rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Have calls that choose a GPU do nothing."""
+    for name in CUDA_CALLS:
+        put(module, name, lambda _: None)
+
+
+def instrument_devices(rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Have tensors that shall be on a GPU stay on the CPU; ``module`` is torch, whole by now."""
+    if not rehearsal.part.names_cuda:
+        return
+    from torch.overrides import TorchFunctionMode
+
+    def on_cpu(value: Foreign) -> Foreign:
+        is_device = isinstance(value, (str, module.device))
+        return "cpu" if is_device and str(value).startswith("cuda") else value
+
+    class OnCpu(TorchFunctionMode):  # type: ignore[misc] # torch is unknown to the type checker
+        def __torch_function__(
+            self,
+            func: Callable[..., Foreign],
+            types: Foreign,
+            args: tuple[Foreign, ...] = (),
+            kwargs: dict[str, Foreign] | None = None,
+        ) -> Foreign:
+            name, named = getattr(func, "__name__", ""), dict(kwargs or {})
+            if name == "cuda":
+                return args[0]
+            if "device" in named:  # a number is a GPU's, too
+                named["device"] = "cpu" if type(named["device"]) is int else on_cpu(named["device"])
+            if name == "to":
+                args = (
+                    *args[:1],
+                    *("cpu" if type(one) is int else on_cpu(one) for one in args[1:]),
+                )
+            return func(*args, **named)
+
+    OnCpu().__enter__()
+    put(module, "load", lambda call: call.function(*call.arguments[:1], **_loaded(call.named)))
+
+
+def _loaded(named: Mapping[str, Foreign]) -> dict[str, Foreign]:
+    return {**named, "map_location": "cpu"}

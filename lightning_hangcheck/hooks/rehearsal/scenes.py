@@ -1,0 +1,374 @@
+"""What can happen to one rank: to its data, its losses, its saves, and by a signal."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.hooks.rehearsal.rank import (
+    AT_CALL,
+    Called,
+    Foreign,
+    Rehearsal,
+    put,
+    safely,
+)
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from lightning_hangcheck.model.rehearsal import NoteKind
+
+FULL_PASSES, MOST_PASSES = 2, 25
+"""Over one DataLoader: later ones have one batch; a plain loop of hundreds ends on all alike."""
+STREAM_SAMPLES, STREAM_READ_S = 5000, 2.0
+LOSSES = (
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss",
+    "cross_entropy", "ctc_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss",
+    "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss", "multi_margin_loss", "nll_loss",
+    "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss",
+)  # fmt: skip
+
+
+class Few:
+    """A sampler of batches or samples that ends early, with what the scene does to the last."""
+
+    def __init__(self, sampler: Foreign, limit: int, *, smaller: bool) -> None:
+        self.sampler = sampler
+        self._limit = limit
+        self._smaller = smaller
+
+    def __len__(self) -> int:
+        return min(len(self.sampler), self._limit)
+
+    def __iter__(self) -> Iterator[Foreign]:
+        ahead: list[Foreign] = []
+        for taken, item in enumerate(iter(self.sampler) if self._limit else ()):
+            if ahead:
+                yield ahead.pop()
+            ahead.append(item)
+            if taken + 1 >= self._limit:
+                break
+        for last in ahead:
+            cut = self._smaller and isinstance(last, list) and len(last) > 1
+            yield last[: len(last) // 2] if cut else last
+
+
+def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Give each pass over a DataLoader few batches; let the loaders that may be uneven be so."""
+    loader = module.DataLoader
+    whole = loader._index_sampler.fget  # noqa: SLF001 - all indices come from there
+
+    def few(instance: Foreign) -> Foreign:
+        sampler = whole(instance)
+        shorter = safely("DataLoader", _few, rehearsal, instance, sampler)
+        return sampler if shorter is None else shorter  # one of no batches is false
+
+    def length(call: Called) -> int:
+        return min(int(call.go()), _limit(rehearsal, call.instance, whole(call.instance)))
+
+    def begin_pass(call: Called) -> Foreign:
+        key = _key(call.instance.dataset, call.instance.sampler)
+        rehearsal.passes[key] += 1
+        if rehearsal.passes[key] > MOST_PASSES:
+            raise SystemExit(0)
+        if rehearsal.plays("as-it-is") and not _is_stream(call.instance):
+            safely("data", _note_loader, rehearsal, call.instance, key)
+        return call.go()
+
+    def next_batch(call: Called) -> Foreign:
+        batch = call.go()
+        if rehearsal.plays("as-it-is") and _is_stream(call.instance):
+            safely("stream", _note_stream, rehearsal, call.instance, batch)
+        return batch
+
+    loader._index_sampler = property(few)  # noqa: SLF001 - as above
+    put(loader, "__len__", length)
+    put(loader, "__iter__", begin_pass)
+    put(loader, "__init__", partial(_with_workers, rehearsal))
+    put(module._BaseDataLoaderIter, "__next__", next_batch)  # noqa: SLF001 - of every iterator
+
+
+def _few(rehearsal: Rehearsal, loader: Foreign, sampler: Foreign) -> Few:
+    limit, smaller = _limit(rehearsal, loader, sampler), False
+    if rehearsal.is_odd_one and _key(loader.dataset, loader.sampler) in rehearsal.part.uneven:
+        smaller = rehearsal.plays("smaller-last-batch") and not loader.drop_last
+        if smaller or rehearsal.plays("fewer-samples", "no-samples"):
+            rehearsal.provoke()
+    return Few(sampler, limit, smaller=smaller)
+
+
+def _limit(rehearsal: Rehearsal, loader: Foreign, sampler: Foreign) -> int:
+    """Batches of this pass: all ranks get equally many, but for the odd one's share of a scene."""
+    key, part = _key(loader.dataset, loader.sampler), rehearsal.part
+    limit = part.batches if rehearsal.passes[key] <= FULL_PASSES else 1
+    if not (rehearsal.is_odd_one and key in part.uneven):
+        return limit
+    if rehearsal.plays("fewer-samples"):
+        with suppress(TypeError, NotImplementedError):
+            limit = min(limit, len(sampler))
+        return max(1, limit // 2)
+    return 0 if rehearsal.plays("no-samples") else limit
+
+
+def _key(dataset: Foreign, sampler: Foreign) -> str:
+    """Names a loader alike in every scene: what it reads, how much of it, in which order."""
+    size = "-"
+    with suppress(TypeError, NotImplementedError):
+        size = str(len(dataset))
+    return f"{type(dataset).__qualname__} of {size} by {type(sampler).__qualname__}"
+
+
+def _is_stream(loader: Foreign) -> bool:
+    """Whether a DataLoader, or its iterator, reads a dataset that has no items by number."""
+    return bool(loader._dataset_kind == 1)  # noqa: SLF001 - torch's own test
+
+
+def _samplers(loader: Foreign) -> list[Foreign]:
+    """The sampler and the batch sampler with all that they wrap."""
+    found: list[Foreign] = []
+    todo = [getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
+    while todo and len(found) < 8:
+        one = todo.pop()
+        if one is None or any(one is other for other in found):
+            continue
+        found.append(one)
+        todo += [getattr(one, name, None) for name in ("batch_sampler", "sampler", "_sampler")]
+    return found
+
+
+def _makes_even(dataset: Foreign, samplers: Sequence[Foreign]) -> bool | None:
+    """Whether something gives all ranks equally many samples, whatever there is.
+
+    Returns:
+        None where nothing gives each rank its share: the data itself may be a share, or be whole.
+    """
+    for one in (dataset, *samplers):
+        name = type(one).__name__
+        if name in ("BatchSamplerShard", "IterableDatasetShard"):  # of accelerate
+            return bool(getattr(one, "even_batches", True))
+        if name.startswith("Unrepeated"):  # of Lightning, to predict
+            return False
+        if hasattr(one, "num_replicas") and hasattr(one, "rank"):
+            return True
+    return None
+
+
+def _note_loader(rehearsal: Rehearsal, loader: Foreign, key: str) -> None:
+    even = _makes_even(loader.dataset, _samplers(loader))
+    mark = _mark_of_data(loader) if even is None else f"rank {rehearsal.rank}"
+    rehearsal.note("loader", key=key, shared=bool(even), mark=mark)
+
+
+def _note_stream(rehearsal: Rehearsal, iterator: Foreign, batch: Foreign) -> None:
+    """Note a stream once the rank is done: whether it ends at all is known only by reading on."""
+    dataset, few = iterator._dataset, iterator._index_sampler  # noqa: SLF001 - it keeps no loader
+    sampler = few.sampler if isinstance(few, Few) else few
+    key = _key(dataset, getattr(sampler, "sampler", sampler))
+    mark, shared = _print_of(batch), bool(_makes_even(dataset, ()))
+
+    def note() -> None:
+        if _ends(dataset):
+            rehearsal.note("loader", key=key, shared=shared, mark=mark)
+
+    rehearsal.at_end.setdefault(key, note)
+
+
+def _ends(stream: Foreign) -> bool:
+    """Whether a stream ends soon: one without end gives no rank fewer samples."""
+    until = time.monotonic() + STREAM_READ_S
+    return all(
+        at < STREAM_SAMPLES and time.monotonic() < until for at, _ in enumerate(iter(stream))
+    )
+
+
+def _mark_of_data(loader: Foreign) -> str:
+    """What stands for the data of this rank; only its size where an item is never the same."""
+    torch = sys.modules["torch"]
+    indices = [
+        repr(list(one.indices))[:2000] for one in _samplers(loader) if hasattr(one, "indices")
+    ]
+    states = random.getstate(), torch.get_rng_state()
+    first, again = (_print_of(loader.dataset[0]) for _ in range(2))
+    random.setstate(states[0])
+    torch.set_rng_state(states[1])
+    return f"{len(loader.dataset)} {first if first == again else ''} {indices}"
+
+
+def _print_of(data: Foreign, depth: int = 0) -> str:
+    if hasattr(data, "detach"):
+        return repr(data.detach().flatten()[:64].tolist())
+    if isinstance(data, Mapping) and depth < 4:
+        return repr([(str(key), _print_of(one, depth + 1)) for key, one in data.items()][:16])
+    if isinstance(data, (list, tuple)) and depth < 4:
+        return repr([_print_of(one, depth + 1) for one in data[:16]])
+    text = repr(data)[:500]
+    return "" if " at 0x" in text else text
+
+
+def _with_workers(rehearsal: Rehearsal, call: Called) -> Foreign:
+    named = safely("DataLoader", call.by_name)
+    if named is None:  # the loader says what is wrong with them
+        return call.go()
+    rehearsal.note("workers", str(named.get("num_workers", 0)))
+    if rehearsal.plays("no-workers", "one-worker"):
+        rehearsal.provoke()
+        named["num_workers"] = int(rehearsal.plays("one-worker"))
+    if not named.get("num_workers"):
+        for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+            named.pop(name, None)
+    return call.function(**named)
+
+
+def instrument_fetching(rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Have one rank meet a batch of which no sample is usable, where the program makes do."""
+
+    def fetcher(call: Called) -> None:
+        call.go()
+        collate = call.instance.collate_fn
+        own = "torch.utils.data" not in str(getattr(collate, "__module__", ""))
+        if call.instance.auto_collation and own:
+            call.instance.collate_fn = partial(_collated, rehearsal, collate)
+
+    if rehearsal.plays("as-it-is", "unusable-batch"):
+        put(module._BaseDatasetFetcher, "__init__", fetcher)  # noqa: SLF001 - all collate there
+
+
+_NOTHING = object()
+
+
+def _collated(
+    rehearsal: Rehearsal, collate: Callable[[Foreign], Foreign], data: Foreign
+) -> Foreign:
+    batch = collate(data)
+    if rehearsal.plays("as-it-is"):
+        if _of_nothing(collate, data) is not _NOTHING:
+            rehearsal.note("collate")
+    elif rehearsal.is_odd_one and rehearsal.comes_to("batch"):
+        rest = _of_nothing(collate, data)
+        if rest is not _NOTHING:
+            rehearsal.provoke()
+            return rest
+    return batch
+
+
+def _of_nothing(collate: Callable[[Foreign], Foreign], data: Sequence[Foreign]) -> Foreign:
+    """What a collate function makes of samples that could not be read, mostly None."""
+    for samples in ([None] * len(data), []):
+        with suppress(Exception):
+            return collate(samples)
+    return _NOTHING
+
+
+def instrument_losses(rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Make losses of one rank non-finite, or such that this rank alone wants to stop."""
+    if (
+        rehearsal.plays("as-it-is", "non-finite-loss", "early-stop")
+        and not rehearsal.part.by_output
+    ):
+        for name in LOSSES:
+            put(module, name, lambda call: _played(rehearsal, call.go(), "loss"))
+
+
+def instrument_modules(rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Do the same to outputs of modules, where the program has a loss of its own making."""
+
+    def after(_module: Foreign, _given: Foreign, output: Foreign) -> Foreign:
+        if not getattr(output, "is_floating_point", bool)():
+            return None
+        changed = _played(rehearsal, output, "forward")
+        return None if changed is output else changed
+
+    if rehearsal.part.by_output or rehearsal.plays("as-it-is"):
+        module.register_module_forward_hook(after)
+
+
+def _played(rehearsal: Rehearsal, result: Foreign, kind: NoteKind) -> Foreign:
+    trains = bool(getattr(result, "requires_grad", False))
+    if rehearsal.plays("as-it-is") and trains:
+        rehearsal.note(kind)
+    if not rehearsal.is_odd_one:
+        return result
+    if rehearsal.plays("non-finite-loss") and trains and rehearsal.comes_to(kind):
+        rehearsal.provoke()
+        return result * float("nan")
+    if rehearsal.plays("early-stop"):
+        rehearsal.provoke()
+        rehearsal.comes_to("train" if trains else "eval")
+        if not trains:  # as if it got worse with each evaluation
+            return result * 10.0 * rehearsal.calls["eval"]
+        # as if it had learnt all there is
+        return result * 1e-9 if rehearsal.calls["train"] >= AT_CALL else result
+    return result
+
+
+def instrument_stopping(rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Let Lightning's EarlyStopping of one rank want to stop: it asks the others."""
+
+    def evaluate(call: Called) -> Foreign:
+        result = call.go()
+        if rehearsal.plays("early-stop") and rehearsal.is_odd_one:
+            rehearsal.provoke()
+            return True, "rehearsed"
+        return result
+
+    put(module.EarlyStopping, "_evaluate_stopping_criteria", evaluate)
+
+
+def instrument_saving(rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Let saves of rank 0 fail or take long: of torch, or of safetensors."""
+
+    def save(call: Called) -> Foreign:
+        first = next(iter(call.arguments), None)
+        what = call.named.get("obj", call.named.get("tensors")) if first is None else first
+        if isinstance(what, Mapping) or hasattr(type(what), "state_dict"):
+            _save_of(rehearsal)
+        return call.go()
+
+    put(module, "save_file" if module.__name__ == "safetensors.torch" else "save", save)
+
+
+def _save_of(rehearsal: Rehearsal) -> None:
+    if rehearsal.plays("as-it-is"):
+        rehearsal.note("save")
+    if rehearsal.rank != 0 or not rehearsal.plays("save-fails", "save-slow"):
+        return
+    rehearsal.provoke()
+    rehearsal.calls["save"] += 1
+    if rehearsal.plays("save-fails"):
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (rehearsed)")
+    if rehearsal.calls["save"] == 1:
+        time.sleep(rehearsal.part.slow_s)
+
+
+def instrument_steps(rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Send one rank SIGTERM after a step."""
+
+    def after(*_: Foreign) -> None:
+        if rehearsal.plays("as-it-is"):
+            rehearsal.note("step", _who_answers(signal.getsignal(signal.SIGTERM)))
+        if rehearsal.plays("sigterm") and rehearsal.comes_to("step") and rehearsal.is_odd_one:
+            rehearsal.provoke()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    module.register_optimizer_step_post_hook(after)
+
+
+def _who_answers(handler: Foreign) -> str:
+    """``program``, ``Lightning``, or empty where SIGTERM just ends the process."""
+    if not callable(handler):
+        return ""
+    parts = getattr(handler, "signal_handlers", None) or [handler]
+    owners = {str(getattr(one, "__module__", "") or type(one).__module__) for one in parts}
+    owners = {one for one in owners if not one.startswith(("lightning_hangcheck", "signal"))}
+    if owners and all(one.startswith(("lightning.", "pytorch_lightning.")) for one in owners):
+        return "Lightning"
+    return "program" if owners else ""
