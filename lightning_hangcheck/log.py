@@ -15,8 +15,8 @@ import stat
 import threading
 from contextlib import suppress
 
-from lightning_hangcheck.text.plain_text import one_line
 from lightning_hangcheck.text.redaction import redact_text
+from lightning_hangcheck.text.shown import one_line
 
 STDERR = 2
 LAST_WORDS_S = 1.0

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.decoding import decode
+from lightning_hangcheck.files.safe import decode
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir import RunFolder
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ from lightning_hangcheck.model.evidence import (
 )
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.naming.slugs import Cause
+    from lightning_hangcheck.model.slugs import Cause
 
 SECOND = 1_000_000_000
 NOW_NS = 1_000 * SECOND

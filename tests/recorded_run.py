@@ -7,11 +7,11 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.files.atomic import write_atomically
-from lightning_hangcheck.machine.process_stat import read_process_stat
+from lightning_hangcheck.files.safe import write_atomically
+from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.observe.watch_notes import RankNote, WatchNotes
-from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
+from lightning_hangcheck.observe.run_record import RankNote, WatchNotes
+from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 from lightning_hangcheck.session.session import (
     SessionFacts,
     SidecarFacts,

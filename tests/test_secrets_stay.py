@@ -14,7 +14,7 @@ from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, until
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.decoding import decode
+from lightning_hangcheck.files.safe import decode
 from lightning_hangcheck.model.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from lightning_hangcheck.model.naming.slugs import VerdictKind
+from lightning_hangcheck.model.slugs import VerdictKind
 
 AT_THE_END_S = 15.0
 """For what is under way at the job's end, from then on: `hangcheck run` waits for it."""

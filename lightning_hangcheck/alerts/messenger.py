@@ -20,7 +20,7 @@ import msgspec
 from lightning_hangcheck import log
 from lightning_hangcheck.alerts.asked_for import Errand
 from lightning_hangcheck.alerts.notifying import NOTIFY_LIMIT_S, notify
-from lightning_hangcheck.files.atomic import NEW_FILE, PRIVATE_FILE
+from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE
 from lightning_hangcheck.look.proc import descendants
 from lightning_hangcheck.look.programs import ChildLate, exit_code_of
 from lightning_hangcheck.settings import ONLY_OF_RUN, PREFIX

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from lightning_hangcheck.model.naming.slugs import VerdictKind
+from lightning_hangcheck.model.slugs import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.attach.observer import Observer
 from lightning_hangcheck.attach.recorded_session import RecordedSession
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.observe.run_record import rank_record
-from lightning_hangcheck.observe.saving import save_run
+from lightning_hangcheck.observe.run_record import rank_record, save_run
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.attach.job_grouping import FoundJob
+    from lightning_hangcheck.attach.job_search import FoundJob
     from lightning_hangcheck.model.case import Case, Limits
     from lightning_hangcheck.model.run import RankRecord
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
 
 NOTHING = RecordedSession()
 

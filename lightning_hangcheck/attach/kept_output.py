@@ -11,7 +11,7 @@ from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.judge.activity import describe_gpus, read_rank_activity
 from lightning_hangcheck.judge.wording import duration, name_ranks, verb
 from lightning_hangcheck.look.proc import command_line, read_environment
-from lightning_hangcheck.machine.printed_output import VARIABLE, is_unbuffered, kept_back_in
+from lightning_hangcheck.machine import VARIABLE, is_unbuffered, kept_back_in
 from lightning_hangcheck.model.evidence import Gap
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.attach.case import of_a_visit
 from lightning_hangcheck.attach.job_search import command_of
 from lightning_hangcheck.attach.recorded_session import beats_of, watch_over
-from lightning_hangcheck.attach.silence import of_a_visit
 from lightning_hangcheck.errors import NoJobFound
 from lightning_hangcheck.look.exits import ExitWatcher
 from lightning_hangcheck.look.proc import born_ns, root_of, slept_s
@@ -19,12 +19,12 @@ from lightning_hangcheck.model.case import ProcessExit
 from lightning_hangcheck.model.evidence import ProcessLook
 from lightning_hangcheck.observe.looking import flights_of, where_ranks_stand
 from lightning_hangcheck.observe.process_tree import ProcessTree
-from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
+from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.attach.job_grouping import FoundJob
+    from lightning_hangcheck.attach.job_search import FoundJob
     from lightning_hangcheck.attach.recorded_session import RecordedSession, Watch
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Case, CodeNote, Limits
@@ -263,7 +263,7 @@ def _prepare_to_judge() -> None:
 
 
 def _stands_still(case: Case) -> bool:
-    from lightning_hangcheck.attach.silence import stands_still
+    from lightning_hangcheck.attach.case import stands_still
 
     return stands_still(case.ranks)
 

@@ -1,23 +1,26 @@
-"""The session in which a job records, what its ranks say there, and who watches it already."""
+"""The session in which a job records: what its ranks say, who watches it, what that watcher saw."""
 
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from lightning_hangcheck.attach.watched_history import WHAT_WATCHER_SAW
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.decoding import Fact, decode
-from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
-from lightning_hangcheck.look.proc import read_environment
-from lightning_hangcheck.machine.process_stat import is_alive
+from lightning_hangcheck.files.safe import EVIDENCE_BYTES, Fact, decode, read_owned
+from lightning_hangcheck.look.proc import GONE, born_ns, read_environment, read_stat
+from lightning_hangcheck.machine import is_alive
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.observe.watch_notes import WatchNotes
-from lightning_hangcheck.recorder.page.reader import PageReader
+from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.observe.discovery import Pages
+from lightning_hangcheck.observe.run_record import WatchNotes
+from lightning_hangcheck.recorder.page import PageReader
+from lightning_hangcheck.report.running_ranks import RunningRank
 from lightning_hangcheck.session.housekeeping import of_this_namespace
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
@@ -26,10 +29,85 @@ from lightning_hangcheck.session.session import (
     read_session,
     sessions_folder,
 )
+from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from lightning_hangcheck.machine import StatLine
+    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.observe.discovery import FoundRank
+    from lightning_hangcheck.observe.run_record import RankNote
+    from lightning_hangcheck.rundir import RunFolder
+
+
+FRESH_S = 5.0
+"""Age up to which notes tell the present; `hangcheck attach` looks for two seconds itself."""
+WHAT_WATCHER_SAW = "what the job's watcher saw"
+STANDS = ("hang", "dead", "crashed")
+"""Verdicts that an exit code tells, until the sidecar says that the job recovered."""
+
+
+def history(
+    notes: WatchNotes, ranks: Sequence[FoundRank], slept: Mapping[int, float], now_ns: int
+) -> dict[int, RankNote]:
+    """Return, by rank, what the sidecar knows of it, brought up to the present.
+
+    Args:
+        notes: The newest.
+        ranks: Whom we found.
+        slept: By process id, seconds for which it has not run by now, as the kernel has it.
+        now_ns: Monotonic.
+    """
+    age_s = _age_s(notes, now_ns)
+    found = {(rank.rank, rank.pid, rank.started_ticks) for rank in ranks}
+    return {
+        note.rank: replace(
+            note,
+            silent_for_s=note.silent_for_s + age_s,
+            idle_for_s=note.idle_for_s + age_s,
+            circling_for_s=note.circling_for_s + age_s,
+        )
+        for note in notes.ranks
+        if (note.rank, note.pid, note.started_ticks) in found
+        and (age_s <= FRESH_S or slept.get(note.pid, 0.0) >= age_s)
+    }
+
+
+def stale_notes(notes: WatchNotes, now_ns: int) -> tuple[Gap, ...]:
+    """Say that the sidecar does not tell the present, where it does not."""
+    age_s = _age_s(notes, now_ns)
+    if age_s <= FRESH_S:
+        return ()
+    why = (
+        f"its newest note is {age_s:.0f} s old: it is stopped, has no processor, or has ended; "
+        "what ranks did since is known only of those that slept"
+    )
+    return (Gap(WHAT_WATCHER_SAW, None, why, "watcher"),)
+
+
+def hang_stands(notes: WatchNotes, case: Case) -> bool:
+    """Whether a hang that the sidecar told stands at the moment of a case.
+
+    The sidecar takes it back some seconds after its culprits have progressed. Until then its notes
+    show that they have, and the case what came after the notes.
+    """
+    age_s = _age_s(notes, case.taken_ns)
+    if notes.newest is None or notes.newest.verdict not in STANDS or age_s > FRESH_S:
+        return False
+    culprits = notes.newest.culprits
+    told_s = (notes.written_ns - notes.told_ns) / NANOSECONDS
+    alive = {note.rank: note.silent_for_s for note in notes.ranks if note.rank in culprits}
+    if alive and all(silent_s < told_s for silent_s in alive.values()):
+        return False
+    seen = [view for view in case.ranks if view.rank in culprits]
+    return any(view.process_exit is not None or view.silent_for_s >= age_s for view in seen)
+
+
+def _age_s(notes: WatchNotes, now_ns: int) -> float:
+    return max(0.0, (now_ns - notes.written_ns) / NANOSECONDS)
+
 
 READ_LIMIT_S = 1.0
 """For a few files in memory and one in the run folder, whose disk may not answer."""
@@ -153,3 +231,147 @@ def _with_pages(pids: tuple[int, ...]) -> Iterator[Path]:
 
 def _read(path: Path, kind: type[Fact]) -> Fact:
     return decode(read_owned(path, EVIDENCE_BYTES), kind, str(path))
+
+
+class RunningJob(Struct, frozen=True, kw_only=True):
+    """What goes on of a run on this machine at one moment.
+
+    Attributes:
+        read_ns: The moment, monotonic.
+        here: The run's session is on this machine.
+        watched: Its sidecar is alive.
+        newest: The newest verdict that the sidecar told; None before the first, and without it.
+        ranks: Those that run, by rank.
+    """
+
+    read_ns: int
+    here: bool = False
+    watched: bool = False
+    newest: Verdict | None = None
+    ranks: tuple[RunningRank, ...] = ()
+
+
+def running_ranks(folder: RunFolder) -> tuple[RunningRank, ...]:
+    """Return the ranks of a run that run on this machine now, by rank.
+
+    Args:
+        folder: Of the run.
+
+    Returns:
+        None of them where the run is over, on another machine, in another container, or may not be
+        read: what its folder tells stands by itself.
+    """
+    reader = RunningJobReader(folder)
+    try:
+        return reader.read().ranks
+    finally:
+        reader.close()
+
+
+class RunningJobReader:
+    """Reads a run again and again while it goes on; its pages stay open in between."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Look for nothing yet.
+
+        Args:
+            folder: Of the run.
+        """
+        self._folder = folder
+        self._session: Session | None = None
+        self._pages: Pages | None = None
+        self._born: dict[tuple[int, int], int] = {}
+
+    def read(self) -> RunningJob:
+        """Read pages and notes as they are now; nothing of a run that is not here."""
+        session = self._find()
+        now_ns = time.monotonic_ns()
+        if session is None or self._pages is None:
+            return RunningJob(read_ns=now_ns)
+        watch = watch_over(session)
+        watched = watch is not None and watch.alive
+        notes = watch.notes if watch is not None and watched else None
+        self._pages.find_new()
+        beats, _ = self._pages.read()
+        now_ns = time.monotonic_ns()
+        found = {one.rank: one for one in self._ranks(beats, notes, now_ns)}
+        return RunningJob(
+            read_ns=now_ns,
+            here=True,
+            watched=watched,
+            newest=None if notes is None else notes.newest,
+            ranks=tuple(one for _, one in sorted(found.items())),
+        )
+
+    def close(self) -> None:
+        """Close the pages."""
+        if self._pages is not None:
+            self._pages.close()
+            self._pages = None
+
+    def _find(self) -> Session | None:
+        """The session, as long as it is there: the sidecar frees it at the end."""
+        try:
+            if self._session is not None and self._session.path.is_dir():
+                return self._session
+            self.close()
+            self._session = within(READ_LIMIT_S, lambda: _session_of(self._folder))
+        except (NoAnswer, OSError):
+            self._session = None
+        if self._session is not None:
+            self._pages = Pages(self._session.pages)
+        return self._session
+
+    def _ranks(
+        self, beats: dict[int, Beat], notes: WatchNotes | None, now_ns: int
+    ) -> Iterator[RunningRank]:
+        """The sidecar knows which process is which rank also where no variable told the process."""
+        noted = {note.pid: note for note in notes.ranks} if notes is not None else {}
+        for pid, beat in beats.items():
+            note = noted.get(pid)
+            rank = beat.rank if note is None else note.rank
+            if rank is None or beat.ending != "running":
+                continue
+            try:
+                stat = read_stat(pid)
+            except GONE:
+                continue
+            except OSError:  # unreadable is not gone
+                stat = None
+            if stat is not None and not self._shows(beat, pid, stat):
+                continue
+            yield RunningRank(
+                rank=rank,
+                beat=beat,
+                silent_s=_silent_s(beat, note, notes, now_ns),
+                step_s=note.step_s if note is not None else None,
+                cpu_s=None if stat is None else stat.cpu_s,
+                memory_bytes=None if stat is None else stat.rss_bytes,
+            )
+
+    def _shows(self, beat: Beat, pid: int, stat: StatLine) -> bool:
+        """Whether the process runs, and its page is no earlier one's with the same id."""
+        name = (pid, stat.started_ticks)
+        if name not in self._born:
+            self._born[name] = born_ns(pid)
+        return stat.state not in "ZX" and max(beat.pulse_ns, beat.last_beat_ns) >= self._born[name]
+
+
+def _session_of(folder: RunFolder) -> Session | None:
+    wanted = folder.path.resolve()
+    for path in sessions_folder(wanted.stat().st_uid).iterdir():
+        try:
+            session = read_session(path) if of_this_namespace(path) else None
+        except (OSError, UnreadableRun):
+            continue
+        if session is not None and session.run_folder.path.resolve() == wanted:
+            return session
+    return None
+
+
+def _silent_s(beat: Beat, note: RankNote | None, notes: WatchNotes | None, now_ns: int) -> float:
+    """By its page, or by its sidecar, brought up to the present, where that saw a later sign."""
+    silent_s = [(now_ns - beat.last_beat_ns) / NANOSECONDS]
+    if note is not None and notes is not None:
+        silent_s.append(note.silent_for_s + (now_ns - notes.written_ns) / NANOSECONDS)
+    return max(0.0, min(silent_s))

@@ -13,9 +13,8 @@ import click
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.rundir.layout import RUNS_FOLDER, find_run_folder
-from lightning_hangcheck.text.kind_styles import KIND_STYLES
-from lightning_hangcheck.text.plain_text import one_line
+from lightning_hangcheck.rundir import RUNS_FOLDER, find_run_folder
+from lightning_hangcheck.text.shown import KIND_STYLES, one_line
 from lightning_hangcheck.time_limit import PART_LIMIT_S
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
 
 VERDICT_STYLES = {
     **{rf"\A{kind}\b": style for kind, style in KIND_STYLES.items()},

@@ -21,9 +21,8 @@ from lightning_hangcheck.doctor import (
     surroundings,
 )
 from lightning_hangcheck.doctor.check import CHECKS, GROUPS, Check, Status, Subject, warning
-from lightning_hangcheck.text.amounts import several
-from lightning_hangcheck.text.plain_text import one_line, visible
 from lightning_hangcheck.text.redaction import redact_text
+from lightning_hangcheck.text.shown import one_line, several, visible
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:

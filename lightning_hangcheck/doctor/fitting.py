@@ -16,7 +16,7 @@ from lightning_hangcheck.planning.config import count_weights, find_config, read
 from lightning_hangcheck.planning.placing import ANSWER
 from lightning_hangcheck.planning.plan import GB, Machine, settle_use
 from lightning_hangcheck.planning.planner import Model, make_plan
-from lightning_hangcheck.text.amounts import bytes_in_words, seconds_in_words
+from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.session.node_place import place_of_task
+from lightning_hangcheck.session.whose import place_of_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -27,8 +27,7 @@ from lightning_hangcheck.doctor.launch import C10D_PORT, DEFAULT_PORT, split_end
 from lightning_hangcheck.files.apart import NoAnswerFromStorage
 from lightning_hangcheck.identity import SLURM_SHELLS, identify
 from lightning_hangcheck.ledger.book import Run
-from lightning_hangcheck.text.amounts import seconds_in_words
-from lightning_hangcheck.text.shown_command import show_command
+from lightning_hangcheck.text.shown import seconds_in_words, show_command
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -20,7 +20,7 @@ from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.ledger.book import difference, fingerprint
 from lightning_hangcheck.ledger.story import tell
 from lightning_hangcheck.planning.config import FAMILIES
-from lightning_hangcheck.text.amounts import bytes_in_words, several
+from lightning_hangcheck.text.shown import bytes_in_words, several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -27,8 +27,7 @@ from msgspec import Struct
 from lightning_hangcheck.doctor.check import Finding, check, failed, ok, warning
 from lightning_hangcheck.doctor.launch import Launch, read_launch
 from lightning_hangcheck.look.proc import descendants, process_ref
-from lightning_hangcheck.text.amounts import bytes_in_words, several
-from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.text.shown import bytes_in_words, format_ranks, several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

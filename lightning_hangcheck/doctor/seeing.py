@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from lightning_hangcheck.doctor.check import Finding, Subject, check, failed, nearest, ok, warning
 from lightning_hangcheck.doctor.surroundings import debug_settings
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.files.atomic import NEW_FILE, PRIVATE_FILE, name_beside
+from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE, name_beside
 from lightning_hangcheck.isolation.command import interpreter
 from lightning_hangcheck.isolation.environment import own_environment
 from lightning_hangcheck.look.proc import why_filtered, why_refused
 from lightning_hangcheck.look.py_spy import find_py_spy, python_stacks
-from lightning_hangcheck.machine.network_storage import OF_NETWORK
+from lightning_hangcheck.machine import OF_NETWORK
 from lightning_hangcheck.session.session import SHARED_MEMORY
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from lightning_hangcheck.doctor.check import (
     warning,
 )
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.text.amounts import bytes_in_words, seconds_in_words, several
 from lightning_hangcheck.text.redaction import redact_value
+from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words, several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from lightning_hangcheck.doctor.check import Finding, check, failed, nearest, ok, warning
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.machine.printed_output import VARIABLE, is_unbuffered, kept_back_in
+from lightning_hangcheck.machine import VARIABLE, is_unbuffered, kept_back_in
 from lightning_hangcheck.settings import from_environment
 
 if TYPE_CHECKING:

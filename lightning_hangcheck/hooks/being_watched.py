@@ -15,19 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
-from lightning_hangcheck.files.atomic import make_private_folder
+from lightning_hangcheck.files.safe import make_private_folder
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.machine.process_stat import is_alive
-from lightning_hangcheck.machine.room import NoRoom, require_room
+from lightning_hangcheck.machine import NoRoom, is_alive, require_room
 from lightning_hangcheck.model.beat import STARTING_SERVER
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.recorder.background import say_withheld
-from lightning_hangcheck.recorder.process.process_facts import is_multiprocessing_child
+from lightning_hangcheck.recorder.process import is_multiprocessing_child
 from lightning_hangcheck.recorder.sections import Section
 from lightning_hangcheck.recorder.stack_offer import offer_stacks
-from lightning_hangcheck.session.job_key import job_key
-from lightning_hangcheck.session.node_place import place_of, tell_place
 from lightning_hangcheck.session.session import read_sidecar
+from lightning_hangcheck.session.whose import job_key, place_of, tell_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

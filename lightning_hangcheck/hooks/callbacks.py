@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from lightning.pytorch import Trainer
     from transformers import TrainerState, TrainingArguments
 
-    from lightning_hangcheck.model.beat import Beat
-    from lightning_hangcheck.model.naming.slugs import Phase
-    from lightning_hangcheck.model.step_times import StepTimes
-    from lightning_hangcheck.recorder.page.writer import PageWriter
+    from lightning_hangcheck.model.beat import Beat, StepTimes
+    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.recorder.page import PageWriter
     from lightning_hangcheck.session.session import Session
 
 LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
@@ -286,7 +285,7 @@ class LoggedMetrics:
 
     def __init__(self, session: Session) -> None:
         # imported here because few ask for it
-        from lightning_hangcheck.observe.pages import Pages
+        from lightning_hangcheck.observe.discovery import Pages
 
         self._watch_file = session.watch_file
         self._pages = Pages(session.pages)
@@ -343,9 +342,8 @@ class LoggedMetrics:
     def _state(self) -> int:
         """What the sidecar told last; no sidecar has told anything yet where its notes lack."""
         from lightning_hangcheck.errors import UnreadableRun
-        from lightning_hangcheck.files.decoding import decode
-        from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
-        from lightning_hangcheck.observe.watch_notes import WatchNotes
+        from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned
+        from lightning_hangcheck.observe.run_record import WatchNotes
 
         try:
             data = read_owned(self._watch_file, EVIDENCE_BYTES)

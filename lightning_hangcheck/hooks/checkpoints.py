@@ -24,10 +24,10 @@ from lightning_hangcheck.hooks.zero_code.wrapping import (
     in_section,
     wrap,
 )
-from lightning_hangcheck.model.naming.phase_words import words_of
+from lightning_hangcheck.model.slugs import words_of
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.text.amounts import seconds_in_words
 from lightning_hangcheck.text.redaction import redact_text
+from lightning_hangcheck.text.shown import seconds_in_words
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from lightning_hangcheck.hooks.models import (
 from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.sections import Section
-from lightning_hangcheck.text.amounts import seconds_in_words, several
+from lightning_hangcheck.text.shown import seconds_in_words, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

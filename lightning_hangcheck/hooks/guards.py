@@ -32,15 +32,13 @@ from lightning_hangcheck.hooks.rendezvous import (
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.look.open_files import file_locks, holders_of
 from lightning_hangcheck.look.proc import command_line, has_ended, read_environment, vitals
-from lightning_hangcheck.machine.which_machine import which_machine
+from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.api import section
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.text.moments import utc_now
-from lightning_hangcheck.text.plain_text import one_line
 from lightning_hangcheck.text.redaction import redact_text
-from lightning_hangcheck.text.shown_command import show_command
+from lightning_hangcheck.text.shown import one_line, show_command, utc_now
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from lightning_hangcheck.hooks.models import (
 from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.sections import Section
-from lightning_hangcheck.text.amounts import bytes_in_words, several
+from lightning_hangcheck.text.shown import bytes_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:

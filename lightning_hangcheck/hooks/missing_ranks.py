@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.decoding import decode
-from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
+from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned
 from lightning_hangcheck.hooks.rendezvous import LOOK_LIMIT, Arrival, Outcome
 from lightning_hangcheck.judge.alike import shown_frames
 from lightning_hangcheck.look.proc import has_ended, vitals
 from lightning_hangcheck.look.py_spy import python_stacks
-from lightning_hangcheck.model.decoders import msgpack_decoder
+from lightning_hangcheck.model.codec import msgpack_decoder
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.observe.discovery import find_ranks
-from lightning_hangcheck.observe.pages import Pages
+from lightning_hangcheck.observe.discovery import Pages, find_ranks
 from lightning_hangcheck.observe.process_tree import ProcessTree
-from lightning_hangcheck.text.rank_ranges import parse_ranks
+from lightning_hangcheck.text.shown import parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from lightning_hangcheck.text.amounts import bytes_in_words, several
+from lightning_hangcheck.text.shown import bytes_in_words, several
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping

@@ -49,14 +49,11 @@ from lightning_hangcheck.ledger.story import (
 )
 from lightning_hangcheck.look.gpu import gpu_names
 from lightning_hangcheck.look.programs import ChildLate, answer_of
-from lightning_hangcheck.machine.process_stat import read_process_stat
-from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.model.decoders import json_decoder
+from lightning_hangcheck.machine import read_process_stat
+from lightning_hangcheck.model.codec import encode, json_decoder
 from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.text.moments import utc_now
-from lightning_hangcheck.text.plain_text import one_line
-from lightning_hangcheck.text.shown_command import show_command
+from lightning_hangcheck.text.shown import one_line, show_command, utc_now
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:

@@ -33,14 +33,13 @@ from lightning_hangcheck.hooks.places import (
     wait,
 )
 from lightning_hangcheck.identity import Identity, identify
-from lightning_hangcheck.machine.which_machine import which_machine
-from lightning_hangcheck.model.decoders import msgpack_decoder
+from lightning_hangcheck.machine import which_machine
+from lightning_hangcheck.model.codec import msgpack_decoder
 from lightning_hangcheck.nodes.meeting_place import DecidingPlace, FolderPlace
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.session.job_key import key_of_nodes, start_key
-from lightning_hangcheck.session.node_place import step_nodes
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, read_session
-from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.session.whose import key_of_nodes, start_key, step_nodes
+from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.look.gpu import gpus_here
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.process.process_facts import versions
+from lightning_hangcheck.recorder.process import versions
 from lightning_hangcheck.settings import PREFIX, VARIABLES
-from lightning_hangcheck.text.amounts import bytes_in_words, several
-from lightning_hangcheck.text.published import published_environment
 from lightning_hangcheck.text.redaction import redact_values
+from lightning_hangcheck.text.shown import bytes_in_words, published_environment, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -30,7 +30,7 @@ from lightning_hangcheck.hooks.rendezvous import (
     join_rendezvous,
     said_while_waiting,
 )
-from lightning_hangcheck.model.decoders import json_decoder
+from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.sections import Section

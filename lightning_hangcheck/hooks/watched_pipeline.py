@@ -21,7 +21,7 @@ from lightning_hangcheck.hooks.generating import (
 )
 from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.text.amounts import several
+from lightning_hangcheck.text.shown import several
 
 Values = Any  # what a pipeline hands from step to step
 

@@ -34,9 +34,9 @@ from lightning_hangcheck.judge.waits import (
     lock_keeper,
     stuck_thread,
 )
+from lightning_hangcheck.model.code_owner import is_ours, is_standard
 from lightning_hangcheck.model.evidence import Frame, ThreadStack
-from lightning_hangcheck.model.naming.code_owner import is_ours, is_standard
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

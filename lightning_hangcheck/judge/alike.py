@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.model.code_owner import is_ours, is_standard
 from lightning_hangcheck.model.flight import CollectiveRecord, GroupFamily, GroupRun
-from lightning_hangcheck.model.naming.code_owner import is_ours, is_standard
 from lightning_hangcheck.model.verdict import StackGroup
-from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
+from lightning_hangcheck.text.shown import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence

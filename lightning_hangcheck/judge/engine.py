@@ -27,7 +27,7 @@ from lightning_hangcheck.judge.threads import free_threads
 from lightning_hangcheck.judge.waits import sleeps_on
 from lightning_hangcheck.judge.wording import within
 from lightning_hangcheck.model.evidence import Frame, Gap
-from lightning_hangcheck.model.naming.slugs import SEVERITY, VerdictKind
+from lightning_hangcheck.model.slugs import SEVERITY, VerdictKind
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
 
 if TYPE_CHECKING:

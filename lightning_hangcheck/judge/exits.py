@@ -19,7 +19,7 @@ from lightning_hangcheck.judge.wording import duration
 from lightning_hangcheck.model.beat import STARTING_SERVER
 from lightning_hangcheck.model.case import AskedEnd
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -14,9 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.knowledge import FrameRule, WaitKind, frames_file
+from lightning_hangcheck.model.code_owner import is_users, program_of
 from lightning_hangcheck.model.evidence import COMPREHENSIONS, NAMELESS, Frame
-from lightning_hangcheck.model.naming.code_owner import is_users, program_of
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -34,9 +34,9 @@ from lightning_hangcheck.judge.records import MESSAGES, asked_end, asks_peers, d
 from lightning_hangcheck.judge.waits import steady_targets, through_children, works
 from lightning_hangcheck.judge.wording import UNTOLD_S
 from lightning_hangcheck.model.case import Case, RankName, RankView
+from lightning_hangcheck.model.code_owner import owner_of, program_of
 from lightning_hangcheck.model.evidence import Frame, Gap, Holder, ProcessLook, WaitTarget
-from lightning_hangcheck.model.naming.code_owner import owner_of, program_of
-from lightning_hangcheck.text.rank_ranges import parse_ranks
+from lightning_hangcheck.text.shown import parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.judge.knowledge import WaitKind
     from lightning_hangcheck.model.case import Alike
     from lightning_hangcheck.model.flight import FlightRecord
-    from lightning_hangcheck.model.naming.slugs import Phase
+    from lightning_hangcheck.model.slugs import Phase
 
     Process = tuple[str, int]
     ViewsOfAll = tuple[dict[int, RankView], dict[int, tuple[int, RankView]]]

@@ -18,8 +18,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.model.case import Case, Limits, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Connection, Gap, Holder
-from lightning_hangcheck.text.moments import EPOCH, NANOSECONDS, read_utc
-from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
+from lightning_hangcheck.text.shown import EPOCH, NANOSECONDS, format_ranks, parse_ranks, read_utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -25,9 +25,9 @@ from lightning_hangcheck.judge.left_logs import find_in_logs
 from lightning_hangcheck.judge.wording import name_ranks, short_place, verb
 from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, SAME_SIZES
-from lightning_hangcheck.model.naming.slugs import Cause, Certainty, VerdictKind
+from lightning_hangcheck.model.slugs import Cause, Certainty, VerdictKind
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
-from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
+from lightning_hangcheck.text.shown import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

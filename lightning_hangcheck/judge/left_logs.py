@@ -26,9 +26,9 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge.log_book import SAME_SIZES, GroupState, LogBook, known, overslept
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.log_facts import LogFact, seconds
-from lightning_hangcheck.model.naming.slugs import Cause, VerdictKind
-from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.model.slugs import Cause, VerdictKind
 from lightning_hangcheck.text.redaction import redact_text
+from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

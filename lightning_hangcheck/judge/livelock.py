@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.model.naming.code_owner import is_ours
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.model.code_owner import is_ours
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

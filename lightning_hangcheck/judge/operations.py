@@ -17,9 +17,9 @@ from lightning_hangcheck.judge.alike import root_of
 from lightning_hangcheck.judge.frames import COLLECTIVE, DISTINCT_FRAMES
 from lightning_hangcheck.judge.job import RankReading
 from lightning_hangcheck.judge.records import awaited_peers, open_operation
+from lightning_hangcheck.model.code_owner import is_ours
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import NOT_NOTED, SAME_SIZES
-from lightning_hangcheck.model.naming.code_owner import is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.judge.threads import Thread
     from lightning_hangcheck.model.case import Limits
     from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
-    from lightning_hangcheck.model.naming.slugs import VerdictKind
+    from lightning_hangcheck.model.slugs import VerdictKind
 
     Actor: TypeAlias = "int | Process | Helper"
     """A rank by its number, a process of the job by host and pid, or a free thread of one."""

@@ -17,12 +17,7 @@ from lightning_hangcheck.judge.frames import (
     users_frames,
     users_place,
 )
-from lightning_hangcheck.model.naming.phase_words import (
-    UNKNOWN_PLACE,
-    creates_logger,
-    phase_of_name,
-)
-from lightning_hangcheck.model.naming.slugs import Phase
+from lightning_hangcheck.model.slugs import UNKNOWN_PLACE, Phase, creates_logger, phase_of_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

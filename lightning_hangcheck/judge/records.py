@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from lightning_hangcheck.judge.frames import FOR_RANKS, Wait, find_wait
 from lightning_hangcheck.judge.waits import NEWEST, in_one_call
+from lightning_hangcheck.model.code_owner import owner_of
 from lightning_hangcheck.model.flight import MessageCounts
-from lightning_hangcheck.model.naming.code_owner import owner_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -25,7 +25,7 @@ from lightning_hangcheck.judge.wording import duration, name_ranks, within
 from lightning_hangcheck.model.case import Pace
 from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
-from lightning_hangcheck.model.naming.slugs import Cause, Certainty, Phase
+from lightning_hangcheck.model.slugs import Cause, Certainty, Phase
 from lightning_hangcheck.model.verdict import EvidenceItem
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.judge.frames import meanings, users_frames
-from lightning_hangcheck.model.naming.code_owner import is_ours, is_standard
+from lightning_hangcheck.model.code_owner import is_ours, is_standard
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -21,14 +21,14 @@ from lightning_hangcheck.judge.frames import (
     users_place,
     waits_for_ranks,
 )
-from lightning_hangcheck.model.naming.code_owner import (
+from lightning_hangcheck.model.code_owner import (
     TRAINING,
     is_ours,
     is_standard,
     owner_of,
     program_of,
 )
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -35,8 +35,7 @@ from lightning_hangcheck.model.verdict import (
     Verdict,
 )
 from lightning_hangcheck.model.verdict import Gap as ToldGap
-from lightning_hangcheck.text.moments import EPOCH, read_utc, utc
-from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.text.shown import EPOCH, format_ranks, read_utc, utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

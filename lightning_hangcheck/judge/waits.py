@@ -22,9 +22,9 @@ from lightning_hangcheck.judge.threads import (
     words_of,
 )
 from lightning_hangcheck.judge.wording import process_name
+from lightning_hangcheck.model.code_owner import is_standard, is_users
 from lightning_hangcheck.model.evidence import ThreadStack
-from lightning_hangcheck.model.naming.code_owner import is_standard, is_users
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

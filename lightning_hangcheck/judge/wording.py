@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.evidence import NAMELESS
-from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -34,9 +34,7 @@ from lightning_hangcheck.judge.wording import (
 )
 from lightning_hangcheck.ledger.spending import rank_hours
 from lightning_hangcheck.model.verdict import EvidenceItem, Remedy
-from lightning_hangcheck.text.amounts import several
-from lightning_hangcheck.text.plain_text import one_line
-from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.text.shown import format_ranks, one_line, several
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -49,8 +47,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.judge.rule import Finding
     from lightning_hangcheck.model.case import Case, RankView, RunFacts, Spent
     from lightning_hangcheck.model.evidence import Frame, ProcessLook
-    from lightning_hangcheck.model.naming.slugs import VerdictKind
     from lightning_hangcheck.model.run import RoundStart
+    from lightning_hangcheck.model.slugs import VerdictKind
 
 ENDED = ("crashed", "finished")
 NOTABLE_SILENCE_S = 2.0

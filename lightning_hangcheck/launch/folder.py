@@ -11,11 +11,10 @@ from msgspec.structs import replace
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.files.decoding import decode
-from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
+from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.rundir.layout import (
+from lightning_hangcheck.rundir import (
     RunFolder,
     claim_run_folder,
     folder_of_node,

@@ -21,7 +21,7 @@ from msgspec import Struct
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.files.apart import is_apart
 from lightning_hangcheck.look.proc import descendants, has_ended
-from lightning_hangcheck.machine.process_stat import is_alive
+from lightning_hangcheck.machine import is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

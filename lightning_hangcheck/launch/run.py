@@ -28,10 +28,10 @@ from lightning_hangcheck.launch.job import (
     refuse_unstartable,
     restore,
 )
-from lightning_hangcheck.machine.room import NoRoom, require_room
+from lightning_hangcheck.machine import NoRoom, require_room
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.rundir.layout import prepare_run_folder
-from lightning_hangcheck.session.journal_handover import Carrier
+from lightning_hangcheck.rundir import prepare_run_folder
+from lightning_hangcheck.session.run_folders import Carrier
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     Session,
@@ -41,8 +41,7 @@ from lightning_hangcheck.session.session import (
     session_folder,
 )
 from lightning_hangcheck.settings import Settings, environment_with
-from lightning_hangcheck.text.moments import utc_now
-from lightning_hangcheck.text.shown_command import show_command
+from lightning_hangcheck.text.shown import show_command, utc_now
 from lightning_hangcheck.watch.link import (
     TASKS,
     CommandEnded,

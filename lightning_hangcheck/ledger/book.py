@@ -12,14 +12,18 @@ import msgspec
 from msgspec import Struct
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.atomic import make_private_folder, open_for_append, write_atomically
-from lightning_hangcheck.files.decoding import unreadable
-from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
+from lightning_hangcheck.files.safe import (
+    EVIDENCE_BYTES,
+    make_private_folder,
+    open_for_append,
+    read_owned,
+    unreadable,
+    write_atomically,
+)
 from lightning_hangcheck.ledger.spending import Stall
 from lightning_hangcheck.model.case import PhaseTime
-from lightning_hangcheck.model.codec import encode, encode_pretty
-from lightning_hangcheck.model.decoders import json_decoder
-from lightning_hangcheck.rundir.layout import RUNS_FOLDER
+from lightning_hangcheck.model.codec import encode, encode_pretty, json_decoder
+from lightning_hangcheck.rundir import RUNS_FOLDER
 
 if TYPE_CHECKING:
     import hashlib

@@ -9,13 +9,13 @@ from msgspec import Struct
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.case import PhaseTime, Spent
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from lightning_hangcheck.model.beat import Beat, SaveMark
-    from lightning_hangcheck.model.naming.slugs import Phase
+    from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.model.verdict import Verdict
 
 SECONDS_PER_HOUR = 3600.0

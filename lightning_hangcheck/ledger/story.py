@@ -21,8 +21,8 @@ from lightning_hangcheck.ledger.book import (
     difference,
     fingerprint,
 )
-from lightning_hangcheck.machine.process_stat import is_alive
-from lightning_hangcheck.text.amounts import seconds_in_words
+from lightning_hangcheck.machine import is_alive
+from lightning_hangcheck.text.shown import seconds_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

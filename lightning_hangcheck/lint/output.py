@@ -8,7 +8,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.lint.rules import RULES
-from lightning_hangcheck.text.plain_text import one_line, visible
+from lightning_hangcheck.text.shown import one_line, visible
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:

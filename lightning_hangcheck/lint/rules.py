@@ -19,7 +19,7 @@ from lightning_hangcheck.look.syntax import LOOPS, called_name, names_of, walk
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lightning_hangcheck.model.naming.slugs import Cause
+    from lightning_hangcheck.model.slugs import Cause
 
 Severity: TypeAlias = Literal["error", "note"]
 

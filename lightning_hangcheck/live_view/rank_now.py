@@ -16,8 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.look.gpu import Gpus, gpus_of
+from lightning_hangcheck.model.beat import StepTimes
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.model.step_times import StepTimes
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.page.page_facts import EqualRanks, equal_ranks
 from lightning_hangcheck.report.paragraphs import plain
@@ -25,12 +25,12 @@ from lightning_hangcheck.report.running_ranks import RunningRank, last_checkpoin
 from lightning_hangcheck.report.saved_run import JournalEnd
 from lightning_hangcheck.report.stragglers import LEAST_STEPS, compared, slower_part
 from lightning_hangcheck.report.verdict_text import awaited
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from lightning_hangcheck.attach.running_job import RunningJob
+    from lightning_hangcheck.attach.recorded_session import RunningJob
     from lightning_hangcheck.model.evidence import GpuState
     from lightning_hangcheck.model.verdict import State
 

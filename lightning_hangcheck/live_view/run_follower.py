@@ -9,24 +9,23 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.attach.running_job import RunningJob, RunningJobReader
+from lightning_hangcheck.attach.recorded_session import RunningJob, RunningJobReader
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.judge.exit_codes import exit_code_in_words, shell_code
 from lightning_hangcheck.launch.run import ABORTED, ASKED_BY_US
 from lightning_hangcheck.live_view.rank_now import GpuReader, RunSources, UseMeter, ranks_now
 from lightning_hangcheck.live_view.view_text import RunNow
-from lightning_hangcheck.machine.which_machine import which_machine
+from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.report.saved_run import SavedRun, read_record, read_saved_run
-from lightning_hangcheck.rundir.rank_journals import folders_of_job
-from lightning_hangcheck.text.amounts import seconds_in_words, several
-from lightning_hangcheck.text.moments import NANOSECONDS, read_utc
+from lightning_hangcheck.rundir import folders_of_job
+from lightning_hangcheck.text.shown import NANOSECONDS, read_utc, seconds_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
 
 STAT_LIMIT_S = 1.0
 """For the times of a few files: storage that takes longer is asked again at the next look."""

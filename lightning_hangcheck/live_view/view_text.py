@@ -29,14 +29,14 @@ from lightning_hangcheck.report.paragraphs import (
     wrapped,
 )
 from lightning_hangcheck.report.verdict_text import name_ranks, number_ranks, render_line
-from lightning_hangcheck.text.amounts import (
+from lightning_hangcheck.text.shown import (
+    KIND_STYLES,
     bytes_in_words,
+    read_utc,
     seconds_in_short,
     seconds_in_words,
     several,
 )
-from lightning_hangcheck.text.kind_styles import KIND_STYLES
-from lightning_hangcheck.text.moments import read_utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence

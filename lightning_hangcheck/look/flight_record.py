@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lightning_hangcheck.look.proc import read_proc, thread_ids
-from lightning_hangcheck.model.decoders import json_decoder
+from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.flight import (
     FLIGHT_RECORD,
@@ -29,16 +29,20 @@ from lightning_hangcheck.model.flight import (
     FlightRecord,
     Message,
 )
-from lightning_hangcheck.session.collectives.call_sites import noted_calls, noted_sites
-from lightning_hangcheck.session.collectives.collective_notes import noted_groups, noted_messages
-from lightning_hangcheck.session.stack_offers import why_withheld
+from lightning_hangcheck.session.collective_notes import (
+    noted_calls,
+    noted_groups,
+    noted_messages,
+    noted_sites,
+)
+from lightning_hangcheck.session.offers import why_withheld
 from lightning_hangcheck.time_limit import Looked, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from lightning_hangcheck.session.collectives.call_sites import NotedCall
+    from lightning_hangcheck.session.collective_notes import NotedCall
 
 ENTRIES_KEPT = 2_000
 """Of all groups together, the newest: as many as torch itself keeps (TORCH_FR_BUFFER_SIZE)."""

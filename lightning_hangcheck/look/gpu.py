@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.isolation.command import environment_of_module, folder_of, own_command
 from lightning_hangcheck.look.programs import ChildLate, answer_of
-from lightning_hangcheck.model.decoders import json_decoder
+from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Gap, GpuState
 from lightning_hangcheck.time_limit import Looked, guarded
 

@@ -27,8 +27,7 @@ from lightning_hangcheck.look.proc import (
     vitals,
 )
 from lightning_hangcheck.look.system_calls import ABSOLUTE, CALLS, EVENT, RESTART
-from lightning_hangcheck.machine.network_storage import is_of_network, mounts_of_network
-from lightning_hangcheck.machine.process_stat import ancestors
+from lightning_hangcheck.machine import ancestors, is_of_network, mounts_of_network
 from lightning_hangcheck.model.evidence import Connection, Holder, WaitTarget
 from lightning_hangcheck.time_limit import NoAnswer, within
 

@@ -25,7 +25,7 @@ from lightning_hangcheck.look.proc import (
     why_refused,
 )
 from lightning_hangcheck.look.system_calls import waits_for, wakes_at
-from lightning_hangcheck.machine.control_groups import GROUPS, groups_of
+from lightning_hangcheck.machine import GROUPS, groups_of
 from lightning_hangcheck.model.evidence import (
     PAGE_FAULT,
     Gap,
@@ -34,14 +34,14 @@ from lightning_hangcheck.model.evidence import (
     ThreadState,
     WaitTarget,
 )
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.time_limit import Looked, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lightning_hangcheck.machine.process_stat import StatLine
+    from lightning_hangcheck.machine import StatLine
     from lightning_hangcheck.model.evidence import ProcessStack
 
 MOST_THREADS = 256

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from lightning_hangcheck.machine.process_stat import TICKS_PER_SECOND, StatLine, parse_stat
+from lightning_hangcheck.machine import TICKS_PER_SECOND, StatLine, parse_stat
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 GONE = (FileNotFoundError, ProcessLookupError)

@@ -35,7 +35,7 @@ from lightning_hangcheck.look.proc import (
 )
 from lightning_hangcheck.look.programs import ChildLate, answer_of
 from lightning_hangcheck.look.source import Sources
-from lightning_hangcheck.model.decoders import json_decoder
+from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Frame, Gap, LocalValues, ProcessStack, ThreadStack
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.time_limit import Looked, guarded

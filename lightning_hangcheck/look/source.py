@@ -16,13 +16,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
-from lightning_hangcheck.files.owned_file import read_regular
+from lightning_hangcheck.files.safe import read_regular
 from lightning_hangcheck.look.calls_ahead import CallsAhead
 from lightning_hangcheck.look.proc import began_s, root_of
 from lightning_hangcheck.look.rank_tests import ONE_RANK_ONLY, RankTests
 from lightning_hangcheck.look.syntax import FUNCTIONS, LOOPS, called_name
 from lightning_hangcheck.model.case import CodeNote
-from lightning_hangcheck.model.naming.code_owner import is_users, owner_of
+from lightning_hangcheck.model.code_owner import is_users, owner_of
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.time_limit import NoAnswer, within
 

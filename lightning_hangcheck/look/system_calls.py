@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from lightning_hangcheck.look.proc import our_id_of_child, read_link, read_memory, read_proc
 from lightning_hangcheck.model.evidence import WaitTarget
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.look.proc import read_stat
 from lightning_hangcheck.look.syntax import FUNCTIONS, around, called_name
-from lightning_hangcheck.model.naming.code_owner import is_ours, is_standard, is_users, only_serves
+from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users, only_serves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What a rank says of itself: one consistent reading of its shared-memory page."""
+"""What a rank says of itself: one reading of its page, its step times, and how slow it is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,63 @@ from typing import Literal
 
 from msgspec import Struct
 
-from lightning_hangcheck.model.naming.slugs import Phase
-from lightning_hangcheck.model.step_times import StepTimes
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.slugs import Phase
+
+PARTS = ("loader", "forward", "backward, optimizer and waiting")
+"""Names of the parts of a step, in the order of `StepTimes.parts`."""
+
+
+class StepTimes(Struct, frozen=True, array_like=True):
+    """Sums over training steps that were timed from one batch to the next.
+
+    Steps between which something else was done (an evaluation, a save, the end of an epoch) are not
+    among them, nor are a rank's first steps, which compile and connect.
+
+    Attributes:
+        steps: How many were timed: of steps that are over within milliseconds some, else all.
+        loader_s: Waiting for the next batch, until it is on its device.
+        forward_s: From then until backward begins; all of it the rank's own work.
+        rest_s: Backward, optimizer and callbacks; in a distributed job also waiting for the others.
+    """
+
+    steps: int = 0
+    loader_s: float = 0.0
+    forward_s: float = 0.0
+    rest_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.loader_s + self.forward_s + self.rest_s
+
+    @property
+    def own_s(self) -> float:
+        """What no other rank has a part in."""
+        return self.loader_s + self.forward_s
+
+    @property
+    def parts(self) -> tuple[float, float, float]:
+        """Its seconds, part by part."""
+        return self.loader_s, self.forward_s, self.rest_s
+
+    def since(self, earlier: StepTimes) -> StepTimes:
+        """Return what came after an earlier reading of the same sums."""
+        return StepTimes(
+            self.steps - earlier.steps,
+            self.loader_s - earlier.loader_s,
+            self.forward_s - earlier.forward_s,
+            self.rest_s - earlier.rest_s,
+        )
+
+    def a_step(self) -> StepTimes:
+        """Return the mean of one step; all zero where none was timed."""
+        if not self.steps:
+            return self
+        return StepTimes(
+            1, self.loader_s / self.steps, self.forward_s / self.steps, self.rest_s / self.steps
+        )
+
 
 Ending = Literal["running", "finished", "raised"]
 Membership = Literal["none", "member", "left"]
@@ -121,3 +176,55 @@ class Beat(Struct, frozen=True, kw_only=True):
     def main_sections(self) -> tuple[OpenSection, ...]:
         """The open sections of the main thread, outermost first."""
         return tuple(section for section in self.sections if section.in_main_thread)
+
+
+class SlowRank(Struct, frozen=True, kw_only=True):
+    """One rank.
+
+    Attributes:
+        before: The median of its steps while it had its own pace.
+        now: The median of its steps since it has another.
+        known_s: The longest that its steps took for as long as this, up to now; seconds.
+        level_s: What all its steps since then took at least, but for a few; seconds.
+        in_parts: Whether the parts were timed; else all of a step is in ``rest_s``.
+        looks: How often its stack was looked at, at moments that follow no step.
+        waited: In how many of these it waited for other ranks.
+        place: Line of the user's own code at which it was most often in the others.
+    """
+
+    rank: int
+    before: StepTimes
+    now: StepTimes
+    known_s: float
+    level_s: float
+    in_parts: bool = True
+    looks: int = 0
+    waited: int = 0
+    place: Frame | None = None
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long a step takes as it ever did for so long."""
+        return self.level_s / self.known_s if self.known_s > 0 else 1.0
+
+    @property
+    def grown(self) -> StepTimes:
+        """What a step takes more, part by part."""
+        return StepTimes(
+            1,
+            self.now.loader_s - self.before.loader_s,
+            self.now.forward_s - self.before.forward_s,
+            self.now.rest_s - self.before.rest_s,
+        )
+
+
+class Slowness(Struct, frozen=True, kw_only=True):
+    """All of them at one moment.
+
+    Attributes:
+        for_s: How long all of them have been as slow, seconds.
+        ranks: In ascending order.
+    """
+
+    for_s: float
+    ranks: tuple[SlowRank, ...]

@@ -6,15 +6,13 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.beat import Beat, Slowness, StepTimes
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
 from lightning_hangcheck.model.flight import FlightRecord, GroupFamily
 from lightning_hangcheck.model.left_behind import LeftBehind
 from lightning_hangcheck.model.limits import Limits as Limits
-from lightning_hangcheck.model.naming.slugs import Phase, SeenIn
 from lightning_hangcheck.model.run import Round, RoundStart
-from lightning_hangcheck.model.slowness import Slowness
-from lightning_hangcheck.model.step_times import StepTimes
+from lightning_hangcheck.model.slugs import Phase, SeenIn
 
 
 class CodeNote(Struct, frozen=True, kw_only=True):

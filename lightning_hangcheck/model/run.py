@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from lightning_hangcheck.model.naming.slugs import Cause, VerdictKind
+from lightning_hangcheck.model.slugs import Cause, VerdictKind
 
 
 class RankPlace(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from lightning_hangcheck.model.naming.slugs import Cause, Certainty, Phase, SeenIn, VerdictKind
+from lightning_hangcheck.model.slugs import Cause, Certainty, Phase, SeenIn, VerdictKind
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model import evidence

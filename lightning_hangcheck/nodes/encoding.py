@@ -19,8 +19,7 @@ from msgspec.structs import astuple
 
 from lightning_hangcheck.judge.alike import can_be_families, is_number, members_in
 from lightning_hangcheck.judge.rank_set import common, is_rank_set, joined, size
-from lightning_hangcheck.model.codec import encode_packed
-from lightning_hangcheck.model.decoders import msgpack_decoder
+from lightning_hangcheck.model.codec import encode_packed, msgpack_decoder
 from lightning_hangcheck.model.evidence import ThreadState, WaitTarget
 from lightning_hangcheck.nodes.word import (
     MOST_OF_A_NODE,
@@ -31,7 +30,7 @@ from lightning_hangcheck.nodes.word import (
     Word,
     without_table,
 )
-from lightning_hangcheck.text.moments import read_utc
+from lightning_hangcheck.text.shown import read_utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable

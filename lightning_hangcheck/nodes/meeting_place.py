@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.files.atomic import (
+from lightning_hangcheck.files.safe import (
+    EVIDENCE_BYTES,
     create_once,
     make_private_folder,
+    read_owned,
     write_atomically,
 )
-from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -46,7 +46,7 @@ from lightning_hangcheck.nodes.word import (
     Word,
     shortened,
 )
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
-from lightning_hangcheck.machine.room import require_room
-from lightning_hangcheck.model.decoders import msgpack_decoder
+from lightning_hangcheck.machine import require_room
+from lightning_hangcheck.model.codec import msgpack_decoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

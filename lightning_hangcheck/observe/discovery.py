@@ -1,13 +1,9 @@
-"""Which processes are the ranks? Pure: from the process tree, environments and pages.
-
-A page that knows its rank decides. Else the environment does, and among the processes that carry
-the same rank the topmost Python one is it: below it are its DataLoader workers and helpers, above
-it shell wrappers. A process without any rank whose Python children carry ranks from Lightning's
-launcher is rank 0; a lonely Python process is rank 0 of 1.
-"""
+"""Which processes of this machine are ranks: by environment, pages and the process tree."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -15,12 +11,62 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.identity import ROUND_COUNTS, Identity
+from lightning_hangcheck.look.proc import has_ended
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.case import Limits
 from lightning_hangcheck.model.run import RoundStart
+from lightning_hangcheck.recorder.page import PageReader
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
 
-    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.evidence import Gap
+    from lightning_hangcheck.settings import Settings
+
+
+LAUNCHERS = frozenset(
+    {
+        "accelerate",
+        "accelerate.commands.accelerate_cli",
+        "accelerate.commands.launch",
+        "deepspeed",
+        "deepspeed.launcher.launch",
+        "deepspeed.launcher.runner",
+        "fabric",
+        "torch.distributed.launch",
+        "torch.distributed.run",
+        "torchrun",
+    }
+)
+"""Scripts and modules. What is run in every Python process has its own copy, as imports cost."""
+_WITH_VALUE = ("-W", "-X")
+
+
+def is_launcher(words: Sequence[str]) -> bool:
+    """Whether a command line is that of a program which trains nothing itself.
+
+    Args:
+        words: As /proc has it: Python, its options, and a script or a module behind ``-m``.
+    """
+    rest = iter(words)
+    if not PurePath(next(rest, "")).name.startswith("python"):
+        return bool(words) and PurePath(words[0]).name in LAUNCHERS
+    for word in rest:
+        if word == "-m":
+            return next(rest, "") in LAUNCHERS
+        if word in _WITH_VALUE:
+            next(rest, "")
+        elif word[:1] != "-":
+            return PurePath(word).name in LAUNCHERS
+    return False
+
+
+def patience_of(settings: Settings) -> Limits:
+    """Return the patience that is in force: the figures of the settings times ``patience``."""
+    factor = settings.patience
+    return Limits(**{name: getattr(settings, name) * factor for name in Limits.__struct_fields__})
+
 
 _LAUNCHED_BELOW: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"torchrun": ("slurm", "environment"), "environment": ("slurm",)}
@@ -297,3 +343,64 @@ def _plain_main(
         if process.identity.launcher == "lightning" and process.identity.rank
     }
     return next((process for process in plain if process.pid in parents), None)
+
+
+class Pages:
+    """Reads every page of a session; a page outlives its process until the session is removed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._readers: dict[int, PageReader] = {}
+
+    def find_new(self) -> None:
+        """Open pages that appeared since; a folder that is gone has no pages."""
+        try:
+            files = [file for file in self._folder.iterdir() if file.suffix == ".page"]
+        except OSError:
+            return
+        for file in files:
+            if file.stem.isdecimal() and int(file.stem) not in self._readers:
+                self._readers[int(file.stem)] = PageReader(file)
+
+    def read(self) -> tuple[dict[int, Beat], dict[int, Gap]]:
+        """Read all pages.
+
+        Returns:
+            Readings by process id, and by process id why a page could not be read this time.
+        """
+        beats: dict[int, Beat] = {}
+        gaps: dict[int, Gap] = {}
+        for pid, reader in self._readers.items():
+            reading = reader.read()
+            if isinstance(reading, Beat):
+                beats[pid] = reading
+            else:
+                gaps[pid] = reading
+        return beats, gaps
+
+    def holds(self, pid: int) -> bool:
+        """Whether the page of this process is read."""
+        return pid in self._readers
+
+    def any_alive(self) -> bool:
+        """Whether a process that has a page still runs."""
+        return not all(has_ended(pid) for pid in self._readers)
+
+    def forget_gone(self, beats: Mapping[int, Beat], count: int | None) -> None:
+        """Take away the pages of processes that ended with a round: none of them will be asked for.
+
+        Args:
+            beats: Readings by process id.
+            count: The launcher's count of that round; pages of later ones stay.
+        """
+        for pid, beat in beats.items():
+            later = beat.round is not None and count is not None and beat.round > count
+            if not later and has_ended(pid):
+                self._readers.pop(pid).close()
+                with suppress(OSError):
+                    (self._folder / f"{pid}.page").unlink()
+
+    def close(self) -> None:
+        """Close all pages."""
+        for reader in self._readers.values():
+            reader.close()

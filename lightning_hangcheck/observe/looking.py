@@ -14,10 +14,10 @@ from lightning_hangcheck.look.proc import root_of, vitals
 from lightning_hangcheck.look.sample import AT_ONCE, Subject, sample_all
 from lightning_hangcheck.look.source import code_notes
 from lightning_hangcheck.model.case import CodeNote
+from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Frame, Gap, Sample
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, FlightRecord
-from lightning_hangcheck.model.naming.code_owner import is_users
-from lightning_hangcheck.session.stack_offers import why_withheld
+from lightning_hangcheck.session.offers import why_withheld
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

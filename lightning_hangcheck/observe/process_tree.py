@@ -22,7 +22,7 @@ from lightning_hangcheck.look.proc import (
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.discovery import SeenProcess
 from lightning_hangcheck.observe.looking import MOST_CHILDREN, Role, Target
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -1,19 +1,36 @@
-"""What run.json says of a rank and of what is installed: for a sidecar, attach and merge."""
+"""What is kept of a run: run.json, verdicts with evidence, notes for those who attach."""
 
 from __future__ import annotations
 
+import os
 import platform
+import signal
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
+from lightning_hangcheck import log
+from lightning_hangcheck.errors import UnpreparedRunFolder
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.files.safe import make_private_folder, write_atomically
 from lightning_hangcheck.look.proc import read_environment
+from lightning_hangcheck.model.case import Pace
+from lightning_hangcheck.model.codec import encode_for_file, encode_pretty
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.run import RankRecord
-from lightning_hangcheck.text.published import DISTRIBUTIONS, published_environment
+from lightning_hangcheck.model.run import RankRecord, RunRecord
+from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.report.page.forms import prices_from, write_as
+from lightning_hangcheck.report.verdict_text import render_stacks
+from lightning_hangcheck.rundir import CASE_FILE, claim_run_folder, prepare_run_folder
 from lightning_hangcheck.text.redaction import redact_values
+from lightning_hangcheck.text.shown import DISTRIBUTIONS, published_environment
 
 if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.run import Round
     from lightning_hangcheck.observe.discovery import FoundRank
+    from lightning_hangcheck.rundir import RunFolder
 
 
 def rank_record(found: FoundRank, host: str) -> RankRecord:
@@ -43,3 +60,156 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+class RankNote(Struct, frozen=True, kw_only=True):
+    """One rank that is there, as the sidecar knows it; times as in `RankView`.
+
+    Attributes:
+        started_ticks: With the pid, names the process for ever.
+        step_s: Median seconds of its last steps; of its beats, where it shows no steps.
+    """
+
+    rank: int
+    pid: int
+    started_ticks: int
+    silent_for_s: float
+    idle_for_s: float
+    circling_for_s: float
+    pace: Pace | None = None
+    step_s: float | None = None
+
+
+class WatchNotes(Struct, frozen=True, kw_only=True):
+    """watch.json.
+
+    Attributes:
+        written_ns: Monotonic time at which all of it held.
+        newest: The newest verdict that was told, ``recovered`` too; None before the first.
+        told_ns: When that was, monotonic.
+    """
+
+    schema_version: int = 1
+    written_ns: int
+    ranks: tuple[RankNote, ...] = ()
+    newest: Verdict | None = None
+    told_ns: int = 0
+
+
+DISK_LIMIT_S = 5.0
+PAGE_WAIT_S = 0.8
+"""A page of 8 ranks takes a quarter of that; whoever ends a job waits no longer for it."""
+PAGE_LIMIT_S = 60
+"""For the page of thousands of ranks on a machine at its limits; then its process is ended."""
+PAGE_NICENESS = 10
+
+
+def save_run(
+    case: Case,
+    verdict: Verdict,
+    ranks: tuple[RankRecord, ...],
+    folder: RunFolder,
+    rounds: tuple[Round, ...] = (),
+) -> None:
+    """Save a case and its verdict as a run of its own, or say that they could not be saved.
+
+    Args:
+        case: What was judged.
+        verdict: What it came to.
+        ranks: For run.json.
+        folder: New, or empty.
+        rounds: Likewise.
+
+    Raises:
+        UsedRunFolder: It holds another run; nothing was touched.
+    """
+    record = RunRecord(
+        run_id=case.run.run_id,
+        command=case.run.command,
+        started_at=case.run.started_at,
+        world_size=case.run.world_size,
+        nodes=tuple(dict.fromkeys(view.host for view in case.ranks if view.host)),
+        versions=versions(),
+        ranks=ranks,
+        rounds=rounds,
+    )
+
+    def write() -> None:
+        prepare_run_folder(folder)
+        claim_run_folder(folder, encode_pretty(record))
+        save_verdict(folder, 1, case, verdict)
+
+    try:
+        apart(DISK_LIMIT_S, write)
+    except (UnpreparedRunFolder, NoAnswerFromStorage, OSError) as error:
+        log.once("run folder", f"the verdict was not saved in {folder.path} ({error})")
+        return
+    save_page(folder, 1, case, verdict)
+
+
+def save_verdict(folder: RunFolder, number: int, case: Case, verdict: Verdict) -> None:
+    """Save a verdict with the evidence that it rests on; the evidence comes first.
+
+    Args:
+        folder: Of the run.
+        number: Of the verdict, from 1.
+        case: What was judged.
+        verdict: What it came to.
+
+    Raises:
+        OSError: The folder is gone, full or not ours.
+    """
+    evidence = folder.evidence(number)
+    make_private_folder(evidence)
+    write_atomically(evidence / CASE_FILE, encode_pretty(case))
+    write_atomically(evidence / "stacks.txt", render_stacks(case).encode())
+    make_private_folder(folder.numbered_verdict(number).parent)
+    told = encode_for_file(verdict)
+    write_atomically(folder.numbered_verdict(number), told)
+    write_atomically(folder.verdict_file, told)
+
+
+def save_page(
+    folder: RunFolder, number: int, case: Case, verdict: Verdict, *, goes_on: bool = False
+) -> None:
+    """Write report.html for a verdict that is on the disk, in a process that harms nobody.
+
+    It is a convenience: it is made at low priority, one that takes long is finished after this
+    returned, and one that fails is said once.
+
+    Args:
+        folder: Of the run.
+        number: Of the verdict; a page never replaces that of a newer one.
+        case: What was judged.
+        verdict: What it came to.
+        goes_on: A later page will follow, so this one reloads itself.
+    """
+    try:
+        apart(PAGE_WAIT_S, lambda: _write_page(folder, number, case, verdict, goes_on=goes_on))
+    except NoAnswerFromStorage:
+        return  # it is still being made
+    except Exception as error:  # noqa: BLE001 - whatever fails in it, the verdict stands
+        log.once(
+            "page",
+            f"report.html was not written ({type(error).__name__}: {error}); the verdict stands, "
+            f"and this tries again: hangcheck report {folder.path} --html report.html",
+        )
+
+
+def _write_page(
+    folder: RunFolder, number: int, case: Case, verdict: Verdict, *, goes_on: bool
+) -> None:
+    signal.alarm(PAGE_LIMIT_S)
+    os.nice(PAGE_NICENESS)
+    prices = prices_from(os.environ)
+    page = write_as(
+        "page",
+        folder,
+        verdict,
+        case,
+        run_folder=str(folder.path),
+        prices=prices,
+        goes_on=goes_on,
+    )
+    if max(folder.verdict_numbers(), default=0) <= number:
+        write_atomically(folder.page_file, page.encode())

@@ -15,7 +15,7 @@ from lightning_hangcheck.look.kernel import kill_counter
 from lightning_hangcheck.model.case import ProcessExit, RankView
 from lightning_hangcheck.model.evidence import ProcessLook
 from lightning_hangcheck.observe.progress import Progress, StepHistory
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.text.amounts import several
+from lightning_hangcheck.text.shown import several
 
 SMALLEST_TABLE = 8  # ranks; one machine of eight GPUs
 

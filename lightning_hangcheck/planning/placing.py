@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.planning.config import compute_bytes, family_of, is_gated
 from lightning_hangcheck.planning.plan import GB, Share
-from lightning_hangcheck.text.amounts import several
+from lightning_hangcheck.text.shown import several
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from lightning_hangcheck.model.verdict import MOST_LISTED
 from lightning_hangcheck.postmortem.records import KIND, Dump, of_one_incident
 from lightning_hangcheck.postmortem.texts import KIND as LOG
 from lightning_hangcheck.postmortem.texts import STACKS, Text
-from lightning_hangcheck.text.moments import EPOCH, NANOSECONDS, moment_of, utc
+from lightning_hangcheck.text.shown import EPOCH, NANOSECONDS, moment_of, utc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

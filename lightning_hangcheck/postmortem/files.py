@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.model.left_behind import LeftOut
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.log_facts import FactKind, LogFact
-from lightning_hangcheck.text.rank_ranges import parse_ranks
+from lightning_hangcheck.text.shown import parse_ranks
 
 MOST_NAMED = 4_096
 """Ranks that one line names; where there are more, none is kept."""

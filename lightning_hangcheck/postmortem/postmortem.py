@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from lightning_hangcheck.attach.merging.merge import merge_runs
+from lightning_hangcheck.attach.merging import merge_runs
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.left_behind import LeftBehind, LeftOut, ReadFile
-from lightning_hangcheck.observe.saving import save_run
+from lightning_hangcheck.observe.run_record import save_run
 from lightning_hangcheck.postmortem import texts
 from lightning_hangcheck.postmortem.case import case_of
 from lightning_hangcheck.postmortem.files import Reader, read_left
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.postmortem.files import Left
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
 
 READERS = (
     Reader(KIND, is_pickle, read_pickle),

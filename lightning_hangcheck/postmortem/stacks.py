@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from lightning_hangcheck.look.py_spy import DumpedThread
 from lightning_hangcheck.look.signalled_stacks import FRAME, THREAD, unescaped
-from lightning_hangcheck.model.decoders import json_decoder
+from lightning_hangcheck.model.code_owner import MODULES, TRAINING
+from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, ThreadStack
-from lightning_hangcheck.model.naming.code_owner import MODULES, TRAINING
 from lightning_hangcheck.postmortem.logs import Writer, rank_of_name
 
 if TYPE_CHECKING:

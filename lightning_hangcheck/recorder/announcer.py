@@ -20,14 +20,14 @@ from msgspec.structs import replace
 from lightning_hangcheck import log
 from lightning_hangcheck.identity import Identity
 from lightning_hangcheck.model.beat import OpenSection
+from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.naming.code_owner import is_users
-from lightning_hangcheck.model.naming.phase_words import phase_after_checkpoint, phase_of_name
+from lightning_hangcheck.model.slugs import phase_after_checkpoint, phase_of_name
 from lightning_hangcheck.recorder.console import Console
-from lightning_hangcheck.recorder.page.writer import PageWriter
-from lightning_hangcheck.recorder.process.process_facts import versions
+from lightning_hangcheck.recorder.page import PageWriter
+from lightning_hangcheck.recorder.process import versions
 from lightning_hangcheck.recorder.sections import OpenedSection
-from lightning_hangcheck.text import plain_text
+from lightning_hangcheck.text import shown as plain_text
 from lightning_hangcheck.text.redaction import redact_text
 
 if TYPE_CHECKING:

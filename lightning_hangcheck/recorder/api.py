@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lightning_hangcheck import log
 from lightning_hangcheck.recorder.lifecycle import current, process_recorder
-from lightning_hangcheck.recorder.loops.steps import Step
-from lightning_hangcheck.recorder.loops.tracking import Track
+from lightning_hangcheck.recorder.loops import Step, Track
 from lightning_hangcheck.recorder.sections import Section
-from lightning_hangcheck.text.plain_text import text_of
+from lightning_hangcheck.text.shown import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lightning_hangcheck.recorder.loops.tracking import Bar
+    from lightning_hangcheck.recorder.loops import Bar
 
 Item = TypeVar("Item")
 LARGEST_NUMBER = 2**53

@@ -13,19 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
-from lightning_hangcheck.machine.own_thread import start_thread
-from lightning_hangcheck.machine.process_stat import is_alive
-from lightning_hangcheck.machine.room import NoRoom
+from lightning_hangcheck.machine import NoRoom, is_alive, start_thread
 from lightning_hangcheck.recorder.journal_writer import JournalWriter
+from lightning_hangcheck.session.offers import withhold
 from lightning_hangcheck.session.session import read_sidecar
-from lightning_hangcheck.session.stack_offers import withhold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lightning_hangcheck.identity import Identity
-    from lightning_hangcheck.recorder.page.writer import PageWriter
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.recorder.page import PageWriter
+    from lightning_hangcheck.rundir import RunFolder
     from lightning_hangcheck.session.session import Session, SidecarFacts
 
 

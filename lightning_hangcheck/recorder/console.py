@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
-from lightning_hangcheck.machine.process_stat import TICKS_PER_SECOND, read_process_stat
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.machine import TICKS_PER_SECOND, read_process_stat
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,18 +21,16 @@ from msgspec import Struct
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
-from lightning_hangcheck.machine.own_thread import start_thread
-from lightning_hangcheck.machine.process_stat import is_alive
-from lightning_hangcheck.session.journal_handover import MOST_LEFT_BYTES, Carrier, Handover
+from lightning_hangcheck.machine import is_alive, start_thread
+from lightning_hangcheck.session.run_folders import MOST_LEFT_BYTES, Carrier, Handover
 from lightning_hangcheck.session.session import read_sidecar
-from lightning_hangcheck.text.moments import moment_of
-from lightning_hangcheck.text.plain_text import visible_json
 from lightning_hangcheck.text.redaction import HIDDEN, redact_text, redact_value
+from lightning_hangcheck.text.shown import moment_of, visible_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
     from lightning_hangcheck.session.session import Session
 
 MOST_WAITING = 10_000

@@ -15,21 +15,20 @@ from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.recorder.announcer import Announcer, harmless, last_words
 from lightning_hangcheck.recorder.background import SidecarWatch, start_journal, start_pulse
 from lightning_hangcheck.recorder.console import Console
-from lightning_hangcheck.recorder.page.beat_writer import BeatWriter
-from lightning_hangcheck.recorder.page.writer import PageWriter
-from lightning_hangcheck.recorder.process.lone_process import LoneProcess
-from lightning_hangcheck.recorder.process.process_facts import (
+from lightning_hangcheck.recorder.page import BeatWriter, PageWriter
+from lightning_hangcheck.recorder.process import (
+    LoneProcess,
+    ProcessHooks,
     is_helper,
     is_multiprocessing_child,
     start_facts,
     usable_settings,
 )
-from lightning_hangcheck.recorder.process.process_hooks import ProcessHooks
 from lightning_hangcheck.recorder.training_thread import TrainingThread
 from lightning_hangcheck.session.joining import join_session
-from lightning_hangcheck.session.node_place import PlaceTeller
 from lightning_hangcheck.session.run_folders import settle_run_folder
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session
+from lightning_hangcheck.session.whose import PlaceTeller
 from lightning_hangcheck.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.recorder.background import Pulse
     from lightning_hangcheck.recorder.training_thread import TrainingEnd
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
 
 
 EXIT_LIMIT_S = 1.0

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from lightning_hangcheck.model.beat import OpenSection
-from lightning_hangcheck.model.naming.slugs import Phase
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.model.slugs import Phase
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -15,8 +15,8 @@ import threading
 from opcode import opname
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.model.code_owner import is_standard, only_serves, owner_of
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.naming.code_owner import is_standard, only_serves, owner_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

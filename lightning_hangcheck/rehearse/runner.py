@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import Struct
 
-from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_end_owned, read_owned
+from lightning_hangcheck.files.safe import EVIDENCE_BYTES, read_end_owned, read_owned
 from lightning_hangcheck.model.rehearsal import GLOO, VARIABLE, Note, Part, SceneName
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.rehearse.launching import CannotRehearse, CpuCommand, on_cpu_ranks
 from lightning_hangcheck.rehearse.scenes import AS_IT_IS, SCENES, Facts, Scene, facts_of
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir import RunFolder
 from lightning_hangcheck.smoke.sequence import Outcome, Trial, run_trial
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lightning_hangcheck.report.paragraphs import aligned, labelled
-from lightning_hangcheck.text.amounts import several
+from lightning_hangcheck.text.shown import several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lightning_hangcheck.judge.knowledge import CauseKnowledge, RemedyKnowledge
-    from lightning_hangcheck.model.naming.slugs import Cause
+    from lightning_hangcheck.model.slugs import Cause
 
 MOST = 40
 WORDS = {

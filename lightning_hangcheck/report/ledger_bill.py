@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR
-from lightning_hangcheck.text.amounts import seconds_in_words
+from lightning_hangcheck.text.shown import seconds_in_words
 
 if TYPE_CHECKING:
     from lightning_hangcheck.ledger.book import Run

@@ -7,8 +7,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.text.amounts import seconds_in_words, several
-from lightning_hangcheck.text.plain_text import one_line
+from lightning_hangcheck.text.shown import one_line, seconds_in_words, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

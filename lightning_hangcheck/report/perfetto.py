@@ -16,9 +16,8 @@ from lightning_hangcheck.report.page.history import longest_first, run_history
 from lightning_hangcheck.report.page.page_facts import is_moment
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.verdict_text import edges_by_source, gap_lines
-from lightning_hangcheck.text.moments import EPOCH, read_utc
-from lightning_hangcheck.text.plain_text import visible_json
 from lightning_hangcheck.text.redaction import redact_text
+from lightning_hangcheck.text.shown import EPOCH, read_utc, visible_json
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.planning.placing import ANSWER, MEANS
 from lightning_hangcheck.planning.plan import GB
 from lightning_hangcheck.report.paragraphs import INDENT, LABEL_WIDTH, listed, plain
-from lightning_hangcheck.text.amounts import seconds_in_words, several
+from lightning_hangcheck.text.shown import seconds_in_words, several
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,9 +13,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.report.paragraphs import INDENT, aligned, labelled, listed, plain
 from lightning_hangcheck.report.verdict_text import name_ranks
-from lightning_hangcheck.text.amounts import seconds_in_words, several
-from lightning_hangcheck.text.moments import read_utc
-from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.text.shown import format_ranks, read_utc, seconds_in_words, several
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.decoding import decode, unreadable
-from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
+from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned, unreadable
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import LastCheckpoint, Verdict
-from lightning_hangcheck.rundir.rank_journals import folders_of_job, journals_of_job, read_rank
-from lightning_hangcheck.rundir.saved_evidence import CASE_FILE, newest_case
+from lightning_hangcheck.rundir import (
+    CASE_FILE,
+    folders_of_job,
+    journals_of_job,
+    newest_case,
+    read_rank,
+)
 from lightning_hangcheck.time_limit import (
     PART_LIMIT_S,
     READING_LIMIT_S,
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
 
 Fact = TypeVar("Fact", bound=msgspec.Struct)
 Part = TypeVar("Part")

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.text.amounts import several
-from lightning_hangcheck.text.plain_text import one_line, told_apart
-from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.text.shown import format_ranks, one_line, several, told_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.model.step_times import PARTS, StepTimes
+from lightning_hangcheck.model.beat import PARTS, StepTimes
 from lightning_hangcheck.report.paragraphs import INDENT, LABEL_WIDTH
-from lightning_hangcheck.text.amounts import seconds_in_words
+from lightning_hangcheck.text.shown import seconds_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

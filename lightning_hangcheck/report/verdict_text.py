@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from lightning_hangcheck.judge.alike import shown_threads
 from lightning_hangcheck.judge.wording import duration, hours_of_ranks
 from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR, rank_hours
+from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.naming.code_owner import is_users
 from lightning_hangcheck.model.verdict import MOST_LISTED
 from lightning_hangcheck.report.causes import causes, explanation
 from lightning_hangcheck.report.paragraphs import (
@@ -28,10 +28,7 @@ from lightning_hangcheck.report.paragraphs import (
     plain,
     wrapped,
 )
-from lightning_hangcheck.text.amounts import several
-from lightning_hangcheck.text.moments import NANOSECONDS, read_utc
-from lightning_hangcheck.text.plain_text import visible
-from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks, read_utc, several, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import Case, RankView
     from lightning_hangcheck.model.evidence import ProcessLook, Sample, ThreadStack
-    from lightning_hangcheck.model.naming.slugs import VerdictKind
+    from lightning_hangcheck.model.slugs import VerdictKind
     from lightning_hangcheck.model.verdict import Edge, Gap, RankState, State, Verdict
 
 KIND_WORDS: dict[VerdictKind, str] = {

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec import Struct
 
-from lightning_hangcheck.files.owned_file import read_owned
-from lightning_hangcheck.machine.which_machine import pid_namespace
+from lightning_hangcheck.files.safe import read_owned
+from lightning_hangcheck.machine import pid_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

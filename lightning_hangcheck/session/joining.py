@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.machine.which_machine import which_machine
-from lightning_hangcheck.rundir.layout import RunFolder, folder_of_node, name_run_folder
-from lightning_hangcheck.session.job_key import agent_pid, job_key, node_key
+from lightning_hangcheck.machine import which_machine
+from lightning_hangcheck.rundir import RunFolder, folder_of_node, name_run_folder
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     Session,
@@ -20,8 +19,8 @@ from lightning_hangcheck.session.session import (
     read_session,
     session_folder,
 )
-from lightning_hangcheck.text.moments import utc_now
-from lightning_hangcheck.text.shown_command import show_command
+from lightning_hangcheck.session.whose import agent_pid, job_key, node_key
+from lightning_hangcheck.text.shown import show_command, utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping

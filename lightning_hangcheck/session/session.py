@@ -29,13 +29,17 @@ from pathlib import Path
 from msgspec import Struct
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.atomic import create_once, make_private_folder, write_atomically
-from lightning_hangcheck.files.decoding import decode
-from lightning_hangcheck.files.owned_file import read_owned
-from lightning_hangcheck.machine.which_machine import pid_namespace
+from lightning_hangcheck.files.safe import (
+    create_once,
+    decode,
+    make_private_folder,
+    read_owned,
+    write_atomically,
+)
+from lightning_hangcheck.machine import pid_namespace
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir import RunFolder
 from lightning_hangcheck.session.housekeeping import (
     NAMESPACE_FILE,
     SESSION_FILE,

@@ -14,17 +14,17 @@ import psutil
 from msgspec import Struct
 
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
-from lightning_hangcheck.files.atomic import NEW_FILE, PRIVATE_FILE
+from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE
 from lightning_hangcheck.launch.job import unstartable
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run
-from lightning_hangcheck.rundir.layout import refuse_used
-from lightning_hangcheck.text.amounts import several
+from lightning_hangcheck.rundir import refuse_used
+from lightning_hangcheck.text.shown import several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
 
 Result = Literal["passed", "hang", "late", "failed"]
 DEVICES, WORKERS = "{devices}", "{workers}"

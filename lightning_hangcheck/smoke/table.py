@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.report.paragraphs import aligned, labelled, listed
-from lightning_hangcheck.text.amounts import several
+from lightning_hangcheck.text.shown import several
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

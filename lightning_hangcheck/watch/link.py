@@ -19,10 +19,8 @@ from msgspec import Struct
 
 from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
-from lightning_hangcheck.machine.own_thread import start_thread
-from lightning_hangcheck.machine.room import NoRoom, require_room
-from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.model.decoders import json_decoder
+from lightning_hangcheck.machine import NoRoom, require_room, start_thread
+from lightning_hangcheck.model.codec import encode, json_decoder
 from lightning_hangcheck.settings import environment_with
 
 if TYPE_CHECKING:

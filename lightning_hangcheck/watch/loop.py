@@ -14,9 +14,9 @@ from lightning_hangcheck.judge.joining import complete_case
 from lightning_hangcheck.judge.wording import name_ranks, verb
 from lightning_hangcheck.look.exits import still_running
 from lightning_hangcheck.model.case import Aftermath, Case
+from lightning_hangcheck.observe.discovery import patience_of
 from lightning_hangcheck.observe.looking import Look, Looker
-from lightning_hangcheck.observe.patience import patience_of
-from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
+from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 from lightning_hangcheck.watch.alarm import Alarm, Shutdown
 from lightning_hangcheck.watch.link import HangProven
 from lightning_hangcheck.watch.other_nodes.rounds import EndedRounds, LeftHere

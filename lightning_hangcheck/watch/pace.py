@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.model.slowness import Slowness, SlowRank
-from lightning_hangcheck.model.step_times import StepTimes
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.model.beat import Slowness, SlowRank, StepTimes
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,18 +15,14 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.look.exits import ExitWatcher
 from lightning_hangcheck.look.proc import has_ended, main_thread_cpu_s, vitals
-from lightning_hangcheck.machine.process_stat import read_process_stat, ticks_since_boot
-from lightning_hangcheck.machine.which_machine import which_machine
+from lightning_hangcheck.machine import read_process_stat, ticks_since_boot, which_machine
 from lightning_hangcheck.model.case import RankView, RunFacts
 from lightning_hangcheck.model.run import RankPlace, Round, RoundStart
-from lightning_hangcheck.observe.discovery import FoundRank
-from lightning_hangcheck.observe.launchers import is_launcher
-from lightning_hangcheck.observe.pages import Pages
+from lightning_hangcheck.observe.discovery import FoundRank, Pages, is_launcher
 from lightning_hangcheck.observe.progress import ProcessorTime
 from lightning_hangcheck.observe.watched_rank import STOPPED, WatchedRank
-from lightning_hangcheck.session.node_place import place_of
-from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
-from lightning_hangcheck.text.shown_command import show_command
+from lightning_hangcheck.session.whose import place_of
+from lightning_hangcheck.text.shown import NANOSECONDS, show_command, utc_now
 from lightning_hangcheck.watch.collective_readings import CollectiveReadings
 from lightning_hangcheck.watch.workers import Faults, unrecorded_gap
 

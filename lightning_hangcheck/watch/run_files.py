@@ -22,30 +22,26 @@ from lightning_hangcheck import log
 from lightning_hangcheck.alerts.metrics_text import RunReading, render
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.files.atomic import write_atomically
-from lightning_hangcheck.files.decoding import decode
-from lightning_hangcheck.files.owned_file import read_owned
+from lightning_hangcheck.files.safe import decode, read_owned, write_atomically
 from lightning_hangcheck.ledger import book
 from lightning_hangcheck.ledger.book import Run
 from lightning_hangcheck.ledger.spending import longest_first
 from lightning_hangcheck.look.gpu import gpu_names
-from lightning_hangcheck.machine.which_machine import which_machine
+from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.codec import encode, encode_pretty
 from lightning_hangcheck.model.run import RankPlace, Round, RunRecord
-from lightning_hangcheck.observe.run_record import rank_record, versions
-from lightning_hangcheck.observe.watch_notes import RankNote, WatchNotes
-from lightning_hangcheck.rundir.journal_reader import read_early
-from lightning_hangcheck.rundir.layout import RUNS_FOLDER
-from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
+from lightning_hangcheck.observe.run_record import RankNote, WatchNotes, rank_record, versions
+from lightning_hangcheck.rundir import RUNS_FOLDER, read_early
+from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 from lightning_hangcheck.watch.writer import NewestOnly
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import PhaseTime
-    from lightning_hangcheck.model.naming.slugs import Phase
     from lightning_hangcheck.model.run import NodeClock, RankRecord
+    from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.observe.discovery import FoundRank
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.alarm import Alarm

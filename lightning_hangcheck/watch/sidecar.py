@@ -21,9 +21,9 @@ from lightning_hangcheck import log
 from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
 from lightning_hangcheck.errors import HangcheckError, UnpreparedRunFolder
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart, let_go_of_streams
-from lightning_hangcheck.files.atomic import PRIVATE_FILE, write_atomically
+from lightning_hangcheck.files.safe import PRIVATE_FILE, write_atomically
 from lightning_hangcheck.look.proc import process_ref
-from lightning_hangcheck.machine.process_stat import is_alive
+from lightning_hangcheck.machine import is_alive
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.session.run_folders import (
     CLAIMED_WITHIN_S,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.link import HangProven
 

@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.wording import duration
 from lightning_hangcheck.observe.looking import Looker, Target
-from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
+from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 from lightning_hangcheck.watch.pace import Glances, JobPace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from lightning_hangcheck.model.beat import Slowness
     from lightning_hangcheck.model.case import Case
-    from lightning_hangcheck.model.slowness import Slowness
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.observe.watched_rank import WatchedRank
     from lightning_hangcheck.settings import Settings

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lightning_hangcheck.report.start_report import render_start
-from lightning_hangcheck.rundir.journal_reader import parse_journal
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.rundir import parse_journal
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from lightning_hangcheck import log
 from lightning_hangcheck.look.proc import born_ns, command_line, descendants, has_ended
 from lightning_hangcheck.look.sample import AT_ONCE
-from lightning_hangcheck.machine.room import NoRoom, require_room
+from lightning_hangcheck.machine import NoRoom, require_room
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RoundStart
 from lightning_hangcheck.observe.discovery import FoundRank, believed, find_ranks
 from lightning_hangcheck.observe.process_tree import ProcessTree
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck import log
 from lightning_hangcheck.alerts.asked_for import AT_THE_END_S, AlertsAskedFor, Errand, HangNews
 from lightning_hangcheck.errors import UnpreparedRunFolder
-from lightning_hangcheck.files.atomic import FOR_ALL, write_atomically
+from lightning_hangcheck.files.safe import FOR_ALL, write_atomically
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
 from lightning_hangcheck.ledger.spending import Stalls
-from lightning_hangcheck.machine.room import require_room
+from lightning_hangcheck.machine import require_room
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.observe.saving import save_page, save_verdict
+from lightning_hangcheck.observe.run_record import save_page, save_verdict
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.report.verdict_text import (
     render,
@@ -34,8 +34,8 @@ from lightning_hangcheck.report.verdict_text import (
     render_reminder,
     render_short,
 )
-from lightning_hangcheck.rundir.layout import prepare_run_folder
-from lightning_hangcheck.session.journal_handover import REMOVED, Carrier
+from lightning_hangcheck.rundir import prepare_run_folder
+from lightning_hangcheck.session.run_folders import REMOVED, Carrier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
     from lightning_hangcheck.watch.alarm import Telling
     from lightning_hangcheck.watch.link import HangProven
 

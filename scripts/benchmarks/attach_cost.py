@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 import psutil
 from figures import Figure, tell
 
-from lightning_hangcheck.files.decoding import decode
+from lightning_hangcheck.files.safe import decode
 from lightning_hangcheck.look.proc import slept_s
 from lightning_hangcheck.look.sample import Subject, sample_all
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,9 +20,9 @@ from statistics import median
 import psutil
 from figures import Figure, tell
 
-from lightning_hangcheck.files.decoding import decode
+from lightning_hangcheck.files.safe import decode
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir import RunFolder
 
 SCRIPT = Path(__file__).parent.parent / "train_reference.py"
 RANKS = 2

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lightning_hangcheck.alerts.metrics_text import METRICS, RunReading, render
-from lightning_hangcheck.model.naming.slugs import VerdictKind
+from lightning_hangcheck.model.slugs import VerdictKind
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

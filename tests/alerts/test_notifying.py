@@ -14,7 +14,7 @@ from lightning_hangcheck.cli.commands.run_command import alerts_of
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.settings import Settings
 from lightning_hangcheck.text.redaction import redact_text, redact_values
-from lightning_hangcheck.text.shown_command import show_command
+from lightning_hangcheck.text.shown import show_command
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from processes import StartProgram
 
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 
 def _two_came(folder: Path) -> list[int]:

@@ -15,13 +15,13 @@ from lightning_hangcheck.attach.attach import attach
 from lightning_hangcheck.attach.job_search import find_jobs, look_around
 from lightning_hangcheck.look.proc import slept_s
 from lightning_hangcheck.model.case import Limits
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from lightning_hangcheck.attach.job_grouping import FoundJob
+    from lightning_hangcheck.attach.job_search import FoundJob
 
 pytestmark = pytest.mark.real
 IDLE_AFTER_S = 3.0

@@ -22,14 +22,14 @@ from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.look.proc import slept_s
 from lightning_hangcheck.look.py_spy import find_py_spy
 from lightning_hangcheck.model.case import Limits
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from processes import RunningProgram, StartProgram
 
-    from lightning_hangcheck.attach.job_grouping import FoundJob
+    from lightning_hangcheck.attach.job_search import FoundJob
 
 LIMITS = Limits(idle_after=1.0)
 IN_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")

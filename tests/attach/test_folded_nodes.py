@@ -7,7 +7,7 @@ from cases import gone, job
 from msgspec.structs import replace
 from nodes.mesh_jobs import Mesh, ranks_of
 
-from lightning_hangcheck.attach.merging.folded_nodes import FoldedNodes
+from lightning_hangcheck.attach.merging import FoldedNodes
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import NodeCase, merge_cases
 from lightning_hangcheck.model.evidence import Gap
@@ -19,7 +19,7 @@ MESH = Mesh(data=4, stages=2, tensor=4)
 
 @pytest.fixture(autouse=True)
 def _fold_small_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_hangcheck.attach.merging.folded_nodes.FOLDED_ABOVE", 8)
+    monkeypatch.setattr("lightning_hangcheck.attach.merging.FOLDED_ABOVE", 8)
 
 
 def nodes_of(odd: str, number: int = 13) -> list[NodeCase]:
@@ -67,9 +67,7 @@ def test_what_is_not_one_standing_job_is_not_folded() -> None:
 
 def test_a_small_job_is_joined_rank_by_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """As while it runs."""
-    monkeypatch.setattr(
-        "lightning_hangcheck.attach.merging.folded_nodes.FOLDED_ABOVE", classes.FOLDED_ABOVE
-    )
+    monkeypatch.setattr("lightning_hangcheck.attach.merging.FOLDED_ABOVE", classes.FOLDED_ABOVE)
     read = FoldedNodes()
     assert not read.take(nodes_of("stalled")[0])
     assert read.empty

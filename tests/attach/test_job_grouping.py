@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.attach.job_grouping import Candidate, FoundJob, group_jobs, rendezvous_of
-from lightning_hangcheck.attach.job_search import find_jobs, look_around
+from lightning_hangcheck.attach.job_search import (
+    Candidate,
+    FoundJob,
+    find_jobs,
+    group_jobs,
+    look_around,
+    rendezvous_of,
+)
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.observe.discovery import SeenProcess
 

@@ -8,11 +8,11 @@ import pytest
 from processes import end
 from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
 
-from lightning_hangcheck.attach.running_job import RunningJobReader, running_ranks
+from lightning_hangcheck.attach.recorded_session import RunningJobReader, running_ranks
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

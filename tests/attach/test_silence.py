@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cases import IN_BARRIER, IN_LOAD, MAIN, job, rank, user
 from msgspec.structs import replace
 
-from lightning_hangcheck.attach.silence import (
+from lightning_hangcheck.attach.case import (
     of_a_visit,
     stands_still,
     unknown_sleep,
@@ -17,7 +17,7 @@ from lightning_hangcheck.attach.silence import (
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Limits, RankView
-from lightning_hangcheck.observe.watch_notes import RankNote
+from lightning_hangcheck.observe.run_record import RankNote
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict

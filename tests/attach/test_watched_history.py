@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.attach.watched_history import hang_stands, history, stale_notes
+from lightning_hangcheck.attach.recorded_session import hang_stands, history, stale_notes
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.discovery import FoundRank
-from lightning_hangcheck.observe.watch_notes import RankNote, WatchNotes
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.observe.run_record import RankNote, WatchNotes
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 WRITTEN_NS = 1_000 * NANOSECONDS
 AT = "2026-11-20T10:24:16.000Z"

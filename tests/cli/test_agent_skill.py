@@ -19,7 +19,7 @@ from lightning_hangcheck.errors import NoJobFound
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.launch.run import ABORTED
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.model.naming.slugs import CAUSES, PHASES, VERDICT_KINDS
+from lightning_hangcheck.model.slugs import CAUSES, PHASES, VERDICT_KINDS
 from lightning_hangcheck.model.verdict import Verdict
 
 if TYPE_CHECKING:

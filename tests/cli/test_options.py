@@ -10,7 +10,7 @@ from lightning_hangcheck.cli.main import hangcheck, invoke
 from lightning_hangcheck.cli.options import run_options, settings_from
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.limits import Limits
-from lightning_hangcheck.observe.patience import patience_of
+from lightning_hangcheck.observe.discovery import patience_of
 from lightning_hangcheck.settings import MEANINGS, Settings
 
 SETTINGS = {

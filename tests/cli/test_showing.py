@@ -8,10 +8,10 @@ import pytest
 from report.constructed import verdict
 
 from lightning_hangcheck.cli.showing import exit_code_of
-from lightning_hangcheck.model.naming.slugs import VERDICT_KINDS
+from lightning_hangcheck.model.slugs import VERDICT_KINDS
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.naming.slugs import VerdictKind
+    from lightning_hangcheck.model.slugs import VerdictKind
 
 HANGS = ("hang", "dead", "crashed")
 

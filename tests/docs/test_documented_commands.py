@@ -11,7 +11,7 @@ import pytest
 
 import lightning_hangcheck
 from lightning_hangcheck.cli.main import hangcheck
-from lightning_hangcheck.model.naming.slugs import CAUSES, PHASES, VERDICT_KINDS
+from lightning_hangcheck.model.slugs import CAUSES, PHASES, VERDICT_KINDS
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.files.atomic import create_once, make_private_folder, write_atomically
+from lightning_hangcheck.files.safe import create_once, make_private_folder, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path

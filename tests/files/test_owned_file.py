@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.files.owned_file import (
-    UnusableFile,
-    read_end_owned,
-    read_owned,
-    read_regular,
-)
+from lightning_hangcheck.files.safe import UnusableFile, read_end_owned, read_owned, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable

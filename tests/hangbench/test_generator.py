@@ -14,9 +14,8 @@ from hangbench.bench import Truth, any_of
 from hangbench.scoring import Score
 from msgspec import toml
 
-from lightning_hangcheck.model.naming.phase_words import phase_of_name
-from lightning_hangcheck.model.naming.slugs import CAUSES
-from lightning_hangcheck.model.naming.slugs import PHASES as SLUGS
+from lightning_hangcheck.model.slugs import CAUSES, phase_of_name
+from lightning_hangcheck.model.slugs import PHASES as SLUGS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from hangbench.scoring import Score, functions_named, score
 from lightning_hangcheck.model.verdict import Verdict
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.naming.slugs import VerdictKind
+    from lightning_hangcheck.model.slugs import VerdictKind
 
 ONSET = datetime(2026, 1, 1, 12, 0, 0, tzinfo=timezone.utc).timestamp()
 TRUTH = Truth(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hangbench.bench import CASES, Truth, any_of, cases, truth_of
 
-from lightning_hangcheck.model.naming.slugs import CAUSES, PHASES
+from lightning_hangcheck.model.slugs import CAUSES, PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

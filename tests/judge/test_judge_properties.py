@@ -40,7 +40,7 @@ from lightning_hangcheck.model.evidence import (
     ThreadStack,
     ThreadState,
 )
-from lightning_hangcheck.model.naming.slugs import PHASES
+from lightning_hangcheck.model.slugs import PHASES
 
 SCHEMA = jsonschema.Draft202012Validator(verdict_schema())
 KNOWN = [

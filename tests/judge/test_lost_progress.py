@@ -15,7 +15,7 @@ from lightning_hangcheck.model.beat import Beat, SaveMark
 from lightning_hangcheck.model.case import AskedEnd, Case, RankView, Spent
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.naming.slugs import Cause, Phase
+    from lightning_hangcheck.model.slugs import Cause, Phase
 
 
 ASKED = AskedEnd(by="SIGINT from the terminal")

@@ -18,7 +18,7 @@ from lightning_hangcheck.model.beat import Beat, OpenSection
 from lightning_hangcheck.model.case import Case, RankView, RunFacts, SilentNode
 from lightning_hangcheck.model.evidence import Holder, WaitTarget
 from lightning_hangcheck.model.verdict import Edge
-from lightning_hangcheck.text.moments import read_utc, utc
+from lightning_hangcheck.text.shown import read_utc, utc
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Reach

@@ -26,7 +26,7 @@ from lightning_hangcheck.model.evidence import (
     ThreadStack,
 )
 from lightning_hangcheck.report.verdict_text import render
-from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
+from lightning_hangcheck.text.shown import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

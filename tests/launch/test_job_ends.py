@@ -12,7 +12,7 @@ from processes import PATIENCE_S, until
 from watch.launched import python, record_of, run, verdict_of
 
 from lightning_hangcheck.launch.job import end_ranks
-from lightning_hangcheck.machine.process_stat import read_process_stat
+from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.session.session import SessionFacts, open_session
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from watch.launched import (
 
 from lightning_hangcheck.launch.folder import SCHEDULERS
 from lightning_hangcheck.launch.run import MOST_STARTS
-from lightning_hangcheck.rundir.journal_reader import read_journal
+from lightning_hangcheck.rundir import read_journal
 
 if TYPE_CHECKING:
     import subprocess

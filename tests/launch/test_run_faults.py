@@ -18,7 +18,7 @@ from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, is_alive, is_sidecar, until
 from watch.launched import run_words, start_run, verdict_of
 
-from lightning_hangcheck.rundir.journal_reader import read_journal
+from lightning_hangcheck.rundir import read_journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

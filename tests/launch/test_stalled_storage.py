@@ -19,7 +19,7 @@ from processes import PATIENCE_S, PROGRAMS, end, until
 from stalling_storage import StallingStorage, stalling_storage
 from watch.launched import python, start_run, verdict_of
 
-from lightning_hangcheck.rundir.journal_reader import read_journal
+from lightning_hangcheck.rundir import read_journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

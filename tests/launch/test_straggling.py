@@ -15,7 +15,7 @@ from watch.launched import run, start_run
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.saved_run import read_saved_run
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
     from pathlib import Path

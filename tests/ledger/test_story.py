@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.ledger.book import Measured, Reused
 from lightning_hangcheck.ledger.story import process_alive
-from lightning_hangcheck.machine.process_stat import read_process_stat
+from lightning_hangcheck.machine import read_process_stat
 
 
 def test_a_phase_that_ended_is_done_with_its_time_and_metrics() -> None:

@@ -11,15 +11,14 @@ from lightning_hangcheck.live_view.rank_now import (
     RunSources,
     ranks_now,
 )
-from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
+from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark, StepTimes
 from lightning_hangcheck.model.run import RankRecord, RunRecord
-from lightning_hangcheck.model.step_times import StepTimes
 from lightning_hangcheck.model.verdict import Edge, LastCheckpoint, RankState, StackGroup, Verdict
 from lightning_hangcheck.report.running_ranks import RunningRank
 from lightning_hangcheck.report.saved_run import JournalEnd
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.naming.slugs import VerdictKind
+    from lightning_hangcheck.model.slugs import VerdictKind
 
 AT = "2026-11-20T10:20:00.000Z"
 

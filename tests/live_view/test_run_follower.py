@@ -13,11 +13,11 @@ from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.live_view.run_follower import QUIET_FOLDER_S, RunFollower
-from lightning_hangcheck.machine.which_machine import which_machine
+from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import RankState, Verdict
-from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
+from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

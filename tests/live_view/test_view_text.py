@@ -9,7 +9,7 @@ import pytest
 
 from lightning_hangcheck.live_view.rank_now import RankNow, RankUse, Slowest, Standing
 from lightning_hangcheck.live_view.view_text import RunNow, change_key, fitted, rows, view_lines
-from lightning_hangcheck.model.step_times import StepTimes
+from lightning_hangcheck.model.beat import StepTimes
 from lightning_hangcheck.model.verdict import Verdict
 
 NOW = datetime(2026, 11, 20, 10, 30, tzinfo=timezone.utc)

@@ -38,8 +38,7 @@ from lightning_hangcheck.model.flight import (
     FlightRecord,
     MessageCounts,
 )
-from lightning_hangcheck.session.collectives.call_sites import NotedCall
-from lightning_hangcheck.session.collectives.collective_notes import MessageCounter, note_group
+from lightning_hangcheck.session.collective_notes import MessageCounter, NotedCall, note_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ import pytest
 from processes import end
 
 from lightning_hangcheck.look.kernel import KillCounter, kill_counter, memory_use
-from lightning_hangcheck.machine.control_groups import GROUPS
+from lightning_hangcheck.machine import GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

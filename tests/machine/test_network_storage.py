@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_hangcheck.machine.network_storage import is_of_network, mounts_of_network
+from lightning_hangcheck.machine import is_of_network, mounts_of_network
 
 MOUNTS = mounts_of_network(
     """\

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from lightning_hangcheck.machine.printed_output import is_unbuffered, kept_back_in
+from lightning_hangcheck.machine import is_unbuffered, kept_back_in
 
 
 @pytest.mark.parametrize(

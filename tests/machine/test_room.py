@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lightning_hangcheck.machine.own_thread import start_thread
-from lightning_hangcheck.machine.room import NoRoom, require_room
+from lightning_hangcheck.machine import NoRoom, require_room, start_thread
 
 LIMITED = """
 import resource
-from lightning_hangcheck.machine.room import NoRoom, require_room
+from lightning_hangcheck.machine import NoRoom, require_room
 resource.setrlimit(resource.{kind}, ({limit}, {limit}))
 try:
     require_room(9)

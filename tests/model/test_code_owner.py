@@ -7,13 +7,7 @@ from pathlib import Path
 import pytest
 
 import lightning_hangcheck
-from lightning_hangcheck.model.naming.code_owner import (
-    EXAMPLE,
-    PARTS,
-    Owner,
-    is_users,
-    owner_of,
-)
+from lightning_hangcheck.model.code_owner import EXAMPLE, PARTS, Owner, is_users, owner_of
 
 SITE = "/venv/lib/python3.11/site-packages"
 PACKAGE = Path(lightning_hangcheck.__file__).parent

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.model.naming.phase_words import (
+from lightning_hangcheck.model.slugs import (
     creates_logger,
     phase_after_checkpoint,
     phase_of_name,
@@ -14,7 +14,7 @@ from lightning_hangcheck.model.naming.phase_words import (
 )
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.naming.slugs import Phase
+    from lightning_hangcheck.model.slugs import Phase
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from lightning_hangcheck.nodes.encoding import pack
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.peers import ALONE, SILENT_AFTER_S, Peers, Role
 from lightning_hangcheck.nodes.word import word_of
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -17,8 +17,13 @@ from processes import until
 from lightning_hangcheck.hooks import zero_code
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.observe.discovery import SeenProcess, believed, find_ranks
-from lightning_hangcheck.observe.launchers import LAUNCHERS, is_launcher
+from lightning_hangcheck.observe.discovery import (
+    LAUNCHERS,
+    SeenProcess,
+    believed,
+    find_ranks,
+    is_launcher,
+)
 from lightning_hangcheck.observe.process_tree import ProcessTree
 
 

@@ -13,9 +13,9 @@ from lightning_hangcheck import log
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import Case, RunFacts
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.observe import saving
-from lightning_hangcheck.observe.saving import save_page, save_run
-from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
+from lightning_hangcheck.observe import run_record as saving
+from lightning_hangcheck.observe.run_record import save_page, save_run
+from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 from lightning_hangcheck.watch import writer as writer_module
 from lightning_hangcheck.watch.writer import Writer
 

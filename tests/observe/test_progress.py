@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from lightning_hangcheck.model.beat import Beat, OpenSection
-from lightning_hangcheck.model.step_times import StepTimes
+from lightning_hangcheck.model.beat import Beat, OpenSection, StepTimes
 from lightning_hangcheck.observe.progress import (
     MARKS_TOLD,
     MOST_PLACES,
@@ -15,7 +14,7 @@ from lightning_hangcheck.observe.progress import (
     Progress,
     StepHistory,
 )
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 SECOND = 1_000_000_000
 

@@ -16,8 +16,8 @@ from postmortem.dumps import did, dump, write
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.observe.saving import save_run
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.observe.run_record import save_run
+from lightning_hangcheck.rundir import RunFolder
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "verdict.schema.json"
 LINE = ("step", "/home/ada/demo/train.py", 88)

@@ -10,7 +10,7 @@ from transformers.generation import utils
 
 from lightning_hangcheck.hooks.zero_code.hugging_face import instrument_generation
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.page.reader import PageReader
+from lightning_hangcheck.recorder.page import PageReader
 
 SIZE = {"n_layer": 1, "n_head": 1, "n_embd": 8, "vocab_size": 16, "n_positions": 64}
 PROMPT = torch.tensor([[3, 4, 5]])

@@ -6,7 +6,7 @@ import os
 import sys
 
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.page.reader import PageReader
+from lightning_hangcheck.recorder.page import PageReader
 
 package = importlib.import_module(os.environ.get("PACKAGE", "lightning.pytorch"))
 torch = importlib.import_module("torch")

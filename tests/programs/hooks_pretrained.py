@@ -15,7 +15,7 @@ import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.loading import look_at_model, try_generation
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.page.reader import PageReader
+from lightning_hangcheck.recorder.page import PageReader
 
 UNKNOWN, START, END = "<unk>", "<s>", "</s>"
 PROMPTS = ["w1 w2 w3", "w4 w5"]

@@ -15,10 +15,9 @@ from processes import end
 
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.recorder.page.reader import PageReader
-from lightning_hangcheck.rundir.journal_reader import read_journal
-from lightning_hangcheck.rundir.layout import prepare_run_folder
-from lightning_hangcheck.session.journal_handover import Carrier
+from lightning_hangcheck.recorder.page import PageReader
+from lightning_hangcheck.rundir import prepare_run_folder, read_journal
+from lightning_hangcheck.session.run_folders import Carrier
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     Session,

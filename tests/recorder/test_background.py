@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import end, until
 
-from lightning_hangcheck.machine.process_stat import read_process_stat
+from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.recorder.background import (
     SidecarWatch,

@@ -10,7 +10,7 @@ import pytest
 from processes import PROGRAMS, until
 
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.recorder.page.reader import PageReader
+from lightning_hangcheck.recorder.page import PageReader
 from lightning_hangcheck.recorder.training_thread import TrainingEnd, TrainingThread
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from lightning_hangcheck.recorder.journal_writer import (
     JournalWriter,
     encode_entry,
 )
-from lightning_hangcheck.rundir.journal_reader import parse_journal, read_journal
-from lightning_hangcheck.rundir.layout import prepare_run_folder
-from lightning_hangcheck.session.journal_handover import MOST_LEFT_BYTES, Carrier, Handover
+from lightning_hangcheck.rundir import parse_journal, prepare_run_folder, read_journal
+from lightning_hangcheck.session.run_folders import MOST_LEFT_BYTES, Carrier, Handover
 from lightning_hangcheck.session.session import Session, SessionFacts, open_session
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from processes import PROGRAMS, until
 
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.recorder.page.reader import PageReader
+from lightning_hangcheck.recorder.page import PageReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

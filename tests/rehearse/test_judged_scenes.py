@@ -16,7 +16,7 @@ from lightning_hangcheck.smoke.sequence import Outcome, Trial
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.model.naming.slugs import VerdictKind
+    from lightning_hangcheck.model.slugs import VerdictKind
     from lightning_hangcheck.smoke.sequence import Result
 
 CUT_OFF = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer"

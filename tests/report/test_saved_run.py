@@ -16,9 +16,9 @@ from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.codec import encode_packed, encode_pretty
 from lightning_hangcheck.model.evidence import Frame, Holder, WaitTarget
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.observe.saving import save_run
+from lightning_hangcheck.observe.run_record import save_run
 from lightning_hangcheck.report.saved_run import read_saved_run
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
     from pathlib import Path

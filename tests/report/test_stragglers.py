@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from constructed import case
 
-from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.beat import Beat, StepTimes
 from lightning_hangcheck.model.case import RankView
-from lightning_hangcheck.model.step_times import StepTimes
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 
 

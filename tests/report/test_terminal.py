@@ -19,7 +19,7 @@ from msgspec import json
 from lightning_hangcheck.cli.commands import report_command
 from lightning_hangcheck.cli.showing import coloured
 from lightning_hangcheck.model.codec import encode, verdict_schema
-from lightning_hangcheck.model.naming.slugs import CAUSES, VERDICT_KINDS
+from lightning_hangcheck.model.slugs import CAUSES, VERDICT_KINDS
 from lightning_hangcheck.model.verdict import (
     Edge,
     EvidenceItem,
@@ -34,7 +34,7 @@ from lightning_hangcheck.report.paragraphs import TABLE_WIDTH
 from lightning_hangcheck.report.verdict_text import KIND_WORDS, STATE_WORDS
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.naming.slugs import Cause
+    from lightning_hangcheck.model.slugs import Cause
 
 GOLDEN = Path(__file__).parent / "golden"
 MOST_LINES = 40

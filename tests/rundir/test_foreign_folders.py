@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.errors import UnpreparedRunFolder
-from lightning_hangcheck.files.atomic import make_private_folder, open_for_append, write_atomically
-from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
+from lightning_hangcheck.files.safe import make_private_folder, open_for_append, write_atomically
+from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 from lightning_hangcheck.session import session as session_module
 from lightning_hangcheck.session.session import (
     SessionFacts,

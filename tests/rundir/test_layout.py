@@ -13,17 +13,16 @@ import msgspec
 import pytest
 
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
-from lightning_hangcheck.rundir.journal_reader import EARLY_BYTES, read_early
-from lightning_hangcheck.rundir.layout import (
+from lightning_hangcheck.rundir import (
+    EARLY_BYTES,
     RunFolder,
     claim_run_folder,
     find_run_folder,
-    name_run_folder,
-    prepare_run_folder,
-)
-from lightning_hangcheck.rundir.rank_journals import (
     folders_of_job,
     journals_of_job,
+    name_run_folder,
+    prepare_run_folder,
+    read_early,
     read_rank,
 )
 

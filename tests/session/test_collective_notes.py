@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.flight import MessageCounts
-from lightning_hangcheck.session.collectives.collective_notes import (
+from lightning_hangcheck.session.collective_notes import (
     MOST_PEERS,
     POSTED_KEPT,
     MessageCounter,

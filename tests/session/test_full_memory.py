@@ -26,8 +26,8 @@ def fill():
             pass
 """
 NOTE_WHEN_FULL = f"""{FILL}
-from lightning_hangcheck.session.collectives.call_sites import CALLS_KEPT, CallNoter
-from lightning_hangcheck.session.collectives.collective_notes import (
+from lightning_hangcheck.session.collective_notes import CALLS_KEPT, CallNoter
+from lightning_hangcheck.session.collective_notes import (
     MOST_PEERS, POSTED_KEPT, MessageCounter,
 )
 calls = CallNoter(room / "torch" / "7")
@@ -39,7 +39,7 @@ for peer in range(MOST_PEERS + 1):
     messages.post_send(peer)
 """
 BEGIN_WHEN_FULL = f"""{FILL}
-from lightning_hangcheck.session.collectives.collective_notes import (
+from lightning_hangcheck.session.collective_notes import (
     MessageCounter, note_group, noted_messages,
 )
 server = room / "torch" / "7"

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.session.job_key import (
-    agent_pid,
-    job_key,
-    key_of_nodes,
-    node_key,
-    start_key,
-)
+from lightning_hangcheck.session.whose import agent_pid, job_key, key_of_nodes, node_key, start_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,7 +125,7 @@ def test_the_round_is_what_the_launcher_counts(
 
 def test_the_agent_is_found_through_a_shell_between_it_and_the_rank() -> None:
     """As of ``torchrun --no-python wrapper.sh``: the shell was told the run id, the agent not."""
-    code = "from lightning_hangcheck.session.job_key import *; print(agent_pid(os.environ))"
+    code = "from lightning_hangcheck.session.whose import *; print(agent_pid(os.environ))"
     told = subprocess.run(
         ["/bin/sh", "-c", f'"{sys.executable}" -c "{code}"; true'],
         env={**os.environ, "TORCHELASTIC_RUN_ID": "demo"},

@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.session.node_place import (
+from lightning_hangcheck.session.session import Session, SessionFacts
+from lightning_hangcheck.session.whose import (
     PlaceTeller,
     first_host,
     place_in,
     place_of,
     tell_place,
 )
-from lightning_hangcheck.session.session import Session, SessionFacts
 
 if TYPE_CHECKING:
     from pathlib import Path

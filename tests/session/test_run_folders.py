@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from processes import until
 
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.rundir.layout import RunFolder, claim_run_folder
-from lightning_hangcheck.session.job_key import job_key
+from lightning_hangcheck.rundir import RunFolder, claim_run_folder
 from lightning_hangcheck.session.run_folders import settle_elsewhere, settle_run_folder
 from lightning_hangcheck.session.session import Session, SessionFacts, open_session
+from lightning_hangcheck.session.whose import job_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable

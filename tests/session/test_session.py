@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, identify
-from lightning_hangcheck.machine.process_stat import is_alive, read_process_stat
-from lightning_hangcheck.machine.which_machine import pid_namespace
+from lightning_hangcheck.machine import is_alive, pid_namespace, read_process_stat
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.session import session as session_module
 from lightning_hangcheck.session.housekeeping import (

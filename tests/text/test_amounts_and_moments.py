@@ -6,8 +6,14 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from lightning_hangcheck.text.amounts import seconds_in_words
-from lightning_hangcheck.text.moments import Precision, before, moment_of, read_utc, utc
+from lightning_hangcheck.text.shown import (
+    Precision,
+    before,
+    moment_of,
+    read_utc,
+    seconds_in_words,
+    utc,
+)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lightning_hangcheck.text.plain_text import one_line, told_apart, visible, visible_json
+from lightning_hangcheck.text.shown import one_line, told_apart, visible, visible_json
 
 texts = some.text(
     some.characters(categories=["L", "N", "P", "Z", "C"]) | some.sampled_from("\x1b\x9b\u202e\n\\")

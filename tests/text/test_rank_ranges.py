@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lightning_hangcheck.text.rank_ranges import LARGEST_RANK, format_ranks, parse_ranks
+from lightning_hangcheck.text.shown import LARGEST_RANK, format_ranks, parse_ranks
 
 rank_lists = some.lists(some.integers(0, 60) | some.integers(0, LARGEST_RANK))
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as some
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.run_record import rank_record
-from lightning_hangcheck.recorder.process.process_facts import start_facts
-from lightning_hangcheck.text.published import published_environment
+from lightning_hangcheck.recorder.process import start_facts
 from lightning_hangcheck.text.redaction import HIDDEN, redact_text, redact_values
+from lightning_hangcheck.text.shown import published_environment
 
 SECRETS = [
     "0123456789abcdef0123456789abcdef01234567",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from lightning_hangcheck.text.redaction import HIDDEN
-from lightning_hangcheck.text.shown_command import show_command
+from lightning_hangcheck.text.shown import show_command
 
 VALUE = "xsecretx"
 RANDOM = "a8F3kq92LmZ0"

@@ -13,7 +13,7 @@ from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.verdict import EvidenceItem, RankState, Verdict
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.watched_rank import WatchedRank
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.watch.alarm import Alarm, Shutdown, advanced
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from watch.launched import start_run, verdict_of
 from lightning_hangcheck import log
 from lightning_hangcheck.look.proc import command_line
 from lightning_hangcheck.session.session import Session, SessionFacts
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.watch.workers import SRUN_SAID_AFTER_NS, SrunInFront
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from watch.launched import record_of, run, verdict_of
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.rundir.journal_reader import read_journal
+from lightning_hangcheck.rundir import read_journal
 
 if TYPE_CHECKING:
     from pathlib import Path

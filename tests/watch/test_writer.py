@@ -14,7 +14,7 @@ from stalling_storage import stalling_storage
 from lightning_hangcheck import log
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir import RunFolder
 from lightning_hangcheck.watch import writer as writing
 from lightning_hangcheck.watch.link import HangProven
 from lightning_hangcheck.watch.writer import NewestOnly, Writer

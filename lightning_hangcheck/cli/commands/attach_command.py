@@ -19,18 +19,18 @@ from lightning_hangcheck.cli.options import (
 from lightning_hangcheck.cli.showing import HANG, as_typed, exit_code_of, say, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.report import verdict_text
-from lightning_hangcheck.rundir.layout import folder_of_node, name_run_folder, refuse_used
-from lightning_hangcheck.session.node_place import place_of_task
+from lightning_hangcheck.rundir import folder_of_node, name_run_folder, refuse_used
+from lightning_hangcheck.session.whose import place_of_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.attach.hosts.visit import Way
-    from lightning_hangcheck.attach.job_grouping import FoundJob
+    from lightning_hangcheck.attach.hosts import Way
+    from lightning_hangcheck.attach.job_search import FoundJob
     from lightning_hangcheck.attach.recorded_session import RecordedSession, Watch
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
     from lightning_hangcheck.settings import Settings
 
 LONGEST_COMMAND = 240
@@ -157,8 +157,7 @@ def attach(
     hosts = None
     if hostfile is not None:
         # imported here so that a look at this host needs no part of it
-        from lightning_hangcheck.attach.hosts.hostfile import read_hosts
-        from lightning_hangcheck.attach.hosts.visit import Way, read_ssh
+        from lightning_hangcheck.attach.hosts import Way, read_hosts, read_ssh
 
         way = Way(
             ssh=read_ssh(ssh),
@@ -178,7 +177,7 @@ def attach(
     # imported here so that the other commands need no part of the sidecar
     from lightning_hangcheck.attach.attach import attach as attach_job
     from lightning_hangcheck.attach.recorded_session import find_session
-    from lightning_hangcheck.observe.patience import patience_of
+    from lightning_hangcheck.observe.discovery import patience_of
 
     job = _the_job((*pids, *more))
     recorded = find_session(job.pids)
@@ -193,10 +192,10 @@ def attach(
 def _print_case(pids: Sequence[int], settings: Settings, *, local_values: bool) -> int:
     """What another host asks for: evidence alone, as that host judges it with the others'."""
     from lightning_hangcheck.attach.attach import look
-    from lightning_hangcheck.attach.hosts.message import HostMessage, encode_message
+    from lightning_hangcheck.attach.hosts import HostMessage, encode_message
     from lightning_hangcheck.attach.recorded_session import find_session
     from lightning_hangcheck.judge import judge
-    from lightning_hangcheck.observe.patience import patience_of
+    from lightning_hangcheck.observe.discovery import patience_of
 
     job = _the_job(pids)
     recorded = find_session(job.pids)
@@ -214,7 +213,7 @@ def _print_case(pids: Sequence[int], settings: Settings, *, local_values: bool) 
 
 
 def _attach_everywhere(hosts: Hosts, folder: RunFolder, run_dir: str | None) -> int:
-    from lightning_hangcheck.attach.hosts.everywhere import attach_everywhere
+    from lightning_hangcheck.attach.hosts import attach_everywhere
 
     joined = attach_everywhere(hosts.names, hosts.way, folder, hosts.at_once)
     show(verdict_text.render(joined.case, joined.verdict, run_dir or as_typed(folder.path)))
@@ -286,7 +285,7 @@ def _watch(recorded: RecordedSession) -> Watch | None:
 
 
 def _hang_stands(watch: Watch | None, case: Case) -> bool:
-    from lightning_hangcheck.attach.watched_history import hang_stands
+    from lightning_hangcheck.attach.recorded_session import hang_stands
 
     return watch is not None and watch.notes is not None and hang_stands(watch.notes, case)
 

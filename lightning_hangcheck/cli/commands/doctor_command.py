@@ -12,7 +12,7 @@ from lightning_hangcheck.doctor.check import DEPTH, GROUPS, Subject
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.plan import read_extra
-from lightning_hangcheck.rundir.layout import RUNS_FOLDER
+from lightning_hangcheck.rundir import RUNS_FOLDER
 
 FRESH_MINUTES = 30.0
 EPILOG = """\b

@@ -9,7 +9,7 @@ from typing import cast, get_args
 import click
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.model.naming.slugs import Cause
+from lightning_hangcheck.model.slugs import Cause
 from lightning_hangcheck.report.causes import causes, render, render_list
 
 SKILL_FILE = Path(__file__).parent.parent / "SKILL.md"

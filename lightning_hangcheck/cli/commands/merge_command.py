@@ -9,7 +9,7 @@ import click
 from lightning_hangcheck.cli.showing import as_typed, exit_code_of, say, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.report import verdict_text
-from lightning_hangcheck.rundir.layout import name_run_folder, refuse_used
+from lightning_hangcheck.rundir import name_run_folder, refuse_used
 from lightning_hangcheck.settings import from_environment
 
 EPILOG = """\b
@@ -41,7 +41,7 @@ def merge(folders: tuple[str, ...], run_dir: str | None) -> int:
     folder = name_run_folder(run_dir or from_environment(os.environ).run_dir)
     refuse_used(folder)
     # imported here so that the other commands need no part of the sidecar
-    from lightning_hangcheck.attach.merging.merge import merge_runs
+    from lightning_hangcheck.attach.merging import merge_runs
 
     merged = merge_runs(folders, folder)
     show(verdict_text.render(merged.case, merged.verdict, run_dir or as_typed(folder.path)))

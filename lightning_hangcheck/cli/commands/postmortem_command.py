@@ -10,7 +10,7 @@ from lightning_hangcheck.cli.showing import HANG, as_typed, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.left_behind_text import three_lines, what_was_read
-from lightning_hangcheck.rundir.layout import name_run_folder, refuse_used
+from lightning_hangcheck.rundir import name_run_folder, refuse_used
 from lightning_hangcheck.settings import from_environment
 
 NOTHING_WRONG = ("healthy", "finished", "recovered")

@@ -13,9 +13,9 @@ import click
 from lightning_hangcheck.cli.options import positive
 from lightning_hangcheck.cli.showing import HANG, as_typed, say
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.rundir.layout import name_run_folder
+from lightning_hangcheck.rundir import name_run_folder
 from lightning_hangcheck.settings import from_environment
-from lightning_hangcheck.text.shown_command import show_command
+from lightning_hangcheck.text.shown import show_command
 
 if TYPE_CHECKING:
     from lightning_hangcheck.rehearse.runner import Rehearsed

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.cli.showing import as_typed, found_run_folder, say, show
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
-from lightning_hangcheck.files.atomic import write_atomically
+from lightning_hangcheck.files.safe import write_atomically
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.report import verdict_text
@@ -27,11 +27,11 @@ from lightning_hangcheck.report.running_ranks import (
 )
 from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run, records_of_job
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
-from lightning_hangcheck.rundir.layout import folder_of_start, folders_of_nodes, starts_so_far
+from lightning_hangcheck.rundir import folder_of_start, folders_of_nodes, starts_so_far
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
 
 
 STDOUT = "-"
@@ -99,7 +99,7 @@ def _one_of(ways: list[str]) -> str:
 def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
     """Print it for people."""
     # imported here, so that the help of all commands need not load what looks at processes
-    from lightning_hangcheck.attach.running_job import running_ranks
+    from lightning_hangcheck.attach.recorded_session import running_ranks
 
     if saved.verdict is None:
         click.echo(render_unjudged(saved, shown_folder, running_ranks(folder)), nl=False)

@@ -21,7 +21,7 @@ from lightning_hangcheck.cli.options import (
 )
 from lightning_hangcheck.cli.showing import say
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.rundir.layout import RUNS_FOLDER
+from lightning_hangcheck.rundir import RUNS_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

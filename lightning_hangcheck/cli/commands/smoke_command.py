@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.cli.options import positive
 from lightning_hangcheck.cli.showing import HANG, as_typed, say
-from lightning_hangcheck.rundir.layout import RunFolder, name_run_folder
+from lightning_hangcheck.rundir import RunFolder, name_run_folder
 from lightning_hangcheck.settings import from_environment
 
 if TYPE_CHECKING:

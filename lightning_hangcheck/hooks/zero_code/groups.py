@@ -24,8 +24,7 @@ from lightning_hangcheck.hooks.zero_code.start import watch_ranks
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, in_section, wrap
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.session.collectives.call_sites import CallNoter
-from lightning_hangcheck.session.collectives.collective_notes import MessageCounter, note_group
+from lightning_hangcheck.session.collective_notes import CallNoter, MessageCounter, note_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -46,7 +46,7 @@ from lightning_hangcheck.hooks.zero_code.wrapping import (
 )
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.sections import Section
-from lightning_hangcheck.text.amounts import several
+from lightning_hangcheck.text.shown import several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -33,14 +33,14 @@ from lightning_hangcheck.hooks.zero_code.wrapping import (
     wrap,
 )
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.process.process_facts import is_multiprocessing_child
+from lightning_hangcheck.recorder.process import is_multiprocessing_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import FrameType, ModuleType
 
     from lightning_hangcheck.hooks.zero_code.wrapping import Around
-    from lightning_hangcheck.model.naming.slugs import Phase
+    from lightning_hangcheck.model.slugs import Phase
 
 
 STAGES = ("fit", "validate", "test", "predict")

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.judge.patience import EndedBy
     from lightning_hangcheck.model.evidence import ThreadStack
-    from lightning_hangcheck.model.naming.slugs import Cause
+    from lightning_hangcheck.model.slugs import Cause
 
 DEFAULT_GROUP = "0"
 TOLD_BY: dict[Basis, str] = {

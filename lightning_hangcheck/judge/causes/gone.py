@@ -48,8 +48,7 @@ from lightning_hangcheck.judge.threads import may_help
 from lightning_hangcheck.judge.waits import asks_anew, steady_targets
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, verb, within
 from lightning_hangcheck.model.verdict import EvidenceItem
-from lightning_hangcheck.text.moments import NANOSECONDS
-from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,10 +24,10 @@ from lightning_hangcheck.judge.rule import (
     seen,
 )
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, process_name, within
+from lightning_hangcheck.model.code_owner import owner_of
 from lightning_hangcheck.model.evidence import PAGE_FAULT
-from lightning_hangcheck.model.naming.code_owner import owner_of
 from lightning_hangcheck.model.verdict import EvidenceItem
-from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
+from lightning_hangcheck.text.shown import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

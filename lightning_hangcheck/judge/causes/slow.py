@@ -27,17 +27,16 @@ from lightning_hangcheck.judge.rule import (
     seen,
 )
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, verb, within
-from lightning_hangcheck.model.step_times import PARTS, StepTimes
+from lightning_hangcheck.model.beat import PARTS, StepTimes
 from lightning_hangcheck.model.verdict import EvidenceItem
-from lightning_hangcheck.text.amounts import seconds_in_words
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS, seconds_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lightning_hangcheck.judge.job import JobReading, RankReading
-    from lightning_hangcheck.model.naming.slugs import Phase
-    from lightning_hangcheck.model.slowness import Slowness, SlowRank
+    from lightning_hangcheck.model.beat import Slowness, SlowRank
+    from lightning_hangcheck.model.slugs import Phase
 
 GIB = 1 << 30
 FULL = 0.95

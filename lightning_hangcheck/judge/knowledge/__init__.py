@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from lightning_hangcheck.model.naming.slugs import Cause, Phase
+from lightning_hangcheck.model.slugs import Cause, Phase
 
 WaitKind = Literal[
     "collective",

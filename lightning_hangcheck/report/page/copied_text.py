@@ -10,9 +10,8 @@ from lightning_hangcheck.report.page.stacks import stack_diff
 from lightning_hangcheck.report.page.wait_graph import wait_graph
 from lightning_hangcheck.report.paragraphs import of_rank
 from lightning_hangcheck.report.verdict_text import gap_lines, reason, stall_cost, summary
-from lightning_hangcheck.text.amounts import several
-from lightning_hangcheck.text.plain_text import visible
 from lightning_hangcheck.text.redaction import redact_text
+from lightning_hangcheck.text.shown import several, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
 
 Form = Literal["page", "issue", "prompt", "perfetto"]
 NO_PRICE = Prices()

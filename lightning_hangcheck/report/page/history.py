@@ -11,8 +11,7 @@ from msgspec import Struct
 from lightning_hangcheck.report.page.page_facts import is_moment
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.verdict_text import name_ranks
-from lightning_hangcheck.text.amounts import seconds_in_words
-from lightning_hangcheck.text.moments import moment_of, read_utc
+from lightning_hangcheck.text.shown import moment_of, read_utc, seconds_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

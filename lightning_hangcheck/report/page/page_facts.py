@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.decoding import decode
-from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned, read_regular
+from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned, read_regular
 from lightning_hangcheck.ledger.spending import Prices
 from lightning_hangcheck.model.case import Case
+from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.naming.code_owner import is_users
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Gap, RankState, Verdict
 from lightning_hangcheck.report.saved_run import read_record
@@ -29,10 +28,9 @@ from lightning_hangcheck.report.verdict_text import (
     name_ranks,
     situations,
 )
-from lightning_hangcheck.rundir.rank_journals import journals_of_job, read_rank
-from lightning_hangcheck.text.moments import read_utc, utc
-from lightning_hangcheck.text.rank_ranges import parse_ranks
+from lightning_hangcheck.rundir import journals_of_job, read_rank
 from lightning_hangcheck.text.redaction import redact_text
+from lightning_hangcheck.text.shown import parse_ranks, read_utc, utc
 from lightning_hangcheck.time_limit import PART_LIMIT_S, NoAnswer, SharedTime
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model import evidence
     from lightning_hangcheck.model.verdict import StackGroup
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
 
 
 class EqualRanks(Struct, frozen=True, kw_only=True):

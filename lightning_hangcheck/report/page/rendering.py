@@ -22,8 +22,7 @@ from lightning_hangcheck.report.page.stacks import (
 from lightning_hangcheck.report.page.tables import WORDS, collective_grids, differences, step_table
 from lightning_hangcheck.report.page.wait_graph import draw_graph, wait_graph
 from lightning_hangcheck.report.verdict_text import gap_lines, reason, stall_cost, summary
-from lightning_hangcheck.text.amounts import several
-from lightning_hangcheck.text.plain_text import visible
+from lightning_hangcheck.text.shown import several, visible
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:

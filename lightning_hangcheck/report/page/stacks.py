@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.judge.alike import shown_threads
+from lightning_hangcheck.model.code_owner import is_ours, owner_of
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.naming.code_owner import is_ours, owner_of
 from lightning_hangcheck.report.page.history import views_of
 from lightning_hangcheck.report.page.wait_graph import shortened
 from lightning_hangcheck.report.verdict_text import name_ranks
-from lightning_hangcheck.text.amounts import bytes_in_words
-from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
+from lightning_hangcheck.text.shown import bytes_in_words, format_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

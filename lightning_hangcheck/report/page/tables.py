@@ -9,14 +9,13 @@ from msgspec import Struct
 from lightning_hangcheck.report.page.history import UNNAMED, group_title, views_of
 from lightning_hangcheck.report.stragglers import find_stragglers, trend_words
 from lightning_hangcheck.report.verdict_text import name_ranks
-from lightning_hangcheck.text.amounts import seconds_in_words
-from lightning_hangcheck.text.plain_text import told_apart
+from lightning_hangcheck.text.shown import seconds_in_words, told_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from lightning_hangcheck.model.beat import StepTimes
     from lightning_hangcheck.model.flight import CollectiveRecord
-    from lightning_hangcheck.model.step_times import StepTimes
     from lightning_hangcheck.report.page.page_facts import PageFacts
 
 MOST_NUMBERS = 10

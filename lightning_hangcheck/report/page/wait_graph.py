@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.report.page.page_facts import waiting_alike
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.verdict_text import name_ranks, short_path
-from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.judge.wording import duration
-from lightning_hangcheck.model.naming.phase_words import phase_of_name
+from lightning_hangcheck.model.slugs import phase_of_name
 from lightning_hangcheck.report.paragraphs import INDENT, aligned, listed, plain
 from lightning_hangcheck.report.plain_logs.lines import (
     CHECKPOINT,
@@ -33,13 +33,13 @@ from lightning_hangcheck.report.plain_logs.lines import (
     read_line,
 )
 from lightning_hangcheck.report.verdict_text import name_ranks
-from lightning_hangcheck.text.amounts import bytes_in_words, seconds_in_words, several
+from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from lightning_hangcheck.model.naming.slugs import Phase
+    from lightning_hangcheck.model.slugs import Phase
 
 MOST_BYTES = 32_000_000
 """Of all files: 300,000 lines, read in about 10 s."""

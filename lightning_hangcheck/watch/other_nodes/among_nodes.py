@@ -19,7 +19,7 @@ from lightning_hangcheck.nodes.peers import (
     Peers,
 )
 from lightning_hangcheck.nodes.word import CALM_BELOW_S, MOST_ASKED, RoundMark, word_of
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.version import __version__
 from lightning_hangcheck.watch.other_nodes.joining import (
     absent_nodes,

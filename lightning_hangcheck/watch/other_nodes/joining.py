@@ -26,8 +26,7 @@ from lightning_hangcheck.nodes.classes import (
     within,
 )
 from lightning_hangcheck.nodes.word import CALM_BELOW_S, MOST_CODE, MOST_GAPS, TAKEN_NS
-from lightning_hangcheck.text.moments import NANOSECONDS, read_utc, utc
-from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks, read_utc, utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

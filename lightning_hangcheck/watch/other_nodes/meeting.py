@@ -18,10 +18,10 @@ from lightning_hangcheck.nodes.encoding import MOST_PACKED
 from lightning_hangcheck.nodes.meeting_place import FolderPlace, SealedPlace
 from lightning_hangcheck.nodes.peers import FIRST
 from lightning_hangcheck.nodes.store_place import CourierPlace
-from lightning_hangcheck.rundir.layout import NODES_FOLDER
-from lightning_hangcheck.session.node_place import place_of
+from lightning_hangcheck.rundir import NODES_FOLDER
+from lightning_hangcheck.session.whose import place_of
 from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.run import NodePlace

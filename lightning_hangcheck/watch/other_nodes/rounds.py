@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.judge.rank_set import rank_set
-from lightning_hangcheck.machine.process_stat import TICKS_PER_SECOND, ticks_since_boot
+from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
 from lightning_hangcheck.nodes.classes import class_of
 from lightning_hangcheck.nodes.word import RoundEnd, RoundMark, left_round
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.watch.other_nodes.joining import join_heard, silent_node, views_of
 from lightning_hangcheck.watch.roster import end_round
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from cases import IN_BARRIER, IN_LOAD, job, rank
 
-from lightning_hangcheck.attach.hosts.message import HostMessage, encode_message
+from lightning_hangcheck.attach.hosts import HostMessage, encode_message
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.run import RankRecord
 from lightning_hangcheck.model.verdict import Verdict

@@ -13,9 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import end_by_pid, is_alive, until
 
-from lightning_hangcheck.attach.hosts.answer import MOST_OUTPUT, NoAnswer, answer_of
-from lightning_hangcheck.attach.hosts.hostfile import read_hosts
-from lightning_hangcheck.attach.hosts.message import HostMessage, decode_message, encode_message
+from lightning_hangcheck.attach.hosts import (
+    MOST_OUTPUT,
+    HostMessage,
+    NoAnswer,
+    answer_of,
+    decode_message,
+    encode_message,
+    read_hosts,
+)
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 
 if TYPE_CHECKING:

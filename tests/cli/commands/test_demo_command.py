@@ -14,7 +14,7 @@ from processes import until
 
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.text.moments import read_utc
+from lightning_hangcheck.text.shown import read_utc
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,8 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RankPlace, Round, RunRecord
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.observe.saving import save_run
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.observe.run_record import save_run
+from lightning_hangcheck.rundir import RunFolder
 
 
 @pytest.fixture

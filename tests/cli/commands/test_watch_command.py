@@ -11,7 +11,7 @@ from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import RankState, StackGroup, Verdict
-from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
+from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

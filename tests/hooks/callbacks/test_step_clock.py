@@ -8,12 +8,11 @@ import pytest
 
 from lightning_hangcheck.hooks import callbacks
 from lightning_hangcheck.hooks.callbacks import FIRST_STEPS, StepClock
-from lightning_hangcheck.recorder.page.reader import read_page
-from lightning_hangcheck.recorder.page.writer import PageWriter
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.recorder.page import PageWriter, read_page
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.step_times import StepTimes
+    from lightning_hangcheck.model.beat import StepTimes
 
 
 class Loop:

@@ -10,7 +10,7 @@ import pytest
 from hooks.zero_code.injecting import as_rank, carried_journals, run_script
 from processes import PROGRAMS
 
-from lightning_hangcheck.rundir.journal_reader import read_journal
+from lightning_hangcheck.rundir import read_journal
 
 if TYPE_CHECKING:
     from pathlib import Path

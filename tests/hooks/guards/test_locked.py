@@ -12,8 +12,7 @@ from processes import end, until
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.guards import find_holder, left_by, read_record, write_record
-from lightning_hangcheck.machine.process_stat import read_process_stat
-from lightning_hangcheck.machine.which_machine import which_machine
+from lightning_hangcheck.machine import read_process_stat, which_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

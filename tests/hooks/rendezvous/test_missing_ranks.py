@@ -11,7 +11,7 @@ import pytest
 from processes import until
 
 from lightning_hangcheck.hooks.missing_ranks import look_for_missing
-from lightning_hangcheck.recorder.page.writer import PageWriter
+from lightning_hangcheck.recorder.page import PageWriter
 from lightning_hangcheck.session.session import Session, SessionFacts, open_session
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.hooks.rendezvous import find_peer_group
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.recorder.lifecycle import Recorder
-from lightning_hangcheck.session.job_key import start_key
 from lightning_hangcheck.session.session import Session, SessionFacts, open_session
+from lightning_hangcheck.session.whose import start_key
 from lightning_hangcheck.settings import Settings
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from lightning_hangcheck.hooks.zero_code.start import injected
-from lightning_hangcheck.rundir.layout import prepare_run_folder
-from lightning_hangcheck.session.journal_handover import Carrier
+from lightning_hangcheck.rundir import prepare_run_folder
+from lightning_hangcheck.session.run_folders import Carrier
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     SessionFacts,

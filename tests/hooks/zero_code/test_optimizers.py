@@ -9,7 +9,7 @@ from hooks.zero_code.injecting import as_script
 from processes import start_program
 
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.recorder.page.reader import PageReader
+from lightning_hangcheck.recorder.page import PageReader
 
 if TYPE_CHECKING:
     from pathlib import Path

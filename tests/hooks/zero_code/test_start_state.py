@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hooks.zero_code.injecting import as_rank, carried_journals, run_script
 
-from lightning_hangcheck.rundir.journal_reader import read_journal
+from lightning_hangcheck.rundir import read_journal
 
 if TYPE_CHECKING:
     from pathlib import Path

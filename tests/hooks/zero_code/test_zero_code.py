@@ -17,9 +17,13 @@ from lightning_hangcheck.hooks.zero_code.start import INJECT_FOLDER, injected
 from lightning_hangcheck.look.flight_record import flight_record
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.flight import MessageCounts
-from lightning_hangcheck.recorder.page.reader import PageReader
-from lightning_hangcheck.session.collectives.call_sites import noted_calls, noted_sites
-from lightning_hangcheck.session.collectives.collective_notes import noted_groups, noted_messages
+from lightning_hangcheck.recorder.page import PageReader
+from lightning_hangcheck.session.collective_notes import (
+    noted_calls,
+    noted_groups,
+    noted_messages,
+    noted_sites,
+)
 from lightning_hangcheck.session.session import SESSION_VARIABLE, SessionFacts, open_session
 
 if TYPE_CHECKING:

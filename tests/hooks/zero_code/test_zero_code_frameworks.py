@@ -12,8 +12,8 @@ from hooks.zero_code.injecting import PACKAGE, as_script, carried_journals, run_
 from processes import PROGRAMS
 
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.recorder.page.reader import PageReader
-from lightning_hangcheck.rundir.journal_reader import read_journal
+from lightning_hangcheck.recorder.page import PageReader
+from lightning_hangcheck.rundir import read_journal
 
 if TYPE_CHECKING:
     from pathlib import Path

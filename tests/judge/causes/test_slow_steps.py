@@ -6,8 +6,7 @@ from cases import IN_LOAD, job, rank
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.slowness import Slowness, SlowRank
-from lightning_hangcheck.model.step_times import StepTimes
+from lightning_hangcheck.model.beat import Slowness, SlowRank, StepTimes
 from lightning_hangcheck.model.verdict import Edge, Verdict
 
 BEFORE = StepTimes(1, 0.1, 0.2, 0.1)

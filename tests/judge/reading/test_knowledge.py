@@ -18,7 +18,7 @@ from lightning_hangcheck.judge.words import PLACEHOLDERS, placeholders
 
 if TYPE_CHECKING:
     from lightning_hangcheck.judge.knowledge import FrameRule
-    from lightning_hangcheck.model.naming.slugs import Cause
+    from lightning_hangcheck.model.slugs import Cause
 
 CAUSES = sorted(causes_file().cause)
 REMEDIES = [remedy for cause in CAUSES for remedy in causes_file().cause[cause].remedies]

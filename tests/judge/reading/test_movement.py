@@ -39,13 +39,13 @@ from lightning_hangcheck.model.evidence import (
     ThreadState,
     WaitTarget,
 )
-from lightning_hangcheck.model.naming.phase_words import UNKNOWN_PLACE
+from lightning_hangcheck.model.slugs import UNKNOWN_PLACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lightning_hangcheck.model.case import RankView
-    from lightning_hangcheck.model.naming.slugs import Phase
+    from lightning_hangcheck.model.slugs import Phase
 
 
 PID = 100

@@ -36,7 +36,7 @@ from lightning_hangcheck.report.verdict_text import render
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RankView
-    from lightning_hangcheck.model.naming.slugs import Cause
+    from lightning_hangcheck.model.slugs import Cause
 
 OF_SEVERAL = re.compile(
     r"collective|process.group|\bgroup\b|\branks\b|(other|every|each|all) ranks?\b|the others"

@@ -25,7 +25,7 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection
 from lightning_hangcheck.model.case import Case, Pace
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.naming.phase_words import phase_of_name
+from lightning_hangcheck.model.slugs import phase_of_name
 from lightning_hangcheck.model.verdict import Gap as ToldGap
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from watch.launched import record_of, run, verdict_of
 
-from lightning_hangcheck.rundir.journal_reader import read_journal
+from lightning_hangcheck.rundir import read_journal
 
 if TYPE_CHECKING:
     from pathlib import Path

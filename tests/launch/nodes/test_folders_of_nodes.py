@@ -11,18 +11,18 @@ import pytest
 from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UsedRunFolder
-from lightning_hangcheck.files.atomic import write_atomically
+from lightning_hangcheck.files.safe import write_atomically
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.launch.folder import SCHEDULERS, is_scheduled, take_run_folder
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.rundir.layout import folders_of_nodes
+from lightning_hangcheck.rundir import folders_of_nodes
 from lightning_hangcheck.session.joining import join_session
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
 
 RECORD = RunRecord(run_id="", command="torchrun", started_at="2026-11-20T10:00:00Z")
 NAMED = replace(RECORD, job="nodes--n0-29400")

@@ -23,12 +23,7 @@ from lightning_hangcheck.look.proc import (
     vitals,
 )
 from lightning_hangcheck.look.py_spy import python_stacks
-from lightning_hangcheck.machine.process_stat import (
-    PAGE_BYTES,
-    TICKS_PER_SECOND,
-    StatLine,
-    parse_stat,
-)
+from lightning_hangcheck.machine import PAGE_BYTES, TICKS_PER_SECOND, StatLine, parse_stat
 
 if TYPE_CHECKING:
     from processes import RunningProgram, StartProgram

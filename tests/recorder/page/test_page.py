@@ -12,19 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
+from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark, StepTimes
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.naming.slugs import PHASES
-from lightning_hangcheck.model.step_times import StepTimes
-from lightning_hangcheck.recorder.page import layout as layout
-from lightning_hangcheck.recorder.page.beat_writer import BeatWriter
-from lightning_hangcheck.recorder.page.reader import PageReader, PageUnreadable, read_page
-from lightning_hangcheck.recorder.page.writer import PageWriter
+from lightning_hangcheck.model.slugs import PHASES
+from lightning_hangcheck.recorder import page as layout
+from lightning_hangcheck.recorder.page import (
+    BeatWriter,
+    PageReader,
+    PageUnreadable,
+    PageWriter,
+    read_page,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.model.naming.slugs import Phase
+    from lightning_hangcheck.model.slugs import Phase
 
 RECORDS = [value for value in vars(layout).values() if isinstance(value, layout.Record)]
 counts = some.integers(0, 2**62)

@@ -69,7 +69,7 @@ def test_what_a_launcher_leaves_in_the_environment_counts(run: Callable[..., Pro
     program = run(
         """
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.recorder.process.lone_process import LoneProcess
+from lightning_hangcheck.recorder.process import LoneProcess
 for line in '''
 NOTHING=1
 OMPI_COMM_WORLD_SIZE=1

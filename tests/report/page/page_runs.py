@@ -22,7 +22,7 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import Case, RunFacts
 from lightning_hangcheck.model.evidence import ThreadStack
 from lightning_hangcheck.report.page.forms import prices_from, write_as
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from page_runs import ReadPage, case_of, written
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.verdict import Edge, EvidenceItem, Remedy
-from lightning_hangcheck.text.plain_text import visible
+from lightning_hangcheck.text.shown import visible
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, 
 from lightning_hangcheck.model.run import NodeClock, RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import Edge
 from lightning_hangcheck.report.page.forms import write_as
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import StepMark
 from lightning_hangcheck.model.verdict import Edge, EvidenceItem
 from lightning_hangcheck.report.page.forms import write_as
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,7 @@ import msgspec
 from cases import IN_ALL_REDUCE, rank
 from page_runs import ReadPage, case_of, written
 
-from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.step_times import StepTimes
+from lightning_hangcheck.model.beat import Beat, StepTimes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import pytest
 from cases import SECOND
 from msgspec.structs import replace
 
-from lightning_hangcheck.machine.process_stat import TICKS_PER_SECOND, ticks_since_boot
+from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
 from lightning_hangcheck.model.run import RoundStart
 from lightning_hangcheck.nodes.peers import Heard
 from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word

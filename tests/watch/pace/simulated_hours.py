@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.beat import Beat, StepTimes
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
-from lightning_hangcheck.model.step_times import StepTimes
 from lightning_hangcheck.watch.pace import JobPace
 
 if TYPE_CHECKING:

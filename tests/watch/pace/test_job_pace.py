@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from watch.pace.simulated_hours import KINDS, told, told_of_slow_rank
 
-from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.step_times import StepTimes
+from lightning_hangcheck.model.beat import Beat, StepTimes
 from lightning_hangcheck.watch.pace import LEARNT, WINDOW, JobPace
 
 if TYPE_CHECKING:
     from watch.pace.simulated_hours import Kind
 
-    from lightning_hangcheck.model.slowness import Slowness
+    from lightning_hangcheck.model.beat import Slowness
 
 
 SLOW_AFTER_S = 80.0

@@ -8,7 +8,7 @@ import pytest
 from cli.commands.report.reported_run import RECORD
 
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
+from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

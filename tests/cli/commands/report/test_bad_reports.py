@@ -16,7 +16,7 @@ from lightning_hangcheck.model.codec import encode, encode_pretty
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir import RunFolder
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from cli.commands.report.reported_run import AT, HANG
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.codec import encode, encode_pretty
-from lightning_hangcheck.rundir.layout import RunFolder, folder_of_start, prepare_run_folder
+from lightning_hangcheck.rundir import RunFolder, folder_of_start, prepare_run_folder
 from lightning_hangcheck.session.session import SessionFacts, open_session
 
 if TYPE_CHECKING:

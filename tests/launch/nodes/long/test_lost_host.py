@@ -19,7 +19,7 @@ from long_tests import LONG_TEST
 from processes import until
 from watch.launched import verdict_of
 
-from lightning_hangcheck.text.moments import read_utc
+from lightning_hangcheck.text.shown import read_utc
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from long_tests import LONG_TEST
 from processes import PROGRAMS, end, free_port, until
 from watch.launched import record_of, run_words, verdict_of
 
-from lightning_hangcheck.rundir.layout import RunFolder, folders_of_nodes
+from lightning_hangcheck.rundir import RunFolder, folders_of_nodes
 
 if TYPE_CHECKING:
     from pathlib import Path

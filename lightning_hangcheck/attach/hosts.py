@@ -1,0 +1,433 @@
+"""`hangcheck attach --hostfile`: the same look on every host of a job, joined into one verdict."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.errors import BadUsage, NoJobFound, UnreadableRun
+from lightning_hangcheck.files.safe import decode
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.joining import NodeCase, merge_cases
+from lightning_hangcheck.model.case import Case
+from lightning_hangcheck.model.codec import encode
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.run import RankRecord
+from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.nodes.encoding import can_be_reckoned_with
+from lightning_hangcheck.nodes.word import MOST_RANKS
+from lightning_hangcheck.observe.run_record import save_run
+from lightning_hangcheck.text.shown import one_line, read_utc, visible, visible_json
+from lightning_hangcheck.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.rundir import RunFolder
+
+
+HOST = re.compile(
+    r"(?:[\w.][\w.-]*@)?(?:[A-Za-z0-9_.][\w.-]*|\[?[0-9a-fA-F:.]+(?:%\w+)?\]?)"
+    r"|[a-z][a-z0-9.]*/[a-z0-9][a-z0-9.-]*"
+)
+"""``[user@]name``, an address, or ``pod/name`` as ``kubectl get -o name`` prints it.
+
+Neither begins with a dash, which ssh would take for an option, nor what follows a slash.
+"""
+SLOTS = re.compile(r"([^:]+):\d+")
+"""Hydra and Intel's MPI write ``host:8`` where others write ``host slots=8``."""
+LONGEST_SHOWN = 60
+
+
+def read_hosts(text: str, name: str) -> tuple[str, ...]:
+    """Read the hosts of a hostfile, each once, in the file's order.
+
+    Behind a host anything may stand (``slots=8``), and behind ``#`` a comment. A host that is named
+    once a slot, as in PBS_NODEFILE, is one host.
+
+    Args:
+        text: Of the file.
+        name: Of the file, for the error's sentence.
+
+    Raises:
+        BadUsage: A line names no host, or none does.
+    """
+    hosts: dict[str, None] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        slots = SLOTS.fullmatch(words[0])
+        host = slots[1] if slots else words[0]
+        if not HOST.fullmatch(host):
+            raise BadUsage(
+                f"line {number} of {name} names no host: {visible(host[:LONGEST_SHOWN])!r}",
+                "write one host a line, for example: node0 slots=8",
+            )
+        hosts[host] = None
+    if not hosts:
+        raise BadUsage(f"{name} names no host", "write one host a line, for example: node0 slots=8")
+    return tuple(hosts)
+
+
+MOST_OUTPUT = 32 * 1024 * 1024
+"""Bytes: eight stuck ranks with their workers take under one million."""
+MOST_COMPLAINT = 1024 * 1024
+PART_BYTES = 1 << 16
+LOOK_S = 0.2
+LAST_GRACE_S = 1.0
+
+
+class Answer(Struct, frozen=True):
+    """All that a program wrote until it ended."""
+
+    output: bytes
+    complaint: bytes
+    exit_code: int
+
+
+class NoAnswer(Exception):
+    """It did not end in time, wrote too much, or nobody wants to hear it any more."""
+
+
+def answer_of(command: Sequence[str], limit_s: float, given_up: threading.Event) -> Answer:
+    """Run a program to its end; what it leaves in its process group ends with it.
+
+    Args:
+        command: Its name and arguments. It gets our environment, and no input.
+        limit_s: Seconds until it is killed.
+        given_up: Once set, it is killed.
+
+    Raises:
+        OSError: It cannot be started.
+        NoAnswer: It was killed; the sentence says why.
+    """
+    process = subprocess.Popen(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        output, complaint = _heard(process, time.monotonic() + limit_s, given_up)
+    except TimeoutError as error:
+        raise NoAnswer(f"no answer within {limit_s:.3g} s") from error
+    finally:
+        _end(process)
+    return Answer(output, complaint, process.returncode)
+
+
+def _heard(
+    process: subprocess.Popen[bytes], deadline: float, given_up: threading.Event
+) -> tuple[bytes, bytes]:
+    """Read until it ends: a helper that it left in the background may keep its outputs open."""
+    if process.stdout is None or process.stderr is None:
+        raise OSError("its outputs are not open")
+    heard = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    most = dict(zip(heard, (MOST_OUTPUT, MOST_COMPLAINT), strict=True))
+    ended = os.pidfd_open(process.pid)
+    try:
+        with selectors.DefaultSelector() as waiting:
+            for descriptor in (*heard, ended):
+                waiting.register(descriptor, selectors.EVENT_READ)
+            _read(waiting, heard, most, ended, deadline, given_up)
+    finally:
+        os.close(ended)
+    output, complaint = heard.values()
+    return bytes(output), bytes(complaint)
+
+
+def _read(
+    waiting: selectors.BaseSelector,
+    heard: dict[int, bytearray],
+    most: dict[int, int],
+    ended: int,
+    deadline: float,
+    given_up: threading.Event,
+) -> None:
+    while True:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        if given_up.is_set():
+            raise NoAnswer("it was interrupted")
+        ready = [key.fd for key, _ in waiting.select(min(left_s, LOOK_S))]
+        for descriptor in ready:
+            if descriptor == ended:
+                continue
+            part = os.read(descriptor, PART_BYTES)
+            heard[descriptor] += part
+            if len(heard[descriptor]) > most[descriptor]:
+                raise NoAnswer(f"it sent more than {most[descriptor] >> 20} MiB")
+            if not part:
+                waiting.unregister(descriptor)
+        if ready == [ended]:
+            return
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill its group before it is collected: until then nobody else can have the group's number."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(LAST_GRACE_S)
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+SAME_VERSION = "install the same lightning-hangcheck on all hosts"
+
+
+class HostMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at one host.
+
+    Attributes:
+        version: Of the package that wrote it.
+        case: What was seen there.
+        ranks: For run.json.
+        said: What `hangcheck attach` would have said on stderr there, sentence by sentence.
+        hang_stands: A sidecar there has told a hang, and it stands.
+    """
+
+    schema_version: int = 1
+    version: str = __version__
+    case: Case
+    ranks: tuple[RankRecord, ...] = ()
+    said: tuple[str, ...] = ()
+    hang_stands: bool = False
+
+
+def encode_message(message: HostMessage) -> bytes:
+    """Encode it as one line, without the line's end."""
+    return visible_json(encode(message))
+
+
+def decode_message(output: bytes) -> HostMessage:
+    """Decode the last line of what a host sent; a login shell may have written some before it.
+
+    Raises:
+        UnreadableRun: It is no such message.
+    """
+    lines = output.rstrip().rsplit(b"\n", 1)
+    try:
+        message = decode(lines[-1], HostMessage, "what it sent")
+        _refuse_impossible(message.case)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise UnreadableRun(f"what it sent cannot be read: {error}", SAME_VERSION) from error
+    except UnreadableRun as error:
+        raise UnreadableRun(str(error.args[0]), SAME_VERSION) from error
+    return message
+
+
+def _refuse_impossible(case: Case) -> None:
+    """Refuse what would fill memory, or cannot be computed with.
+
+    Raises:
+        ValueError: It would.
+    """
+    sizes = (case.run.world_size, case.run.nnodes, case.run.local_world_size or 0)
+    numbers = (*sizes, *(view.rank for view in case.ranks))
+    if any(not 0 <= number < MOST_RANKS for number in numbers):
+        raise ValueError("it has a rank or world size that cannot be")
+    if not can_be_reckoned_with(case):
+        raise ValueError("it has a number that cannot be")
+    for moment in (case.taken_at, case.run.started_at):
+        read_utc(moment)
+
+
+SSH = "ssh"
+REMOTE_COMMAND = "hangcheck"
+HOST_TIMEOUT_S = 60.0
+"""A look takes three seconds, and thirty where no process answers."""
+CONNECT_S = 10
+OPTIONS = {
+    "BatchMode": "yes",  # asks for no password: nobody is there to type it
+    "ConnectTimeout": str(CONNECT_S),
+    "ServerAliveInterval": "5",
+    "ServerAliveCountMax": "3",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "ClearAllForwardings": "yes",
+    "ControlMaster": "no",  # a master that stays would keep our pipes; one that is there serves
+    "PermitLocalCommand": "no",
+}
+"""ssh_config(5): what one look needs, whatever the user's own configuration asks for otherwise."""
+NO_SSH, NOT_FOUND, NOT_EXECUTABLE = 255, 127, 126
+LONGEST_SENTENCE = 300
+OURS = "hangcheck: "
+
+
+class Way(Struct, frozen=True, kw_only=True):
+    """How hosts are asked.
+
+    Attributes:
+        ssh: The program and its first options.
+        remote_command: What starts hangcheck there, a line for the host's shell.
+        limit_s: Seconds for one host.
+        local_values: Whether to ask for local variables too.
+    """
+
+    ssh: tuple[str, ...] = (SSH,)
+    remote_command: str = REMOTE_COMMAND
+    limit_s: float = HOST_TIMEOUT_S
+    local_values: bool = False
+
+    def command(self, host: str) -> list[str]:
+        """Return the command line that asks a host."""
+        options = [part for name, value in OPTIONS.items() for part in ("-o", f"{name}={value}")]
+        remote = f"{self.remote_command} attach --json-case"
+        asked = f"{remote} --locals" if self.local_values else remote
+        return [*self.ssh, "-T", *options, "--", host, asked]
+
+
+def read_ssh(text: str) -> tuple[str, ...]:
+    """Read a command and its options, as a shell would split them.
+
+    Raises:
+        BadUsage: It is none.
+    """
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError:
+        words = ()
+    if not words:
+        raise BadUsage(f"--ssh {text!r} is no command", "write for example --ssh 'ssh -p 2222'")
+    return words
+
+
+def visit(host: str, way: Way, given_up: threading.Event) -> HostMessage | Gap:
+    """Ask one host, within its time limit.
+
+    Args:
+        host: As the hostfile names it.
+        way: How.
+        given_up: Once set, the answer is not waited for.
+    """
+    try:
+        answer = answer_of(way.command(host), way.limit_s, given_up)
+    except OSError as error:
+        return gap(host, f"{way.ssh[0]} cannot be started ({error.strerror})", "install it")
+    except NoAnswer as error:
+        return gap(host, f"{error}, so it was left", "try it by hand, or give it --host-timeout")
+    if answer.exit_code:
+        return _refused(host, way, answer)
+    try:
+        return decode_message(answer.output)
+    except UnreadableRun as error:
+        return gap(host, str(error.args[0]), error.remedy)
+
+
+def gap(host: str, why: str, remedy: str = "") -> Gap:
+    """Say why a host tells nothing."""
+    return Gap(f"host {host}", None, one_line(why)[:LONGEST_SENTENCE], "other_nodes", remedy)
+
+
+def _refused(host: str, way: Way, answer: Answer) -> Gap:
+    last = _last_line(answer.complaint)
+    if answer.exit_code == NO_SSH:
+        by_hand = shlex.join([*way.ssh, "-o", "BatchMode=yes", host, "true"])
+        return gap(host, f"ssh does not get there ({last})", f"make this work: {by_hand}")
+    if answer.exit_code in (NOT_FOUND, NOT_EXECUTABLE):
+        return gap(
+            host,
+            f"{way.remote_command} cannot be started there ({last})",
+            "install lightning-hangcheck there, or say where it is: "
+            "--remote-command /path/to/env/bin/hangcheck",
+        )
+    if answer.exit_code == NoJobFound.exit_code or last.startswith(OURS):
+        return gap(host, last.removeprefix(OURS))
+    return gap(host, f"{way.remote_command} ended there with {answer.exit_code} ({last})")
+
+
+def _last_line(complaint: bytes) -> str:
+    lines = complaint.decode(errors="replace").strip().splitlines()
+    return one_line(lines[-1])[:LONGEST_SENTENCE] if lines else "it said nothing"
+
+
+AT_ONCE = 32
+"""Hosts: a login node shall not feel it."""
+MOST_NAMED = 3
+
+
+class Joined(Struct, frozen=True, kw_only=True):
+    """What all hosts together show.
+
+    Attributes:
+        silent: One for each host that told nothing; they are gaps of the case, too.
+        said: By host, what its own `hangcheck attach` had to say beside its evidence.
+        hang_stands: A sidecar on one of them has told a hang, and it stands.
+    """
+
+    case: Case
+    verdict: Verdict
+    silent: tuple[Gap, ...]
+    said: tuple[tuple[str, str], ...]
+    hang_stands: bool
+
+
+def attach_everywhere(
+    hosts: Sequence[str], way: Way, folder: RunFolder, at_once: int = AT_ONCE
+) -> Joined:
+    """Look at a job on all of its hosts, and give one verdict.
+
+    Args:
+        hosts: Each once.
+        way: How they are asked.
+        folder: Where to keep the verdict and its evidence.
+        at_once: How many are asked at a time.
+
+    Raises:
+        NoJobFound: No host told of a job.
+        UsedRunFolder: The folder holds another run.
+    """
+    answers = dict(zip(hosts, _ask_all(hosts, way, at_once), strict=True))
+    told = {host: one for host, one in answers.items() if isinstance(one, HostMessage)}
+    silent = tuple(one for one in answers.values() if isinstance(one, Gap))
+    if not told:
+        raise _nothing(silent)
+    merged = merge_cases([NodeCase(host, one.case) for host, one in told.items()], folder.run_id)
+    case = replace(merged, gaps=(*merged.gaps, *silent))
+    verdict = judge(case)
+    save_run(case, verdict, tuple(rank for one in told.values() for rank in one.ranks), folder)
+    return Joined(
+        case=case,
+        verdict=verdict,
+        silent=silent,
+        said=tuple((host, sentence) for host, one in told.items() for sentence in one.said),
+        hang_stands=any(one.hang_stands for one in told.values()),
+    )
+
+
+def _ask_all(hosts: Sequence[str], way: Way, at_once: int) -> list[HostMessage | Gap]:
+    given_up = threading.Event()
+    with ThreadPoolExecutor(min(at_once, len(hosts))) as pool:
+        try:
+            return list(pool.map(lambda host: visit(host, way, given_up), hosts))
+        finally:
+            # after Ctrl-C nobody waits for the rest; else all have answered
+            given_up.set()
+
+
+def _nothing(silent: Sequence[Gap]) -> NoJobFound:
+    named = [f"{one.what}: {one.why}" for one in silent[:MOST_NAMED]]
+    more = len(silent) - len(named)
+    rest = [f"and {more} more"] if more else []
+    return NoJobFound(
+        f"none of {len(silent)} hosts told of a job ({'; '.join([*named, *rest])})",
+        silent[0].remedy or "name the hosts on which its ranks run",
+    )

@@ -1,0 +1,371 @@
+"""Files that others can reach: opened, written and decoded so that nobody is harmed.
+
+A reader never sees half a file. Nothing is written through a link, and a folder or file of another
+user is refused. Bytes become facts in one place, with a sentence where they cannot.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.model.codec import json_decoder
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+
+FACT_BYTES = 1024 * 1024
+"""Of a session's small files, which have hundreds of bytes."""
+EVIDENCE_BYTES = 256 * 1024 * 1024
+"""Of a run folder's files: ten times the largest case that was recorded (22 kB a rank), for 1,024
+ranks."""
+_ROOT = 0
+_SAFELY = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+class UnusableFile(OSError):
+    """It is there, but nothing that we read; ``strerror`` says what it is."""
+
+
+def open_owned(path: Path) -> int:
+    """Open a file of ours for reading, without ever waiting for another process.
+
+    It must be a regular file, no link, and belong to this user, to root, or to the owner of the
+    folder that it lies in: whoever may read a colleague's run folder, or a copy, may report it.
+
+    Returns:
+        A descriptor; the caller closes it.
+
+    Raises:
+        UnusableFile: It is another kind of file, or another user put it there.
+        OSError: It is gone or not permitted.
+    """
+    try:
+        descriptor = os.open(path, _SAFELY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise _explained(error, path) from None
+    try:
+        found = _refuse_irregular(descriptor, path)
+        owners = (os.geteuid(), _ROOT, path.parent.stat().st_uid)
+        if found.st_uid not in owners:
+            why = f"it belongs to user id {found.st_uid}, its folder to another"
+            raise UnusableFile(errno.EPERM, why, str(path))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_owned(path: Path, largest: int = FACT_BYTES) -> bytes:
+    """Read a whole file of ours; see `open_owned`.
+
+    Args:
+        path: The file.
+        largest: Bytes above which it is refused.
+
+    Raises:
+        UnusableFile: It is no such file, or larger.
+        OSError: It is gone or not permitted.
+    """
+    return _whole(open_owned(path), path, largest)
+
+
+def read_end_owned(path: Path, largest: int) -> tuple[bytes, int]:
+    """Read the end of a file of ours that grows; see `open_owned`.
+
+    Returns:
+        Its last bytes, at most ``largest``, and how many were left out before them.
+
+    Raises:
+        UnusableFile: It is no such file.
+        OSError: It is gone or not permitted.
+    """
+    with os.fdopen(open_owned(path), "rb") as file:
+        left_out = max(0, os.fstat(file.fileno()).st_size - largest)
+        file.seek(left_out)
+        return file.read(largest), left_out
+
+
+def read_regular(path: Path, largest: int) -> bytes:
+    """Read a file that anyone may own, such as a program's source; links are followed.
+
+    Raises:
+        UnusableFile: It is no regular file, or has more bytes than ``largest``.
+        OSError: It is gone or not permitted.
+    """
+    try:
+        descriptor = os.open(path, _SAFELY)
+    except OSError as error:
+        raise _explained(error, path) from None
+    try:
+        _refuse_irregular(descriptor, path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return _whole(descriptor, path, largest)
+
+
+def _whole(descriptor: int, path: Path, largest: int) -> bytes:
+    with os.fdopen(descriptor, "rb") as file:
+        size = os.fstat(descriptor).st_size
+        data = file.read(largest + 1) if size <= largest else b""
+    if max(size, len(data)) > largest:
+        why = f"it has {max(size, len(data)):,} bytes; at most {largest:,} are read"
+        raise UnusableFile(errno.EFBIG, why, str(path))
+    return data
+
+
+def _refuse_irregular(descriptor: int, path: Path) -> os.stat_result:
+    found = os.fstat(descriptor)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise _unusable(_KINDS.get(stat.S_IFMT(found.st_mode), "no regular file"), path)
+    return found
+
+
+def _explained(error: OSError, path: Path) -> OSError:
+    if error.errno == errno.ELOOP:
+        return _unusable("a symbolic link", path)
+    if error.errno == errno.ENXIO:  # open(2): a socket, or a device that is not there
+        return _unusable("a socket or device", path)
+    return error
+
+
+def _unusable(kind: str, path: Path) -> UnusableFile:
+    why = f"it is {kind}, not a file"
+    return UnusableFile(errno.EINVAL, why, str(path))
+
+
+PRIVATE_FOLDER = 0o700
+PRIVATE_FILE = 0o600
+FOR_ALL = 0o644
+"""What other programs of the machine shall read, under whatever user they run."""
+NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+"""To open a file that was not there before, neither as a file nor as a link."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NOT_OWNERS = stat.S_IRWXG | stat.S_IRWXO
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def write_atomically(path: Path, data: bytes, mode: int = PRIVATE_FILE) -> None:
+    """Write to a temporary name beside the file, then rename.
+
+    Args:
+        path: Of the file.
+        data: All of it.
+        mode: For a file that others shall read; the umask counts.
+
+    Raises:
+        OSError: The folder is gone, full or not ours; the old file, if any, is untouched.
+    """
+    temporary = name_beside(path)
+    descriptor = os.open(temporary, os.O_WRONLY | NEW_FILE, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def name_beside(path: Path) -> Path:
+    """Return a name in the same folder that nobody has, on whichever node, and nobody can guess."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+
+
+def create_once(path: Path, data: bytes, largest: int = FACT_BYTES) -> bytes:
+    """Create a file unless it exists, and return what it holds: of several writers one wins.
+
+    Args:
+        path: Of the file.
+        data: All of it.
+        largest: Bytes above which what another one wrote is refused.
+
+    Raises:
+        OSError: The folder is gone, full or not ours.
+    """
+    temporary = name_beside(path)
+    write_atomically(temporary, data)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return read_owned(path, largest)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return data
+
+
+def open_for_append(path: Path) -> int:
+    """Open a file of ours to read it and to append, or create it.
+
+    Returns:
+        A descriptor; the caller closes it.
+
+    Raises:
+        PermissionError: It is no regular file, has another name too, or belongs to somebody else.
+        OSError: It cannot be opened: a link, or the folder is gone, full or not ours.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, PRIVATE_FILE)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise _refused(path, "it is no file of its own; remove it")
+        # its folder was found to be ours, and the owner that it shows is the one that we have there
+        if found.st_uid != path.parent.stat().st_uid:
+            raise _refused(path, f"it belongs to user id {found.st_uid}; remove it")
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def make_private_folder(path: Path, parts: Collection[str] | None = None) -> None:
+    """Make a folder and its parents; the folder itself is for its owner alone, also an older one.
+
+    Args:
+        path: The folder.
+        parts: What may be in it if it is there already. A folder with other things in it is in use
+            for something else: it keeps its mode, and is refused where others may write.
+
+    Raises:
+        PermissionError: It is a link, belongs to somebody else, or is shared with others.
+        OSError: It cannot be made.
+    """
+    try:
+        path.mkdir(mode=PRIVATE_FOLDER, parents=True)
+    except FileExistsError:
+        _make_private(path, parts)
+
+
+def _make_private(path: Path, parts: Collection[str] | None) -> None:
+    if path.is_symlink():
+        raise _refused(path, "it is a link")
+    descriptor = os.open(path, _FOLDER)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid() and found.st_uid != _owner_of_new(descriptor):
+            raise _refused(path, f"it belongs to user id {found.st_uid}")
+        if not found.st_mode & _NOT_OWNERS:
+            return
+        inside = os.listdir(descriptor)  # noqa: PTH208 - of this very folder, whatever its name
+        if found.st_mode & stat.S_ISVTX or (parts is not None and not set(inside) <= set(parts)):
+            if found.st_mode & _OTHERS_WRITE:
+                raise _refused(path, "others may write there, and it is not for this run alone")
+            return
+        with suppress(OSError):  # a file system without modes
+            os.fchmod(descriptor, PRIVATE_FOLDER)
+    finally:
+        os.close(descriptor)
+
+
+def _owner_of_new(folder: int) -> int | None:
+    """Who we are in that folder: file systems of other machines may know us by another number."""
+    name = f".hangcheck-{os.urandom(4).hex()}"
+    try:
+        os.mkdir(name, PRIVATE_FOLDER, dir_fd=folder)
+    except OSError:
+        return None
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_uid
+    finally:
+        os.rmdir(name, dir_fd=folder)
+
+
+def _refused(path: Path, why: str) -> PermissionError:
+    return PermissionError(errno.EPERM, why, str(path))
+
+
+Fact = TypeVar("Fact", bound=msgspec.Struct)
+SCHEMA_VERSION = 1
+
+
+def decode(data: bytes, kind: type[Fact], source: str) -> Fact:
+    """Decode a fact.
+
+    Args:
+        data: JSON.
+        kind: The struct to build; unknown fields are ignored so that a newer writer stays readable.
+        source: Where the bytes came from, for the error's sentence.
+
+    Raises:
+        UnreadableRun: The bytes are no such fact, or are of another schema version.
+    """
+    try:
+        version = json_decoder(_Versioned).decode(data).schema_version
+        if version != SCHEMA_VERSION:
+            raise UnreadableRun(
+                f"{source} has schema_version {version}; this version reads {SCHEMA_VERSION}",
+                "install the lightning-hangcheck that wrote it, or a newer one",
+            )
+        return json_decoder(kind).decode(data)
+    except msgspec.MsgspecError as error:
+        raise UnreadableRun(
+            f"{source} cannot be read: {error}", "name another run folder, or run again"
+        ) from error
+
+
+def unreadable(path: Path, error: OSError) -> UnreadableRun:
+    """Say why a file of a run cannot be read, and the way out."""
+    wrong = isinstance(error, (UnusableFile, IsADirectoryError))
+    remedy = "remove it" if wrong else "read it as the user who made it"
+    return UnreadableRun(
+        f"{path} cannot be read ({error.strerror})", f"{remedy}, or name another run folder"
+    )
+
+
+class _Versioned(msgspec.Struct):
+    schema_version: int = SCHEMA_VERSION
+
+
+def reserve(descriptor: int, size: int) -> mmap.mmap:
+    """Map an open file of zeros.
+
+    Args:
+        descriptor: Of it; may be closed afterwards.
+        size: In bytes.
+
+    Raises:
+        OSError: There is no room for it.
+    """
+    os.posix_fallocate(descriptor, 0, size)
+    return mmap.mmap(descriptor, size)
+
+
+def reserve_file(path: Path, size: int) -> mmap.mmap:
+    """Make a file that only this user may read, and its folder, and map it.
+
+    Args:
+        path: Of the file; without room for it there is an empty one.
+        size: In bytes.
+
+    Raises:
+        OSError: Shared memory is full, or not ours.
+    """
+    make_private_folder(path.parent)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, PRIVATE_FILE)
+    try:
+        return reserve(descriptor, size)
+    except OSError:
+        os.ftruncate(descriptor, 0)
+        raise
+    finally:
+        os.close(descriptor)

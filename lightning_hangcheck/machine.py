@@ -1,0 +1,413 @@
+"""What the machine allows a process and says of it, as plain numbers from /proc and the kernel."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import resource
+import stat
+import threading
+import time
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+LETTERS = 8
+
+
+def pid_namespace() -> str:
+    """Name the pid namespace of this process, for example ``pid:[4026531836]``."""
+    return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - a name, no path
+
+
+@cache
+def which_machine() -> str:
+    """Name where the process ids that are seen from here hold: no two such places have one name.
+
+    Each start of a kernel has an id of its own (random(4)), and each pid namespace on it a number.
+
+    Returns:
+        For example ``3f2a9c1e-4026531836``; empty where the kernel does not say.
+    """
+    try:
+        number = pid_namespace().strip("pid:[]")
+        return f"{BOOT.read_text()[:LETTERS]}-{number}"
+    except OSError:
+        return ""
+
+
+GROUPS = Path("/sys/fs/cgroup")
+
+
+def groups_of(pid: int, controller: str, groups: Path = GROUPS) -> list[tuple[Path, bool]]:
+    """Return the folder of the process's group, then of those above it: each may have a limit.
+
+    Args:
+        pid: The process.
+        controller: ``memory`` or ``pids``.
+        groups: Where control groups are mounted.
+
+    Returns:
+        Each folder, and whether it is of the unified hierarchy (version 2), whose files have names
+        of their own; none at all where it cannot be read.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_bytes().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        unified = not controllers
+        if unified or controller in controllers.split(","):
+            inner = Path(path.lstrip("/"))
+            mounted = groups if unified else groups / controller
+            found += [(mounted / one, unified) for one in (inner, *inner.parents)]
+    return found
+
+
+LEFT_THREADS = 64
+"""For each rank, besides its pools: autograd's, the backend's (three with gloo, some ten with
+NCCL), loggers', and some 16 DataLoader workers with two or three each."""
+POOLS = 2
+"""torch's pools of threads in a rank: within an operation, and between operations."""
+LEFT_DESCRIPTORS = 128
+"""For each rank: a DataLoader keeps some for each worker and tensor, gloo and NCCL some a peer."""
+OURS_OF_ADDRESS_SPACE = 0.05
+"""Share of the free address space, where that is limited, that our threads may take."""
+ARENA_BYTES = 128 * 2**20
+"""What glibc's malloc reserves for a thread's first allocation (malloc/arena.c: twice HEAP_MAX)."""
+DEFAULT_STACK_BYTES = 8 * 2**20
+DESCRIPTORS = 4
+"""Of ours in a rank: page, journal, stacks, the server's socket."""
+
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC  # include/linux/proc_ns.h, PROC_PID_INIT_INO
+_MAY_PASS = 1 << 21 | 1 << 24  # linux/capability.h: CAP_SYS_ADMIN, CAP_SYS_RESOURCE
+_OWN_STATUS = Path("/proc/self/status")
+
+
+class NoRoom(OSError):
+    """A thread or process of ours was not started; the text says which limit is near."""
+
+
+class Bound(NamedTuple):
+    """A limit, in whatever it counts."""
+
+    name: str
+    limit: int
+    used: int
+    needed: int
+
+    def __str__(self) -> str:
+        taken = f"{self.name} is {self.limit}, in use are {self.used}"
+        return f"{taken}, and {self.needed} should be free"
+
+
+def require_room(threads: int, ranks: int = 1, groups: Path = GROUPS) -> None:
+    """Look at every limit that so many threads count towards; 0.4 ms far from one.
+
+    Args:
+        threads: That we want to start.
+        ranks: That start as many on this machine, and train.
+        groups: Where control groups are mounted.
+
+    Raises:
+        NoRoom: After them too little would be left to training.
+    """
+    for bound in _bounds(threads, ranks, groups):
+        if bound.limit - bound.used < bound.needed:
+            raise NoRoom(str(bound))
+
+
+def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[Bound]:
+    needed = ranks * (threads + LEFT_THREADS + POOLS * _pool_size())
+    yield from _system_bounds(needed)
+    yield from _group_bounds(needed, groups)
+    yield from _user_bound(needed)
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors != resource.RLIM_INFINITY:
+        used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names alone, and at every start
+        needed = DESCRIPTORS + LEFT_DESCRIPTORS
+        yield Bound("the limit of open files (ulimit -n)", descriptors, used, needed)
+    space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if space != resource.RLIM_INFINITY:
+        used = int(Path("/proc/self/statm").read_bytes().split()[0]) * mmap.PAGESIZE
+        needed = round(threads * (_stack_bytes() + ARENA_BYTES) / OURS_OF_ADDRESS_SPACE)
+        yield Bound("the limit of address space (ulimit -v)", space, used, needed)
+
+
+def _system_bounds(needed: int) -> Iterator[Bound]:
+    used = _all_threads()
+    for name in ("threads-max", "pid_max"):
+        limit = int(Path("/proc/sys/kernel", name).read_bytes())
+        yield Bound(f"the kernel's {name}", limit, used, needed)
+
+
+def _group_bounds(needed: int, groups: Path) -> Iterator[Bound]:
+    for folder, _ in groups_of(os.getpid(), "pids", groups):
+        try:
+            limit = int((folder / "pids.max").read_bytes())
+            used = int((folder / "pids.current").read_bytes())
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+        yield Bound("pids.max of the control group", limit, used, needed)
+
+
+def _user_bound(needed: int) -> Iterator[Bound]:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if limit == resource.RLIM_INFINITY or _passes_user_limit():
+        return
+    used = _all_threads()  # as many at most, and read in one go
+    if limit - used < needed:
+        used = _threads_of_user(used)
+    yield Bound("the user's limit of processes and threads (ulimit -u)", limit, used, needed)
+
+
+def _passes_user_limit() -> bool:
+    """Whether the kernel asks nothing of us (kernel/fork.c): root, or who may pass its limits."""
+    if Path("/proc/self/uid_map").read_text().split()[:2] != ["0", "0"]:
+        return False  # such rights count in the first user namespace alone
+    return os.getuid() == 0 or bool(int(_status(_OWN_STATUS)["CapEff"], 16) & _MAY_PASS)
+
+
+def _pool_size() -> int:
+    """Threads of an OpenMP pool: as many as the machine has cores, unless somebody said."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return int(said) if said.isdecimal() else os.cpu_count() or 1
+
+
+def _all_threads() -> int:
+    """Of the whole machine, whatever of it can be seen from here."""
+    return int(Path("/proc/loadavg").read_bytes().split()[3].partition(b"/")[2])
+
+
+def _threads_of_user(everybody: int) -> int:
+    """Count this user's; everybody's where processes are hidden from us that may be this user's."""
+    if Path("/proc/self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE:
+        return everybody
+    user, found = str(os.getuid()), 0
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                status = _status(folder / "status")
+            except OSError:  # it has ended
+                continue
+            if status["Uid"].split()[0] == user:
+                found += int(status["Threads"])
+    return found
+
+
+def _status(file: Path) -> dict[str, str]:
+    lines = file.read_text(errors="replace").splitlines()
+    return {name: value for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _stack_bytes() -> int:
+    size, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return DEFAULT_STACK_BYTES if size == resource.RLIM_INFINITY else size
+
+
+def start_thread(work: Callable[[], None], name: str, ranks: int = 1) -> threading.Thread:
+    """Start a daemon thread, if that leaves training enough.
+
+    Args:
+        work: What it does.
+        name: Shown in stacks; ours begin with ``hangcheck-``.
+        ranks: That start as much on this machine.
+
+    Raises:
+        NoRoom: A limit is near, or the kernel refused.
+    """
+    require_room(1, ranks)
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise NoRoom("the machine gives no further thread") from error
+    return thread
+
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_DEAD = ("Z", "X")
+MOST_ANCESTORS = 64
+"""Process ids are given anew: a chain that is longer may lead round."""
+
+
+class StatLine(NamedTuple):
+    """The fields that we use.
+
+    Attributes:
+        name: Field 2: of the program, or as the thread was named.
+        state: Field 3.
+        parent_pid: Field 4.
+        major_faults: Field 12.
+        cpu_s: Fields 14 and 15, user and system time of all its threads (of the one thread, in a
+            thread's file), at the kernel's tick.
+        started_ticks: Field 22, clock ticks between boot and the start of the process.
+        rss_bytes: Field 24.
+        caught_signals: Field 34, a bit for each signal up to 31 that it has a handler for.
+        exit_status: Field 52: of a zombie its wait status, 0 where ptrace access is refused; of a
+            living process it means nothing.
+    """
+
+    name: str
+    state: str
+    parent_pid: int
+    major_faults: int
+    cpu_s: float
+    started_ticks: int
+    rss_bytes: int
+    caught_signals: int
+    exit_status: int
+
+
+def parse_stat(line: bytes) -> StatLine:
+    """Take the line apart behind the command name, which may itself hold brackets and spaces.
+
+    Raises:
+        ValueError: This is no such line.
+        IndexError: It is cut short.
+    """
+    behind = line.rindex(b")")
+    fields = line[behind + 2 :].split()
+    return StatLine(
+        name=line[line.index(b"(") + 1 : behind].decode(errors="replace"),
+        state=fields[0].decode("ascii"),
+        parent_pid=int(fields[1]),
+        major_faults=int(fields[9]),
+        cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND,
+        started_ticks=int(fields[19]),
+        rss_bytes=int(fields[21]) * PAGE_BYTES,
+        caught_signals=int(fields[31]),
+        exit_status=int(fields[49]),
+    )
+
+
+def read_process_stat(pid: int) -> StatLine | None:
+    """Read the line of a process; None if it is gone, or not to be seen from here."""
+    try:
+        return parse_stat(_stat_file(pid).read_bytes())
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """Return the process that started this one, and so on, as far as can be seen; without init."""
+    for _ in range(MOST_ANCESTORS):
+        stat = read_process_stat(pid)
+        if stat is None or stat.parent_pid <= 1:
+            return
+        pid = stat.parent_pid
+        yield pid
+
+
+def is_alive(pid: int, started_ticks: int) -> bool:
+    """Whether this very process lives: a zombie, or another process with its id, does not count.
+
+    Where the kernel will not say, it counts as alive: unseen is not gone.
+    """
+    try:
+        stat = parse_stat(_stat_file(pid).read_bytes())
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except (OSError, IndexError, ValueError):
+        return True
+    return stat.started_ticks == started_ticks and stat.state not in _DEAD
+
+
+def ticks_since_boot() -> int:
+    """Return the present moment as the line tells the start of a process."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
+
+
+def _stat_file(pid: int) -> Path:
+    return Path(f"/proc/{pid}/stat")
+
+
+OF_NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "fuse.")
+"""Beginnings of file system types whose answers come over a network (mount(8))."""
+ESCAPED = re.compile(r"\\(\d{3})")
+MOUNT_POINT = 4
+
+
+def mounts_of_network(mountinfo: str) -> dict[str, bool]:
+    """Return of each mount whether it is of a network.
+
+    Args:
+        mountinfo: Text of /proc/PID/mountinfo (proc(5)), which asks no file system.
+    """
+    found = {}
+    for line in mountinfo.splitlines():
+        before, dash, behind = line.partition(" - ")
+        words = before.split()
+        if dash and len(words) > MOUNT_POINT:
+            folder = ESCAPED.sub(lambda one: chr(int(one[1], 8)), words[MOUNT_POINT])
+            found[folder] = behind.startswith(OF_NETWORK)
+    return found
+
+
+def is_of_network(path: str, mounts: Mapping[str, bool]) -> bool:
+    """Whether a path is on storage of a network.
+
+    Args:
+        path: Absolute.
+        mounts: As `mounts_of_network` tells them; the innermost one counts.
+    """
+    folder = path
+    while folder not in mounts and folder not in ("", "/"):
+        folder = folder.rpartition("/")[0] or "/"
+    return mounts.get(folder, False)
+
+
+VARIABLE = "PYTHONUNBUFFERED"
+WITH_VALUES = ("-W", "-X")
+"""Options of the interpreter whose value is a word of its own."""
+
+
+def is_unbuffered(environment: Mapping[str, str], command: Sequence[str]) -> bool:
+    """Whether Python was told to hand on each line.
+
+    Args:
+        environment: That it was started with.
+        command: Its command line, or that of what starts it.
+    """
+    return bool(environment.get(VARIABLE)) or any("u" in one for one in _options(command))
+
+
+def kept_back_in(mode: int) -> str | None:
+    """Where output waits for more of it, by its kind; None where it does not, as on a terminal.
+
+    Args:
+        mode: Of standard output, as `os.stat` gives it.
+    """
+    if stat.S_ISFIFO(mode):
+        return "a pipe"
+    return "a file" if stat.S_ISREG(mode) else None
+
+
+def _options(command: Sequence[str]) -> list[str]:
+    """The interpreter's own one-letter options, not those of the script."""
+    words = iter(command)
+    for word in words:
+        if word.rpartition("/")[2].startswith("python"):
+            break
+    found = []
+    for word in words:
+        if word in WITH_VALUES:
+            next(words, "")
+            continue
+        if not word.startswith("-") or word.startswith("--"):
+            break
+        if not word.startswith(WITH_VALUES):
+            found.append(word.partition("c")[0].partition("m")[0])
+        if word[-1] in "cm":
+            break
+    return found

@@ -1,0 +1,244 @@
+"""The public vocabulary (verdicts, causes, phases), and what names of functions say."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal, get_args
+
+VerdictKind = Literal[
+    "healthy", "suspect", "slow", "hang", "dead", "crashed", "recovered", "finished"
+]
+Cause = Literal[
+    "collective_mismatch",
+    "rank_diverged",
+    "uneven_work",
+    "rank_stalled",
+    "spinning",
+    "dataloader_worker",
+    "file_lock",
+    "network_wait",
+    "filesystem_wait",
+    "logger_init",
+    "rendezvous",
+    "process_dead",
+    "process_stopped",
+    "thread_deadlock",
+    "gil_held",
+    "model_load",
+    "checkpoint_io",
+    "memory_pressure",
+    "slow_progress",
+    "unknown",
+]
+Phase = Literal[
+    "startup",
+    "tokenizer",
+    "model_load",
+    "logger_init",
+    "trainer_init",
+    "rendezvous",
+    "sanity_check",
+    "dataloading",
+    "training_step",
+    "backward",
+    "optimizer_step",
+    "validation",
+    "checkpoint_save",
+    "generate",
+    "teardown",
+]
+SeenIn = Literal["live", "attach", "files"]
+"""How the evidence was had: by a watcher while the job ran, by a visit, or from what was left."""
+Certainty = Literal["proven", "majority", "guess"]
+"""What names the culprits: the evidence itself, or that most ranks do otherwise; a guess names no
+culprit, and is told apart from them."""
+
+VERDICT_KINDS: tuple[VerdictKind, ...] = get_args(VerdictKind)
+SEVERITY: dict[VerdictKind, int] = {"slow": 1, "suspect": 2, "dead": 3, "hang": 3}
+"""Of verdicts on a job that does not advance; of two that hold at once, the graver counts."""
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+
+NAMES_REMEMBERED = 1024
+UNKNOWN_PLACE = "unknown"
+"""Where a rank stands of which there is no stack."""
+
+TOKENIZER = frozenset({"tokenizer", "tokenizers", "vocab", "vocabulary"})
+LOGGER = frozenset(
+    {"logger", "loggers", "wandb", "mlflow", "tensorboard", "comet", "neptune", "clearml"}
+)
+TRAINER = frozenset({"trainer"})
+MODEL = frozenset({"model", "models", "weights"})
+PARTS = frozenset({"backbone", "network", "encoder", "decoder", "adapter", "adapters", "llm"})
+"""Of a model, or the whole of it: what only a verb beside them turns into its loading."""
+CHECKPOINT = frozenset({"checkpoint", "checkpoints", "ckpt", "snapshot", "state"})
+SOURCES = frozenset({"data", "corpus"})
+DATA = frozenset({"dataloader", "dataloaders", "dataloading", "dataset", "datasets", "datamodule"})
+SAVING = frozenset(
+    {"save", "saves", "saving", "write", "writing", "dump", "dumping", "persist", "persisting"}
+)
+LOADING = frozenset(
+    {"load", "loading", "restore", "restoring", "resume", "resuming", "download", "downloading"}
+    | {"pretrained"}
+)
+MAKING = frozenset(
+    {"constructor", "construct", "constructing", "construction", "create", "creating", "creation"}
+    | {"init", "initialize", "initializing", "initialization", "initialise", "initialising"}
+    | {"initialisation", "setup", "build", "building", "make", "making", "login"}
+)
+ENDING = frozenset({"finish", "finishing", "close", "closing", "shutdown", "teardown"})
+VALIDATION = frozenset(
+    {"validation", "validate", "validating", "val"}
+    | {"evaluation", "evaluate", "evaluating", "eval", "evals"}
+)
+GENERATION = frozenset({"generate", "generation", "generating", "rollout", "rollouts"})
+CHECKED = frozenset(
+    {"config", "configuration", "arguments", "args", "settings", "options", "environment", "env"}
+    | {"input", "inputs", "path", "paths", "schema", "shape", "shapes"}
+)
+"""What is validated before anything is trained: that is no validation of a model."""
+GENERATED = frozenset(
+    {"answer", "answers", "caption", "captions", "completion", "completions", "response"}
+    | {"responses", "sample", "samples", "sequence", "sequences", "text", "texts", "token"}
+    | {"tokens", "greedy", "beam", "search", "test", "run", "collect", "do", "step", "loop", "all"}
+)
+"""What a language model generates, and what is said beside that: noise or masks are no such."""
+OF_A_MODEL = CHECKED | {"output", "outputs", "prediction", "predictions", "loss", "logits", "name"}
+"""What one gets from a model, or about it, without making it."""
+BATCHES = frozenset({"batch", "batches"})
+GETTING = frozenset({"next", "get", "fetch", "read", "collate"})
+PREPARING = frozenset({"prepare", "preparing", "preprocess", "preprocessing"})
+DISTRIBUTED = frozenset({"distributed", "dist", "ddp"})
+ONE_OF_MANY = frozenset({"epoch", "batch", "step", "steps"})
+ENDED = frozenset({"finish", "finishing", "end", "ending"})
+WHOLE_RUN = frozenset({"run", "train", "training", "fit", "job"})
+LEAVING = frozenset({"teardown", "shutdown", "cleanup", "finalize", "finalise"})
+# the trainer's and the model's own work has phases of its own, which the callback shows
+WORK = frozenset({"fit", "train", "training", "test", "predict", "step", "epoch"})
+DONE = frozenset(
+    {"ready", "loaded", "created", "configured", "finished", "done", "initialized", "built"}
+    | {"parsed", "complete", "completed"}
+)
+ARTICLES = frozenset({"the", "a", "an", "our", "new", "run", "experiment"})
+"""Words that may stand between a logger and its creation: "wandb run creation"."""
+BESIDE = frozenset(
+    {"call", "calling", "client", "for", "instance", "main", "of", "offline", "on", "online"}
+    | {"process", "project", "rank", "session", "tracking", "tracker", "zero"}
+)
+"""Words beside those two; any other is a thing of the logger's, which is made: an artifact."""
+
+MEANINGS: tuple[tuple[Phase | None, tuple[frozenset[str], ...]], ...] = (
+    ("checkpoint_save", (SAVING, CHECKPOINT | MODEL | PARTS)),
+    ("tokenizer", (TOKENIZER,)),
+    ("dataloading", (LOADING, DATA)),
+    ("model_load", (LOADING, CHECKPOINT | MODEL | PARTS)),
+    ("teardown", (ENDING, LOGGER)),
+    (None, (LOGGER,)),
+    ("rendezvous", (frozenset({"rendezvous"}),)),
+    ("rendezvous", (frozenset({"init"}), frozenset({"process"}), frozenset({"group"}))),
+    ("rendezvous", (MAKING, frozenset({"parallel"}))),
+    ("dataloading", (DATA,)),
+    ("dataloading", (frozenset({"data"}), frozenset({"loader", "loaders", "loading"}))),
+    ("dataloading", (SOURCES, LOADING | MAKING | GETTING | PREPARING)),
+    ("dataloading", (BATCHES, GETTING | LOADING)),
+    ("dataloading", (frozenset({"getitem", "getitems", "collate"}),)),
+    ("generate", (GENERATION,)),
+    (None, (VALIDATION, CHECKED)),
+    ("validation", (VALIDATION,)),
+    ("training_step", (frozenset({"train", "training"}), frozenset({"step"}))),
+    ("optimizer_step", (frozenset({"optimizer"}), frozenset({"step"}))),
+    ("optimizer_step", (frozenset({"apply"}), frozenset({"gradients", "grads"}))),
+    ("backward", (frozenset({"backward"}),)),
+    (None, (ONE_OF_MANY,)),
+    ("teardown", (ENDED, WHOLE_RUN)),
+    (None, (WORK,)),
+    ("teardown", (LEAVING,)),
+    ("teardown", (frozenset({"destroy"}), frozenset({"process"}), frozenset({"group"}))),
+    ("trainer_init", (MAKING, TRAINER)),
+    ("model_load", (MAKING, MODEL | PARTS)),
+    (None, (GETTING, OF_A_MODEL)),
+    ("model_load", (GETTING, MODEL)),
+    (None, (frozenset({"sampler", "samplers"}),)),
+    ("rendezvous", (MAKING, DISTRIBUTED)),
+    ("model_load", (frozenset({"from"}), frozenset({"config"}), MODEL)),
+)
+"""The first line counts of which every set shares a word with the name."""
+SUBJECTS: dict[Phase, frozenset[str]] = {
+    "tokenizer": TOKENIZER,
+    "logger_init": LOGGER,
+    "trainer_init": TRAINER,
+    "model_load": MODEL,
+    "dataloading": DATA,
+}
+"""What a phase is about: a name of no other word means the phase, and "X ready" ends it."""
+
+_IN_BRACKETS = re.compile(r"\(.*")
+_PATH = re.compile(r"\S*/\S*")
+_BETWEEN_WORDS = re.compile(r"[\W_]+|(?<=[^\W_A-Z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+@lru_cache(maxsize=NAMES_REMEMBERED)
+def words_of(name: str) -> tuple[str, ...]:
+    """Split a name into lower-case words: at what is no letter or digit, and within camelCase.
+
+    A path tells where, not what, so its words are left out.
+    """
+    return tuple(word.lower() for word in _BETWEEN_WORDS.split(_PATH.sub(" ", name)) if word)
+
+
+@lru_cache(maxsize=NAMES_REMEMBERED)
+def phase_of_name(name: str) -> Phase | None:
+    """The phase that a section or function of this name means, None if its words tell nothing."""
+    if creates_logger(name):
+        return "logger_init"
+    words = frozenset(words_of(name))
+    for phase, subject in SUBJECTS.items():
+        if words and words <= subject:
+            return phase if subject is not LOGGER else None
+    found = next((phase for phase, asked in MEANINGS if all(words & one for one in asked)), None)
+    return found if found != "generate" or _generates(name) else None
+
+
+def _generates(name: str) -> bool:
+    """Whether a name says that a model generates, and not that anything else is made."""
+    words = words_of(_IN_BRACKETS.sub("", name))
+    return all(word in GENERATION | GENERATED | MODEL | PARTS or word.isdigit() for word in words)
+
+
+@lru_cache(maxsize=NAMES_REMEMBERED)
+def creates_logger(name: str) -> bool:
+    """Whether a name says that an experiment logger is created, not what is done with one.
+
+    The words for both stand side by side: "WandbLogger constructor", "create the logger",
+    "wandb run creation". No other thing is named: "create_wandb_artifact" makes an artifact.
+    """
+    words = [word for word in words_of(name) if word not in ARTICLES]
+    alone = all(word in LOGGER | MAKING | BESIDE or word.isdigit() for word in words)
+    return alone and any(
+        (one in LOGGER and other in MAKING) or (one in MAKING and other in LOGGER)
+        for one, other in pairwise(words)
+    )
+
+
+@lru_cache(maxsize=NAMES_REMEMBERED)
+def phase_after_checkpoint(name: str, present: Phase | None) -> Phase | None:
+    """The phase after a checkpoint of this name.
+
+    A checkpoint says what is done ("Model created"), rarely what begins, so it ends the phase that
+    it names and opens none, except the end of all: "Training finished".
+
+    Args:
+        name: Of the checkpoint.
+        present: The phase before it.
+    """
+    words = frozenset(words_of(name))
+    if not words & DONE:
+        return present
+    if words & {"training", "script"} and words & {"finished", "done", "complete", "completed"}:
+        return "teardown"
+    if present is not None and words & SUBJECTS.get(present, frozenset()):
+        return "startup"
+    return present

@@ -1,1 +1,0 @@
-"""Loops of the program's own: named steps, tracked iterables, their times and their bar."""

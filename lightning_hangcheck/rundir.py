@@ -1,0 +1,464 @@
+"""The run folder of the contract: where each file lies, and how its contents are read again."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from lightning_hangcheck import log
+from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.files.safe import (
+    EVIDENCE_BYTES,
+    NEW_FILE,
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    decode,
+    make_private_folder,
+    open_owned,
+    read_end_owned,
+    read_owned,
+    unreadable,
+)
+from lightning_hangcheck.model.case import Case
+from lightning_hangcheck.model.evidence import Gap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+
+RUNS_FOLDER = "hangcheck_runs"
+TEMPORARY = Path("/tmp")  # noqa: S108 - a folder of our own below it, mode 0700
+STAT_LIMIT_S = 1.0
+FOLDERS = ("ranks", "verdicts", "evidence")
+EARLY_BYTES = 1024 * 1024
+"""Of a journal, which every one keeps: what is told while a script starts is there."""
+NODES_FOLDER = "nodes"
+"""In a run folder that all nodes of a job see: where their sidecars meet, unless elsewhere."""
+NODE_PREFIX = "node-"
+"""Begins the names of the other nodes' run folders in that of the first."""
+START_PREFIX = "start-"
+"""Begins the names of run folders of later starts of a job, in that of its first start."""
+PARTS = ("run.json", "verdict.json", "report.html", NODES_FOLDER, *FOLDERS)
+
+
+class RunFolder(Struct, frozen=True):
+    """A run folder (mode 0700)."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        """The folder's own name."""
+        return self.path.name
+
+    @property
+    def run_file(self) -> Path:
+        """run.json: command, start, world size, nodes, versions, environment of each rank."""
+        return self.path / "run.json"
+
+    @property
+    def verdict_file(self) -> Path:
+        """verdict.json: the newest verdict."""
+        return self.path / "verdict.json"
+
+    @property
+    def page_file(self) -> Path:
+        """report.html: the newest verdict as one page."""
+        return self.path / "report.html"
+
+    def journal(self, rank: int | None, pid: int) -> Path:
+        """ranks/rank-<R>.jsonl; ranks/pid-<PID>.jsonl where the rank was never learnt."""
+        name = f"pid-{pid}" if rank is None else f"rank-{rank}"
+        return self.journals / f"{name}.jsonl"
+
+    @property
+    def journals(self) -> Path:
+        """ranks/, all journals."""
+        return self.path / "ranks"
+
+    def numbered_verdict(self, number: int) -> Path:
+        """verdicts/<n>.json."""
+        return self.path / "verdicts" / f"{number}.json"
+
+    def evidence(self, number: int) -> Path:
+        """evidence/<n>/, what verdict <n> rests on."""
+        return self.path / "evidence" / str(number)
+
+    def verdict_numbers(self) -> list[int]:
+        """Numbers of the verdicts so far, ascending."""
+        found = (re.fullmatch(r"(\d+)\.json", path.name) for path in self._verdict_files())
+        return sorted(int(match[1]) for match in found if match)
+
+    def evidence_numbers(self) -> list[int]:
+        """Numbers of the verdicts whose evidence was begun, ascending.
+
+        Raises:
+            UnreadableRun: The folder may not be read.
+        """
+        folder = self.path / "evidence"
+        try:
+            names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        except OSError as error:
+            raise UnreadableRun(
+                f"{folder} cannot be read ({error.strerror})", "read it as the user who made it"
+            ) from error
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def _verdict_files(self) -> Iterator[Path]:
+        folder = self.path / "verdicts"
+        return folder.iterdir() if folder.is_dir() else iter(())
+
+
+def name_run_folder(wanted: str | None, now: datetime | None = None) -> RunFolder:
+    """Choose the run folder without touching the disk.
+
+    No JSON and no message can hold a name that is not UTF-8: then the run is kept elsewhere.
+
+    Args:
+        wanted: Exactly this folder; None for ``hangcheck_runs/<UTC time>-<short id>``.
+        now: The start, for the folder's name.
+    """
+    moment = now or datetime.now(timezone.utc)
+    name = f"{moment:%Y%m%dT%H%M%S}-{os.urandom(2).hex()}"
+    path = Path(wanted or f"{RUNS_FOLDER}/{name}").absolute()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        log.once(
+            "run folder name",
+            f"run folder {path} cannot be used: its name is not UTF-8; this run is kept below "
+            f"{TEMPORARY} instead",
+        )
+        path = TEMPORARY / f"hangcheck-run-{name}"
+    return RunFolder(path)
+
+
+def folder_of_node(shared: str | None, node: str) -> RunFolder:
+    """Choose the run folder of one of a job's nodes, which were all given the same.
+
+    Args:
+        shared: As for `name_run_folder`; the first node takes it as a whole.
+        node: Names this node: its number, or its host's name.
+    """
+    if shared is None:
+        return name_run_folder(None)
+    return RunFolder(name_run_folder(shared).path / f"{NODE_PREFIX}{node}")
+
+
+def folders_of_nodes(folder: RunFolder) -> list[RunFolder]:
+    """Find the run folders of the other nodes of a job, which were all given the same.
+
+    Args:
+        folder: Of the first node.
+    """
+    try:
+        below = [one for one in folder.path.iterdir() if one.name.startswith(NODE_PREFIX)]
+    except OSError:
+        return []
+    found = [RunFolder(one) for one in below if (one / folder.run_file.name).exists()]
+    return sorted(found, key=lambda one: (len(one.run_id), one.run_id))
+
+
+def folder_of_start(first: RunFolder, number: int) -> RunFolder:
+    """Choose the run folder of a later start of a job, which was given the same as its first.
+
+    Args:
+        first: Of the job's first start.
+        number: 2 for the second.
+    """
+    return RunFolder(first.path / f"{START_PREFIX}{number}")
+
+
+def starts_so_far(first: RunFolder) -> int:
+    """Count the starts of a job in its run folder, at least 1.
+
+    Args:
+        first: Of the job's first start.
+    """
+    try:
+        names = [one.name.removeprefix(START_PREFIX) for one in first.path.glob(f"{START_PREFIX}*")]
+    except OSError:
+        return 1
+    return max((int(name) for name in names if re.fullmatch("[0-9]{1,9}", name)), default=1)
+
+
+def prepare_run_folder(folder: RunFolder) -> RunFolder:
+    """Make the folder and its subfolders; doing it again, or from several ranks, is no error.
+
+    Returns:
+        The same folder.
+
+    Raises:
+        UnpreparedRunFolder: They cannot be made, or one of them is not ours alone.
+    """
+    try:
+        if folder.path.name.startswith(NODE_PREFIX):
+            with suppress(FileExistsError):  # the first node's, or whatever it is
+                folder.path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True)
+        make_private_folder(folder.path, PARTS)
+        for part in FOLDERS:
+            make_private_folder(folder.path / part)
+    except OSError as error:
+        at = str(error.filename or folder.path)
+        part = "" if at == str(folder.path) else f"{at}: "
+        raise UnpreparedRunFolder(
+            f"run folder {folder.path} cannot be made ({part}{error.strerror})",
+            "name a folder that you may write with --run-dir or HANGCHECK_RUN_DIR",
+        ) from error
+    return folder
+
+
+def refuse_used(folder: RunFolder) -> None:
+    """Refuse a folder that holds a run, before any work is done for it.
+
+    Raises:
+        UsedRunFolder: It does, as far as we may see.
+    """
+    try:
+        used = apart(STAT_LIMIT_S, folder.run_file.exists)
+    except (OSError, NoAnswerFromStorage):
+        return
+    if used:
+        raise _used(folder)
+
+
+def _used(folder: RunFolder) -> UsedRunFolder:
+    return UsedRunFolder(
+        f"run folder {folder.path} already holds a run", "name another folder, or remove it"
+    )
+
+
+def claim_run_folder(folder: RunFolder, record: bytes) -> None:
+    """Make the folder this run's own by writing run.json; of two runs that try, one wins.
+
+    Args:
+        folder: Already prepared.
+        record: First content of run.json.
+
+    Raises:
+        UsedRunFolder: It holds another run; nothing was touched.
+        OSError: It cannot be written.
+    """
+    try:
+        descriptor = os.open(folder.run_file, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
+    except FileExistsError as error:
+        raise _used(folder) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(record)
+    except OSError:
+        folder.run_file.unlink(missing_ok=True)
+        raise
+
+
+def find_run_folder(named: str | None) -> RunFolder:
+    """Find the run folder to read: the named one, or the newest below ``hangcheck_runs/``.
+
+    Raises:
+        UnreadableRun: There is none, or the named folder is no run.
+    """
+    if named is not None:
+        folder = RunFolder(Path(named).absolute())
+        if not folder.path.is_dir():
+            raise UnreadableRun(f"{named} is no folder", "name the folder that the run printed")
+        return folder
+    runs = Path(RUNS_FOLDER)
+    candidates = [path for path in runs.iterdir() if path.is_dir()] if runs.is_dir() else []
+    if not candidates:
+        raise UnreadableRun(
+            f"there is no run below {runs.absolute()}",
+            "name a run folder, or start one: hangcheck run",
+        )
+    return RunFolder(max(candidates, key=lambda path: path.stat().st_mtime).absolute())
+
+
+LARGEST_BYTES = 32 * 1024 * 1024
+"""Some 270,000 lines of a checkpoint each; what is told of a journal is its last ones."""
+
+
+def read_journal(path: Path) -> tuple[list[dict[str, Any]], tuple[Gap, ...]]:
+    """Read all whole lines; of a journal that is larger than 32 MiB, those at its end.
+
+    Args:
+        path: ``ranks/rank-<R>.jsonl``; it may still be written.
+
+    Returns:
+        The entries in the order in which they were written, and what could not be read.
+    """
+    try:
+        data, left_out = read_end_owned(path, LARGEST_BYTES)
+    except OSError as error:
+        return [], (_gap(path, f"it cannot be read ({error.strerror})"),)
+    entries, torn = parse_journal(data)
+    gaps = []
+    if left_out:
+        gaps.append(_gap(path, f"its first {left_out:,} bytes were left out"))
+    if torn:
+        gaps.append(_gap(path, f"{torn} of its lines are torn: a crash or a full disk cut them"))
+    for why, lines in _missing(entries).items():
+        gaps.append(_gap(path, f"{lines:,} of its lines are missing: {why}"))
+    return entries, tuple(gaps)
+
+
+def _missing(entries: Iterable[dict[str, Any]]) -> dict[str, int]:
+    """Count the lines that a journal says it lacks, by the reason."""
+    missing: dict[str, int] = {}
+    for entry in entries:
+        if entry.get("kind") == "dropped" and isinstance(entry.get("lines"), int):
+            why = str(entry.get("why", "they came faster than they were written"))
+            missing[why] = missing.get(why, 0) + entry["lines"]
+    return missing
+
+
+def read_early(path: Path, kind: str) -> list[dict[str, Any]]:
+    """Read the lines of one kind among a journal's first MiB; none where it cannot be read.
+
+    What is told while a script starts is there, however long its journal became since.
+
+    Args:
+        path: ``ranks/rank-<R>.jsonl``.
+        kind: Of line.
+    """
+    try:
+        with os.fdopen(open_owned(path), "rb") as file:
+            lines = file.read(EARLY_BYTES).split(b"\n")
+    except OSError:
+        return []
+    named = [line for line in lines if kind.encode() in line]
+    entries, _ = parse_journal(b"\n".join(named))
+    return [entry for entry in entries if entry.get("kind") == kind]
+
+
+def parse_journal(data: bytes) -> tuple[list[dict[str, Any]], int]:
+    """Return the entries of a journal's whole lines, and how many others there are."""
+    entries = []
+    torn = 0
+    for line in filter(None, data.split(b"\n")):
+        try:
+            entries.append(msgspec.json.decode(line, type=dict[str, Any]))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            torn += 1
+    return entries, torn
+
+
+def _gap(path: Path, why: str) -> Gap:
+    number = path.stem.removeprefix("rank-")
+    rank = int(number) if number.isdecimal() else None
+    return Gap(f"journal {path.name}", rank, why, "journal")
+
+
+Entries = list[dict[str, Any]]
+
+
+def folders_of_job(folder: RunFolder) -> list[RunFolder]:
+    """Return the run folders of all nodes that share one with this one, this one first."""
+    top = RunFolder(folder.path.parent)
+    below = folder.path.name.startswith(NODE_PREFIX) and top.run_file.exists()
+    if not below:
+        return [folder, *folders_of_nodes(folder)]
+    return list(dict.fromkeys([folder, top, *folders_of_nodes(top)]))
+
+
+def journals_of_job(folder: RunFolder) -> dict[str, list[Path]]:
+    """Return all journals of a job by their names, those of processes of other nodes left out.
+
+    Args:
+        folder: Of one of its nodes.
+
+    Raises:
+        OSError: That folder cannot be read; one of another node that cannot is left out.
+    """
+    own, *others = folders_of_job(folder)
+    unnumbered = {path.stem: [path] for path in own.journals.glob("pid-*.jsonl")}
+    return journals_in([own, *others]) | unnumbered
+
+
+def journals_in(folders: Iterable[RunFolder]) -> dict[str, list[Path]]:
+    """Return the journals of ranks by their names, such as ``rank-3``: one for each node.
+
+    Args:
+        folders: Of nodes; one that cannot be read is left out.
+    """
+    found: dict[str, list[Path]] = {}
+    for one in folders:
+        with suppress(OSError):
+            for path in one.journals.glob("rank-*.jsonl"):
+                found.setdefault(path.stem, []).append(path)
+    return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))
+
+
+def read_rank(paths: Iterable[Path]) -> tuple[Entries, tuple[Gap, ...]]:
+    """Read the journals of one rank as one; each entry says on which ``host`` it was written.
+
+    Args:
+        paths: Of that rank, one for each node on which it ran.
+
+    Returns:
+        The entries, process by process, and what could not be read.
+    """
+    processes: list[Entries] = []
+    gaps: list[Gap] = []
+    for path in paths:
+        entries, unread = read_journal(path)
+        processes += _by_process(entries)
+        gaps += unread
+    ordered = sorted(processes, key=_began)
+    return [entry for entries in ordered for entry in entries], tuple(gaps)
+
+
+def _by_process(entries: Sequence[dict[str, Any]]) -> list[Entries]:
+    """Split where a process began; what stands before the first start is of an unknown one."""
+    found: list[Entries] = [[]]
+    host = ""
+    for entry in entries:
+        if entry.get("kind") == "start":
+            host = str(entry.get("host", ""))
+            found.append([])
+        entry.setdefault("host", host)
+        found[-1].append(entry)
+    return [one for one in found if one]
+
+
+def _began(entries: Entries) -> str:
+    """Moments are ISO 8601 UTC, which sort as they are."""
+    return str(entries[0].get("at", ""))
+
+
+CASE_FILE = "case.json"
+
+
+def newest_case(folder: RunFolder) -> tuple[Case | None, tuple[Gap, ...]]:
+    """Read the newest case of a run.
+
+    Returns:
+        The case, None where none was saved; and a gap for each newer one that is torn.
+
+    Raises:
+        UnreadableRun: There is evidence, but none of it can be read.
+    """
+    gaps: list[Gap] = []
+    refused: UnreadableRun | None = None
+    for number in reversed(folder.evidence_numbers()):
+        file = folder.evidence(number) / CASE_FILE
+        try:
+            return decode(read_owned(file, EVIDENCE_BYTES), Case, str(file)), tuple(gaps)
+        except FileNotFoundError:
+            why = "it was not finished"
+        except OSError as error:
+            refused = refused or unreadable(file, error)
+            why = f"it cannot be read ({error.strerror})"
+        except UnreadableRun as error:
+            refused = refused or error
+            why = str(error.args[0])
+        gaps.append(Gap(f"evidence {number} of {folder.path}", None, why, "saved_evidence"))
+    if refused is not None:
+        raise refused
+    return None, tuple(gaps)

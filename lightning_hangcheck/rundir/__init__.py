@@ -1,1 +1,0 @@
-"""The run folder of the contract: where each file lies, and how what it keeps is read again."""

@@ -1,0 +1,331 @@
+"""What ranks note of their collectives: torch tells too little of it, or at too high a price.
+
+Groups and messages (its record of gloo lacks them), and from where the newest calls were made.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from itertools import count
+from pathlib import Path
+from struct import Struct as Layout
+from threading import get_ident
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lightning_hangcheck.files.safe import make_private_folder, open_owned, read_owned, reserve_file
+from lightning_hangcheck.model.codec import encode, json_decoder
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.flight import CallSite, MessageCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import CodeType, FrameType
+
+
+POSTED = Layout("<QQq")
+POSTED_KEPT = 1_024
+"""Of a pipeline with 64 micro-batches four steps: two are a pattern."""
+SENT = RECEIVED = NUMBER = Layout("<Q")
+COUNTS = Layout("<QQQ")
+"""Messages to a rank, from it, and its number plus one: 0 in a slot that nobody has."""
+MOST_PEERS = 1_024
+"""With how many ranks one exchanges messages: its neighbours in a mesh, or the experts' ranks."""
+COUNTS_AT = POSTED_KEPT * POSTED.size
+MESSAGES_BYTES = COUNTS_AT + (MOST_PEERS + 1) * COUNTS.size
+
+
+class NotedGroup(msgspec.Struct, frozen=True):
+    """A process group as one rank made it: ``ranks`` are its members, by global rank."""
+
+    group: str
+    ranks: tuple[int, ...]
+
+
+def groups_file(server: Path) -> Path:
+    """Return where the rank notes its groups, beside its worker server's socket."""
+    return server.with_name(f"{server.name}.groups")
+
+
+def messages_file(server: Path) -> Path:
+    """Return where the rank counts its messages."""
+    return server.with_name(f"{server.name}.messages")
+
+
+def note_group(server: Path, group: str, ranks: Sequence[int]) -> None:
+    """Note that this rank makes a group.
+
+    Args:
+        server: Path of the rank's worker server.
+        group: As torch's record names it.
+        ranks: Its members, by global rank.
+
+    Raises:
+        OSError: Shared memory cannot be used.
+    """
+    make_private_folder(server.parent)
+    line = msgspec.json.encode(NotedGroup(group, tuple(ranks))) + b"\n"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    descriptor = os.open(groups_file(server), flags, 0o600)
+    try:
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+
+
+def noted_groups(server: Path) -> dict[str, tuple[int, ...]]:
+    """Return the members of each group that a rank noted; of a name used again the newest."""
+    found: dict[str, tuple[int, ...]] = {}
+    try:
+        lines = read_owned(groups_file(server)).splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        try:
+            noted = json_decoder(NotedGroup).decode(line)
+        except msgspec.MsgspecError:  # a line that is just being written
+            continue
+        found[noted.group] = noted.ranks
+    return found
+
+
+class MessageCounter:
+    """Counts messages of this process, for whoever looks at it from outside.
+
+    Args:
+        server: Path of the rank's worker server.
+
+    Raises:
+        OSError: Shared memory is full, or not ours.
+    """
+
+    def __init__(self, server: Path) -> None:
+        self._page = reserve_file(messages_file(server), MESSAGES_BYTES)
+        self._places: dict[int, _Place] = {}
+        self._slots = count()
+        self._posted = count(1)
+
+    def post_send(self, peer: int) -> None:
+        """Count a message to a rank; about 0.5 microseconds."""
+        place = self._places.get(peer) or self._begin(peer)
+        SENT.pack_into(self._page, place.at, next(place.sent))
+        self._note(peer + 1)
+
+    def post_receive(self, peer: int) -> None:
+        """Count that a message from a rank is asked for."""
+        place = self._places.get(peer) or self._begin(peer)
+        RECEIVED.pack_into(self._page, place.at + SENT.size, next(place.received))
+        self._note(-(peer + 1))
+
+    def _begin(self, peer: int) -> _Place:
+        """Take a slot; beyond the last one is room for one that says that not all were counted."""
+        slot = min(next(self._slots), MOST_PEERS)
+        place = self._places.setdefault(peer, _Place(COUNTS_AT + slot * COUNTS.size))
+        NUMBER.pack_into(self._page, place.at + COUNTS.size - NUMBER.size, peer + 1)
+        return place
+
+    def _note(self, posted: int) -> None:
+        number = next(self._posted)
+        offset = number % POSTED_KEPT * POSTED.size
+        POSTED.pack_into(self._page, offset, number, get_ident(), posted)
+
+
+class _Place:
+    """Where the messages to and from one rank are counted, and the next numbers of both."""
+
+    __slots__ = ("at", "received", "sent")
+
+    def __init__(self, at: int) -> None:
+        self.at, self.sent, self.received = at, count(1), count(1)
+
+
+def noted_messages(server: Path) -> MessageCounts | None:
+    """Return what a rank counted; None where it had no room to count all.
+
+    Who notes groups counts messages, too: one that has not begun to has posted none.
+
+    Args:
+        server: Path of the rank's worker server.
+    """
+    try:
+        data = read_owned(messages_file(server))
+    except FileNotFoundError:
+        return MessageCounts() if groups_file(server).exists() else None
+    except OSError:
+        return None
+    if len(data) != MESSAGES_BYTES:
+        return None
+    *counts, (_, _, overflown) = COUNTS.iter_unpack(data[COUNTS_AT:])
+    if overflown:
+        return None
+    return MessageCounts(
+        sent={number - 1: sent for sent, _, number in counts if number and sent},
+        received={number - 1: asked for _, asked, number in counts if number and asked},
+        newest=_by_thread(data[:COUNTS_AT]),
+    )
+
+
+def _by_thread(ring: bytes) -> tuple[tuple[int, ...], ...]:
+    """Return what each thread posted, of the numbers that follow each other up to the newest."""
+    slots = sorted((slot for slot in POSTED.iter_unpack(ring) if slot[0] and slot[2]), reverse=True)
+    kept = [slot for back, slot in enumerate(slots) if slot[0] == slots[0][0] - back]
+    found: dict[int, list[int]] = {}
+    for _, thread, posted in reversed(kept):
+        found.setdefault(thread, []).append(posted)
+    return tuple(map(tuple, found.values()))
+
+
+SLOT = Layout("<QQQ")
+CALLS_KEPT = 2_000
+"""As many operations as torch's own record keeps (TORCH_FR_BUFFER_SIZE)."""
+MOST_SITES = 1_024
+"""Noted at most: a program that makes its code as it runs must not fill the memory."""
+LARGEST_SITES = 16 * 1024 * 1024
+"""As many, of the deepest calls, with 250 bytes a frame."""
+OURS = str(Path(__file__).parents[2])
+"""Frames of ours around a call are none of the program's."""
+DEEPEST = 64
+"""Frames noted of a site, from the innermost out: Lightning's own are some 30."""
+UNKNOWN_SITE: tuple[int, tuple[CodeType, ...]] = (0, ())
+
+
+class NotedCall(msgspec.Struct, frozen=True):
+    """A call of a collective: ``site`` is the number of the place that it came from."""
+
+    at_ns: int
+    thread: int
+    site: int
+
+
+class NotedSite(msgspec.Struct, frozen=True):
+    """A place that collectives are called from; one for each root and reduction."""
+
+    site: int
+    called: CallSite
+
+
+class CallNoter:
+    """Notes the collectives of this process, for whoever looks at it from outside.
+
+    Args:
+        server: Path of the rank's worker server.
+
+    Raises:
+        OSError: Shared memory is full, or not ours.
+    """
+
+    def __init__(self, server: Path) -> None:
+        self._page = reserve_file(_calls_file(server), CALLS_KEPT * SLOT.size)
+        self._sites_file = _sites_file(server)
+        self._calls = count()
+        self._numbers = count(1)
+        self._known: dict[tuple[int | str, ...], tuple[int, tuple[CodeType, ...]]] = {}
+
+    def note(self, caller: FrameType, root: str = "", reduction: str = "") -> None:
+        """Note a call; about 0.1 microseconds a frame, and a write where the site is new.
+
+        Args:
+            caller: The frame that calls.
+            root: As in `CallSite`.
+            reduction: As in `CallSite`.
+        """
+        way: list[int | str] = [root, reduction]
+        frame: FrameType | None = caller
+        while frame is not None and len(way) < 2 * DEEPEST:
+            way += (id(frame.f_code), frame.f_lasti)
+            frame = frame.f_back
+        key = tuple(way)
+        known = self._known.get(key) or self._learn(key, caller, root, reduction)
+        offset = next(self._calls) % CALLS_KEPT * SLOT.size
+        SLOT.pack_into(self._page, offset, time.time_ns(), get_ident(), known[0])
+
+    def _learn(
+        self, key: tuple[int | str, ...], caller: FrameType, root: str, reduction: str
+    ) -> tuple[int, tuple[CodeType, ...]]:
+        """Number a new site; its code is kept, so that its key is never another's.
+
+        Returns:
+            Its number, 0 where there is no room for it, and that code.
+        """
+        if len(self._known) >= MOST_SITES:
+            return UNKNOWN_SITE
+        frames: list[FrameType] = []
+        frame: FrameType | None = caller
+        while frame is not None and len(frames) < DEEPEST:
+            frames.append(frame)
+            frame = frame.f_back
+        number, codes = next(self._numbers), tuple(one.f_code for one in frames)
+        called = tuple(
+            Frame(_name(one.f_code), one.f_code.co_filename, one.f_lineno or 0)
+            for one in reversed(frames)
+            if not one.f_code.co_filename.startswith(OURS)
+        )
+        line = encode(NotedSite(number, CallSite(called, root, reduction))) + b"\n"
+        written = self._written(line)
+        return self._known.setdefault(key, (number, codes) if written else UNKNOWN_SITE)
+
+    def _written(self, line: bytes) -> bool:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self._sites_file, flags, 0o600)
+        except OSError:
+            return False
+        try:
+            return os.write(descriptor, line) == len(line)
+        except OSError:  # shared memory is full
+            return False
+        finally:
+            os.close(descriptor)
+
+
+def noted_calls(server: Path) -> tuple[NotedCall, ...]:
+    """Return the newest calls that a rank noted, oldest first; none where it notes nothing.
+
+    Args:
+        server: Path of the rank's worker server.
+    """
+    try:
+        descriptor = open_owned(_calls_file(server))
+    except OSError:
+        return ()
+    try:
+        data = os.read(descriptor, CALLS_KEPT * SLOT.size)
+    finally:
+        os.close(descriptor)
+    calls = (NotedCall(*slot) for slot in SLOT.iter_unpack(data) if slot[0] and slot[2])
+    return tuple(sorted(calls, key=lambda call: call.at_ns))
+
+
+def noted_sites(server: Path) -> dict[int, CallSite]:
+    """Return the places that a rank's collectives were called from, by number.
+
+    Args:
+        server: Path of the rank's worker server.
+    """
+    found: dict[int, CallSite] = {}
+    try:
+        lines = read_owned(_sites_file(server), LARGEST_SITES).splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        try:
+            noted = json_decoder(NotedSite).decode(line)
+        except msgspec.MsgspecError:  # a line that is just being written
+            continue
+        found[noted.site] = noted.called
+    return found
+
+
+def _calls_file(server: Path) -> Path:
+    return server.with_name(f"{server.name}.calls")
+
+
+def _sites_file(server: Path) -> Path:
+    return server.with_name(f"{server.name}.sites")
+
+
+def _name(code: CodeType) -> str:
+    """Return the name that py-spy shows: with its class from Python 3.11 on."""
+    return str(getattr(code, "co_qualname", code.co_name))

@@ -1,0 +1,321 @@
+"""Which job, which start of it, and which of its nodes a process belongs to.
+
+Launchers tell it in the environment of each rank.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.files.safe import decode, read_owned, write_atomically
+from lightning_hangcheck.identity import identify
+from lightning_hangcheck.machine import read_process_stat, which_machine
+from lightning_hangcheck.model.codec import encode
+from lightning_hangcheck.model.run import NodePlace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lightning_hangcheck.identity import Identity
+    from lightning_hangcheck.session.session import Session
+
+
+UNNAMED_RUN = "none"
+"""torchrun's --rdzv-id unless somebody sets it."""
+MOST_WRAPPERS = 8
+"""Shells between torchrun and a rank that are looked through."""
+
+
+def job_key(environment: Mapping[str, str], identity: Identity) -> str:
+    """A key that all ranks of the job share, whatever their node and round.
+
+    Jobs that follow each other with the same rendezvous address and no --rdzv-id share it, where
+    they are spread over nodes: nothing that torchrun tells all nodes differs.
+
+    Args:
+        environment: Of this process.
+        identity: What it says.
+    """
+    started_by_hand = identity.launcher in ("none", "lightning")
+    spread = "NODE_RANK" in environment and "MASTER_ADDR" in environment
+    alone = identity.nodes == 1 and not (started_by_hand and spread)
+    if alone or identity.launcher == "slurm":
+        return node_key(environment, identity)
+    run = environment.get("TORCHELASTIC_RUN_ID", UNNAMED_RUN)
+    if run != UNNAMED_RUN:
+        return f"torchrun-{run}"
+    parts = (environment.get(name, "0") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    return "-".join(("plain" if started_by_hand else identity.launcher, *parts))
+
+
+def node_key(environment: Mapping[str, str], identity: Identity) -> str:
+    """A key that the ranks of the job share on this node in all its rounds, and no other job has.
+
+    Args:
+        environment: Of this process.
+        identity: What it says.
+    """
+    if identity.launcher == "torchrun":
+        return f"torchrun-{_named_for_ever(agent_pid(environment))}"
+    if identity.launcher == "slurm":
+        return f"slurm-{environment.get('SLURM_JOB_ID')}-{environment.get('SLURM_STEP_ID')}"
+    if identity.launcher == "environment":
+        named = f"port-{environment.get('MASTER_PORT', '0')}-session-{os.getsid(0)}"
+        # daemons of two nodes may be tried on one machine, started from one terminal
+        node = "" if identity.node_rank is None else f"-node-{identity.node_rank}"
+        return f"{named}{node}-{which_machine()}"
+    return f"pid-{_named_for_ever(_starter_pid(identity))}"
+
+
+def start_key(environment: Mapping[str, str], identity: Identity) -> str:
+    """A key that the ranks of this start of the job share on this node, and no other start has.
+
+    One session can see several: a launcher that restarts failed ranks, a script that trains twice.
+
+    Args:
+        environment: Of this process.
+        identity: What it says.
+    """
+    if identity.launcher == "torchrun":
+        count = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+        return "-".join((key_of_nodes(environment, identity), count, *_attempt(environment)))
+    started = node_key(environment, identity)
+    spawned = _spawned_as()
+    if identity.launcher in ("none", "lightning") and spawned is not None:
+        return f"{started}-spawn-{_first_sibling(spawned, identity.local_rank or 0)}"
+    return started if identity.round is None else f"{started}-{identity.round}"
+
+
+def _attempt(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """What differs between two starts on this node even where all that torchrun tells is equal.
+
+    torchrun makes <its temporary folder>/<run id>_<random>/attempt_<n>/<local rank>/error.json anew
+    for each start, with the same number where nodes came or went: the moment of its making differs.
+    """
+    error_file = Path(environment.get("TORCHELASTIC_ERROR_FILE", ""))
+    try:
+        made = error_file.parents[1].stat()
+    except (IndexError, OSError):
+        return error_file.parts[-4:-2]
+    return (*error_file.parts[-4:-2], f"{made.st_ino:x}", f"{made.st_mtime_ns:x}")
+
+
+def key_of_nodes(environment: Mapping[str, str], identity: Identity) -> str:
+    """A key that all ranks of the job share on all nodes; other starts of it may share it.
+
+    TORCHELASTIC_RESTART_COUNT is not in it: in one and the same round it differs between nodes.
+
+    Args:
+        environment: Of this process.
+        identity: What it says.
+    """
+    if identity.launcher == "slurm":
+        return start_key(environment, identity)
+    parts = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "WORLD_SIZE")
+    return "-".join((identity.launcher, *(environment.get(part, "0") for part in parts)))
+
+
+def agent_pid(environment: Mapping[str, str]) -> int:
+    """Return torchrun's own process on this node: the first above us that it told no run id.
+
+    It is our parent, unless a shell script stands between (``torchrun --no-python wrapper.sh``).
+
+    Args:
+        environment: Of this process.
+    """
+    run = environment.get("TORCHELASTIC_RUN_ID", "")
+    pid = os.getppid()
+    for _ in range(MOST_WRAPPERS):
+        stat = read_process_stat(pid)
+        if stat is None or not _was_told(pid, f"TORCHELASTIC_RUN_ID={run}"):
+            return pid
+        pid = stat.parent_pid
+    return os.getppid()
+
+
+def _was_told(pid: int, line: str) -> bool:
+    try:
+        return line.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _starter_pid(identity: Identity) -> int:
+    """The process from which Lightning starts, or will start, the other ranks."""
+    child = identity.launcher == "lightning" and bool(identity.local_rank)
+    return os.getppid() if child or _spawned_as() is not None else os.getpid()
+
+
+def _spawned_as() -> str | None:
+    """Our name among the processes that multiprocessing started; None if it did not start us."""
+    # such a child has imported it already; importing it here would cost every other process 10 ms
+    process = sys.modules.get("multiprocessing.process")
+    if process is None or process.parent_process() is None:
+        return None
+    return str(process.current_process().name)
+
+
+def _first_sibling(name: str, local_rank: int) -> int:
+    """The number of the first process that was spawned with us tells one ``fit`` from the next.
+
+    Children of ``ddp_spawn`` number themselves in the order of their start (SpawnProcess-3).
+    """
+    number = name.rpartition("-")[2]
+    return int(number) - local_rank if number.isdecimal() else 0
+
+
+def _named_for_ever(pid: int) -> str:
+    stat = read_process_stat(pid)
+    return f"{pid}-{stat.started_ticks if stat else 0}"
+
+
+MOST_ALONE = 2
+"""Nodes that a launcher must show before its other variables say which of them this is."""
+
+
+def place_in(environment: Mapping[str, str]) -> NodePlace | None:
+    """Read which node a rank is on.
+
+    Args:
+        environment: Of the rank.
+
+    Returns:
+        None where nothing says which node of how many this is. A job of several nodes may go on
+        with one.
+    """
+    who = identify(environment)
+    number, nnodes, host = who.node_rank, who.nodes, ""
+    if who.launcher == "torchrun":
+        number = _number(environment, "GROUP_RANK")
+        nnodes = _number(environment, "GROUP_WORLD_SIZE") or 0
+        if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            host = environment.get("MASTER_ADDR", "")
+    elif who.launcher == "slurm":
+        nnodes = step_nodes(environment)
+    elif nnodes < MOST_ALONE:
+        return None
+    if number is None or number >= nnodes:
+        return None
+    return NodePlace(
+        number=number,
+        nnodes=nnodes,
+        host=host,
+        port=(who.store_port or 0) if host else 0,
+        ranks=who.local_world_size or 0,
+        job=job_key(environment, who),
+        first=who.store_host or first_host(environment),
+    )
+
+
+def place_of_task(environment: Mapping[str, str]) -> NodePlace | None:
+    """Read the place of a SLURM task that is a `hangcheck run`: it watches its own ranks only.
+
+    Where a step has several tasks on a node, each counts as a node.
+
+    Args:
+        environment: Of the task.
+
+    Returns:
+        None for the only task of its step, and for what is no task.
+    """
+    who = identify(environment)
+    tasks, nodes = who.world_size or 1, step_nodes(environment)
+    if who.launcher != "slurm" or who.rank is None or tasks == 1:
+        return None
+    if tasks <= nodes:
+        return place_in(environment)
+    job = job_key(environment, who)
+    first = who.store_host or first_host(environment)
+    return NodePlace(number=who.rank, nnodes=tasks, ranks=1, job=job, machines=nodes, first=first)
+
+
+def step_nodes(environment: Mapping[str, str]) -> int:
+    """Return how many nodes a SLURM step has, at least 1.
+
+    Args:
+        environment: Of one of its tasks.
+    """
+    names = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES")
+    return next(filter(None, (_number(environment, name) for name in names)), 1)
+
+
+def first_host(environment: Mapping[str, str]) -> str:
+    """Return the first host of a SLURM step: ``node[007-012,20],gpu3`` begins with ``node007``.
+
+    Args:
+        environment: Of one of its tasks.
+
+    Returns:
+        Empty where no list is there, or it is of another form.
+    """
+    names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
+    hosts = next((environment[name] for name in names if name in environment), "")
+    found = re.match(r"([\w.-]+)(?:\[(\d+)[\d,-]*\]([\w.-]*))?(?:,|$)", hosts, re.ASCII)
+    return "".join(part or "" for part in found.groups()) if found is not None else ""
+
+
+def place_of(session: Session) -> NodePlace | None:
+    """Return this node's place: as a rank told it last, else as the launcher's command says it.
+
+    Where nodes meet is told by the command, if at all: they must agree before any rank runs, and
+    in a later round, in which a rank's own store may be another one, on the same place.
+    """
+    facts, first = session.facts, session.facts.node
+    try:
+        told = decode(read_owned(session.place_file), NodePlace, str(session.place_file))
+    except (OSError, UnreadableRun):
+        return first
+    if first is None and facts.store[0]:
+        host, port = facts.store
+        return replace(told, host=host, port=port, job=facts.job or told.job)
+    if first is None or first.machines:
+        return first or told
+    return replace(first, number=told.number, nnodes=told.nnodes, ranks=told.ranks)
+
+
+def tell_place(session: Session, place: NodePlace) -> None:
+    """Tell this node's sidecar which node it is on.
+
+    Raises:
+        OSError: The session is gone.
+    """
+    write_atomically(session.place_file, encode(place))
+
+
+class PlaceTeller:
+    """Tells the sidecar which node this is, once a rank's environment says so.
+
+    Args:
+        session: Of the rank.
+        environment: Of the rank; read again and again until it says so.
+    """
+
+    def __init__(self, session: Session, environment: Mapping[str, str]) -> None:
+        self._session = session
+        self._environment = environment
+        self._told = False
+
+    def look(self) -> None:
+        """Look once: 20 microseconds until it is told; the first rank of a node tells it.
+
+        Raises:
+            OSError: The session is gone.
+        """
+        if self._told or self._environment.get("LOCAL_RANK", "0") != "0":
+            return
+        place = place_in(self._environment)
+        if place is not None:
+            self._told = True
+            tell_place(self._session, place)
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "")
+    return int(text) if text.isdecimal() else None

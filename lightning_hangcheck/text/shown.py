@@ -1,0 +1,347 @@
+"""Facts as people read them: moments, amounts, rank ranges, commands; foreign text made harmless.
+
+Nothing in foreign text moves a cursor, hides or turns the rest.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from datetime import datetime, timedelta, timezone
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal
+
+from lightning_hangcheck.text.redaction import HIDDEN, is_secret, looks_random, redact_text, telling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+CUT = "..."
+SAME_SHOWN = 20
+"""Characters shown of what two texts have in common, before they differ."""
+
+
+def visible(text: str) -> str:
+    """Show every character that is not printable by its escape, line breaks and tabs too.
+
+    Printable is what `str.isprintable` says: no control character (C0, DEL, C1), no format
+    character (direction, zero width), no lone surrogate, no line separator, no private sign.
+    """
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else _escape(sign) for sign in text)
+
+
+def one_line(text: str) -> str:
+    """Join words by single blanks, whatever stood between them, and show the rest as `visible`."""
+    return visible(" ".join(text.split()))
+
+
+def told_apart(values: Sequence[str], longest: int) -> list[str]:
+    """Cut each of several different texts so that what differs between them is still seen.
+
+    Args:
+        values: As they are; each is shown as `visible` shows it.
+        longest: Characters shown of each.
+
+    Returns:
+        In the same order. Of a long one that begins as another does, the part that is the same
+        is left out but for its end; where they still look alike, their lengths tell.
+    """
+    shown = []
+    for value in values:
+        same = max((_same(value, other) for other in values if other != value), default=0)
+        begin = max(0, same - SAME_SHOWN) if len(value) > longest else 0
+        end = begin + longest
+        more = (CUT if begin else "", CUT if end < len(value) else "")
+        shown.append(visible(value[begin:end]).join(more))
+    return [
+        text if shown.count(text) == 1 else f"{text} ({len(value)} characters)"
+        for text, value in zip(shown, values, strict=True)
+    ]
+
+
+def text_of(thing: object) -> str:
+    """``str(thing)``, whatever the object's own ``__str__`` raises."""
+    try:
+        return str(thing)
+    except Exception:  # noqa: BLE001 - a user's object: it is said all the same
+        return "(cannot be shown)"
+
+
+def visible_json(data: bytes) -> bytes:
+    """Escape what is not printable in JSON as JSON does; it decodes to the same.
+
+    Encoders leave DEL, C1 and format characters as they are, and a terminal obeys them.
+    """
+    if data.isascii() and b"\x7f" not in data:
+        return data
+    signs = (sign if sign.isprintable() or sign == "\n" else _json(sign) for sign in data.decode())
+    return "".join(signs).encode()
+
+
+def _same(one: str, other: str) -> int:
+    """Number of characters with which both begin."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _escape(sign: str) -> str:
+    return sign.encode("unicode_escape").decode()
+
+
+def _json(sign: str) -> str:
+    r"""One ``\uXXXX``, or two beyond the basic plane."""
+    units = sign.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def bytes_in_words(size: float) -> str:
+    """Write a number of bytes with the unit that suits it, in steps of 1000: ``3.2 GB``."""
+    for unit in _UNITS[:-1]:
+        if abs(size) < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} {_UNITS[-1]}"
+
+
+def seconds_in_words(seconds: float) -> str:
+    """Write a duration as people read one: ``<1 ms``, ``0.31 s``, ``41.2 s``, ``6 h 02 min``."""
+    if seconds < 0.001:
+        return "<1 ms"
+    if seconds < 59.95:
+        return f"{seconds:.3g} s"
+    minutes, left = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {left:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def seconds_in_short(seconds: float) -> str:
+    """Write a duration for a narrow column: ``41ms``, ``0.41s``, ``41s``, ``3m12``, ``6h02``."""
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 9.95:
+        return f"{seconds:.2g}s"
+    if seconds < 59.5:
+        return f"{seconds:.0f}s"
+    for unit, parts, longest in (("m", 60, 3600), ("h", 3600, 86_400)):
+        if round(seconds) < longest:
+            whole, left = divmod(round(seconds), parts)
+            return f"{whole}{unit}{left * 60 // parts:02d}"
+    days, left = divmod(round(seconds), 86_400)
+    return f"{days}d{left // 3600:02d}"
+
+
+def several(count: int, noun: str) -> str:
+    """Write a count with its noun: ``1 prompt``, ``2 prompts``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+Precision = Literal["seconds", "milliseconds", "microseconds"]
+
+NANOSECONDS = 1_000_000_000
+"""Of a second."""
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+"""Where the clock's nanoseconds count from."""
+
+
+def utc_now(precision: Precision = "milliseconds") -> str:
+    """Return the present moment, as `utc` writes it."""
+    return utc(datetime.now(timezone.utc), precision)
+
+
+def utc(moment: datetime, precision: Precision = "milliseconds") -> str:
+    """Write a moment as ISO 8601 UTC; what is finer than the precision is cut off."""
+    bare = moment.astimezone(timezone.utc).replace(tzinfo=None)
+    return f"{bare.isoformat(timespec=precision)}Z"
+
+
+def read_utc(text: str) -> datetime:
+    """Read a moment that `utc` wrote, or any other ISO 8601 UTC with a fraction of any length.
+
+    Raises:
+        ValueError: It is no moment, or one of another time zone.
+    """
+    # Python 3.10's own reader knows neither ``Z`` nor fractions of 1 to 5 digits
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    moment = datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}")
+    if moment.tzinfo is not None:
+        raise ValueError(f"{text!r} is not in UTC")
+    return moment.replace(tzinfo=timezone.utc)
+
+
+def before(text: str, seconds: float) -> str:
+    """Return the moment so many seconds before another one that `utc` wrote."""
+    return utc(read_utc(text) - timedelta(seconds=seconds))
+
+
+def moment_of(clock_ns: int) -> datetime:
+    """Return the moment of the clock's nanoseconds since 1970, to the microsecond."""
+    return EPOCH + timedelta(microseconds=clock_ns // 1000)
+
+
+LARGEST_RANK = 10_000_000
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Write ranks as ascending ranges.
+
+    Args:
+        ranks: Global ranks in any order; repeats count once.
+
+    Returns:
+        For example ``"0-6,8"``; the empty string for no rank.
+    """
+    ordered = sorted(set(ranks))
+    runs = groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0])
+    parts = []
+    for _, run in runs:
+        members = [rank for _, rank in run]
+        first, last = members[0], members[-1]
+        parts.append(str(first) if first == last else f"{first}-{last}")
+    return ",".join(parts)
+
+
+def parse_ranks(text: str, most: int = LARGEST_RANK + 1) -> tuple[int, ...]:
+    """Read what `format_ranks` wrote.
+
+    Args:
+        text: For example ``"0-6,8"``; blanks around numbers are allowed.
+        most: How many there may be; more are not even counted out.
+
+    Returns:
+        The ranks, ascending, each once.
+
+    Raises:
+        ValueError: The text is no list of ranges of ranks from 0 to 10,000,000, or has more ranks;
+            the message shows the offending part.
+    """
+    ranks: set[int] = set()
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        first, dash, last = (piece.strip() for piece in part.partition("-"))
+        if not (first.isdecimal() and (last.isdecimal() if dash else True)):
+            raise ValueError(f"{part!r} is no rank or range of ranks; write for example 0-6,8")
+        low, high = int(first), int(last) if dash else int(first)
+        if high < low or high > LARGEST_RANK:
+            raise ValueError(f"{part!r} is no ascending range of ranks up to {LARGEST_RANK}")
+        if len(ranks) + high - low >= most:
+            raise ValueError(f"{text[:40]!r} has more than {most} ranks")
+        ranks.update(range(low, high + 1))
+    return tuple(sorted(ranks))
+
+
+KIND_STYLES = {
+    "HANG": "bold red",
+    "DEAD": "bold red",
+    "CRASHED": "bold red",
+    "SUSPECT": "bold yellow",
+    "SLOW": "bold yellow",
+    "RECOVERED": "bold green",
+    "HEALTHY": "bold green",
+    "FINISHED": "bold green",
+}
+
+
+# --wandb_key=V, KEY=V, wandb.key=V, and hydra's +trainer.token=V and ++trainer.token=V
+_ASSIGNED = re.compile(r"(?s)(?P<head>[+~]{0,2}(?P<name>-{0,2}\w[\w.-]*)=)(?P<value>.+)")
+_SHORT_WITH_VALUE = re.compile(r"(?s)(?P<flag>-[A-Za-z])(?P<value>[^-=].+)")
+
+
+def show_command(words: Sequence[str]) -> str:
+    """Show a command line; the only way that one leaves this process.
+
+    Args:
+        words: As the kernel has them: only so it is certain which value belongs to which flag.
+
+    Returns:
+        One line for a POSIX shell, ``[redacted]`` in place of secrets.
+    """
+    return visible(" ".join(map(_quoted, _without_secrets(words))))
+
+
+def _without_secrets(words: Sequence[str]) -> Iterator[str]:
+    flag = ""
+    for word in words:
+        has_value = bool(flag) and (not word.startswith("-") or looks_random(word))
+        if has_value and is_secret(telling(flag), word):
+            yield HIDDEN
+        else:
+            yield _redacted(word)
+        flag = word if word.startswith("-") and "=" not in word else ""
+
+
+def _redacted(word: str) -> str:
+    """A word by itself: what it assigns belongs to its name as a whole, blanks and commas too."""
+    assigned = _ASSIGNED.fullmatch(word)
+    if assigned and is_secret(telling(assigned["name"]), assigned["value"]):
+        return f"{assigned['head']}{HIDDEN}"
+    short = _SHORT_WITH_VALUE.fullmatch(word)
+    if short and looks_random(short["value"]):
+        return f"{short['flag']}{HIDDEN}"
+    return redact_text(word)
+
+
+def _quoted(word: str) -> str:
+    """What stands for a secret needs no quotes: nobody types it again."""
+    around = word.replace(HIDDEN, "")
+    return word if word and shlex.quote(around) in (around, "''") else shlex.quote(word)
+
+
+DISTRIBUTIONS = (
+    "lightning-hangcheck",
+    "torch",
+    "lightning",
+    "pytorch-lightning",
+    "transformers",
+    "wandb",
+    "deepspeed",
+    "py-spy",
+)
+"""Each is imported by its own name, with underscores."""
+_READ_BY_TRAINING = (
+    "ACCELERATE_",
+    "CUDA_",
+    "FI_",
+    "FSDP_",
+    "GLOO_",
+    "GROUP_",
+    "HANGCHECK_",
+    "HF_",
+    "KMP_",
+    "LIGHTNING_",
+    "LOCAL_",
+    "MASTER_",
+    "MKL_",
+    "NCCL_",
+    "NODE_RANK",
+    "NVIDIA_",
+    "OMP_",
+    "PL_",
+    "PYTHON",
+    "PYTORCH_",
+    "RANK",
+    "SLURM_",
+    "TOKENIZERS_",
+    "TORCH",
+    "TRANSFORMERS_",
+    "TRITON_",
+    "UCX_",
+    "WANDB_",
+    "WORLD_SIZE",
+)
+"""Beginnings of names."""
+
+
+def published_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Choose the variables that are told, by name; their values are not redacted yet."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(_READ_BY_TRAINING)
+    }
