@@ -151,7 +151,7 @@ def test_a_world_size_that_is_no_number(run: Callable[..., Program]) -> None:
 def test_an_option_that_cannot_be_used(run: Callable[..., Program]) -> None:
     program = run(TRAIN, HANGCHECK_STALL_TIMEOUT="soon", HANGCHECK_CONSOLE="all")
     assert_trained(program, "HANGCHECK_STALL_TIMEOUT='soon' cannot be used")
-    assert "HANGCHECK_STALL_TIMEOUT=300.0" in program.troubles[0]
+    assert "write for example HANGCHECK_STALL_TIMEOUT=300;" in program.troubles[0]
 
 
 def test_a_bad_option_does_not_undo_disable(run: Callable[..., Program]) -> None:
