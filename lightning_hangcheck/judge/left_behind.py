@@ -63,7 +63,7 @@ ASPECTS_OF_LOGS: dict[Cause, str] = {
     "rank_diverged": "made",
     "rank_stalled": "not_entered",
     "rendezvous": "peers",
-    "unknown": "no_dump",
+    "unknown": "not_entered",
 }
 """Which remedies help against what logs tell."""
 KEEP_RECORDS = (
@@ -704,6 +704,7 @@ def _of_logs(found: LogFinding) -> LeftFinding | None:
     """Return what logs prove in the form in which all evidence that is left is told."""
     if found.verdict is None or found.verdict == "finished":
         return None
+    cause: Cause = found.cause or "unknown"
     waits = (
         (Wait(found.victims, found.culprits, tuple("in a collective" for _ in found.victims)),)
         if found.victims and found.culprits
@@ -717,8 +718,8 @@ def _of_logs(found: LogFinding) -> LeftFinding | None:
     sure = {"proven": 0.9, "majority": 0.8}.get(found.certainty, 0.4)
     return LeftFinding(
         kind=found.verdict,
-        cause=found.cause or "unknown",
-        aspect=ASPECTS_OF_LOGS.get(found.cause or "unknown"),
+        cause=cause,
+        aspect=ASPECTS_OF_LOGS.get(cause) if cause != "unknown" or found.culprits else "no_dump",
         culprits=found.culprits,
         certainty=found.certainty or certainty,
         confidence=sure,

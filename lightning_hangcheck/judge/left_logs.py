@@ -142,7 +142,7 @@ def _missing(book: LogBook, seen: Iterable[int]) -> tuple[Gap, ...]:
     if book.of("timeout", "status", "heartbeat", "ras_count", "ras_equal"):
         why = "logs do not say which operations each rank had entered, nor from which line"
         remedy = (
-            "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, with a dump path on"
+            "set TORCH_FR_BUFFER_SIZE=20000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, with a dump path on"
             " shared storage, or start the job with hangcheck run"
         )
         gaps.append(Gap("flight records of the ranks", None, why, "flight_record", remedy))

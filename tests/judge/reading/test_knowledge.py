@@ -40,7 +40,7 @@ ASPECTS = {
     "network_wait": {"node", "remote", "hub", "store", "first_operation", "transport"},
     "rank_diverged": {"made", "left_out", "messages", "asked_to_end"},
     "collective_mismatch": {None, "messages", "tags"},
-    "unknown": {None, "node", "no_dump"},
+    "unknown": {None, "node", "no_dump", "not_entered"},
     "slow_progress": {"silent", "loader", "forward", "waiting"},
     "process_dead": {
         *("killed", "raised", "gpu_memory", "silent", "left", "outside"),
