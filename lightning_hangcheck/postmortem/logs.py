@@ -19,12 +19,12 @@ from msgspec.structs import replace
 from lightning_hangcheck.model.log_facts import LastWord, LogFact, LogReading, seconds
 from lightning_hangcheck.postmortem.log_words import (
     MOST_SHOWN,
-    NEEDLES,
     PARSERS,
     exit_entry,
     group_of,
     moment,
 )
+from lightning_hangcheck.postmortem.own_lines import OWN_NEEDLES, OwnLines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,13 +41,19 @@ MOST_OF_RANKS = 20_000
 """Facts of those kinds of which each rank has some."""
 MOST_BARS = 40
 
+_ALL_NEEDLES = re.compile(
+    b"|".join(re.escape(one) for one in sorted([*PARSERS, *OWN_NEEDLES], key=len, reverse=True))
+)
+
 # Who writes a line
 
 _PREFIX = re.compile(
     r"""\s*(?:
       \[rank(?P<rank>\d{1,7})\]:?
-    | \[\d\d:\d\d:\d\d\.\d+\]\[\+[\d.]+s\]\[R(?P<own>\d{1,7}|\?)/(?P<world>\d{1,7}|\?)\]
-      \[LR[\d?]+\]\[PID:(?P<pid>\d{1,9})\]
+    | (?:\[(?:DEBUG|INFO|WARNING|ERROR|(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?|\+[\d.]+s)\]
+      [ \t]*){0,4}
+      \[(?:R(?:ank\ )?(?P<own>\d{1,7}|\?)/(?P<world>\d{1,7}|\?)|rank\ (?P<named>\d{1,7}))\]
+      [ \t]*(?:\[LR[\d?]+\])?[ \t]*(?:\[PID:(?P<pid>\d{1,9})\])?
     | \[[A-Za-z_]{2,30}(?P<local>\d{1,5})\]:(?=\s)
     | \[\d{1,5},(?P<mpi>\d{1,7})\]<std(?:out|err)>:
     | (?P<label>\d{1,7}):(?=\s)
@@ -61,7 +67,7 @@ _PREFIX = re.compile(
 _QUICK = re.compile(
     rb"(?:[^\S\n]*(?:\[pod/[^\]\n]{1,200}\]|\d{1,7}:|\([^)\n]{1,140}\)|\d{4}-\d\d-\d\dT[\d:.]+Z|"
     rb"\[\d{1,9}\])){0,6}?[^\S\n]*"
-    rb"(\[rank\d{1,7}\]|\[[\d:.]{12}\]\[\+[\d.]+s\]\[R\d{1,7}/|\[[A-Za-z_]{2,30}\d{1,5}\]:|"
+    rb"(\[rank\d{1,7}\]|\[[A-Za-z_]{2,30}\d{1,5}\]:|"
     rb"\[\d{1,5},\d{1,7}\]<std|\d{1,7}: |\([^)\n]{0,60}rank=\d{1,7})"
 )
 _BAR = re.compile(
@@ -83,20 +89,22 @@ _RANK_OF_FILE = re.compile(
 class Writer:
     """Whose a line is, by its prefixes: torch's own count most."""
 
-    __slots__ = ("label", "pid", "rank", "text", "world")
+    __slots__ = ("label", "own", "pid", "rank", "text", "world")
 
     def __init__(self, line: str, *, labelled: bool) -> None:
         self.rank: int | None = None
         self.label: int | None = None
         self.world = 0
         self.pid: int | None = None
+        self.own = False  # whether it is marked as hangcheck marks lines
         at = 0
         for _ in range(6):
             found = _PREFIX.match(line, at)
             if found is None or (found["label"] and not labelled):
                 break
             at = found.end()
-            told = found["rank"] or found["own"]
+            self.own |= bool(found["own"] or found["named"])
+            told = found["rank"] or found["own"] or found["named"]
             if told and told.isdigit():
                 self.rank = int(told)
             for weak in ("local", "mpi", "label", "actor"):
@@ -131,6 +139,8 @@ class _Reader:
         self.rank = rank_of_name(path)
         self.facts: list[LogFact] = []
         self.words: dict[int | None, LastWord] = {}
+        self.own_lines = OwnLines()
+        self.newest_own = 0
         self.labelled = False
         self.counts: dict[str, int] = {}
         self.bars: dict[tuple[int | None, int], tuple[LogFact, LogFact]] = {}
@@ -160,7 +170,7 @@ class _Reader:
     def _piece(self, raw: bytes, end: int) -> None:
         text = raw.translate(_PLAIN)
         at, line = 0, self.line
-        for hit in NEEDLES.finditer(text, 0, min(len(text), end + LONGEST_LINE)):
+        for hit in _ALL_NEEDLES.finditer(text, 0, min(len(text), end + LONGEST_LINE)):
             if hit.start() >= end:
                 break
             line += raw.count(b"\n", at, hit.start())
@@ -170,6 +180,9 @@ class _Reader:
         self._last_words(text, raw, end)
 
     def _hit(self, text: bytes, hit: re.Match[bytes], line: int) -> None:
+        if hit[0] in OWN_NEEDLES:
+            self._own(text, hit.start(), line)
+            return
         kind, parse = PARSERS[hit[0]]
         count = self.counts.get(kind, 0)
         if count >= (MOST_OF_RANKS if kind in ONE_A_RANK else MOST_OF_A_KIND):
@@ -202,6 +215,26 @@ class _Reader:
         found = parse(fact, said, lambda most: self._block(text, begin, writer, most))
         self.counts[kind] = count + 1
         self.facts += found
+
+    def _own(self, text: bytes, at: int, line: int) -> None:
+        if line == self.newest_own:
+            return
+        begin = max(text.rfind(b"\n", 0, at) + 1, at - BLOCK)
+        end = text.find(b"\n", at)
+        end = min(len(text) if end < 0 else end, begin + LONGEST_LINE)
+        whole = text[begin:end].decode("utf-8", "replace")
+        writer = Writer(whole, labelled=self.labelled)
+        said = writer.text.strip()
+        if not writer.own or not said:
+            return
+        self.newest_own = line
+        rank = self._rank_of(writer) if writer.rank is not None else None
+        self.own_lines.hear(
+            LastWord(
+                rank=rank, text=said[:MOST_SHOWN], file=self.path, line=line, when=moment(whole)
+            ),
+            writer.pid,
+        )
 
     def _rank_of(self, writer: Writer) -> int | None:
         if writer.world:
@@ -297,8 +330,13 @@ class _Reader:
                 )
 
     def _result(self, size: int) -> LogReading:
+        bars = (one for pair in self.bars.values() for one in dict.fromkeys(pair))
+        for word in self.own_lines.last_words():
+            known_word = self.words.get(word.rank)
+            if known_word is None or known_word.line <= word.line:
+                self.words[word.rank] = word
         facts = sorted(
-            [*self.facts, *(one for pair in self.bars.values() for one in dict.fromkeys(pair))],
+            [*self.facts, *bars, *self.own_lines.exceptions()],
             key=lambda fact: fact.line,
         )
         starts = [number for number, fact in enumerate(facts) if fact.kind == "restart"]
@@ -314,6 +352,7 @@ class _Reader:
             lines=self.line,
             facts=tuple(kept),
             last_words=words or tuple(self.words.values()),
+            trails=self.own_lines.trails(),
             ranks=tuple(sorted(one for one in known if one is not None)),
             world_size=self.world,
             rounds=1 + len(starts),
