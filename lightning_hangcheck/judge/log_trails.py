@@ -1,0 +1,220 @@
+"""What hangcheck's own console lines tell where nothing else is left: where each rank was last.
+
+A line tells what was said, not what is: a rank that is silent may work. Only this is proof: a rank
+is inside a call that it announced, while others are through it and wait in a later one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck.model.log_facts import Section, Trail, seconds
+from lightning_hangcheck.model.slugs import Cause, VerdictKind, phase_of_name, words_of
+from lightning_hangcheck.text.redaction import redact_text
+from lightning_hangcheck.text.shown import format_ranks, seconds_in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lightning_hangcheck.judge.log_book import LogBook
+
+TRAINING_FINISHED = 12
+"""The last of the contract's checkpoints."""
+A_GAP_S = 10.0
+"""Ranks that go on together write their last lines nearer than that."""
+DAY_S = 86_400.0
+MEETINGS = {
+    *("barrier", "barriers", "wait", "sync", "synchronize", "rendezvous", "broadcast", "scatter"),
+    *("reduce", "gather", "allreduce", "allgather", "trainer", "fit", "meet"),
+}
+"""In names of calls that end on no rank before the others have come."""
+WHOLE = {"fit", "train", "training", "run", "main", "job", "test", "validate", "predict"}
+"""In names of calls that ranks are in for as long as all is well."""
+CAUSES: dict[str, Cause] = {
+    "logger_init": "logger_init",
+    "rendezvous": "rendezvous",
+    "model_load": "model_load",
+    "tokenizer": "model_load",
+    "checkpoint_save": "checkpoint_io",
+}
+"""By phase of the call in which a rank is."""
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """What the lines come to: `judge.left_logs.LogFinding` has the same fields."""
+
+    verdict: VerdictKind
+    cause: Cause
+    summary: str
+    culprits: tuple[int, ...] = ()
+    guessed: tuple[int, ...] = ()
+    victims: tuple[int, ...] = ()
+    waits_in: str = ""
+
+
+def held_in_a_call(book: LogBook) -> Told | None:
+    """Ranks that are in an announced call while all others wait in a later one."""
+    trails = list(book.trails.values())
+    for call in {_place(one) for one in trails if one.inside}:
+        held = [one for one in trails if _place(one) == call]
+        others = [one for one in trails if _place(one) != call]
+        places = {one.inside[-1].name if one.inside else "" for one in others}
+        if len(places) != 1 or not _meets(place := places.pop()):
+            continue
+        section = held[0].inside[-1]
+        if not all(_is_past(one, section, held) for one in others):
+            continue
+        who, waiting = [one.rank for one in held], [one.rank for one in others]
+        text = f"{_ranks(who)} began {_shown(section.name)} and did not come back from it,"
+        text += f" while {_ranks(waiting)} waited in {_shown(place)}."
+        cause = CAUSES.get(phase_of_name(section.name) or "", "rank_stalled")
+        return Told(verdict="hang", cause=cause, summary=text, culprits=tuple(sorted(who)),
+                    victims=tuple(sorted(waiting)), waits_in=f"in {_shown(place)}")  # fmt: skip
+    return None
+
+
+def _place(trail: Trail) -> tuple[str, int]:
+    return (trail.inside[-1].name, trail.inside[-1].times) if trail.inside else ("", 0)
+
+
+def _is_past(other: Trail, section: Section, held: Sequence[Trail]) -> bool:
+    """Whether a rank waits in a call that it began after ``section``, and ``held`` did not.
+
+    Of a rank that never announced ``section``, which one rank alone may have to call, that shows
+    only where nobody meets inside it.
+    """
+    waits = other.inside[-1]
+    came = max(
+        (one.times for each in held for one in (*each.inside, *each.returned)
+         if one.name == waits.name), default=0)  # fmt: skip
+    through = next((one for one in other.returned if one.name == section.name), None)
+    if came >= waits.times:
+        return False
+    if through is None:
+        return not _meets(section.name) and all(one.name != section.name for one in other.inside)
+    return through.times >= section.times and waits.line > through.line
+
+
+def stopped_earlier(book: LogBook) -> Told | None:
+    """Who came less far than the others, fell silent first, or came last: a guess each time."""
+    trails = list(book.trails.values())
+    if not trails or all(_finished(one) for one in trails):
+        return None
+    checkpoints = {one.rank: one.checkpoint for one in trails}
+    steps = {one.rank: one.step for one in trails}
+    if len(set(checkpoints.values())) > 1:
+        behind = [one for one in trails if one.checkpoint == min(checkpoints.values())]
+        return _behind(trails, behind, [_at(one) for one in behind], _at(_furthest(trails)))
+    if _everybody_in(book, trails):
+        return _all_inside(trails)
+    if len({_place(one) for one in trails}) > 1:
+        return _in_sections(trails)
+    told = [one for one in steps.values() if one is not None]
+    if len(set(told)) > 1 and len(told) == len(trails):
+        behind = [one for one in trails if one.step == min(told)]
+        return _behind(trails, behind, [f"step {min(told)}"], f"step {max(told)}")
+    return _apart(book, trails)
+
+
+def _finished(trail: Trail) -> bool:
+    return trail.checkpoint == TRAINING_FINISHED and not trail.inside
+
+
+def _furthest(trails: Sequence[Trail]) -> Trail:
+    return max(trails, key=lambda one: one.checkpoint)
+
+
+def _at(trail: Trail) -> str:
+    passed = f"CHECKPOINT {trail.checkpoint}: {_shown(trail.passed)}"
+    return passed if trail.checkpoint else "no checkpoint"
+
+
+def _behind(
+    trails: Sequence[Trail], behind: Sequence[Trail], at: Sequence[str], furthest: str
+) -> Told:
+    """Tell how far those came that came least far, and what they had begun there."""
+    ranks = [one.rank for one in behind]
+    inside = {_place(one)[0] for one in behind}
+    began = inside.pop() if len(inside) == 1 else ""
+    text = f"{_ranks(ranks)} came to {at[0]}{f' and began {_shown(began)}' if began else ''}, "
+    text += f"while {_ranks({one.rank for one in trails} - set(ranks))} came as far as {furthest}."
+    text += " Look first at what it does after it." if len(ranks) == 1 else ""
+    return _guess(text, ranks, began)
+
+
+def _everybody_in(book: LogBook, trails: Sequence[Trail]) -> str:
+    """The one call in which all ranks of the job are; empty where they are not."""
+    places = {_place(one) for one in trails}
+    name = places.pop()[0] if len(places) == 1 else ""
+    return name if len(trails) >= book.world and not WHOLE & set(words_of(name)) else ""
+
+
+def _all_inside(trails: Sequence[Trail]) -> Told:
+    name = trails[0].inside[-1].name
+    text = f"all ranks began {_shown(name)}, and none came back from it."
+    return _guess(text, (), name)
+
+
+def _in_sections(trails: Sequence[Trail]) -> Told:
+    """All passed the same checkpoint, and are in different calls, or some in none."""
+    at: dict[str, list[int]] = defaultdict(list)
+    for one in trails:
+        at[_place(one)[0]].append(one.rank)
+    outside = at.pop("", [])
+    told = [f"{_ranks(ranks)} began {_shown(name)} and did not come back from it"
+            for name, ranks in list(at.items())[:4]]  # fmt: skip
+    if outside:
+        told.append(f"{_ranks(outside)} is in no such call")
+    alone = list(at.items())[0] if len(at) == 1 else ("", [])
+    return _guess("; ".join(told) + ".", alone[1], alone[0])
+
+
+def _apart(book: LogBook, trails: Sequence[Trail]) -> Told | None:
+    """Where the last lines lie far apart: who fell silent first, or came last to the same line."""
+    moments = _moments(book, trails)
+    if len(moments) < 2:
+        return None
+    order = sorted(moments, key=lambda rank: moments[rank])
+    gaps = [moments[later] - moments[earlier] for earlier, later in pairwise(order)]
+    widest = gaps.index(max(gaps))
+    early, late = order[: widest + 1], order[widest + 1 :]
+    if gaps[widest] < A_GAP_S:
+        return None
+    gap = seconds_in_words(gaps[widest])
+    if len({book.words[rank].text for rank in order}) == 1:
+        text = f"all said the same last, {_ranks(late)} {gap} after {_ranks(early)}."
+        return _guess(f"{text} Look first at what {_ranks(late)} did before it.", late, "")
+    text = f"{_ranks(early)} fell silent first, {gap} before {_ranks(late)}."
+    return _guess(text, early if len(early) <= len(late) else (), "")
+
+
+def _moments(book: LogBook, trails: Sequence[Trail]) -> dict[int, float]:
+    """When each rank wrote its last line, over midnight too; nothing where clocks do not tell."""
+    times = {one.rank: one.when for one in trails}
+    if not book.clocks_agree or "" in times.values() or len({" " in t for t in times.values()}) > 1:
+        return {}
+    found = {rank: seconds(when) for rank, when in times.items()}
+    newest = max(found.values())
+    return {rank: at + DAY_S * (newest - at > DAY_S / 2) for rank, at in found.items()}
+
+
+def _guess(text: str, ranks: Iterable[int], call: str) -> Told:
+    cause = CAUSES.get(phase_of_name(call) or "", "unknown") if call else "unknown"
+    return Told(verdict="suspect", cause=cause, summary=text, guessed=tuple(sorted(ranks)))
+
+
+def _meets(name: str) -> bool:
+    return bool(MEETINGS & set(words_of(name)))
+
+
+def _shown(text: str) -> str:
+    return redact_text(text)[:80]
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    listed = sorted(set(ranks))
+    return f"rank{'s' if len(listed) != 1 else ''} {format_ranks(listed)}"
