@@ -58,6 +58,7 @@ FEWEST_WITNESSES = 2
 MOST_FACTS = 12
 MOST_SHOWN = 8
 ASPECTS_OF_LOGS: dict[Cause, str] = {
+    "logger_init": "own",
     "network_wait": "first_operation",
     "process_dead": "killed",
     "rank_diverged": "made",
