@@ -58,7 +58,6 @@ FEWEST_WITNESSES = 2
 MOST_FACTS = 12
 MOST_SHOWN = 8
 ASPECTS_OF_LOGS: dict[Cause, str] = {
-    "logger_init": "own",
     "network_wait": "first_operation",
     "process_dead": "killed",
     "rank_diverged": "made",
@@ -687,9 +686,7 @@ def judge_left(case: Case) -> LeftFinding | None:
     told = _of_logs(find_in_logs(*case.left.logs)) if case.left and case.left.logs else None
     found = [one for one in (recorded, told) if one is not None]
     order = {"hang": 1, "suspect": 2}
-    found.sort(
-        key=lambda one: (not one.culprits, order.get(one.kind, 0), one.cause == "unknown")
-    )
+    found.sort(key=lambda one: (not one.culprits, order.get(one.kind, 0), one.cause == "unknown"))
     if len(found) < 2:
         return found[0] if found else None
     first, other = found
@@ -723,7 +720,8 @@ def _of_logs(found: LogFinding) -> LeftFinding | None:
     return LeftFinding(
         kind=found.verdict,
         cause=cause,
-        aspect=ASPECTS_OF_LOGS.get(cause) if cause != "unknown" or found.culprits else "no_dump",
+        aspect=found.aspect
+        or (ASPECTS_OF_LOGS.get(cause) if cause != "unknown" or found.culprits else "no_dump"),
         culprits=found.culprits,
         certainty=found.certainty or certainty,
         confidence=sure,

@@ -85,6 +85,7 @@ class LogFinding(Struct, frozen=True, kw_only=True):
         gaps: What is missing, and how it is kept the next time.
         collectives: Where ranks differ or wait: group, number, and ranks of each operation.
         waits_in: Where the victims waited.
+        aspect: Which remedies of the cause help, where another than the usual one.
     """
 
     verdict: VerdictKind | None = None
@@ -99,6 +100,7 @@ class LogFinding(Struct, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...] = ()
     collectives: tuple[tuple[str, int, dict[str, str]], ...] = ()
     waits_in: str = "in a collective"
+    aspect: str = ""
 
 
 # Words
@@ -284,8 +286,9 @@ def raised(book: LogBook) -> LogFinding | None:
         text += f" {_capital(_ranks(ranks - guessed))} raised later." if ranks - guessed else ""
     if len(ranks) == 1 and not alone:
         guessed = ranks  # no other rank's lines are here: all may have failed alike
-    return _found(book, _failed(book), _cause_of(early), text, early, ranks if alone else (),
-                  guessed=guessed)  # fmt: skip
+    cause = _cause_of(early)
+    found = _found(book, _failed(book), cause, text, early, ranks if alone else (), guessed=guessed)
+    return replace(found, aspect="raised" if cause == "process_dead" else "")
 
 
 def _cause_of(failed: Sequence[LogFact]) -> Cause:
@@ -666,7 +669,7 @@ def _of_trails(book: LogBook, told: Told | None) -> LogFinding | None:
     words = _said(book, dict.fromkeys([*shown, *book.trails]))[:4]
     found = _found(book, told.verdict, told.cause, text, [*words, *ends[:1]], told.culprits,
                    guessed=told.guessed, victims=told.victims)  # fmt: skip
-    return replace(found, waits_in=told.waits_in)
+    return replace(found, waits_in=told.waits_in, aspect=told.aspect)
 
 
 def ended(book: LogBook) -> LogFinding | None:

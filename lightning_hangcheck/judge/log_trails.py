@@ -53,7 +53,8 @@ class Told(Struct, frozen=True, kw_only=True):
     culprits: tuple[int, ...] = ()
     guessed: tuple[int, ...] = ()
     victims: tuple[int, ...] = ()
-    waits_in: str = ""
+    waits_in: str = "in a collective"
+    aspect: str = ""
 
 
 def held_in_a_call(book: LogBook) -> Told | None:
@@ -73,7 +74,7 @@ def held_in_a_call(book: LogBook) -> Told | None:
         text += f" while {_ranks(waiting)} waited in {_shown(place)}."
         cause = CAUSES.get(phase_of_name(section.name) or "", "rank_stalled")
         return Told(verdict="hang", cause=cause, summary=text, culprits=tuple(sorted(who)),
-                    victims=tuple(sorted(waiting)), waits_in=f"in {_shown(place)}")  # fmt: skip
+                    victims=tuple(sorted(waiting)), waits_in=f"in {_shown(place)}", aspect=_aspect(section.name))  # fmt: skip
     return None
 
 
@@ -169,7 +170,7 @@ def _in_sections(trails: Sequence[Trail]) -> Told:
             for name, ranks in list(at.items())[:4]]  # fmt: skip
     if outside:
         told.append(f"{_ranks(outside)} is in no such call")
-    alone = list(at.items())[0] if len(at) == 1 else ("", [])
+    alone = next(iter(at.items())) if len(at) == 1 else ("", [])
     return _guess("; ".join(told) + ".", alone[1], alone[0])
 
 
@@ -204,7 +205,15 @@ def _moments(book: LogBook, trails: Sequence[Trail]) -> dict[int, float]:
 
 def _guess(text: str, ranks: Iterable[int], call: str) -> Told:
     cause = CAUSES.get(phase_of_name(call) or "", "unknown") if call else "unknown"
-    return Told(verdict="suspect", cause=cause, summary=text, guessed=tuple(sorted(ranks)))
+    return Told(verdict="suspect", cause=cause, summary=text, guessed=tuple(sorted(ranks)),
+                aspect=_aspect(call))  # fmt: skip
+
+
+def _aspect(call: str) -> str:
+    """Which remedies help against the cause of a call."""
+    if phase_of_name(call) != "logger_init":
+        return ""
+    return "wandb" if "wandb" in call.lower() else "own"
 
 
 def _meets(name: str) -> bool:

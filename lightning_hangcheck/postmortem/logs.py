@@ -50,8 +50,8 @@ _ALL_NEEDLES = re.compile(
 _PREFIX = re.compile(
     r"""\s*(?:
       \[rank(?P<rank>\d{1,7})\]:?
-    | (?:\[(?:DEBUG|INFO|WARNING|ERROR|(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?|\+[\d.]+s)\]
-      [ \t]*){0,4}
+    | (?:\[(?:DEBUG|INFO|WARNING|ERROR|\+[\d.]+s
+          |(?:\d{4}-\d\d-\d\d[T\ ])?\d\d:\d\d:\d\d(?:[.,]\d+)?)\][ \t]*){0,4}
       \[(?:R(?:ank\ )?(?P<own>\d{1,7}|\?)/(?P<world>\d{1,7}|\?)|rank\ (?P<named>\d{1,7}))\]
       [ \t]*(?:\[LR[\d?]+\])?[ \t]*(?:\[PID:(?P<pid>\d{1,9})\])?
     | \[[A-Za-z_]{2,30}(?P<local>\d{1,5})\]:(?=\s)
