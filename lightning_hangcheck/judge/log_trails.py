@@ -73,8 +73,15 @@ def held_in_a_call(book: LogBook) -> Told | None:
         text = f"{_ranks(who)} began {_shown(section.name)} and did not come back from it,"
         text += f" while {_ranks(waiting)} waited in {_shown(place)}."
         cause = CAUSES.get(phase_of_name(section.name) or "", "rank_stalled")
-        return Told(verdict="hang", cause=cause, summary=text, culprits=tuple(sorted(who)),
-                    victims=tuple(sorted(waiting)), waits_in=f"in {_shown(place)}", aspect=_aspect(section.name))  # fmt: skip
+        return Told(
+            verdict="hang",
+            cause=cause,
+            summary=text,
+            culprits=tuple(sorted(who)),
+            victims=tuple(sorted(waiting)),
+            waits_in=f"in {_shown(place)}",
+            aspect=_aspect(section.name),
+        )
     return None
 
 
@@ -205,8 +212,8 @@ def _moments(book: LogBook, trails: Sequence[Trail]) -> dict[int, float]:
 
 def _guess(text: str, ranks: Iterable[int], call: str) -> Told:
     cause = CAUSES.get(phase_of_name(call) or "", "unknown") if call else "unknown"
-    return Told(verdict="suspect", cause=cause, summary=text, guessed=tuple(sorted(ranks)),
-                aspect=_aspect(call))  # fmt: skip
+    guessed = tuple(sorted(ranks))
+    return Told(verdict="suspect", cause=cause, summary=text, guessed=guessed, aspect=_aspect(call))
 
 
 def _aspect(call: str) -> str:
