@@ -164,6 +164,8 @@ def _everybody_in(book: LogBook, trails: Sequence[Trail]) -> str:
 def _all_inside(trails: Sequence[Trail]) -> Told:
     name = trails[0].inside[-1].name
     text = f"all ranks began {_shown(name)}, and none came back from it."
+    if phase_of_name(name) == "trainer_init":
+        text += ' Name the strategy, Trainer(strategy="ddp") in place of "auto".'
     return _guess(text, (), name)
 
 

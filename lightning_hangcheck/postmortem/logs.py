@@ -74,6 +74,7 @@ _BAR = re.compile(
     r"\d%\|[^|\n]{0,400}\|\s*(\d{1,15}(?:\.\d{1,9})?)([kMG]?)/(\d{1,15}(?:\.\d{1,9})?)([kMG]?)"
     r" \[(?:(\d{1,6}):)?(\d{1,6}):(\d{1,6})<"
 )
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _TAG = re.compile(r"\[rank(\d{1,7})\]:")
 _BEGINS_PREFIX = b" [(0123456789"
 _AFTERMATH = re.compile(rb"ProcessGroup\w+\.cpp|frame #|^terminate called|^\s*what\(\):")
@@ -222,7 +223,7 @@ class _Reader:
         begin = max(text.rfind(b"\n", 0, at) + 1, at - BLOCK)
         end = text.find(b"\n", at)
         end = min(len(text) if end < 0 else end, begin + LONGEST_LINE)
-        whole = text[begin:end].decode("utf-8", "replace")
+        whole = _COLOURS.sub("", text[begin:end].decode("utf-8", "replace"))
         writer = Writer(whole, labelled=self.labelled)
         said = writer.text.strip()
         if not writer.own or not said:
@@ -336,13 +337,16 @@ class _Reader:
             if known_word is None or known_word.line <= word.line:
                 self.words[word.rank] = word
         facts = sorted(
-            [*self.facts, *bars, *self.own_lines.exceptions()],
+            [*self.facts, *bars],
             key=lambda fact: fact.line,
         )
         starts = [number for number, fact in enumerate(facts) if fact.kind == "restart"]
         kept = facts[starts[-1] + 1 :] if starts and starts[-1] + 1 < len(facts) else facts
         if self.contradicted:
             kept = [one if one.kind == "exit" else replace(one, rank=_own(one)) for one in kept]
+        began = facts[starts[-1]].line if starts else 0
+        kept += [one for one in self.own_lines.exceptions() if one.line > began]
+        kept.sort(key=lambda fact: fact.line)
         words = tuple(one for one in self.words.values() if one.rank is not None)
         known = {one.rank for one in kept} | {one.rank for one in words}
         notes = ["long lines or repeated words were cut"] if self.cut else []

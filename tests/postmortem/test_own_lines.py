@@ -6,8 +6,7 @@ import io
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 from hypothesis import given
@@ -17,6 +16,9 @@ from log_lines import judged
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.judge.left_logs import find_in_logs
 from lightning_hangcheck.postmortem.logs import read_log
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PIECES = (
     *("[", "]", "[rank ", "[R0/2]", "[LR0]", "[PID:", "7", " ", "10:24:31", "99:99:99", ".5", "٣"),
@@ -251,7 +253,7 @@ def test_why_the_job_was_ended_and_who_wrote_no_line_is_said(told: Told) -> None
     verdict, text = told(
         line(0, "CHECKPOINT 2: Args parsed", world=3),
         line(1, "CHECKPOINT 1: Script started", world=3),
-        "slurmstepd: error: *** JOB 91 ON n1 CANCELLED AT 2024-05-13T13:00:00 DUE TO TIME LIMIT ***",
+        "slurmstepd: error: *** JOB 91 ON n1 CANCELLED AT 2024-05-13T13:00:00 DUE TO TIME LIMIT",
     )
     assert "due to time limit" in text
     gaps = verdict["gaps"]
