@@ -669,7 +669,9 @@ def _of_trails(book: LogBook, told: Told | None) -> LogFinding | None:
     words = _said(book, dict.fromkeys([*shown, *book.trails]))[:4]
     found = _found(book, told.verdict, told.cause, text, [*words, *ends[:1]], told.culprits,
                    guessed=told.guessed, victims=told.victims)  # fmt: skip
-    return replace(found, waits_in=told.waits_in, aspect=told.aspect)
+    everybody = not book.unseen(book.heard)  # nobody's log is missing
+    aspect = told.aspect or ("heard" if everybody else "")
+    return replace(found, waits_in=told.waits_in, aspect=aspect)
 
 
 def ended(book: LogBook) -> LogFinding | None:

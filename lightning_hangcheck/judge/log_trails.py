@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TRAINING_FINISHED = 12
 """The last of the contract's checkpoints."""
-A_GAP_S = 10.0
+A_GAP_S = 3.0
 """Ranks that go on together write their last lines nearer than that."""
 DAY_S = 86_400.0
 MEETINGS = {
@@ -186,7 +186,7 @@ def _in_sections(trails: Sequence[Trail]) -> Told:
 def _apart(book: LogBook, trails: Sequence[Trail]) -> Told | None:
     """Where the last lines lie far apart: who fell silent first, or came last to the same line."""
     moments = _moments(book, trails)
-    if len(moments) < 2:
+    if len(moments) < 2 or book.of("finished"):
         return None
     order = sorted(moments, key=lambda rank: moments[rank])
     gaps = [moments[later] - moments[earlier] for earlier, later in pairwise(order)]

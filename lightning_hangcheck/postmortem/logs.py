@@ -41,7 +41,7 @@ MOST_OF_RANKS = 20_000
 """Facts of those kinds of which each rank has some."""
 MOST_BARS = 40
 
-_ALL_NEEDLES = re.compile(
+NEEDLES = re.compile(
     b"|".join(re.escape(one) for one in sorted([*PARSERS, *OWN_NEEDLES], key=len, reverse=True))
 )
 
@@ -171,7 +171,7 @@ class _Reader:
     def _piece(self, raw: bytes, end: int) -> None:
         text = raw.translate(_PLAIN)
         at, line = 0, self.line
-        for hit in _ALL_NEEDLES.finditer(text, 0, min(len(text), end + LONGEST_LINE)):
+        for hit in NEEDLES.finditer(text, 0, min(len(text), end + LONGEST_LINE)):
             if hit.start() >= end:
                 break
             line += raw.count(b"\n", at, hit.start())
