@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.judge.log_book import LogBook
 
+ALL_PRINT = 16
+"""In larger jobs only rank 0 and ranks in trouble write lines."""
 TRAINING_FINISHED = 12
 """The last of the contract's checkpoints."""
 A_GAP_S = 3.0
@@ -60,7 +62,7 @@ class Told(Struct, frozen=True, kw_only=True):
 def held_in_a_call(book: LogBook) -> Told | None:
     """Ranks that are in an announced call while all others wait in a later one."""
     trails = list(book.trails.values())
-    for call in {_place(one) for one in trails if one.inside}:
+    for call in sorted({_place(one) for one in trails if one.inside}):
         held = [one for one in trails if _place(one) == call]
         others = [one for one in trails if _place(one) != call]
         places = {one.inside[-1].name if one.inside else "" for one in others}
@@ -112,75 +114,72 @@ def stopped_earlier(book: LogBook) -> Told | None:
     trails = list(book.trails.values())
     if not trails or all(_finished(one) for one in trails):
         return None
-    checkpoints = {one.rank: one.checkpoint for one in trails}
-    steps = {one.rank: one.step for one in trails}
-    if len(set(checkpoints.values())) > 1:
-        behind = [one for one in trails if one.checkpoint == min(checkpoints.values())]
-        return _behind(trails, behind, [_at(one) for one in behind], _at(_furthest(trails)))
-    if _everybody_in(book, trails):
-        return _all_inside(trails)
-    if len({_place(one) for one in trails}) > 1:
-        return _in_sections(trails)
-    told = [one for one in steps.values() if one is not None]
-    if len(set(told)) > 1 and len(told) == len(trails):
-        behind = [one for one in trails if one.step == min(told)]
-        return _behind(trails, behind, [f"step {min(told)}"], f"step {max(told)}")
-    return _apart(book, trails)
+    least = min(one.checkpoint for one in trails)
+    behind = [one for one in trails if one.checkpoint == least]
+    if len(behind) < len(trails):
+        furthest = max(trails, key=lambda one: one.checkpoint)
+        return _behind(trails, behind, _checkpoint(behind[0]), _checkpoint(furthest))
+    if told := _in_calls(book, trails):
+        return told
+    steps = [one.step for one in trails if one.step is not None]
+    if len(set(steps)) > 1 and len(steps) == len(trails):
+        behind = [one for one in trails if one.step == min(steps)]
+        return _behind(trails, behind, f"step {min(steps)}", f"step {max(steps)}")
+    return _apart(book, trails) or _silent(book)
 
 
 def _finished(trail: Trail) -> bool:
     return trail.checkpoint == TRAINING_FINISHED and not trail.inside
 
 
-def _furthest(trails: Sequence[Trail]) -> Trail:
-    return max(trails, key=lambda one: one.checkpoint)
-
-
-def _at(trail: Trail) -> str:
+def _checkpoint(trail: Trail) -> str:
     passed = f"CHECKPOINT {trail.checkpoint}: {_shown(trail.passed)}"
     return passed if trail.checkpoint else "no checkpoint"
 
 
-def _behind(
-    trails: Sequence[Trail], behind: Sequence[Trail], at: Sequence[str], furthest: str
-) -> Told:
+def _behind(trails: Sequence[Trail], behind: Sequence[Trail], at: str, furthest: str) -> Told:
     """Tell how far those came that came least far, and what they had begun there."""
     ranks = [one.rank for one in behind]
-    inside = {_place(one)[0] for one in behind}
-    began = inside.pop() if len(inside) == 1 else ""
-    text = f"{_ranks(ranks)} came to {at[0]}{f' and began {_shown(began)}' if began else ''}, "
+    calls = {_place(one)[0] for one in behind}
+    call = calls.pop() if len(calls) == 1 else ""
+    text = f"{_ranks(ranks)} came to {at}{f' and began {_shown(call)}' if call else ''}, "
     text += f"while {_ranks({one.rank for one in trails} - set(ranks))} came as far as {furthest}."
-    text += " Look first at what it does after it." if len(ranks) == 1 else ""
-    return _guess(text, ranks, began)
+    text += f" Look first at what {_ranks(ranks)} did after that."
+    return _guess(text, ranks, call)
 
 
-def _everybody_in(book: LogBook, trails: Sequence[Trail]) -> str:
-    """The one call in which all ranks of the job are; empty where they are not."""
-    places = {_place(one) for one in trails}
-    name = places.pop()[0] if len(places) == 1 else ""
-    return name if len(trails) >= book.world and not WHOLE & set(words_of(name)) else ""
-
-
-def _all_inside(trails: Sequence[Trail]) -> Told:
-    name = trails[0].inside[-1].name
-    text = f"all ranks began {_shown(name)}, and none came back from it."
-    if phase_of_name(name) == "trainer_init":
-        text += ' Name the strategy, Trainer(strategy="ddp") in place of "auto".'
-    return _guess(text, (), name)
-
-
-def _in_sections(trails: Sequence[Trail]) -> Told:
-    """All passed the same checkpoint, and are in different calls, or some in none."""
-    at: dict[str, list[int]] = defaultdict(list)
+def _in_calls(book: LogBook, trails: Sequence[Trail]) -> Told | None:
+    """All passed the same checkpoint: who is in a call from which nobody, or others, came back."""
+    at: dict[tuple[str, int], list[int]] = defaultdict(list)
     for one in trails:
-        at[_place(one)[0]].append(one.rank)
-    outside = at.pop("", [])
-    told = [f"{_ranks(ranks)} began {_shown(name)} and did not come back from it"
-            for name, ranks in list(at.items())[:4]]  # fmt: skip
-    if outside:
-        told.append(f"{_ranks(outside)} is in no such call")
-    alone = next(iter(at.items())) if len(at) == 1 else ("", [])
-    return _guess("; ".join(told) + ".", alone[1], alone[0])
+        at[_place(one)].append(one.rank)
+    outside = at.pop(("", 0), [])
+    names = {name for name, _ in at}
+    if not at or (len(at) == 1 and not outside and WHOLE & set(words_of(min(names)))):
+        return None
+    first = min(at)  # of calls of one name the earliest
+    if len(at) == 1 and not outside and len(trails) >= book.world:
+        text = f"all ranks began {_shown(first[0])}, and none came back from it."
+        if phase_of_name(first[0]) == "trainer_init":
+            text += ' Name the strategy, Trainer(strategy="ddp") in place of "auto".'
+        return _guess(text, (), first[0])
+    which = " #{}" if len(at) > len(names) else ""
+    told = [
+        f"{_ranks(ranks)} began {_shown(name)}{which.format(times)} and did not come back from it"
+        for (name, times), ranks in sorted(at.items())[:4]
+    ]
+    told += [f"{_ranks(outside)} had none such open"] if outside else []
+    alone = len(names) == 1 and not (outside and len(at) > 1)
+    return _guess("; ".join(told) + ".", at[first] if alone else (), first[0] if alone else "")
+
+
+def _silent(book: LogBook) -> Told | None:
+    """Ranks of which there is no line, where all ranks write lines."""
+    unseen = book.unseen(book.heard)
+    if not unseen or book.world > ALL_PRINT or book.of("finished"):
+        return None
+    text = f"no line of {_ranks(unseen)} is in these logs: either it never came so far, or its log"
+    return _guess(f"{text} is missing.", (), "")
 
 
 def _apart(book: LogBook, trails: Sequence[Trail]) -> Told | None:

@@ -126,7 +126,7 @@ def test_the_rank_that_came_least_far_is_named_as_a_guess(told: Told) -> None:
         "guess",
     )
     assert "Rank 1 came to CHECKPOINT 4: Tokenizer loaded and began Model constructor" in text
-    assert "Look first at what it does after it" in text
+    assert "Look first at what rank 1 did after that" in text
 
 
 def test_what_two_processes_really_wrote_is_read(
@@ -224,6 +224,28 @@ def test_all_at_the_logger_is_known_and_nobody_is_blamed() -> None:
         [line(rank, "About to call Trainer.fit...") for rank in (0, 1)],
     ],
 )
+def test_of_calls_of_one_name_the_earlier_one_is_guessed() -> None:
+    found = judged(
+        line(0, "About to call read..."),
+        line(1, "About to call read..."),
+        line(0, "read returned (0.100s)"),
+        line(0, "About to call read..."),
+    )
+    assert (found.guessed, found.culprits) == ((1,), ())
+    assert "Rank 1 began read #1 and did not come back from it; rank 0 began read #2" in (
+        found.summary
+    )
+
+
+def test_where_a_rank_wrote_no_line_a_call_of_the_other_and_the_gap_are_told() -> None:
+    found = judged(line(0, "About to call WandbLogger constructor..."))
+    assert (found.verdict, found.cause, found.guessed) == ("suspect", "logger_init", (0,))
+    assert [gap.rank for gap in found.gaps if gap.kind == "rank"] == [1]
+    quiet = judged(line(0, "CHECKPOINT 2: Args parsed"))
+    assert (quiet.verdict, quiet.guessed) == ("suspect", ())
+    assert "no line of rank 1" in quiet.summary.lower()
+
+
 def test_ranks_that_said_the_same_together_are_not_blamed(lines: list[str]) -> None:
     assert judged(*lines).verdict in (None, "finished")
 
