@@ -216,14 +216,6 @@ def test_all_at_the_logger_is_known_and_nobody_is_blamed() -> None:
     assert (found.verdict, found.cause, found.guessed) == ("suspect", "logger_init", ())
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [line(rank, "CHECKPOINT 12: Training finished") for rank in (0, 1)],
-        [line(rank, "CHECKPOINT 2: Args parsed") for rank in (0, 1)],
-        [line(rank, "About to call Trainer.fit...") for rank in (0, 1)],
-    ],
-)
 def test_of_calls_of_one_name_the_earlier_one_is_guessed() -> None:
     found = judged(
         line(0, "About to call read..."),
@@ -246,6 +238,14 @@ def test_where_a_rank_wrote_no_line_a_call_of_the_other_and_the_gap_are_told() -
     assert "no line of rank 1" in quiet.summary.lower()
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [line(rank, "CHECKPOINT 12: Training finished") for rank in (0, 1)],
+        [line(rank, "CHECKPOINT 2: Args parsed") for rank in (0, 1)],
+        [line(rank, "About to call Trainer.fit...") for rank in (0, 1)],
+    ],
+)
 def test_ranks_that_said_the_same_together_are_not_blamed(lines: list[str]) -> None:
     assert judged(*lines).verdict in (None, "finished")
 
