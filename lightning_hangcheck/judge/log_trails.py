@@ -121,6 +121,8 @@ def stopped_earlier(book: LogBook) -> Told | None:
         return _behind(trails, behind, _checkpoint(behind[0]), _checkpoint(furthest))
     if told := _in_calls(book, trails):
         return told
+    if book.of("finished"):
+        return None
     steps = [one.step for one in trails if one.step is not None]
     if len(set(steps)) > 1 and len(steps) == len(trails):
         behind = [one for one in trails if one.step == min(steps)]
@@ -176,7 +178,7 @@ def _in_calls(book: LogBook, trails: Sequence[Trail]) -> Told | None:
 def _silent(book: LogBook) -> Told | None:
     """Ranks of which there is no line, where all ranks write lines."""
     unseen = book.unseen(book.heard)
-    if not unseen or book.world > ALL_PRINT or book.of("finished"):
+    if not unseen or book.world > ALL_PRINT:
         return None
     text = f"no line of {_ranks(unseen)} is in these logs: either it never came so far, or its log"
     return _guess(f"{text} is missing.", (), "")
@@ -185,7 +187,7 @@ def _silent(book: LogBook) -> Told | None:
 def _apart(book: LogBook, trails: Sequence[Trail]) -> Told | None:
     """Where the last lines lie far apart: who fell silent first, or came last to the same line."""
     moments = _moments(book, trails)
-    if len(moments) < 2 or book.of("finished"):
+    if len(moments) < 2:
         return None
     order = sorted(moments, key=lambda rank: moments[rank])
     gaps = [moments[later] - moments[earlier] for earlier, later in pairwise(order)]
