@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.model.log_facts import Section, Trail, seconds
 from lightning_hangcheck.model.slugs import Cause, VerdictKind, phase_of_name, words_of
 from lightning_hangcheck.text.redaction import redact_text
-from lightning_hangcheck.text.shown import format_ranks, seconds_in_words
+from lightning_hangcheck.text.shown import seconds_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -72,8 +73,8 @@ def held_in_a_call(book: LogBook) -> Told | None:
         if not all(_is_past(one, section, held) for one in others):
             continue
         who, waiting = [one.rank for one in held], [one.rank for one in others]
-        text = f"{_ranks(who)} began {_shown(section.name)} and did not come back from it,"
-        text += f" while {_ranks(waiting)} waited in {_shown(place)}."
+        text = f"{name_ranks(who)} began {_shown(section.name)} and did not come back from it,"
+        text += f" while {name_ranks(waiting)} waited in {_shown(place)}."
         cause = CAUSES.get(phase_of_name(section.name) or "", "rank_stalled")
         return Told(
             verdict="hang",
@@ -144,9 +145,11 @@ def _behind(trails: Sequence[Trail], behind: Sequence[Trail], at: str, furthest:
     ranks = [one.rank for one in behind]
     calls = {_place(one)[0] for one in behind}
     call = calls.pop() if len(calls) == 1 else ""
-    text = f"{_ranks(ranks)} came to {at}{f' and began {_shown(call)}' if call else ''}, "
-    text += f"while {_ranks({one.rank for one in trails} - set(ranks))} came as far as {furthest}."
-    text += f" Look first at what {_ranks(ranks)} did after that."
+    text = f"{name_ranks(ranks)} came to {at}{f' and began {_shown(call)}' if call else ''}, "
+    text += (
+        f"while {name_ranks({one.rank for one in trails} - set(ranks))} came as far as {furthest}."
+    )
+    text += f" Look first at what {name_ranks(ranks)} did after that."
     return _guess(text, ranks, call)
 
 
@@ -167,10 +170,11 @@ def _in_calls(book: LogBook, trails: Sequence[Trail]) -> Told | None:
         return _guess(text, (), first[0])
     which = " #{}" if len(at) > len(names) else ""
     told = [
-        f"{_ranks(ranks)} began {_shown(name)}{which.format(times)} and did not come back from it"
+        f"{name_ranks(ranks)} began {_shown(name)}{which.format(times)}"
+        " and did not come back from it"
         for (name, times), ranks in sorted(at.items())[:4]
     ]
-    told += [f"{_ranks(outside)} had none such open"] if outside else []
+    told += [f"{name_ranks(outside)} had none such open"] if outside else []
     alone = len(names) == 1 and not (outside and len(at) > 1)
     return _guess("; ".join(told) + ".", at[first] if alone else (), first[0] if alone else "")
 
@@ -180,7 +184,9 @@ def _silent(book: LogBook) -> Told | None:
     unseen = book.unseen(book.heard)
     if not unseen or book.world > ALL_PRINT:
         return None
-    text = f"no line of {_ranks(unseen)} is in these logs: either it never came so far, or its log"
+    text = (
+        f"no line of {name_ranks(unseen)} is in these logs: either it never came so far, or its log"
+    )
     return _guess(f"{text} is missing.", (), "")
 
 
@@ -197,9 +203,9 @@ def _apart(book: LogBook, trails: Sequence[Trail]) -> Told | None:
         return None
     gap = seconds_in_words(gaps[widest])
     if len({book.words[rank].text for rank in order}) == 1:
-        text = f"all said the same last, {_ranks(late)} {gap} after {_ranks(early)}."
-        return _guess(f"{text} Look first at what {_ranks(late)} did before it.", late, "")
-    text = f"{_ranks(early)} fell silent first, {gap} before {_ranks(late)}."
+        text = f"all said the same last, {name_ranks(late)} {gap} after {name_ranks(early)}."
+        return _guess(f"{text} Look first at what {name_ranks(late)} did before it.", late, "")
+    text = f"{name_ranks(early)} fell silent first, {gap} before {name_ranks(late)}."
     return _guess(text, early if len(early) <= len(late) else (), "")
 
 
@@ -232,8 +238,3 @@ def _meets(name: str) -> bool:
 
 def _shown(text: str) -> str:
     return redact_text(text)[:80]
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    listed = sorted(set(ranks))
-    return f"rank{'s' if len(listed) != 1 else ''} {format_ranks(listed)}"
