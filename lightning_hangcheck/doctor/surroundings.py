@@ -12,6 +12,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
@@ -50,6 +51,10 @@ RENAMED = (
 )
 RECORDER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """The name since torch 2.7, and the one before that."""
+DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT"
+DUMP_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""The name since torch 2.9, and the one before that."""
+NO_TO_TORCH = ("0", "f", "false", "n", "no")
 SECOND_GENERATION = (2, 15)
 """The torch whose backend of NCCL is `nccl2` by default, without a flight record of its own."""
 WANDB_SERVER = "https://api.wandb.ai"
@@ -175,12 +180,28 @@ def nccl_variables(subject: Subject) -> tuple[Finding, ...]:
 
 @check("environment", "without it nobody can tell in which collective the ranks parted")
 def flight_recorder(subject: Subject) -> tuple[Finding, ...]:
-    """TORCH_FR_BUFFER_SIZE, and TORCH_NCCL_TRACE_BUFFER_SIZE before torch 2.7."""
-    return tuple(
+    """Its size, whether it is written on a time-out, and where: what a post-mortem has to read."""
+    environment = subject.environment
+    found = [
         warning(f"{name}=0 switches the flight recorder off", f"unset {name}")
         for name in RECORDER_SIZES
-        if subject.environment.get(name) == "0"
-    ) or (ok("no variable switches it off"),)
+        if environment.get(name) == "0"
+    ]
+    if (value := environment.get(DUMPS, "")).lower() in NO_TO_TORCH:
+        sentence = f"{DUMPS}={value}: a time-out leaves no flight record behind"
+        found.append(warning(sentence, f"export {DUMPS}=1"))
+    file = next((environment[name] for name in DUMP_FILES if environment.get(name)), "")
+    if file and not _is_there(folder := Path(file).parent):
+        sentence = f"{folder} is not there: torch makes no folder for its flight records"
+        found.append(warning(sentence, f"mkdir -p {quote(str(folder))}"))
+    return tuple(found) or (ok("nothing keeps it from being written"),)
+
+
+def _is_there(folder: Path) -> bool:
+    try:
+        return apart(DISK_LIMIT_S, folder.is_dir)
+    except (OSError, NoAnswerFromStorage):
+        return False
 
 
 @check(

@@ -685,7 +685,8 @@ def judge_left(case: Case) -> LeftFinding | None:
     recorded = find_in_records(flights, case.run.world_size)
     told = _of_logs(find_in_logs(*case.left.logs)) if case.left and case.left.logs else None
     found = [one for one in (recorded, told) if one is not None]
-    found.sort(key=lambda one: (not one.culprits, one.kind == "hang", one.cause == "unknown"))
+    order = {"hang": 1, "suspect": 2}
+    found.sort(key=lambda one: (not one.culprits, order.get(one.kind, 0), one.cause == "unknown"))
     if len(found) < 2:
         return found[0] if found else None
     first, other = found
@@ -706,7 +707,7 @@ def _of_logs(found: LogFinding) -> LeftFinding | None:
         return None
     cause: Cause = found.cause or "unknown"
     waits = (
-        (Wait(found.victims, found.culprits, tuple("in a collective" for _ in found.victims)),)
+        (Wait(found.victims, found.culprits, tuple(found.waits_in for _ in found.victims)),)
         if found.victims and found.culprits
         else ()
     )
@@ -719,7 +720,8 @@ def _of_logs(found: LogFinding) -> LeftFinding | None:
     return LeftFinding(
         kind=found.verdict,
         cause=cause,
-        aspect=ASPECTS_OF_LOGS.get(cause) if cause != "unknown" or found.culprits else "no_dump",
+        aspect=found.aspect
+        or (ASPECTS_OF_LOGS.get(cause) if cause != "unknown" or found.culprits else "no_dump"),
         culprits=found.culprits,
         certainty=found.certainty or certainty,
         confidence=sure,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from lightning_hangcheck.judge import log_trails
 from lightning_hangcheck.judge.log_book import SAME_SIZES, GroupState, LogBook, known, overslept
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.log_facts import LogFact, seconds
@@ -33,6 +34,7 @@ from lightning_hangcheck.text.shown import format_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from lightning_hangcheck.judge.log_trails import Told
     from lightning_hangcheck.model.log_facts import LastWord, LogReading
 
 Certainty = Literal["", "proven", "majority", "guess"]
@@ -82,6 +84,8 @@ class LogFinding(Struct, frozen=True, kw_only=True):
         evidence: ``FILE:LINE`` and the line.
         gaps: What is missing, and how it is kept the next time.
         collectives: Where ranks differ or wait: group, number, and ranks of each operation.
+        waits_in: Where the victims waited.
+        aspect: Which remedies of the cause help, where another than the usual one.
     """
 
     verdict: VerdictKind | None = None
@@ -95,6 +99,8 @@ class LogFinding(Struct, frozen=True, kw_only=True):
     evidence: tuple[tuple[str, str], ...] = ()
     gaps: tuple[Gap, ...] = ()
     collectives: tuple[tuple[str, int, dict[str, str]], ...] = ()
+    waits_in: str = "in a collective"
+    aspect: str = ""
 
 
 # Words
@@ -259,6 +265,8 @@ def raised(book: LogBook) -> LogFinding | None:
         and book.before_timeouts(one) is not False
     ]
     early.sort(key=lambda one: (one.rank is None, one.file, one.line))
+    if book.clocks_agree and len({len(one.when) for one in early if one.rank is not None}) == 1:
+        early.sort(key=lambda one: (one.rank is None, one.when))
     ranks = set(known(one.rank for one in early))
     if not early or (not ranks and book.waiting):
         return None  # whose it is, and whether it was caught, nothing tells
@@ -273,10 +281,14 @@ def raised(book: LogBook) -> LogFinding | None:
     if book.waiting - ranks:
         text += f" {_capital(_ranks(book.waiting - ranks))} waited in vain."
     guessed = set(ended) if not ranks and len(ended) == 1 else set()
+    if ranks != same and early[0].when:  # by time, where clocks tell it
+        guessed = {one.rank for one in early if one.when == early[0].when and one.rank is not None}
+        text += f" {_capital(_ranks(ranks - guessed))} raised later." if ranks - guessed else ""
     if len(ranks) == 1 and not alone:
         guessed = ranks  # no other rank's lines are here: all may have failed alike
-    return _found(book, _failed(book), _cause_of(early), text, early, ranks if alone else (),
-                  guessed=guessed)  # fmt: skip
+    cause = _cause_of(early)
+    found = _found(book, _failed(book), cause, text, early, ranks if alone else (), guessed=guessed)
+    return replace(found, aspect="raised" if cause == "process_dead" else "")
 
 
 def _cause_of(failed: Sequence[LogFact]) -> Cause:
@@ -636,6 +648,32 @@ def broken_down(book: LogBook) -> LogFinding | None:
     return _found(book, "crashed", "unknown", text, ends)
 
 
+def held_in_a_call(book: LogBook) -> LogFinding | None:
+    """By the ranks' own lines one is in a call, while the others wait in a later one."""
+    return _of_trails(book, log_trails.held_in_a_call(book))
+
+
+def stopped_earlier(book: LogBook) -> LogFinding | None:
+    """By the ranks' own lines some came less far than others: a guess, no proof."""
+    return _of_trails(book, log_trails.stopped_earlier(book))
+
+
+def _of_trails(book: LogBook, told: Told | None) -> LogFinding | None:
+    if told is None:
+        return None
+    ends = book.of("cancelled")
+    text = told.summary
+    if ends:
+        text += f" The job was ended from outside: {ends[0].error.lower() or 'cancelled'}."
+    shown = [*told.culprits, *told.guessed]
+    words = _said(book, dict.fromkeys([*shown, *book.trails]))[:4]
+    found = _found(book, told.verdict, told.cause, text, [*words, *ends[:1]], told.culprits,
+                   guessed=told.guessed, victims=told.victims)  # fmt: skip
+    everybody = not book.unseen(book.heard)  # nobody's log is missing
+    aspect = told.aspect or ("heard" if everybody else "")
+    return replace(found, waits_in=told.waits_in, aspect=aspect)
+
+
 def ended(book: LogBook) -> LogFinding | None:
     """All that the logs say is that training finished."""
     facts = book.of("finished")
@@ -645,7 +683,8 @@ def ended(book: LogBook) -> LogFinding | None:
 
 RULES: tuple[Callable[[LogBook], LogFinding | None], ...] = (
     killed, raised, gpu_fault, unlike_calls, unlike_timeouts, did_not_reach_barrier, slow, lagging,
-    behind, saving, all_inside, never_came, ras_differs, watchdog_stuck, broken_down, ended,
+    behind, held_in_a_call, saving, all_inside, never_came, ras_differs, watchdog_stuck,
+    stopped_earlier, broken_down, ended,
 )  # fmt: skip
 """In this order: what a process says of its own end, what ranks did differently, who is late, who
 waits, and at last what only shows that something broke."""

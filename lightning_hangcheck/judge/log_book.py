@@ -17,7 +17,7 @@ from lightning_hangcheck.model.log_facts import LogFact
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lightning_hangcheck.model.log_facts import LastWord, LogReading
+    from lightning_hangcheck.model.log_facts import LastWord, LogReading, Trail
 
 SAME_SIZES = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
 """Operations to which every rank has to bring equally much."""
@@ -60,6 +60,7 @@ class LogBook:
         self.heard = {rank for one in readings for rank in one.ranks} | self.waiting
         self.other_groups = {one.group for one in self.of("timeout", "status")} - {"", "default"}
         self.words = _newest(word for reading in readings for word in reading.last_words)
+        self.trails = _newest_trails(trail for reading in readings for trail in reading.trails)
         self.clocks_agree = not any(one.clock_went_back for one in readings) and not self._slept()
         self.groups = self._groups()
         self.world = self._world()
@@ -159,6 +160,14 @@ def _with_groups(facts: Sequence[LogFact]) -> list[LogFact]:
         _of_default(replace(one, group=name)) if one.kind == "timeout" and not one.group else one
         for one in found
     ]
+
+
+def _newest_trails(trails: Iterable[Trail]) -> dict[int, Trail]:
+    """How far each rank came; of several files that which was written last."""
+    found: dict[int, Trail] = {}
+    for one in sorted(trails, key=lambda trail: (trail.rank, trail.when)):
+        found[one.rank] = one
+    return found
 
 
 def _newest(words: Iterable[LastWord]) -> dict[int, LastWord]:

@@ -111,6 +111,36 @@ class LastWord(Struct, frozen=True, kw_only=True, gc=False):
     when: str = ""
 
 
+class Section(Struct, frozen=True, gc=False):
+    """A call that a rank announced: which one of that name it is, and the line that says so."""
+
+    name: str
+    times: int
+    line: int
+
+
+class Trail(Struct, frozen=True, kw_only=True):
+    """How far a rank came by hangcheck's own console lines, of its newest process.
+
+    Attributes:
+        line: Of its newest line; ``when`` is the time of that.
+        checkpoint: Number of the last one; 0 before the first. ``passed`` is its text.
+        step: Number of the newest line about a step, None where none told of one.
+        inside: Calls that began and have not returned, outermost first.
+        returned: Calls that did, the newest of each name, with how often.
+    """
+
+    rank: int
+    file: str
+    line: int
+    when: str = ""
+    checkpoint: int = 0
+    passed: str = ""
+    step: int | None = None
+    inside: tuple[Section, ...] = ()
+    returned: tuple[Section, ...] = ()
+
+
 class LogReading(Struct, frozen=True, kw_only=True):
     """One log, read.
 
@@ -128,6 +158,7 @@ class LogReading(Struct, frozen=True, kw_only=True):
     lines: int = 0
     facts: tuple[LogFact, ...] = ()
     last_words: tuple[LastWord, ...] = ()
+    trails: tuple[Trail, ...] = ()
     ranks: tuple[int, ...] = ()
     world_size: int = 0
     rounds: int = 1

@@ -391,4 +391,3 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("Trainer.fit` stopped:", "finished", _any),
 )
 PARSERS = {needle.encode(): (kind, parse) for needle, kind, parse in WORDS}
-NEEDLES = re.compile(b"|".join(re.escape(one) for one in sorted(PARSERS, key=len, reverse=True)))

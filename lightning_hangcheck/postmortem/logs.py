@@ -19,12 +19,12 @@ from msgspec.structs import replace
 from lightning_hangcheck.model.log_facts import LastWord, LogFact, LogReading, seconds
 from lightning_hangcheck.postmortem.log_words import (
     MOST_SHOWN,
-    NEEDLES,
     PARSERS,
     exit_entry,
     group_of,
     moment,
 )
+from lightning_hangcheck.postmortem.own_lines import OWN_NEEDLES, OwnLines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,13 +41,19 @@ MOST_OF_RANKS = 20_000
 """Facts of those kinds of which each rank has some."""
 MOST_BARS = 40
 
+NEEDLES = re.compile(
+    b"|".join(re.escape(one) for one in sorted([*PARSERS, *OWN_NEEDLES], key=len, reverse=True))
+)
+
 # Who writes a line
 
 _PREFIX = re.compile(
     r"""\s*(?:
       \[rank(?P<rank>\d{1,7})\]:?
-    | \[\d\d:\d\d:\d\d\.\d+\]\[\+[\d.]+s\]\[R(?P<own>\d{1,7}|\?)/(?P<world>\d{1,7}|\?)\]
-      \[LR[\d?]+\]\[PID:(?P<pid>\d{1,9})\]
+    | (?:\[(?:DEBUG|INFO|WARNING|ERROR|\+[\d.]+s
+          |(?:\d{4}-\d\d-\d\d[T\ ])?\d\d:\d\d:\d\d(?:[.,]\d+)?)\][ \t]*){0,4}
+      \[(?:R(?:ank\ )?(?P<own>\d{1,7}|\?)/(?P<world>\d{1,7}|\?)|rank\ (?P<named>\d{1,7}))\]
+      [ \t]*(?:\[LR[\d?]+\])?[ \t]*(?:\[PID:(?P<pid>\d{1,9})\])?
     | \[[A-Za-z_]{2,30}(?P<local>\d{1,5})\]:(?=\s)
     | \[\d{1,5},(?P<mpi>\d{1,7})\]<std(?:out|err)>:
     | (?P<label>\d{1,7}):(?=\s)
@@ -61,13 +67,14 @@ _PREFIX = re.compile(
 _QUICK = re.compile(
     rb"(?:[^\S\n]*(?:\[pod/[^\]\n]{1,200}\]|\d{1,7}:|\([^)\n]{1,140}\)|\d{4}-\d\d-\d\dT[\d:.]+Z|"
     rb"\[\d{1,9}\])){0,6}?[^\S\n]*"
-    rb"(\[rank\d{1,7}\]|\[[\d:.]{12}\]\[\+[\d.]+s\]\[R\d{1,7}/|\[[A-Za-z_]{2,30}\d{1,5}\]:|"
+    rb"(\[rank\d{1,7}\]|\[[A-Za-z_]{2,30}\d{1,5}\]:|"
     rb"\[\d{1,5},\d{1,7}\]<std|\d{1,7}: |\([^)\n]{0,60}rank=\d{1,7})"
 )
 _BAR = re.compile(
     r"\d%\|[^|\n]{0,400}\|\s*(\d{1,15}(?:\.\d{1,9})?)([kMG]?)/(\d{1,15}(?:\.\d{1,9})?)([kMG]?)"
     r" \[(?:(\d{1,6}):)?(\d{1,6}):(\d{1,6})<"
 )
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _TAG = re.compile(r"\[rank(\d{1,7})\]:")
 _BEGINS_PREFIX = b" [(0123456789"
 _AFTERMATH = re.compile(rb"ProcessGroup\w+\.cpp|frame #|^terminate called|^\s*what\(\):")
@@ -83,20 +90,22 @@ _RANK_OF_FILE = re.compile(
 class Writer:
     """Whose a line is, by its prefixes: torch's own count most."""
 
-    __slots__ = ("label", "pid", "rank", "text", "world")
+    __slots__ = ("label", "own", "pid", "rank", "text", "world")
 
     def __init__(self, line: str, *, labelled: bool) -> None:
         self.rank: int | None = None
         self.label: int | None = None
         self.world = 0
         self.pid: int | None = None
+        self.own = False  # whether it is marked as hangcheck marks lines
         at = 0
         for _ in range(6):
             found = _PREFIX.match(line, at)
             if found is None or (found["label"] and not labelled):
                 break
             at = found.end()
-            told = found["rank"] or found["own"]
+            self.own |= bool(found["own"] or found["named"])
+            told = found["rank"] or found["own"] or found["named"]
             if told and told.isdigit():
                 self.rank = int(told)
             for weak in ("local", "mpi", "label", "actor"):
@@ -131,6 +140,8 @@ class _Reader:
         self.rank = rank_of_name(path)
         self.facts: list[LogFact] = []
         self.words: dict[int | None, LastWord] = {}
+        self.own_lines = OwnLines()
+        self.newest_own = 0
         self.labelled = False
         self.counts: dict[str, int] = {}
         self.bars: dict[tuple[int | None, int], tuple[LogFact, LogFact]] = {}
@@ -170,6 +181,9 @@ class _Reader:
         self._last_words(text, raw, end)
 
     def _hit(self, text: bytes, hit: re.Match[bytes], line: int) -> None:
+        if hit[0] in OWN_NEEDLES:
+            self._own(text, hit.start(), line)
+            return
         kind, parse = PARSERS[hit[0]]
         count = self.counts.get(kind, 0)
         if count >= (MOST_OF_RANKS if kind in ONE_A_RANK else MOST_OF_A_KIND):
@@ -202,6 +216,26 @@ class _Reader:
         found = parse(fact, said, lambda most: self._block(text, begin, writer, most))
         self.counts[kind] = count + 1
         self.facts += found
+
+    def _own(self, text: bytes, at: int, line: int) -> None:
+        if line == self.newest_own:
+            return
+        begin = max(text.rfind(b"\n", 0, at) + 1, at - BLOCK)
+        end = text.find(b"\n", at)
+        end = min(len(text) if end < 0 else end, begin + LONGEST_LINE)
+        whole = _COLOURS.sub("", text[begin:end].decode("utf-8", "replace"))
+        writer = Writer(whole, labelled=self.labelled)
+        said = writer.text.strip()
+        if not writer.own or not said:
+            return
+        self.newest_own = line
+        rank = self._rank_of(writer) if writer.rank is not None else None
+        self.own_lines.hear(
+            LastWord(
+                rank=rank, text=said[:MOST_SHOWN], file=self.path, line=line, when=moment(whole)
+            ),
+            writer.pid,
+        )
 
     def _rank_of(self, writer: Writer) -> int | None:
         if writer.world:
@@ -297,14 +331,22 @@ class _Reader:
                 )
 
     def _result(self, size: int) -> LogReading:
+        bars = (one for pair in self.bars.values() for one in dict.fromkeys(pair))
+        for word in self.own_lines.last_words():
+            known_word = self.words.get(word.rank)
+            if known_word is None or known_word.line <= word.line:
+                self.words[word.rank] = word
         facts = sorted(
-            [*self.facts, *(one for pair in self.bars.values() for one in dict.fromkeys(pair))],
+            [*self.facts, *bars],
             key=lambda fact: fact.line,
         )
         starts = [number for number, fact in enumerate(facts) if fact.kind == "restart"]
         kept = facts[starts[-1] + 1 :] if starts and starts[-1] + 1 < len(facts) else facts
         if self.contradicted:
             kept = [one if one.kind == "exit" else replace(one, rank=_own(one)) for one in kept]
+        began = facts[starts[-1]].line if starts else 0
+        kept += [one for one in self.own_lines.exceptions() if one.line > began]
+        kept.sort(key=lambda fact: fact.line)
         words = tuple(one for one in self.words.values() if one.rank is not None)
         known = {one.rank for one in kept} | {one.rank for one in words}
         notes = ["long lines or repeated words were cut"] if self.cut else []
@@ -314,6 +356,7 @@ class _Reader:
             lines=self.line,
             facts=tuple(kept),
             last_words=words or tuple(self.words.values()),
+            trails=self.own_lines.trails(),
             ranks=tuple(sorted(one for one in known if one is not None)),
             world_size=self.world,
             rounds=1 + len(starts),

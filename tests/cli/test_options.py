@@ -124,7 +124,6 @@ def test_options_of_report_are_frozen() -> None:
         "--issue",
         "--prompt",
         "--perfetto",
-        "--log",
     ]
 
 

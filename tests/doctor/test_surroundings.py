@@ -156,6 +156,19 @@ def test_a_recorder_that_is_off_is_a_warning(name: str, size: str, status: str) 
     assert check.status == status
 
 
+@pytest.mark.parametrize(("value", "status"), [("0", "warning"), ("false", "warning"), ("1", "ok")])
+def test_a_time_out_that_leaves_no_record_is_a_warning(value: str, status: str) -> None:
+    (check,) = flight_recorder(subject(TORCH_NCCL_DUMP_ON_TIMEOUT=value))
+    assert check.status == status
+
+
+@pytest.mark.parametrize("name", ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"])
+def test_a_folder_for_dumps_that_is_not_there_is_a_warning(name: str, tmp_path: Path) -> None:
+    (check,) = flight_recorder(subject(**{name: f"{tmp_path}/absent/rank_"}))
+    assert (check.status, check.remedy) == ("warning", f"mkdir -p {tmp_path}/absent")
+    assert [one.status for one in flight_recorder(subject(**{name: f"{tmp_path}/rank_"}))] == ["ok"]
+
+
 @pytest.mark.parametrize(
     ("torch", "named"),
     [("2.13.0+cpu", "first one"), ("2.15.1", "nccl2"), ("2.16a0+git1", "nccl2")],

@@ -9,7 +9,7 @@ import click
 from lightning_hangcheck.cli.showing import HANG, as_typed, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.report import verdict_text
-from lightning_hangcheck.report.left_behind_text import three_lines, what_was_read
+from lightning_hangcheck.report.left_behind_text import last_words, three_lines, what_was_read
 from lightning_hangcheck.rundir import name_run_folder, refuse_used
 from lightning_hangcheck.settings import from_environment
 
@@ -53,7 +53,8 @@ def postmortem(paths: tuple[str, ...], run_dir: str | None, as_json: bool) -> in
     if as_json:
         click.echo(encode_pretty(found.verdict), nl=False)
     else:
-        lines = [*three_lines(found.verdict), "", *what_was_read(found.left), ""]
+        lines = [*three_lines(found.verdict), "", *last_words(found.left)]
+        lines += [*what_was_read(found.left), ""]
         report = verdict_text.render(found.case, found.verdict, run_dir or as_typed(folder.path))
         show("\n".join(lines) + "\n" + report)
     return 0 if found.verdict.verdict in NOTHING_WRONG else HANG

@@ -18,7 +18,6 @@ from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.page.forms import Form, prices_from, write_as
-from lightning_hangcheck.report.plain_logs.log_report import log_report
 from lightning_hangcheck.report.running_ranks import (
     joined_rounds,
     moved_ranks,
@@ -45,33 +44,28 @@ Examples:
   hangcheck report --issue | gh issue create --title "job hangs" --body-file -
   hangcheck report --prompt > prompt.md
   hangcheck report --perfetto trace.json
-  hangcheck report --log slurm-4711.out
 """
 
 
 @click.command("report", epilog=EPILOG)
-@click.argument("paths", nargs=-1, metavar="[RUN_DIR | FILE...]")
+@click.argument("paths", nargs=-1, metavar="[RUN_DIR]")
 @click.option("--json", is_flag=True, help="Print the verdict as JSON, for programs.")
 @click.option("--html", "page", metavar="FILE", help="Write one self-contained page; - prints it.")
 @click.option("--issue", is_flag=True, help="Print Markdown for an issue.")
 @click.option("--prompt", is_flag=True, help="Print Markdown for a coding agent.")
 @click.option("--perfetto", metavar="FILE", help="Write a trace for ui.perfetto.dev; - prints it.")
-@click.option("--log", is_flag=True, help="Read plain logs: who is behind by the ranks' own lines.")
 def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
     """Print the newest verdict of a run.
 
     Without RUN_DIR it is the newest run below hangcheck_runs/. A run that has no verdict yet shows
     each rank's last checkpoint instead; one that goes on also where each rank is now, and its pace.
-    With --log the arguments are log files, SLURM's too. Exit code 2 if the folder or a file cannot
-    be used.
+    Logs are read by `hangcheck postmortem`. Exit code 2 if the folder cannot be used.
     """
     way = _one_of([name for name, given in asked.items() if given not in (None, False)])
-    if way == "log":
-        click.echo(_of_logs(paths), nl=False)
-        return 0
     if len(paths) > 1:
         raise BadUsage(
-            "report takes one run folder", "hangcheck report RUN_DIR, or for logs: --log FILE..."
+            "report takes one run folder",
+            "hangcheck report RUN_DIR, or for logs: hangcheck postmortem FILE...",
         )
     run_dir = paths[0] if paths else None
     folder = found_run_folder(run_dir, "hangcheck report RUN_DIR")
@@ -91,7 +85,7 @@ def _one_of(ways: list[str]) -> str:
     if len(ways) > 1:
         raise BadUsage(
             "report writes one form at a time",
-            "name one of --json, --html, --issue, --prompt, --perfetto, --log",
+            "name one of --json, --html, --issue, --prompt, --perfetto",
         )
     return "".join(ways)
 
@@ -145,12 +139,6 @@ def _write(text: str, file: str | bool | None) -> None:
     except OSError as error:
         raise BadUsage(f"{path} cannot be written ({error.strerror})", remedy) from error
     say(f"wrote {path}")
-
-
-def _of_logs(paths: tuple[str, ...]) -> str:
-    if not paths:
-        raise BadUsage("no log is named", "hangcheck report --log FILE...")
-    return log_report([Path(path) for path in paths])
 
 
 def _verdict_of(saved: SavedRun, shown_folder: str) -> Verdict:
