@@ -53,7 +53,7 @@ attempt("refused", project="demo", offline=True, log_model=True)
 del os.environ["WANDB_MODE"]
 server = accepts_and_never_answers()
 attempt("late", project="demo", init_timeout=4.0)
-os.environ["WANDB_INIT_TIMEOUT"] = "300"  # so wandb itself goes on trying
+os.environ["WANDB_INIT_TIMEOUT"] = "20"  # so wandb itself goes on trying; the exit waits for that
 attempt("none", project="demo", init_timeout=2.0, on_failure="none")
 attempt("offline", project="demo", save_dir=sys.argv[1], init_timeout=3.0, on_failure="offline")
 say("end", rank=rank, modules=loaded("wandb"))

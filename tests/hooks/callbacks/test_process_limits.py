@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def without_us(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[str]
     [
         (JUST_ENOUGH, "the command runs unwatched"),
         (120, "starts no further threads of ours"),
-        (155, "offers no flight record"),
+        # how many threads are there at that moment depends on how fast others end
+        pytest.param(155, "offers no flight record", marks=WHEN_ASKED_FOR),
     ],
 )
 def test_training_ends_as_without_us(
