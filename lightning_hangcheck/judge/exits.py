@@ -48,6 +48,10 @@ ASKED_TO_END = "SystemExit"
 TOGETHER_NS = NANOSECONDS
 """Processes that somebody ends at once end within this time, a loaded machine's turns included."""
 SHELL_SIGNALS = frozenset({signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
+OF_NATIVE_CODE = frozenset(
+    {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+)
+"""Signals by which native code ends its own process; nobody sends them for want of memory."""
 WAY_OUT_NS = NANOSECONDS
 """Signs of progress that a program still gives while its exception leaves the last sections."""
 _AT_ITS_END = re.compile(r" in (\S+ \([^()]+:\d{1,9}\))\Z")
@@ -139,8 +143,8 @@ def aspect_of(view: RankView) -> str:
     """Say which kind of end it was, for the remedies: see causes.toml."""
     if ended_from_outside(view):
         return "outside"
-    if ending_signal(view) is not None:
-        return "killed"
+    if (number := ending_signal(view)) is not None:
+        return "aborted" if number in OF_NATIVE_CODE else "killed"
     if gpu_out_of_memory(last_words(view)) is not None:
         return "gpu_memory"
     clean, words = _exit_code(view) == 0, last_words(view)

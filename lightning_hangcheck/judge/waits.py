@@ -323,9 +323,14 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
         return None
     earlier, newest = seen
     main = chain.threads[0]
+    users = (one for one in chain.threads[1:] if not one.looping and one.place is not None)
+    given = next((one.stack for one in users), None)
     if not chain.ends and (joins(main.stack) or awaits_executor(main.stack)):
-        given = (one for one in chain.threads[1:] if not one.looping and one.place is not None)
-        return next((one.stack for one in given), None)
+        return given
+    if given is not None and joins(main.stack) and main.place is None:
+        return (
+            given  # the interpreter's exit: libraries make their threads daemons, users forget it
+        )
     named = {(tid, one.kind, one.name) for tid, one in earlier.targets if one.name}
     named &= {(tid, one.kind, one.name) for tid, one in newest.targets}
     shares = newest.shares_since(earlier)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -126,6 +127,22 @@ def test_ranks_that_wait_for_each_other_are_all_to_blame_whatever_they_wait_in()
 
 def waits_at_exit(thread: ThreadStack) -> RankView:
     return with_threads(rank(1, SHUTDOWN), thread, takes_lock=False)
+
+
+def test_an_exit_waits_for_the_users_thread_rather_than_for_a_librarys_daemon() -> None:
+    """Which thread is a daemon no stack tells; libraries mark theirs."""
+    package = "/venv/lib/python3.11/site-packages/wandb/finalizer.py"
+    daemon = ThreadStack(tid=300, name="finalizer", frames=(Frame("publish", package, 95),))
+    case = job(gone(0, 0), with_threads(rank(1, SHUTDOWN), daemon, UPLOADER, takes_lock=False))
+    assert "for its thread uploader, which is in upload (demo/train.py:17)" in judge(case).summary
+
+
+def test_native_code_that_gave_up_is_not_sent_after_memory() -> None:
+    for number, batch in ((signal.SIGABRT, False), (signal.SIGKILL, True)):
+        verdict = judge(job(WAITS, gone(1, -number)))
+        texts = [one.in_words for one in verdict.remedies]
+        assert any("batch_size" in text for text in texts) == batch
+        assert any("native code" in text for text in texts) != batch
 
 
 def test_an_exit_names_the_thread_for_which_it_waits() -> None:

@@ -43,7 +43,7 @@ ASPECTS = {
     "unknown": {None, "node", "no_dump", "not_entered"},
     "slow_progress": {"silent", "loader", "forward", "waiting"},
     "process_dead": {
-        *("killed", "raised", "gpu_memory", "silent", "left", "outside"),
+        *("killed", "aborted", "raised", "gpu_memory", "silent", "left", "outside"),
         *("child_killed", "child_raised"),
     },
 }
