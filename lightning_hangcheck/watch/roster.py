@@ -325,6 +325,7 @@ class Roster:
             self._scout.begin_scan(beats, now_ns, known, anyone_there=there)
             if last:
                 self._take_scouted(self._scout.scanned(wait=True), now_ns)
+                self._read_beats(beats, now_ns)  # of ranks too short-lived to be known before
         self._drop_ended_agent()
 
     def left_rounds(self) -> list[tuple[WatchedRound, RoundStart]]:
@@ -338,6 +339,11 @@ class Roster:
             self._changed_ns = ended.seen_ns
             self._exit_codes[ended.pid] = ended.exit_code
             self.round.note_exit(ended.pid, ended.exit_code)
+
+    def note_exit(self, pid: int, exit_code: int) -> None:
+        """Take down what the launcher says of the process that it started: it may be a rank."""
+        self._exit_codes[pid] = exit_code
+        self.round.note_exit(pid, exit_code)
 
     def add(self, look: Look) -> None:
         """Hand each rank the samples that were taken for it."""
@@ -380,7 +386,7 @@ class Roster:
             with self._faults.of("its vital signs", rank.found.rank):
                 seen = vitals(rank.found.pid)
                 if seen is None or not seen.is_still(rank.found.started_ticks):
-                    self.round.note_exit(rank.found.pid, None)
+                    self.round.note_exit(rank.found.pid, self._exit_codes.get(rank.found.pid))
                     continue
                 self.round.note_alive()
                 rank.read_state(seen.state, now_ns)

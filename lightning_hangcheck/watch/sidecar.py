@@ -207,7 +207,7 @@ class Sidecar:
     def _conclude(self, ended: CommandEnded | None) -> None:
         roster = self._watcher.roster
         if ended is not None:
-            roster.round.note_exit(ended.pid, ended.exit_code)
+            roster.note_exit(ended.pid, ended.exit_code)
         exit_code = ended.exit_code if ended is not None else None
         left_running = ended.left_running if ended is not None else ()
         verdict = self._watcher.conclude(exit_code, left_running)

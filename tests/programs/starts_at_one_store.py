@@ -27,7 +27,7 @@ def act(number, rank, count, steps):
             with hc.rank_zero_first("tokenizer", 10.0):
                 line["began"] = time.monotonic()
                 time.sleep(arguments[0] if rank == 0 else 0.0)
-            line["ended"] = time.monotonic()
+                line["ended"] = time.monotonic()  # before the other is let in
         except MeetingFailed as error:
             line["failed"] = str(error)
         os.write(1, (json.dumps(line) + "\n").encode())
