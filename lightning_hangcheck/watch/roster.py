@@ -317,7 +317,6 @@ class Roster:
             self._look_at(self.alive, now_ns)
         self._collectives.update(self.alive, now_ns)
         self._take_scouted(self._scout.scanned(wait=last), now_ns)
-        self._ask_parents()
         if due:
             self._scanned_ns = now_ns
             known = {rank.found.pid for rank in self.ranks.values()}
@@ -326,6 +325,7 @@ class Roster:
             if last:
                 self._take_scouted(self._scout.scanned(wait=True), now_ns)
                 self._read_beats(beats, now_ns)  # of ranks too short-lived to be known before
+        self._ask_parents()
         self._drop_ended_agent()
 
     def left_rounds(self) -> list[tuple[WatchedRound, RoundStart]]:

@@ -19,6 +19,7 @@ __all__ = ["cable"]
 NODES = 3
 
 
+@WHEN_ASKED_FOR  # it takes minutes; test_several_nodes loses a node, too
 @pytest.mark.parametrize("cable", [NODES], indirect=True)
 def test_without_a_folder_a_verdict_a_node_that_merge_joins_and_with_it_one_by_the_successor(
     cable: tuple[Network, Cable], tmp_path: Path
