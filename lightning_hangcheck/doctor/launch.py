@@ -219,7 +219,7 @@ def node_place(command: Sequence[str], environment: Mapping[str, str]) -> NodePl
 
     Returns:
         None for a job of one node, and where nothing says which node this is: the ranks may know
-        once they are there (`session.node_place`).
+        once they are there (`session.whose`).
     """
     said = _said_to_torchrun(command, environment)
     if said is None:

@@ -59,7 +59,7 @@ def members(ranks: RankSet) -> Iterator[int]:
 
 
 def in_words(ranks: RankSet) -> str:
-    """Write a set as `text.rank_ranges` does: ``0-6,8``."""
+    """Write a set as `text.shown` does: ``0-6,8``."""
     pairs = _pairs(ranks)
     return ",".join(str(one) if one == last else f"{one}-{last}" for one, last in pairs)
 

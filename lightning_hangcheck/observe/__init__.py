@@ -1,7 +1,6 @@
 """What can be seen of a job on this node from outside, shared by `watch`, `launch` and `attach`.
 
-Its processes and which of them are ranks (`process_tree`, `discovery`) or only start them
-(`launchers`), their pages (`pages`), a look at all of them (`looking`), the patience that settings
-ask for (`patience`), what run.json says of a rank (`run_record`), how a verdict is saved with its
-evidence (`saving`), and what a sidecar notes for `attach` (`watch_notes`).
+Its processes (`process_tree`), which of them are ranks or only start them, and their pages
+(`discovery`); a look at all of them (`looking`); what is known of one rank (`watched_rank`,
+`progress`); what is kept of the run, and noted for `attach` (`run_record`).
 """

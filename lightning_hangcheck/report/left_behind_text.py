@@ -24,7 +24,6 @@ CERTAIN = {
     "proven": "proven by what was read",
     "majority": "by majority: the others do it otherwise",
 }
-LABELS = {"proven": "who", "majority": "who"}
 
 
 def three_lines(verdict: Verdict) -> list[str]:

@@ -4,15 +4,15 @@
         session.json     where the run folder is, and more; created once, by whoever comes first
         pages/<pid>.page one page a process that records
         sidecar.json     the process id of this node's sidecar
-        place.json       which of the job's nodes this is; see `node_place`
+        place.json       which of the job's nodes this is; see `whose`
         run-folder       where the run is really kept; see `run_folders`
         watch.json       what that sidecar knows of the ranks now
         sidecar.lock     kept locked by it, so that there is only one
         meet/<name>/     meeting points of the guards
         torch/<pid>      socket of torch's worker server in that rank
         torch/<pid>.withheld   why that rank has none
-        journals/        lines on their way to the run folder; see `journal_handover`
-        stacks/<pid>.*   how that rank can be made to write its stacks; see `stack_offers`
+        journals/        lines on their way to the run folder; see `run_folders`
+        stacks/<pid>.*   how that rank can be made to write its stacks; see `offers`
         ends/<pid>       exit code of that rank, from the parent that reaped it
 
 `hangcheck run` names the session in HANGCHECK_SESSION. Without it, ranks that a launcher started
@@ -68,7 +68,7 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
             may be a daemon, with processes of other jobs below it.
         restarts: The root starts the ranks again when they fail, while it lives: torchrun's agent.
         node: Which of several nodes this one is, as the launcher's command says it; None where
-            there is one, or its ranks must say it: `node_place.place_of` asks both.
+            there is one, or its ranks must say it: `whose.place_of` asks both.
         store: Host and port of the store where the launchers of all nodes meet, as the command says
             it; an empty host where it does not.
     """
@@ -125,12 +125,12 @@ class Session(Struct, frozen=True):
 
     @property
     def place_file(self) -> Path:
-        """place.json; see `node_place`."""
+        """place.json; see `whose`."""
         return self.path / "place.json"
 
     @property
     def watch_file(self) -> Path:
-        """watch.json; see `observe.watch_notes`."""
+        """watch.json; see `observe.run_record`."""
         return self.path / "watch.json"
 
     @property

@@ -1,6 +1,5 @@
-"""Texts and their forms: moments, ranges of ranks, commands, what is shown and what is hidden.
+"""Texts and their forms: nothing here knows of ranks, files or processes.
 
-The lowest floor: nothing here knows of ranks, files or processes. What leaves a process goes
-through `redaction`, and which variables may is said in `published`; what a terminal shows goes
-through `plain_text`.
+What leaves a process goes through `redaction`. `shown` writes moments, rank ranges and commands,
+and makes foreign text harmless on a terminal. `status_region` keeps lines at the bottom of one.
 """
