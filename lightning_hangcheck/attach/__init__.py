@@ -2,6 +2,6 @@
 
 `job_search` finds the job, `attach` looks at it, judges and saves. `recorded_session` finds what
 the job records itself, what a sidecar that watches it knows, and what `hangcheck report` shows of
-a run that goes on. `kept_output` tells whether what a job prints is seen. `merging` joins run folders,
-`hosts` looks at a job on all its hosts.
+a run that goes on. `kept_output` tells whether what a job prints is seen. `merging` joins run
+folders, `hosts` looks at a job on all its hosts.
 """
