@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lightning_hangcheck.model.case import Case, CodeNote, RankView
-    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
 
 
 FIRST = 0
@@ -238,12 +238,15 @@ class Merged(NamedTuple):
     moved: tuple[str, ...] = ()
 
 
-def merge_runs(named: Sequence[str], merged: RunFolder) -> Merged:
+def merge_runs(
+    named: Sequence[str], merged: RunFolder, also: Sequence[EvidenceItem] = ()
+) -> Merged:
     """Join what `attach` or `run` wrote on several nodes into one verdict, and keep it.
 
     Args:
         named: Run folders, each node's once; one that all nodes were given holds the others.
         merged: Where to keep it.
+        also: Further evidence, which the verdict tells first.
 
     Raises:
         BadUsage: A folder is named twice.
@@ -270,6 +273,7 @@ def merge_runs(named: Sequence[str], merged: RunFolder) -> Merged:
     joined = merge_cases(present, merged.run_id)
     case = replace(joined, gaps=(*joined.gaps, *before, *left_out), seen_in="files")
     verdict = judge(case)
+    verdict = replace(verdict, evidence=(*also, *verdict.evidence))
     ranks = tuple(rank for record in records for rank in record.ranks)
     save_run(case, verdict, ranks, merged, rounds)
     _keep_journals(folders, merged)

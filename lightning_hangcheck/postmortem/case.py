@@ -14,7 +14,7 @@ from lightning_hangcheck.model.verdict import MOST_LISTED
 from lightning_hangcheck.postmortem.records import KIND, Dump, of_one_incident
 from lightning_hangcheck.postmortem.texts import KIND as LOG
 from lightning_hangcheck.postmortem.texts import STACKS, Text
-from lightning_hangcheck.text.shown import EPOCH, NANOSECONDS, moment_of, utc
+from lightning_hangcheck.text.shown import NANOSECONDS, moment_of, utc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,17 +62,19 @@ def case_of(readings: Sequence[Reading], left_out: Sequence[LeftOut], run_id: st
     named |= {*found, *stacks}
     world_size = max([world_size, told.world_size, *(rank + 1 for rank in named)])
     ranks = sorted({*named, *range(min(world_size, MOST_LISTED))})
-    times = [dump.last_ns for dump in found.values() if dump.last_ns]
-    began = min((dump.first_ns for dump in found.values() if dump.first_ns), default=0)
+    written = [one.modified_ns for one in readings if one.modified_ns]
+    # where no dump tells a time, its files bound it: it began before they were written
+    began = min([one.first_ns for one in found.values() if one.first_ns] or written, default=0)
+    last = max([one.last_ns for one in found.values() if one.last_ns] or written, default=0)
     unread = [one for one in left_out if FLIGHT_RECORD in one.why]
     return Case(
         run=RunFacts(
             run_id=run_id,
             command="",
-            started_at=utc(moment_of(began) if began else EPOCH),
+            started_at=utc(moment_of(began)),
             world_size=world_size,
         ),
-        taken_at=utc(moment_of(max(times)) if times else EPOCH),
+        taken_at=utc(moment_of(last)),
         taken_ns=int(UNTOLD_S * NANOSECONDS),
         ranks=tuple(
             _view(rank, found[rank].flight if rank in found else None, stacks.get(rank))

@@ -70,11 +70,16 @@ class Reader(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A file that was read, and what its reader made of it."""
+    """A file that was read, and what its reader made of it.
+
+    Attributes:
+        modified_ns: When it was written last, nanoseconds since 1970; 0 where nobody knows.
+    """
 
     path: Path
     kind: str
     found: object
+    modified_ns: int = 0
 
 
 class Left(NamedTuple):
@@ -94,7 +99,7 @@ def read_left(named: Sequence[str], readers: Sequence[Reader]) -> Left:
     left = Left([], [], [])
     for path in _walk([Path(name) for name in named], left):
         try:
-            kind, found = _read(path, readers)
+            reading = _read(path, readers)
         except NotRead as error:
             _leave(left, path, str(error))
         except OSError as error:
@@ -102,7 +107,7 @@ def read_left(named: Sequence[str], readers: Sequence[Reader]) -> Left:
         except MemoryError:
             _leave(left, path, "it would take too much memory")
         else:
-            left.readings.append(Reading(path, kind, found))
+            left.readings.append(reading)
     return left
 
 
@@ -151,7 +156,7 @@ def _leave(left: Left, path: Path, why: str) -> None:
         left.left_out.append(LeftOut(str(path), why))
 
 
-def _read(path: Path, readers: Sequence[Reader]) -> tuple[str, object]:
+def _read(path: Path, readers: Sequence[Reader]) -> Reading:
     with _opened(path) as (file, head):
         if not head:
             raise NotRead("it is empty")
@@ -161,7 +166,7 @@ def _read(path: Path, readers: Sequence[Reader]) -> tuple[str, object]:
         reader = next((one for one in readers if one.recognise(head)), None)
         if reader is None:
             raise NotRead("its content is of no kind that is known")
-        return reader.kind, reader.read(path, file)
+        return Reading(path, reader.kind, reader.read(path, file), path.stat().st_mtime_ns)
 
 
 @contextmanager

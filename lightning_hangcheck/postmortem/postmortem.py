@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from lightning_hangcheck.attach.merging import merge_runs
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.left_behind import LeftBehind, LeftOut, ReadFile
+from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.observe.run_record import save_run
 from lightning_hangcheck.postmortem import texts
 from lightning_hangcheck.postmortem.case import case_of
@@ -20,6 +24,7 @@ from lightning_hangcheck.postmortem.records import (
     read_json,
     read_pickle,
 )
+from lightning_hangcheck.postmortem.runs import ENDED_BADLY, jobs_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.postmortem.files import Left
+    from lightning_hangcheck.postmortem.runs import Job
     from lightning_hangcheck.rundir import RunFolder
 
 READERS = (
@@ -57,16 +63,22 @@ def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
         UsedRunFolder: The folder holds another run.
     """
     left = read_left(named, READERS)
-    if left.run_folders and not left.readings:
-        return _of_run_folders(left, folder)
-    case = read_job(named, left, folder.run_id)
+    asked = {Path(name).absolute() for name in named}
+    jobs = jobs_in(left.run_folders, together=all(one.path in asked for one in left.run_folders))
+    others = [*map(_unused, jobs), *left.left_out]
+    case = _of_files(left, others, folder.run_id)
+    if jobs and (case is None or jobs[0].ended_badly):
+        left = left._replace(left_out=[*map(_unused, jobs[1:]), *left.left_out])
+        return _of_run_folders(jobs[0], left, case, folder)
+    if case is None or case.left is None:
+        raise _nothing_in(named, others)
     verdict = judge(case)
     save_run(case, verdict, (), folder)
-    return Postmortem(case, verdict, case.left or LeftBehind())
+    return Postmortem(case, verdict, case.left)
 
 
 def read_job(named: Sequence[str], left: Left, run_id: str) -> Case:
-    """Join what was read into one case.
+    """Join what was read, but for run folders, into one case.
 
     Args:
         named: For the sentence that says that there is nothing.
@@ -76,29 +88,43 @@ def read_job(named: Sequence[str], left: Left, run_id: str) -> Case:
     Raises:
         UnreadableRun: Nothing of it can be used.
     """
-    case = case_of(left.readings, _with_run_folders(left), run_id)
-    if case.left is None or not case.left.read:
-        raise _nothing_in(named, case.left.left_out if case.left is not None else ())
+    case = _of_files(left, left.left_out, run_id)
+    if case is None:
+        raise _nothing_in(named, left.left_out)
     return case
 
 
-def _of_run_folders(left: Left, folder: RunFolder) -> Postmortem:
-    merged = merge_runs([str(one.path) for one in left.run_folders], folder)
+def _of_files(left: Left, left_out: Sequence[LeftOut], run_id: str) -> Case | None:
+    """Join files into one case; None where none of them can be used."""
+    case = case_of(left.readings, left_out, run_id) if left.readings else None
+    return case if case is not None and case.left is not None and case.left.read else None
+
+
+def _of_run_folders(job: Job, left: Left, beside: Case | None, folder: RunFolder) -> Postmortem:
+    """Explain what a watch saw; what the files beside it say is told, and proves nothing of it."""
+    also: list[EvidenceItem] = []
+    told = LeftBehind(left_out=tuple(left.left_out))
+    if beside is not None and beside.left is not None:
+        told, by_files = beside.left, judge(beside)
+        if by_files.verdict in ENDED_BADLY:
+            also = [EvidenceItem("also", None, f"the files beside it say: {by_files.summary}")]
+    paths = [str(one.folder.path) for one in job.nodes]
+    merged = merge_runs(paths, folder, also)
     refused = {one.what.removeprefix("run folder "): one.reason for one in merged.left_out}
-    told = LeftBehind(
-        read=tuple(
-            ReadFile(path=str(one.path), kind="run folder")
-            for one in left.run_folders
-            if str(one.path) not in refused
-        ),
-        left_out=(*(LeftOut(path, why) for path, why in refused.items()), *left.left_out),
-    )
+    read = [ReadFile(path=one, kind="run folder") for one in paths if one not in refused]
+    out = [LeftOut(path, why) for path, why in refused.items()]
+    out += [one for one in told.left_out if one.path not in paths]
+    told = replace(told, read=(*read, *told.read), left_out=tuple(out))
     return Postmortem(merged.case, merged.verdict, told)
 
 
-def _with_run_folders(left: Left) -> list[LeftOut]:
-    why = "a run folder beside other files: read it by itself, it holds more"
-    return [*(LeftOut(str(one.path), why) for one in left.run_folders), *left.left_out]
+def _unused(job: Job) -> LeftOut:
+    path, verdict = str(job.nodes[0].folder.path), job.verdict
+    if job.derived:
+        return LeftOut(path, "it was made from other evidence, by postmortem or merge")
+    if verdict is None:
+        return LeftOut(path, "a run folder that holds no verdict")
+    return LeftOut(path, f"another run, {verdict.verdict.upper()}: name it by itself to read it")
 
 
 def _nothing_in(named: Sequence[str], left_out: Sequence[LeftOut]) -> UnreadableRun:
