@@ -66,12 +66,12 @@ def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
     asked = {Path(name).absolute() for name in named}
     jobs = jobs_in(left.run_folders, together=all(one.path in asked for one in left.run_folders))
     others = [*map(_unused, jobs), *left.left_out]
-    case = _of_files(left, others, folder.run_id)
-    if jobs and (case is None or jobs[0].ended_badly):
-        left = left._replace(left_out=[*map(_unused, jobs[1:]), *left.left_out])
-        return _of_run_folders(jobs[0], left, case, folder)
-    if case is None or case.left is None:
-        raise _nothing_in(named, others)
+    case = case_of(left.readings, others, folder.run_id)
+    if jobs and (not _usable(case) or jobs[0].ended_badly):
+        unused = [*map(_unused, jobs[1:]), *left.left_out]
+        return _of_run_folders(jobs[0], unused, case, folder)
+    if case.left is None or not _usable(case):
+        raise _nothing_in(named, case)
     verdict = judge(case)
     save_run(case, verdict, (), folder)
     return Postmortem(case, verdict, case.left)
@@ -88,23 +88,23 @@ def read_job(named: Sequence[str], left: Left, run_id: str) -> Case:
     Raises:
         UnreadableRun: Nothing of it can be used.
     """
-    case = _of_files(left, left.left_out, run_id)
-    if case is None:
-        raise _nothing_in(named, left.left_out)
+    case = case_of(left.readings, left.left_out, run_id)
+    if not _usable(case):
+        raise _nothing_in(named, case)
     return case
 
 
-def _of_files(left: Left, left_out: Sequence[LeftOut], run_id: str) -> Case | None:
-    """Join files into one case; None where none of them can be used."""
-    case = case_of(left.readings, left_out, run_id) if left.readings else None
-    return case if case is not None and case.left is not None and case.left.read else None
+def _usable(case: Case) -> bool:
+    return case.left is not None and bool(case.left.read)
 
 
-def _of_run_folders(job: Job, left: Left, beside: Case | None, folder: RunFolder) -> Postmortem:
+def _of_run_folders(
+    job: Job, left_out: Sequence[LeftOut], beside: Case, folder: RunFolder
+) -> Postmortem:
     """Explain what a watch saw; what the files beside it say is told, and proves nothing of it."""
     also: list[EvidenceItem] = []
-    told = LeftBehind(left_out=tuple(left.left_out))
-    if beside is not None and beside.left is not None:
+    told = LeftBehind(left_out=tuple(left_out))
+    if beside.left is not None and _usable(beside):
         told, by_files = beside.left, judge(beside)
         if by_files.verdict in ENDED_BADLY:
             also = [EvidenceItem("also", None, f"the files beside it say: {by_files.summary}")]
@@ -127,8 +127,8 @@ def _unused(job: Job) -> LeftOut:
     return LeftOut(path, f"another run, {verdict.verdict.upper()}: name it by itself to read it")
 
 
-def _nothing_in(named: Sequence[str], left_out: Sequence[LeftOut]) -> UnreadableRun:
-    whys = Counter(one.why for one in left_out)
+def _nothing_in(named: Sequence[str], case: Case) -> UnreadableRun:
+    whys = Counter(one.why for one in case.left.left_out) if case.left is not None else Counter()
     told = "; ".join(f"{count} of them: {why}" for why, count in whys.most_common(3))
     first = f"nothing in {', '.join(named)[:200]} can be read"
     return UnreadableRun(
