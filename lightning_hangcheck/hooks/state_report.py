@@ -29,33 +29,36 @@ _told: dict[str, str] = {}
 
 
 def report_state(label: str = "") -> None:
-    """Say what decides how this rank behaves: environment, versions, CUDA, backends, process group.
+    """Say what decides how this rank behaves: versions, CUDA, backends, process group, environment.
 
-    One line each, on the console of every rank that speaks and in its journal. Of the environment
-    (secrets are hidden) the first call tells all that training reads, a later one what has changed
-    since. Never raises; takes milliseconds, and at most two seconds where a driver does not answer.
+    One line on the console of every rank that speaks, and in its journal. The first call leaves
+    what training reads of the environment in the journal alone (secrets are hidden); a later one
+    says what has changed since, of all that. Never raises; takes milliseconds, and at most two
+    seconds where a driver does not answer.
 
     Example:
         >>> report_state("before the Trainer")
 
     Args:
-        label: Which moment it is, for the lines' beginning.
+        label: Which moment it is, for the line's beginning.
     """
     recorder = current()
     if recorder.settings.disable:
         return
-    heading = f"state {label}: " if label else "state: "
     shown = redact_values(published_environment(os.environ))
     # what only our own processes set is left out; options are the user's, who may have set them
     ours = {name for name in shown if name.startswith(PREFIX) and name not in VARIABLES}
     now = {name: f"{name}={value}" for name, value in shown.items() if name not in ours}
-    now |= {name: f"{name} is not set" for name in (*EXPECTED, *_told) if name not in now}
-    for name, line in now.items():
-        if _told.get(name) != line:
-            _told[name] = line
-            recorder.say(f"{heading}environment: {line}")
-    for subject, answer in _asked(_SUBJECTS).items():
-        recorder.say(f"{heading}{subject}: {answer}")
+    known = [name for name in _told if name not in _SUBJECTS]
+    now |= {name: f"{name} is not set" for name in (*EXPECTED, *known) if name not in now}
+    answers = {name: f"{name}: {answer}" for name, answer in _asked(_SUBJECTS).items()}
+    changed = [line for name, line in {**answers, **now}.items() if _told.get(name) != line]
+    if not _told:
+        recorder.note("environment", variables=list(now.values()))
+        changed = [*answers.values(), f"{len(now)} variables of the environment: in the journal"]
+    _told.update({**now, **answers})
+    heading = f"state {label}: " if label else "state: "
+    recorder.say(heading + ("; ".join(changed) or "as before"))
 
 
 @cache

@@ -66,7 +66,7 @@ def test_torchrun_passes_twelve_checkpoints_on_both_ranks(tmp_path: Path) -> Non
     assert _checkpoints(run) == [ALL_TWELVE, ALL_TWELVE]
     assert run.stderr.count(f"called with strategy={STRATEGY}") == 2
     for rank in (0, 1):
-        said = rf"\[R{rank}/2\]\[LR{rank}\]\[PID:\d+\] state after the Trainer: backends: .*gloo"
+        said = rf"\[R{rank}/2\]\[LR{rank}\]\[PID:\d+\] state before the Trainer: .*backends: .*gloo"
         assert re.search(said, run.stderr)
     assert list((tmp_path / "logs").rglob("*step=4.ckpt"))
     for constructor in ("WandbLogger", "Trainer"):
