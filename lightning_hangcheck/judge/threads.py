@@ -230,10 +230,18 @@ class Thread:
 
     @cached_property
     def timer(self) -> bool:
-        """Whether it is one of Python's timers, not run out: it will call what it was given."""
-        return self.limited and any(
-            frame.function == "Timer.run" and frame.file.endswith("/threading.py")
-            for frame in self.frames
+        """Whether it waits for a time to call what it was given: whatever that is.
+
+        One of Python's timers, not run out, or an event loop with something to do later. The loop
+        of a library runs that library's.
+        """
+        standard = all(is_standard(frame.file) for frame in self.frames)
+        return self.limited and (
+            (self.looping and standard)
+            or any(
+                frame.function == "Timer.run" and frame.file.endswith("/threading.py")
+                for frame in self.frames
+            )
         )
 
     @property

@@ -36,6 +36,11 @@ MAIN_JOINS = (MAIN, user("finish", 20))
 JOIN = Frame("Thread.join", f"{STDLIB}/threading.py", 1119)
 EVENT_WAIT = Frame("Event.wait", f"{STDLIB}/threading.py", 629)
 TIMER = (Frame("Timer.run", f"{STDLIB}/threading.py", 1376), EVENT_WAIT)
+LOOP = (
+    Frame("BaseEventLoop.run_forever", f"{STDLIB}/asyncio/base_events.py", 607),
+    Frame("BaseEventLoop._run_once", f"{STDLIB}/asyncio/base_events.py", 1884),
+    Frame("EpollSelector.select", f"{STDLIB}/selectors.py", 468),
+)
 LOCK = Frame("wait", f"{STDLIB}/threading.py", 320)
 IN_SAVE = (user("save", 31), torch("all_reduce"))
 ANSWER = (user("serve", 12), user("answer", 7))
@@ -126,13 +131,18 @@ def _met_by(first: RankView, other: RankView) -> str:
     return judge(job(in_group, flying(other, "barrier", ranks=(0, 1)))).verdict
 
 
-def test_a_timer_may_end_whatever_its_process_waits_for() -> None:
-    """A lock that it gives back later."""
+@pytest.mark.parametrize("timer", [TIMER, LOOP])
+def test_a_timer_may_end_whatever_its_process_waits_for(timer: tuple[Frame, ...]) -> None:
+    """A lock that it gives back later; so may an event loop that is to do something then."""
     stands: dict[str, Any] = {"waits_for": FUTEX, "syscall": 202}
     waits = rank(0, (MAIN, user("fetch", 9), LOCK), silent=200.0, **stands)
     assert judge(job(waits, rank(1, IN_BARRIER, silent=200.0))).verdict == "hang"
-    timed = beside(waits, TIMER)
+    timed = beside(waits, timer)
     assert judge(job(timed, rank(1, IN_BARRIER, silent=200.0))).verdict == "suspect"
+    of_library = (Frame("serve", f"{SITE}/wandb/sdk/lib/loop.py", 5), *LOOP)
+    assert judge(job(beside(waits, of_library), rank(1, IN_BARRIER, silent=200.0))).verdict == (
+        "hang"
+    )
 
 
 def test_what_nobody_knows_of_may_come_from_outside() -> None:
