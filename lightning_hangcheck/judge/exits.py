@@ -11,11 +11,10 @@ import signal
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.judge.alike import latest_frames
-from lightning_hangcheck.judge.exit_codes import SHELL_SIGNAL_BASE, signal_name
 from lightning_hangcheck.judge.frames import meanings
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.records import gpu_out_of_memory
-from lightning_hangcheck.judge.wording import duration
+from lightning_hangcheck.judge.wording import SHELL_SIGNAL_BASE, duration, signal_name
 from lightning_hangcheck.model.beat import STARTING_SERVER
 from lightning_hangcheck.model.case import AskedEnd
 from lightning_hangcheck.model.evidence import Frame

@@ -316,7 +316,7 @@ def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | No
     Returns:
         None where no helper thread may come to it.
     """
-    of_helpers = any(one.rank_activity.stuck is not None for one in waiting)
+    of_helpers = any(one.stuck is not None for one in waiting)
     tellers = {one.told_by_rank: job.ranks[one.told_by_rank] for one in waiting}.values()
     among = frozenset((one.view.host, one.view.pid) for one in tellers)
     solver = Patience(job)

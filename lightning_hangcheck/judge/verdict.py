@@ -248,7 +248,7 @@ def _unseen(job: JobReading) -> list[Gap]:
 def _suspended(job: JobReading, culprits: Sequence[int]) -> list[Gap]:
     """Culprits whose own code runs an event loop: nobody sees what their coroutines await."""
     blamed = [job.ranks[rank] for rank in culprits if rank in job.ranks]
-    ends = [(one.rank, one.rank_activity.stuck_frames or one.frames) for one in blamed]
+    ends = [(one.rank, one.stuck_frames or one.frames) for one in blamed]
     return [
         Gap(
             f"coroutines of rank {rank}",

@@ -138,7 +138,7 @@ def _waits_and_places(
     together: dict[tuple[int, int], tuple[RankReading, list[int]]] = {}
     for rank in ranks:
         reading = job.ranks[rank]
-        key = id(reading.rank_activity), id(reading.place)
+        key = id(reading.wait), id(reading.place)
         together.setdefault(key, (reading, []))[1].append(rank)
     for reading, alike in together.values():
         yield reading.wait, reading.place, alike
@@ -301,7 +301,7 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
         where, went_on_s = _where(reading.frames), outlived_stack_s(view)
         was = f"was in {where}, {duration(went_on_s)} before its last progress"
         yield "stack", was if went_on_s else f"is in {where}"
-    stuck, child = reading.rank_activity.stuck, reading.child
+    stuck, child = reading.stuck, reading.child
     if stuck is not None and stuck.frames:
         where = _where(stuck.frames)
         yield "stack", f"waits there for thread {stuck.label}, which is in {where}"

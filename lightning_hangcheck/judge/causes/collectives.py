@@ -410,7 +410,7 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
         return None
     job, readings = situation.job, [one.reading for one in parted.pending_collectives]
     kept_out = {one.rank: thread for one in readings if (thread := _kept_out(job, one)) is not None}
-    of_main = any(one.rank_activity.stuck is not None for one in readings)
+    of_main = any(one.stuck is not None for one in readings)
     if len(kept_out) < len(readings) or not of_main:
         return None
     return blame(
@@ -436,7 +436,7 @@ def _kept_out(job: JobReading, reading: RankReading) -> ThreadStack | None:
 
     That of its main thread, whose wait leads to a thread in a collective, needs no such proof.
     """
-    own, stuck = reading.view.own_process, reading.rank_activity.stuck
+    own, stuck = reading.view.own_process, reading.stuck
     stacks = [one.stack for one in own.samples if one.stack is not None] if own is not None else []
     if not stacks or not stacks[-1].threads:
         return None
@@ -449,7 +449,7 @@ def _kept_out(job: JobReading, reading: RankReading) -> ThreadStack | None:
 
 
 def _keeps_out(reading: RankReading, thread: ThreadStack) -> str:
-    here, stuck = within(users_place(thread.frames)), reading.rank_activity.stuck
+    here, stuck = within(users_place(thread.frames)), reading.stuck
     if stuck is not None:
         waits = f"its thread {stuck.label} has, which waits {within(users_place(stuck.frames))}"
         return f"rank {reading.rank} takes one {here} that {waits}"

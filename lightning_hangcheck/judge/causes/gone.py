@@ -12,11 +12,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.exit_codes import (
-    ending_signal_of,
-    exit_code_in_words,
-    signal_name,
-)
 from lightning_hangcheck.judge.exits import (
     asked_end,
     aspect_of,
@@ -46,7 +41,16 @@ from lightning_hangcheck.judge.rule import (
 )
 from lightning_hangcheck.judge.threads import may_help
 from lightning_hangcheck.judge.waits import asks_anew, steady_targets
-from lightning_hangcheck.judge.wording import duration, join, name_ranks, verb, within
+from lightning_hangcheck.judge.wording import (
+    duration,
+    ending_signal_of,
+    exit_code_in_words,
+    join,
+    name_ranks,
+    signal_name,
+    verb,
+    within,
+)
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.frames import RENDEZVOUS
-from lightning_hangcheck.judge.node_silence import which_node, why_silent
 from lightning_hangcheck.judge.rule import (
     MOST_SHOWN,
     Finding,
@@ -21,9 +20,16 @@ from lightning_hangcheck.judge.rule import (
     blame,
     rule,
     say,
-    seen,
 )
-from lightning_hangcheck.judge.wording import duration, join, name_ranks, process_name, within
+from lightning_hangcheck.judge.wording import (
+    duration,
+    join,
+    name_ranks,
+    process_name,
+    which_node,
+    why_silent,
+    within,
+)
 from lightning_hangcheck.model.code_owner import owner_of
 from lightning_hangcheck.model.evidence import PAGE_FAULT
 from lightning_hangcheck.model.verdict import EvidenceItem
@@ -170,10 +176,9 @@ def _in_file(one: RankReading, doing: str) -> Seen | None:
     elif file.kind == "fifo":
         end = STATE_OF_FIFO.get(file.call, "which no process has opened at its other end")
         call = f"in {file.call} of the FIFO {name}, {end}"
-    return seen(
-        "{who} [is|are] blocked {at} {doing} : {since} {call}",
-        call=call,
-        doing=doing,
+    return Seen(
+        text="{who} [is|are] blocked {at} {doing} : {since} {call}",
+        words={"call": call, "doing": doing},
         aspect=file.kind,
         evidence=[("kernel", f"{one.waiter} is blocked {call}")],
     )
@@ -206,11 +211,11 @@ def network_wait(one: RankReading, job: JobReading) -> Seen | None:
         what = f"a key of the store at {end}, which no rank has set"
     elif target.call == "connect":
         what = f"{end}, which does not accept the connection"
-    calls = (*one.frames, *one.rank_activity.stuck_frames)
+    calls = (*one.frames, *one.stuck_frames)
     of_hub = any(owner_of(frame.file).package == HUB for frame in calls)
-    return seen(
-        "{who} [has|have] waited {since} for {what}, {at}",
-        what=what,
+    return Seen(
+        text="{who} [has|have] waited {since} for {what}, {at}",
+        words={"what": what},
         aspect="store" if for_key else "hub" if of_hub else "remote",
         alike=(one.place, target.call, target.name),
         evidence=[("kernel", f"{one.waiter} is in {target.call} on a connection to {end}")],
@@ -289,7 +294,7 @@ def _no_rank_yet(situation: Situation, launchers: Sequence[RankReading]) -> Find
     """
     run, first = situation.job.case.run, launchers[0]
     command, absent, again = run.command, run.absent_nodes, " again" if run.round else ""
-    waits = (one.rank_activity.wait for one in launchers)
+    waits = (one.wait for one in launchers)
     joined = any(one is not None and one.name == FIRST_NODES_ADDRESS for one in waits)
     options = _torchruns_options(command)
     nodes, own = options.get("nnodes", ""), options.get("node-rank")

@@ -22,7 +22,6 @@ from lightning_hangcheck.judge.rule import (
     blame,
     rule,
     say,
-    seen,
 )
 from lightning_hangcheck.judge.threads import awaits_executor, free_threads
 from lightning_hangcheck.judge.waits import (
@@ -65,9 +64,9 @@ def dataloader_worker(one: RankReading) -> Seen | None:
         key=lambda each: (worst.get(each.activity, len(worst)), each.place is None),
         default=None,
     )
-    return seen(
-        "{who} [has|have] waited {since} for [its|their] next batch {at}: {does}",
-        does=_does(worker) if worker is not None else _without_workers(one),
+    return Seen(
+        text="{who} [has|have] waited {since} for [its|their] next batch {at}: {does}",
+        words={"does": _does(worker) if worker is not None else _without_workers(one)},
         sure=(0.9, 0.6) if worker is not None else None,
         aspect=_aspect_of(worker) if worker is not None else None,
         place=worker.place if worker is not None else None,
@@ -153,9 +152,9 @@ def thread_deadlock(one: RankReading) -> Seen | None:
     if own is None or locked is None:
         return None
     awaits = locked.threads[0].tid != own.pid  # its main thread is in no lock itself
-    return seen(
-        "{who} [has|have] waited {since} [|each] {locks}",
-        locks=_locks(locked, one, awaits=awaits),
+    return Seen(
+        text="{who} [has|have] waited {since} [|each] {locks}",
+        words={"locks": _locks(locked, one, awaits=awaits)},
         place=locked.places[0] if locked.places else None,
         aspect="awaited" if awaits else None,
         evidence=[
@@ -195,9 +194,9 @@ def gil_held(one: RankReading) -> Seen | None:
     in_file = any(target.kind in ("file", "fifo") for target in one.targets)
     if own is None or in_file or lock_keeper(own, one.view.beat) is None:
         return None
-    return seen(
-        "{who} [keeps|keep] the interpreter lock {at} : a C call has not returned for {since}, and "
-        "no other thread of the process can run"
+    return Seen(
+        text="{who} [keeps|keep] the interpreter lock {at} : a C call has not returned for "
+        "{since}, and no other thread of the process can run"
     )
 
 
@@ -215,10 +214,10 @@ def logger_init(one: RankReading, situation: Situation) -> Seen | None:
     unsure = one.activity == "unseen" or not situation.waited_for
     by_calls = (0.6, 0.6) if unsure else (0.9, 0.9)
     target = next(iter(one.targets), None)
-    return seen(
-        "{who} [is|are] stuck creating the experiment logger {at} : it has not returned for {since}"
-        "{waits}",
-        waits=f", {in_words(target)}" if target is not None else "",
+    return Seen(
+        text="{who} [is|are] stuck creating the experiment logger {at} : it has not returned for "
+        "{since}{waits}",
+        words={"waits": f", {in_words(target)}" if target is not None else ""},
         sure=by_calls if one.seen_by_calls else (0.5, 0.5) if unsure else (0.75, 0.75),
         aspect="own" if _is_own_logger(one) else "wandb",
     )
@@ -226,9 +225,9 @@ def logger_init(one: RankReading, situation: Situation) -> Seen | None:
 
 def _is_own_logger(reading: RankReading) -> bool:
     """Whether it creates a logger that the user wrote: it stands there, and W&B is nowhere seen."""
-    inner = reading.rank_activity.stuck_frames or reading.frames
+    inner = reading.stuck_frames or reading.frames
     sections = reading.view.beat.sections if reading.view.beat is not None else ()
-    frames = (*reading.frames, *reading.rank_activity.stuck_frames)
+    frames = (*reading.frames, *reading.stuck_frames)
     named = [*(frame.file for frame in frames), *(one.name for one in sections)]
     here = bool(inner) and reading.place == inner[-1]
     return here and reading.seen_by_calls and not any("wandb" in name.lower() for name in named)
@@ -239,8 +238,8 @@ def model_load(one: RankReading) -> Seen | None:
     """Its calls show, or its open section says, that it loads the model."""
     if not one.shows("model_load"):
         return None
-    return seen(
-        "{who} [is|are] stuck loading the model {at} : idle for {since}",
+    return Seen(
+        text="{who} [is|are] stuck loading the model {at} : idle for {since}",
         sure=(0.7, 0.4) if one.seen_by_calls else None,
     )
 
@@ -301,7 +300,7 @@ def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
     Every thread that is no daemon is waited for, and the one that feeds a multiprocessing.Queue
     until its pipe has taken all.
     """
-    stuck, own = reading.rank_activity.stuck, reading.view.own_process
+    stuck, own = reading.stuck, reading.view.own_process
     if stuck is None or not stuck.frames or own is None or not is_exiting(latest_frames(own)):
         return None
     place, inner = users_place(stuck.frames), stuck.frames[-1]
@@ -381,7 +380,7 @@ def _nothing_written(reading: RankReading, target: WaitTarget) -> tuple[str | No
 
 def _in_own_pool(reading: RankReading) -> bool:
     """Whether its wait ends in a task of an executor that waits for tasks of one."""
-    stuck = reading.rank_activity.stuck
+    stuck = reading.stuck
     if stuck is None or not awaits_executor(stuck):
         return False
     return any(
@@ -403,7 +402,7 @@ def _forked_child(reading: RankReading) -> ProcessLook | None:
 @rule("spinning", order=220, needs=("stacks",))
 def spinning(situation: Situation, busy: Sequence[RankReading]) -> Finding:
     """Blame the suspects that are busy without moving; a busy GPU counts for who waits for it."""
-    for_gpu = all(one.rank_activity.for_gpu for one in busy)
+    for_gpu = all(one.for_gpu for one in busy)
     doing = "waiting for a busy GPU" if for_gpu else "busy on the CPU"
     if all(one.works_in_child for one in busy):
         doing = "waiting for a busy child process"

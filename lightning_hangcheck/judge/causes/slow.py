@@ -24,7 +24,6 @@ from lightning_hangcheck.judge.rule import (
     names,
     rule,
     say,
-    seen,
 )
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, verb, within
 from lightning_hangcheck.model.beat import PARTS, StepTimes
@@ -69,8 +68,8 @@ PHASES: tuple[Phase, ...] = ("dataloading", "training_step", "training_step")
 )
 def slow_progress(one: RankReading) -> Seen:
     """It moves."""
-    return seen(
-        "{who} [is|are] slow {at} : running, but without progress for {since}",
+    return Seen(
+        text="{who} [is|are] slow {at} : running, but without progress for {since}",
         aspect="silent",
     )
 
@@ -94,9 +93,9 @@ def memory_pressure(one: RankReading) -> Seen | None:
         f"{share:.0f} % of the {memory.scope}'s {memory.limit_bytes / GIB:.1f} GiB are in use, and "
         f"{faults:.0f} pages a second come back from disk"
     )
-    return seen(
-        "{who} [makes|make] no progress {at} for {since}: {words}",
-        words=words,
+    return Seen(
+        text="{who} [makes|make] no progress {at} for {since}: {words}",
+        words={"words": words},
         evidence=[("kernel", words)],
     )
 
