@@ -304,8 +304,7 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
     stand where one of those others stands: a progress bar that ticks in a thread beside it makes a
     deadlock no question.
 
-    Returns:
-        None where a rank does anything else, or may on a node that is not seen.
+    None where a rank does anything else, or may on a node that is not seen.
     """
     circling = [
         one

@@ -231,11 +231,6 @@ def firsts_to_fail(
     Where all of them raised, the moment of that counts: a rank may take longer to its end than
     those that fail because of it. Else the order of their ends, in which one that a signal from
     outside ended on its way out comes last: whoever sent it had seen another one fail.
-
-    Args:
-        readings: The ranks.
-        several_nodes: Moments of two nodes compare to a second or two only, while a rank that loses
-            a peer fails at once: one that lost none counts before those that did.
     """
     served = ended_by_served((one.view for one in readings), several_nodes=several_nodes)
     own = [
@@ -279,10 +274,6 @@ def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -
     Such a process trains beside its main thread, and who it serves ends it when he likes: an actor
     of Ray leaves with exit code 1 and without a word then (ray 2.60), when its job is cancelled or
     another rank has failed. One that went clearly before all others did so by itself.
-
-    Args:
-        ranks: Of the job.
-        several_nodes: Moments of two nodes cannot be compared so closely.
     """
     ended = sorted(
         (view.process_exit.seen_ns, view.rank)

@@ -199,10 +199,6 @@ def _parts(following: Following, starts: Iterable[Hashable]) -> Iterator[list[Ha
     """Yield nodes that lead to each other, and each other one alone, after all that it leads to.
 
     Tarjan 1972, without recursion.
-
-    Args:
-        following: Those to which each node leads; nothing of one that leads nowhere.
-        starts: Only these, and what they lead to.
     """
     met: dict[Hashable, int] = {}
     first: dict[Hashable, float] = {}  # the first met that it leads back to
@@ -392,14 +388,7 @@ def _each_for_each(
     others: Sequence[int],
     known: dict[tuple[int, int], str] | None = None,
 ) -> Iterator[Wait]:
-    """Say that every one of some ranks waits for every one of others.
-
-    Args:
-        job: All ranks.
-        waiters: The first.
-        others: The second.
-        known: In what those wait that were asked before; ranks that are told as one are asked once.
-    """
+    """Say that every one of some ranks waits for every one of others."""
     if not waiters or not others:
         return
     known = {} if known is None else known

@@ -406,13 +406,6 @@ def _with_others(
     """Read the ranks that are told by one of them as that one, each with its own view.
 
     Where it takes the counts of a rank's peers to say for what it waits, each is asked by itself.
-
-    Args:
-        read: The ranks that have a view.
-        alone: The same before others were considered.
-        others: As `with_groups` returns them.
-        case: Of the job.
-        every: The views of all.
     """
     by_peers = {
         rank

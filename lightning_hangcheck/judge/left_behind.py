@@ -264,12 +264,7 @@ class Board:
 
 
 def find_in_records(flights: Mapping[int, FlightRecord], world_size: int) -> LeftFinding | None:
-    """Explain what ranks waited for when their records were dumped; None where none waited.
-
-    Args:
-        flights: By global rank.
-        world_size: Ranks of the job, as far as known.
-    """
+    """Explain what ranks waited for when their records were dumped; None where none waited."""
     board = Board(flights)
     if not board.heads:
         return None

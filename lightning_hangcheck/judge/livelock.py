@@ -110,10 +110,6 @@ def naps(earlier: Sample, later: Sample) -> bool:
     call without the interpreter lock by nearly every look, as one long computation is. The kernel
     knows better: a computation is never asleep until a time, and one sleep takes no turns on the
     processor.
-
-    Args:
-        earlier: Of the process.
-        later: Of the same process: the main thread is asleep until a time here.
     """
     before, after = earlier.kernel, later.kernel
     seconds = (later.taken_ns - earlier.taken_ns) / NANOSECONDS

@@ -183,13 +183,7 @@ class Patience:
     def _of_wait(
         self, process: Process, look: ProcessLook, targets: Sequence[WaitTarget]
     ) -> Enders:
-        """Where nothing tells what a process waits for, anything may end it.
-
-        Args:
-            process: The waiting one.
-            look: At it.
-            targets: What it waits for, none for a word of its own memory.
-        """
+        """Where nothing tells what a process waits for, anything may end it."""
         if waits_in_vain(look):
             return Enders()
         unnamed = all(one.kind == "other" for one in targets)
@@ -313,8 +307,7 @@ def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | No
     for a child first, or sleep. One whose code calls no collective from there on is none of them.
     Where the code does not tell, one that was seen to wake and went back to sleep is none either.
 
-    Returns:
-        None where no helper thread may come to it.
+    None where no helper thread may come to it.
     """
     of_helpers = any(one.stuck is not None for one in waiting)
     tellers = {one.told_by_rank: job.ranks[one.told_by_rank] for one in waiting}.values()

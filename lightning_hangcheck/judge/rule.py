@@ -71,8 +71,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     def deadlocked(self, reading: RankReading) -> tuple[RankReading, ...]:
         """Return the ranks of the cycle that a suspect is in, if nobody could end its wait.
 
-        Returns:
-            None where there is no such cycle.
+        None where there is no such cycle.
         """
         proven = self.waited_for and who_ends(self, [reading]) == "nobody"
         return self.cycle(reading) if proven else ()
