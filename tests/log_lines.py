@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 
-from lightning_hangcheck.judge.left_logs import LogFinding, find_in_logs
+from lightning_hangcheck.judge.left_logs import find_in_logs
+from lightning_hangcheck.judge.log_book import LogFinding
 from lightning_hangcheck.postmortem.logs import read_log
 
 HALF_HOUR = 1_800_000

@@ -16,23 +16,23 @@ from collections import Counter, defaultdict
 from math import prod
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.frames import users_place
 from lightning_hangcheck.judge.graph import Wait, WaitGraph, solve
 from lightning_hangcheck.judge.left_logs import find_in_logs
+from lightning_hangcheck.judge.rule import Finding
 from lightning_hangcheck.judge.wording import name_ranks, short_place, verb
 from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, SAME_SIZES
-from lightning_hangcheck.model.slugs import Cause, Certainty, VerdictKind
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
 from lightning_hangcheck.text.shown import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.judge.left_logs import LogFinding
+    from lightning_hangcheck.judge.log_book import LogFinding
+    from lightning_hangcheck.judge.patience import EndedBy
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.flight import (
         CollectiveEntry,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         FlightRecord,
         Message,
     )
+    from lightning_hangcheck.model.slugs import Cause, Certainty, VerdictKind
 
     Numbered = tuple[str, int]
     """A group by its name, and the number of an operation in it."""
@@ -76,32 +77,26 @@ KEEP_CALLS = (
 )
 
 
-class LeftFinding(Struct, frozen=True, kw_only=True):
-    """What the files prove.
+class LeftFinding(Finding, frozen=True, kw_only=True):
+    """What the files prove: no time goes on any more, and nobody could end anything.
 
     Attributes:
-        kind: Of verdict.
         culprits: Empty where they prove that something is wrong, but not by whom.
+        kind: Of verdict.
         certainty: Of the culprits, or `guess`: then none is named, and the evidence tells whom.
-        sentence: Who, where and why.
         graph: Who waits for whom.
         states: What each rank did, as far as known.
         place: Line of the user's own code from which the first culprit called its last operation.
     """
 
-    cause: Cause
-    sentence: str
-    kind: VerdictKind = "hang"
+    ended_by: EndedBy = "nobody"
+    silence_s: float = 0.0
     culprits: tuple[int, ...] = ()
-    certainty: Certainty | None = None
     confidence: float = 0.0
-    aspect: str | None = None
+    kind: VerdictKind = "hang"
     graph: WaitGraph = WaitGraph()
-    states: dict[int, State] = {}
+    states: dict[int, State] = {}  # noqa: RUF012 - msgspec copies it
     collectives: tuple[CollectiveState, ...] = ()
-    evidence: tuple[EvidenceItem, ...] = ()
-    gaps: tuple[Gap, ...] = ()
-    place: Frame | None = None
 
 
 class Head(NamedTuple):
