@@ -310,11 +310,14 @@ def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
     own, stuck = reading.view.own_process, reading.stuck
     if own is None or not waits_in_vain(own):
         return None, ""
-    of_pool = stuck is not None and any(
-        one.function == "_worker" and one.file.endswith("/concurrent/futures/thread.py")
-        for one in stuck.frames
+    in_own_pool = (
+        stuck is not None
+        and awaits_executor(stuck)
+        and any(
+            one.function == "_worker" and one.file.endswith("/concurrent/futures/thread.py")
+            for one in stuck.frames
+        )
     )
-    in_own_pool = of_pool and stuck is not None and awaits_executor(stuck)
     words = ", waiting for its own threads, none of which can go on"
     return "own_pool" if in_own_pool else None, words
 
