@@ -195,7 +195,8 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
             f"ranks wait for each other: {', '.join(told)}{agreed or '; which departed is unknown'}"
         )
     first = every[culprits[0].rank]
-    other, *_ = rest = [one for one in every.values() if one.rank not in set(parted.diverged)]
+    _, rest = parted.sides
+    other = rest[0]
     operation = parted.operations[other.rank]
     ranks = [one.rank for one in rest if parted.operations[one.rank] == operation]
     numbered = _numbered(parted, operation)

@@ -133,13 +133,13 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
     ends = set(situation.graph.ends) if apart else {reading.rank for reading in waiting}
     culprits = [reading for reading in waiting if reading.rank in ends]
     flights = [one.view.flight for one in waiting]
-    kept = [one for one in waiting if one.kept_by_message]
+    kept = any(one.kept_by_message for one in waiting)
     counted = all(
         one.view.flight is not None
         and one.view.flight.messages is not None
         and one.wait is not None
         and one.wait.name in PAIRED
-        and one not in kept
+        and not one.kept_by_message
         for one in culprits
     )
     in_messages = counted and not elsewhere and len(culprits) > 1
