@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+from typing import TYPE_CHECKING
 
-from lightning_hangcheck.judge.left_logs import LogFinding, find_in_logs
+from lightning_hangcheck.judge.left_logs import find_in_logs
 from lightning_hangcheck.postmortem.logs import read_log
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.judge.log_book import LogFinding
 
 HALF_HOUR = 1_800_000
 

@@ -176,13 +176,7 @@ def read_rank_activity(view: RankView) -> RankActivity:
 
 
 def has_left(view: RankView, found: RankActivity, now_ns: int) -> bool:
-    """Whether a rank that was seen to wait advanced since then, by what it told itself.
-
-    Args:
-        view: The rank.
-        found: What it does by its samples.
-        now_ns: When its case was taken, as `Case` has it.
-    """
+    """Whether a rank that was seen to wait advanced since then, by what it told itself."""
     own = view.own_process
     if own is None or not own.samples or found.activity not in ("idle", "busy", "waiting"):
         return False
@@ -215,13 +209,7 @@ def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Ac
 
 
 def _circles(view: RankView, process: ProcessActivity, stuck: ThreadStack | None) -> bool:
-    """Whether a busy rank, or what works for it, goes round and round, and not in one long call.
-
-    Args:
-        view: The rank.
-        process: What its own process does.
-        stuck: The thread in which that process's wait ends, where that is not the main one.
-    """
+    """Whether a busy rank, or what works for it, goes round and round, and not in one long call."""
     own = view.own_process
     if own is not None and process.activity in ("busy", "moving"):
         if process.activity == "moving" or (view.goes_round and stuck is None):
@@ -476,11 +464,6 @@ def _bytes_moved(earlier: Moment, later: Moment, awaited: frozenset[int] | None)
 
     A thread that starts a program now and then excuses nobody: the process's count has what such a
     child read. It is all there is where threads are not counted, or one has ended meanwhile.
-
-    Args:
-        earlier: Moment of a process.
-        later: A later one.
-        awaited: Threads that could end the wait, None for any.
 
     Returns:
         Bytes; 0 where not permitted to know.

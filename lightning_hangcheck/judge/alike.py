@@ -42,9 +42,6 @@ def group_stacks(case: Case) -> tuple[tuple[StackGroup, ...], Mapping[int, int]]
 
     Stacks are equal if function, file and line of every frame are, but for our own.
 
-    Args:
-        case: A rank that was seen twice counts by its first view.
-
     Returns:
         The groups, largest first, numbered from 0; and each rank's group, where its stack is known.
     """

@@ -276,8 +276,7 @@ def departed_in_messages(job: JobReading) -> tuple[int, ...]:
     A step of a pipeline or of a halo exchange posts the same messages as the one before. Those who
     then wait for messages that never come do not depart.
 
-    Returns:
-        None of them where no fewer depart than follow a pattern.
+    None of them where no fewer depart than follow a pattern.
     """
     departs: list[int] = []
     follows: list[int] = []
@@ -350,8 +349,7 @@ def did_as_like_groups(
 ) -> frozenset[PendingCollective]:
     """Return the ranks that did what each other group of the same kind did under that number.
 
-    Returns:
-        None of them where there is no such group, or where these disagree.
+    None of them where there is no such group, or where these disagree.
     """
     owner = next((one.reading for one in here if record_of(one.reading, group)), None)
     own = record_of(owner, group) if owner is not None else None

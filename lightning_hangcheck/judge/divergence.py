@@ -119,7 +119,7 @@ def find_divergence(
     if {one.operation.name for one in waiting} <= PAIRED:
         return _by_messages(job, awaited, circle, waiting)
     if all(one.reading.view.flight is not None for one in waiting):
-        return _by_group(job, circle, [one for one in waiting if _is_known(one)])
+        return _by_group(job, circle, [one for one in waiting if not _between_looks(one)])
     return _by_frames(job, waiting)
 
 
@@ -292,16 +292,12 @@ def _in_their_own(
     )
 
 
-def _is_known(pending: PendingCollective) -> bool:
-    """Whether it is known in which operation a rank is.
-
-    Not of one that stands in a function of torch whose operation is not open: it ended, or began,
-    while the job was looked at.
-    """
+def _between_looks(pending: PendingCollective) -> bool:
+    """It is in a function of torch whose operation ended, or began, while the job was looked at."""
     wait = pending.reading.wait
     if pending.group is not None or wait is None or wait.name in UNRECORDED:
-        return True
-    return not is_collective_code(wait.frame.file)
+        return False
+    return is_collective_code(wait.frame.file)
 
 
 def _by_group(
@@ -410,15 +406,31 @@ def _passed_by(
     steps = next((name for name, _ in after if name != group), None)
     if steps is None:
         return ()
-    at = {one: _steps_at(one, group, steps) for one in waiting}
+
+    def steps_at(one: PendingCollective) -> dict[int, int]:
+        """For each number of the group, at which number of the other the rank was then."""
+        found: dict[int, int] = {}
+        newest: int | None = None
+        for name, entry in entered(one.reading):
+            if name == steps:
+                newest = entry.seq
+            elif name == group and newest is not None:
+                found[entry.seq] = newest
+        return found
+
+    def last(one: PendingCollective, name: str) -> int:
+        record = record_of(one.reading, name)
+        return record.last_enqueued if record is not None else -1
+
+    at = {one: steps_at(one) for one in waiting}
     own, earlier = at[pending], range(seq)
     together: dict[int, list[int]] = {}  # in which steps ranks were as they entered it before
     gaps: set[int] = set()
-    for one in at.values():
-        for number in one.keys() & earlier:
-            together.setdefault(number, []).append(one[number])
-            if number - 1 in one:
-                gaps.add(one[number] - one[number - 1])
+    for found in at.values():
+        for number in found.keys() & earlier:
+            together.setdefault(number, []).append(found[number])
+            if number - 1 in found:
+                gaps.add(found[number] - found[number - 1])
     spans = [max(one) - min(one) for one in together.values() if len(one) > 1]
     if not spans or seq not in own or seq - 1 not in own:
         return ()
@@ -428,23 +440,5 @@ def _passed_by(
     return tuple(
         one.rank
         for one in waiting
-        if _last_entered(one, group) in earlier and _last_entered(one, steps) > own[seq] + apart
+        if last(one, group) in earlier and last(one, steps) > own[seq] + apart
     )
-
-
-def _steps_at(pending: PendingCollective, group: str, steps: str) -> dict[int, int]:
-    """Return for each number of a group at which number of the other the rank was then."""
-    found: dict[int, int] = {}
-    newest: int | None = None
-    for name, entry in entered(pending.reading):
-        if name == steps:
-            newest = entry.seq
-        elif name == group and newest is not None:
-            found[entry.seq] = newest
-    return found
-
-
-def _last_entered(pending: PendingCollective, group: str) -> int:
-    """Return the number of the newest operation of a group, -1 where nothing is known of it."""
-    record = record_of(pending.reading, group)
-    return record.last_enqueued if record is not None else -1

@@ -26,7 +26,7 @@ from lightning_hangcheck.judge.rule import Finding, Situation, blame, names, say
 from lightning_hangcheck.judge.threads import free_threads
 from lightning_hangcheck.judge.waits import sleeps_on
 from lightning_hangcheck.judge.wording import within
-from lightning_hangcheck.model.evidence import Frame, Gap
+from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import SEVERITY, VerdictKind
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
 
@@ -147,40 +147,22 @@ def _of_job(job: JobReading, case: Case) -> Conclusion:
 
 def _of_files(job: JobReading, found: LeftFinding | None) -> Conclusion:
     """Conclude what is left of a job: no process can be asked any more, and no time goes on."""
+    states: dict[int, State] = dict.fromkeys(job.ranks, "unseen")
     if found is None:
-        states: dict[int, State] = dict.fromkeys(job.ranks, "unseen")
         return Conclusion(kind="healthy", job=job, graph=WaitGraph(), pending={}, states=states)
-    place, sentence = found.place, found.sentence
-    if place is None and (place := _place_of(job, found.culprits)) is not None:
-        sentence += f"; by its stack, rank {found.culprits[0]} is {within(place)}"
-    finding = Finding(
-        cause=found.cause,
-        culprits=found.culprits,
-        ended_by="nobody",
-        confidence=found.confidence,
-        silence_s=0.0,
-        sentence=sentence,
-        waited_for=bool(found.graph.waiters),
-        aspect=found.aspect,
-        place=place,
-        evidence=found.evidence,
-        gaps=found.gaps,
-        certainty=found.certainty,
-    )
+    seen = job.ranks.get(found.culprits[0]) if found.culprits else None
+    if found.place is None and seen is not None and seen.place is not None:
+        stands = f"by its stack, rank {seen.rank} is {within(seen.place)}"
+        found = replace(found, place=seen.place, sentence=f"{found.sentence}; {stands}")
     return Conclusion(
         kind=found.kind,
         job=job,
         graph=found.graph,
         pending={},
-        finding=finding,
-        states={**dict.fromkeys(job.ranks, "unseen"), **found.states},
+        finding=replace(found, waited_for=bool(found.graph.waiters)),
+        states={**states, **found.states},
         collectives=found.collectives,
     )
-
-
-def _place_of(job: JobReading, culprits: Sequence[int]) -> Frame | None:
-    """Return the user's line in the stack that somebody took of the first culprit."""
-    return job.ranks[culprits[0]].place if culprits and culprits[0] in job.ranks else None
 
 
 def _gap(job: JobReading, need: Need, rules: Iterable[Rule]) -> Gap:
@@ -304,8 +286,7 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
     stand where one of those others stands: a progress bar that ticks in a thread beside it makes a
     deadlock no question.
 
-    Returns:
-        None where a rank does anything else, or may on a node that is not seen.
+    None where a rank does anything else, or may on a node that is not seen.
     """
     circling = [
         one

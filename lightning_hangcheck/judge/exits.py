@@ -6,18 +6,18 @@ nothing; a rank that lost a peer failed because of that peer.
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.judge.alike import latest_frames
-from lightning_hangcheck.judge.exit_codes import SHELL_SIGNAL_BASE, signal_name
 from lightning_hangcheck.judge.frames import meanings
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.records import gpu_out_of_memory
-from lightning_hangcheck.judge.wording import duration
-from lightning_hangcheck.model.beat import STARTING_SERVER
-from lightning_hangcheck.model.case import AskedEnd
+from lightning_hangcheck.judge.wording import SHELL_SIGNAL_BASE, duration, signal_name
+from lightning_hangcheck.model.beat import STARTING_SERVER, Beat
+from lightning_hangcheck.model.case import AskedEnd, ProcessExit
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.text.shown import NANOSECONDS
 
@@ -59,19 +59,28 @@ _AT_ITS_END = re.compile(r" in (\S+ \([^()]+:\d{1,9}\))\Z")
 BY_SERVED = "whom its processes serve (as actors serve Ray)"
 
 
-# One rank.
+# One rank. Where no end was seen, or it has no page, nothing is known of either.
+
+NO_END, NO_PAGE = ProcessExit(order=0, at=""), Beat(pid=0)
+
+
+def _exit(view: RankView) -> ProcessExit:
+    return view.process_exit or NO_END
+
+
+def _beat(view: RankView) -> Beat:
+    return view.beat or NO_PAGE
 
 
 def last_words(view: RankView) -> str:
     """Return a rank's exception in one line, empty if it said nothing."""
-    heard = view.process_exit.last_words if view.process_exit is not None else ""
-    return heard or (view.beat.last_words if view.beat is not None else "")
+    return _exit(view).last_words or _beat(view).last_words
 
 
 def raised(view: RankView) -> bool:
     """Whether an exception left the program: none that was caught, after which it went on."""
-    beat = view.beat
-    if beat is None or beat.ending != "raised" or not beat.ended_ns:
+    beat = _beat(view)
+    if beat.ending != "raised" or not beat.ended_ns:
         return False
     return beat.last_beat_ns - beat.ended_ns < WAY_OUT_NS
 
@@ -91,22 +100,22 @@ def raised_at(view: RankView) -> Frame | None:
 
 def failed(view: RankView) -> bool:
     """Whether the rank ended badly, as far as its exit code or its own words tell."""
-    code = _exit_code(view)
+    code = _exit(view).exit_code
     if code is not None:
         return code != 0
-    return bool(last_words(view)) or _said(view, "raised")
+    return bool(last_words(view)) or _beat(view).ending == "raised"
 
 
 def left_well(view: RankView) -> bool:
     """Whether a rank was seen to end without a fault, by its exit code or its own word."""
-    code = _exit_code(view)
-    return code == 0 if code is not None else _said(view, "finished")
+    code = _exit(view).exit_code
+    return code == 0 if code is not None else _beat(view).ending == "finished"
 
 
 def broke_off(view: RankView) -> bool:
     """Whether a rank in a process group ended without a fault, but not as Python ends."""
     ended = view.process_exit is not None and not failed(view)
-    return ended and _said(view, "running") and _in_group(view)
+    return ended and _beat(view).ending == "running" and _beat(view).membership == "member"
 
 
 def ended_from_outside(view: RankView) -> bool:
@@ -131,7 +140,7 @@ def lost_a_peer(view: RankView) -> bool:
 
 def ending_signal(view: RankView) -> int | None:
     """Return the number of the signal that ended it; a shell between reports 128 plus that."""
-    code = _exit_code(view)
+    code = _exit(view).exit_code
     if code is None:
         return None
     if code < 0:
@@ -147,7 +156,7 @@ def aspect_of(view: RankView) -> str:
         return "aborted" if number in OF_NATIVE_CODE else "killed"
     if gpu_out_of_memory(last_words(view)) is not None:
         return "gpu_memory"
-    clean, words = _exit_code(view) == 0, last_words(view)
+    clean, words = _exit(view).exit_code == 0, last_words(view)
     if words and not (clean and words.startswith(ASKED_TO_END)):
         return "raised"
     return "left" if clean else "silent"
@@ -160,8 +169,8 @@ def how_it_ended(view: RankView) -> str:
     """
     words = last_words(view)
     said = f": {words}" if words else ""
-    number, code = ending_signal(view), _exit_code(view)
-    sections = {one.name for one in view.beat.sections} if view.beat is not None else set()
+    number, code = ending_signal(view), _exit(view).exit_code
+    sections = {one.name for one in _beat(view).sections}
     if number is not None:
         why = ""
         if number == signal.SIGKILL:
@@ -171,7 +180,7 @@ def how_it_ended(view: RankView) -> str:
         name = signal_name(number)
         why = why or causes_file().signals.get(name, "")
         return f"was killed by {name}{f' ({why})' if why else ''}{said}"
-    if view.beat is not None and view.beat.training == "over":
+    if _beat(view).training == "over":
         return f"raised {words}" if words else "had finished"
     if code is None:
         return f"is gone, its exit code is unknown{said}"
@@ -182,15 +191,15 @@ def how_it_ended(view: RankView) -> str:
 
 def how_it_left(view: RankView) -> str:
     """Say how a rank left that did not fail, as far as that was seen."""
-    if _said(view, "finished"):
+    if _beat(view).ending == "finished":
         return "had finished"
     return how_it_ended(view) if left_well(view) else "left with an unknown exit code"
 
 
 def killed_for_memory(view: RankView) -> str:
     """Say what the kernel's killer did meanwhile; empty if nothing. It counts, and names nobody."""
-    seen = view.process_exit
-    if seen is None or not seen.memory_kills:
+    seen = _exit(view)
+    if not seen.memory_kills:
         return ""
     processes = "a process" if seen.memory_kills == 1 else f"{seen.memory_kills} processes"
     whose = "this" if seen.memory_kills_scope == "machine" else "its"
@@ -200,26 +209,7 @@ def killed_for_memory(view: RankView) -> str:
     )
 
 
-def _exit_code(view: RankView) -> int | None:
-    return view.process_exit.exit_code if view.process_exit is not None else None
-
-
-def _said(view: RankView, ending: str) -> bool:
-    return view.beat is not None and view.beat.ending == ending
-
-
-def _in_group(view: RankView) -> bool:
-    return view.beat is not None and view.beat.membership == "member"
-
-
 # All ranks: who was first.
-
-
-def first_to_fail(
-    readings: Sequence[RankReading], *, several_nodes: bool = False
-) -> RankReading | None:
-    """Return the first rank that failed by itself; of several nobody knows which, the lowest."""
-    return next(iter(firsts_to_fail(readings, several_nodes=several_nodes)), None)
 
 
 def firsts_to_fail(
@@ -232,11 +222,6 @@ def firsts_to_fail(
     Where all of them raised, the moment of that counts: a rank may take longer to its end than
     those that fail because of it. Else the order of their ends, in which one that a signal from
     outside ended on its way out comes last: whoever sent it had seen another one fail.
-
-    Args:
-        readings: The ranks.
-        several_nodes: Moments of two nodes compare to a second or two only, while a rank that loses
-            a peer fails at once: one that lost none counts before those that did.
     """
     served = ended_by_served((one.view for one in readings), several_nodes=several_nodes)
     own = [
@@ -246,17 +231,28 @@ def firsts_to_fail(
     ]
     if several_nodes:
         own = [one for one in own if not lost_a_peer(one.view)] or own
-    first_of = _raised_ns if all(raised(one.view) for one in own) else _order
+    all_raised = all(raised(one.view) for one in own)
+
+    def first_of(reading: RankReading) -> tuple[bool, float]:
+        if all_raised:
+            return False, _beat(reading.view).ended_ns
+        sent, seen = ending_signal(reading.view) in FROM_OUTSIDE, reading.view.process_exit
+        return sent, seen.order if seen is not None else math.inf  # nobody saw its end: the last
+
     clocks: dict[int, list[RankReading]] = {}
     for one in own:
-        clocks.setdefault(_clock(one), []).append(one)
+        clocks.setdefault(_exit(one.view).clock, []).append(one)
     firsts = (min(ones, key=first_of) for ones in clocks.values())
     return tuple(sorted(firsts, key=lambda one: one.rank))
 
 
 def left_before(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
     """Return the ranks that left without a fault before this one failed, as far as known."""
-    left = (one for one in readings if _left(one.view) and _clock(one) == _clock(first))
+    left = (
+        one
+        for one in readings
+        if _left(one.view) and _exit(one.view).clock == _exit(first.view).clock
+    )
     return tuple(one for one in left if _ended_before(one, first))
 
 
@@ -269,9 +265,13 @@ def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[Ran
     """
     if not lost_a_peer(first.view):
         return ()
-    open_when = [one for one in readings if _left(one.view) and _clock(one) != _clock(first)]
+    open_when = [
+        one
+        for one in readings
+        if _left(one.view) and _exit(one.view).clock != _exit(first.view).clock
+    ]
     left = (*left_before(first, readings), *open_when)
-    return tuple(one for one in left if _in_group(one.view)) or left
+    return tuple(one for one in left if _beat(one.view).membership == "member") or left
 
 
 def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -> frozenset[int]:
@@ -280,10 +280,6 @@ def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -
     Such a process trains beside its main thread, and who it serves ends it when he likes: an actor
     of Ray leaves with exit code 1 and without a word then (ray 2.60), when its job is cancelled or
     another rank has failed. One that went clearly before all others did so by itself.
-
-    Args:
-        ranks: Of the job.
-        several_nodes: Moments of two nodes cannot be compared so closely.
     """
     ended = sorted(
         (view.process_exit.seen_ns, view.rank)
@@ -301,33 +297,17 @@ def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -
 
 def _left(view: RankView) -> bool:
     """One that says that it has finished may be ended by its launcher on its way out."""
-    if _said(view, "finished") and ended_from_outside(view):
+    if _beat(view).ending == "finished" and ended_from_outside(view):
         return True
     return view.process_exit is not None and not failed(view)
 
 
 def _ended_before(one: RankReading, first: RankReading) -> bool:
     """By their own word where both say it: the process of one may take long to its end."""
-    if _said(one.view, "finished") and raised(first.view):
-        return _raised_ns(one) < _raised_ns(first)
+    if _beat(one.view).ending == "finished" and raised(first.view):
+        return _beat(one.view).ended_ns < _beat(first.view).ended_ns
     seen, failure = one.view.process_exit, first.view.process_exit
     return seen is not None and failure is not None and seen.order < failure.order
-
-
-def _clock(reading: RankReading) -> int:
-    ended = reading.view.process_exit
-    return ended.clock if ended is not None else 0
-
-
-def _raised_ns(reading: RankReading) -> int:
-    return reading.view.beat.ended_ns if reading.view.beat is not None else 0
-
-
-def _order(reading: RankReading) -> tuple[bool, float]:
-    """A rank whose end nobody saw comes last."""
-    seen = reading.view.process_exit
-    sent = ending_signal(reading.view) in FROM_OUTSIDE
-    return sent, seen.order if seen is not None else float("inf")
 
 
 # Was the end asked for?
@@ -343,7 +323,11 @@ def asked_by(view: RankView) -> str | None:
         return f"{words} in rank {view.rank}"
     ended = ending_signal(view)
     number = signal.Signals(ended).name if ended in FROM_OUTSIDE and ended is not None else ""
-    number = number or _by_handler(view)
+    if not number:
+        own = view.own_process
+        frames = latest_frames(own) if own is not None and view.process_exit is None else ()
+        rules = (rule for frame in frames for rule in meanings(frame.function, frame.file))
+        number = next((rule.handles for rule in rules if rule.handles), "")
     return f"{number} to rank {view.rank}" if number else None
 
 
@@ -386,14 +370,7 @@ def aftermath_sentence(aftermath: Aftermath) -> str:
 def _by_words(view: RankView) -> str:
     """One that caught the exception and went on shows no way out."""
     words = last_words(view)
-    tears_down = view.beat is not None and view.beat.phase == "teardown"
+    tears_down = _beat(view).phase == "teardown"
     leaving = view.process_exit is not None or raised(view) or tears_down
     told = leaving and words.startswith(TOLD_TO_END)
     return words.partition(":")[0].partition(" ")[0] if told else ""
-
-
-def _by_handler(view: RankView) -> str:
-    own = view.own_process
-    frames = latest_frames(own) if own is not None and view.process_exit is None else ()
-    rules = (rule for frame in frames for rule in meanings(frame.function, frame.file))
-    return next((rule.handles for rule in rules if rule.handles), "")

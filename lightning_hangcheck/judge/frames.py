@@ -50,12 +50,7 @@ DISTINCT_FRAMES = (
 
 @lru_cache(maxsize=DISTINCT_FRAMES)
 def meanings(function: str, file: str) -> tuple[FrameRule, ...]:
-    """Return the rules of frames.toml that match, in the file's order.
-
-    Args:
-        function: As a sampler names it: ``DDPStrategy.barrier``, ``f.<locals>.g``, or bare.
-        file: Path as the interpreter knows it.
-    """
+    """Return the rules of frames.toml that match, in the file's order."""
     bare = function.rpartition(".")[2]
     by_name, folders = _index()
     near = (*by_name.get(file.rpartition("/")[2], ()), *folders)
@@ -122,13 +117,7 @@ def find_wait(frames: Sequence[Frame]) -> Wait | None:
 
 
 def users_frames(frames: Sequence[Frame], program: str = "") -> tuple[Frame, ...]:
-    """Return the frames of the user's own code.
-
-    Args:
-        frames: Outermost first.
-        program: The installed package that its process was started to run, where another of its
-            stacks shows it.
-    """
+    """Return the frames of the user's own code."""
     program = program or program_of(functions_in(frames))
     return tuple(frame for frame in frames if is_users(frame.file, program))
 
@@ -222,9 +211,6 @@ def is_exiting(frames: Sequence[Frame]) -> bool:
 
     All else in a main thread runs below a module or, before the first one, below the interpreter's
     own start. Both are left by then, so an exit handler is the outermost frame.
-
-    Args:
-        frames: Of the main thread, outermost first, those before a fork included.
     """
     if not frames or len(frames) >= DEEPEST_SHOWN:
         return False

@@ -28,17 +28,18 @@ from lightning_hangcheck.judge.operations import (
 )
 from lightning_hangcheck.judge.waits import pids_here, read_locks, steady_targets
 from lightning_hangcheck.judge.wording import join
-from lightning_hangcheck.model.evidence import TargetKind, WaitTarget
 from lightning_hangcheck.model.verdict import Edge
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.judge.divergence import Divergence
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.judge.knowledge import WaitKind
+    from lightning_hangcheck.model.evidence import TargetKind, WaitTarget
 
     Following = Mapping[Hashable, Sequence[Hashable]]
+    Targets = tuple[WaitTarget, ...]
 
 MOST_FULL = 4_096
 """Edges between two sets of nodes that are all drawn: 64 times 64."""
@@ -125,7 +126,17 @@ def build_graph(
     awaited: Mapping[int, tuple[int, ...]],
 ) -> WaitGraph:
     """Draw all waits, and find where they end."""
-    waits = tuple(dict.fromkeys(_all_waits(job, divergence, awaited)))
+    found = chain(
+        _in_collectives(job, divergence, awaited),
+        _in_rendezvous(job),
+        _for_all_others(job, "guard"),
+        _at_store(job),
+        _for_workers(job),
+        _at_things(job),
+        _at_shared_memory(job),
+        _for_own_threads(job),
+    )
+    waits = tuple(dict.fromkeys(found))
     solved = solve((wait.waiters, wait.enders) for wait in waits)
     everyone = _ranks(node for wait in waits for node in (*wait.waiters, *wait.enders))
     return WaitGraph(
@@ -199,10 +210,6 @@ def _parts(following: Following, starts: Iterable[Hashable]) -> Iterator[list[Ha
     """Yield nodes that lead to each other, and each other one alone, after all that it leads to.
 
     Tarjan 1972, without recursion.
-
-    Args:
-        following: Those to which each node leads; nothing of one that leads nowhere.
-        starts: Only these, and what they lead to.
     """
     met: dict[Hashable, int] = {}
     first: dict[Hashable, float] = {}  # the first met that it leads back to
@@ -243,15 +250,14 @@ def _reachable(following: Following, *start: Hashable) -> set[Hashable]:
 
 
 def _ranks(nodes: Iterable[Hashable]) -> set[int]:
-    return {rank for node in nodes if (rank := _rank(node)) is not None}
-
-
-def _rank(node: Hashable) -> int | None:
-    """Return the rank that a node is, or that owns it."""
-    if isinstance(node, int):
-        return node
-    of_worker = isinstance(node, str) and node.startswith("worker:")
-    return int(str(node)[len("worker:") :].partition("/")[0]) if of_worker else None
+    """Return the ranks that nodes are, or that own them."""
+    found = set()
+    for node in nodes:
+        if isinstance(node, int):
+            found.add(node)
+        elif isinstance(node, str) and node.startswith("worker:"):
+            found.add(int(node[len("worker:") :].partition("/")[0]))
+    return found
 
 
 def _name(node: Node) -> str:
@@ -267,26 +273,13 @@ def _joins_ranks(waits: Sequence[Wait]) -> bool:
             return True
         for node in wait.waiters:
             following.setdefault(node, []).extend(wait.enders)
-    return any(
-        len(_ranks(_reachable(following, node))) > 1
-        for node in following
-        if _rank(node) is not None
-    )
+    return any(len(_ranks(_reachable(following, node))) > 1 for node in following if _ranks([node]))
 
 
 # Where the waits come from.
 
 
-def _all_waits(
-    job: JobReading, divergence: Divergence | None, awaited: Mapping[int, tuple[int, ...]]
-) -> Iterator[Wait]:
-    yield from _in_collectives(job, divergence, awaited)
-    yield from _in_rendezvous(job)
-    yield from _for_all_others(job, "guard")
-    yield from _at_store(job)
-    yield from _for_workers(job)
-    yield from _at_things(job)
-    yield from _at_shared_memory(job)
+def _for_own_threads(job: JobReading) -> Iterator[Wait]:
     for reading in job.ranks.values():
         own = reading.view.own_process if reading.activity == "idle" else None
         if own is not None and read_locks(own) is not None:
@@ -307,8 +300,11 @@ def _in_collectives(
         rest = tuple(sorted(parted.difference(divergence.diverged)))
         if rest:
             yield from _each_for_each(job, rest, divergence.diverged)
-        elif _in_messages(job, awaited, parted):
-            parted = set()
+        elif all(
+            (wait := job.ranks[rank].wait) and wait.name in PAIRED and awaited.get(rank)
+            for rank in parted
+        ):
+            parted = set()  # all other ends of their messages are known
         else:
             sides = _sides(divergence)
             for side, following in zip(sides, (*sides[1:], sides[0]), strict=True):
@@ -317,15 +313,6 @@ def _in_collectives(
     known: dict[tuple[int, int], str] = {}
     for others, waiting in waiting_together(awaited).items():
         yield from _each_for_each(job, waiting, others, known)
-
-
-def _in_messages(
-    job: JobReading, awaited: Mapping[int, Sequence[int]], ranks: Collection[int]
-) -> bool:
-    """Whether ranks wait in sends and receives alone, all of whose other ends are known."""
-    waits = [job.ranks[rank].wait for rank in ranks]
-    paired = all(wait is not None and wait.name in PAIRED for wait in waits)
-    return paired and all(awaited.get(rank) for rank in ranks)
 
 
 def _sides(divergence: Divergence) -> list[list[int]]:
@@ -357,8 +344,8 @@ def _in_rendezvous(job: JobReading) -> Iterator[Wait]:
         connecting = tuple(one for one in connecting if one is not keeper)
     comes_late = keeper is not None and keeper.activity != "waiting"
     if connecting:
-        through = tuple(map(_through, connecting))
-        yield Wait(_numbers(connecting), (0 if comes_late else STORE,), through)
+        ranks = tuple(one.rank for one in connecting)
+        yield Wait(ranks, (0 if comes_late else STORE,), tuple(map(_through, connecting)))
 
 
 def _at_store(job: JobReading) -> Iterator[Wait]:
@@ -367,23 +354,21 @@ def _at_store(job: JobReading) -> Iterator[Wait]:
     For the ranks that wait neither there nor for other ranks; where none is left, for those that
     are gone.
     """
-    waiting = [reading for reading in job.ranks.values() if reading.at_store]
-    others = [reading for reading in job.ranks.values() if waiting and not reading.at_store]
+    waiting = tuple(one.rank for one in job.ranks.values() if one.at_store)
+    others = [one for one in job.ranks.values() if waiting and not one.at_store]
     free = [
-        one
+        one.rank
         for one in others
         if one.activity == "unheard" or (one.alive and one.activity != "waiting")
     ]
-    if enders := free or [one for one in others if one.activity == "gone"]:
-        yield Wait(_numbers(waiting), _numbers(enders), (AT_STORE,) * len(waiting))
+    if enders := free or [one.rank for one in others if one.activity == "gone"]:
+        yield Wait(waiting, tuple(enders), (AT_STORE,) * len(waiting))
 
 
 def _for_all_others(job: JobReading, kind: WaitKind) -> Iterator[Wait]:
-    waiting = _numbers(job.waiting_in({kind}))
-    if waiting:
-        inside = set(waiting)
-        others = [rank for rank in job.ranks if rank not in inside]
-        yield from _each_for_each(job, waiting, others)
+    waiting = [one.rank for one in job.waiting_in({kind})]
+    inside = set(waiting)
+    yield from _each_for_each(job, waiting, [rank for rank in job.ranks if rank not in inside])
 
 
 def _each_for_each(
@@ -392,14 +377,7 @@ def _each_for_each(
     others: Sequence[int],
     known: dict[tuple[int, int], str] | None = None,
 ) -> Iterator[Wait]:
-    """Say that every one of some ranks waits for every one of others.
-
-    Args:
-        job: All ranks.
-        waiters: The first.
-        others: The second.
-        known: In what those wait that were asked before; ranks that are told as one are asked once.
-    """
+    """Say that every one of some ranks waits for every one of others."""
     if not waiters or not others:
         return
     known = {} if known is None else known
@@ -425,10 +403,6 @@ def _through(reading: RankReading) -> str:
     return join(f"in {reading.wait.name}", of_group)
 
 
-def _numbers(readings: Iterable[RankReading]) -> tuple[int, ...]:
-    return tuple(one.rank for one in readings)
-
-
 def _for_workers(job: JobReading) -> Iterator[Wait]:
     for reading in job.ranks.values():
         if reading.wait_kind == "dataloader" and reading.owing_workers:
@@ -436,20 +410,12 @@ def _for_workers(job: JobReading) -> Iterator[Wait]:
             yield Wait((reading.rank,), workers, ("for its next batch",))
 
 
-class _Blocked(Struct, frozen=True):
-    """A process by its node and its host, and what it waits for."""
-
-    node: Node
-    host: str
-    targets: tuple[WaitTarget, ...]
-
-
 def _at_things(job: JobReading) -> Iterator[Wait]:
     """Say at what processes wait by what the kernel shows, and who holds that."""
     together: dict[tuple[str, WaitTarget], list[Node]] = {}
-    for one in _blocked(job):
-        for target in one.targets:
-            together.setdefault((one.host, target), []).append(one.node)
+    for node, host, targets in _blocked(job):
+        for target in targets:
+            together.setdefault((host, target), []).append(node)
     for (host, target), nodes in together.items():
         holders = tuple(job.processes.node(*process_of(host, one)) for one in target.holders)
         waiters, count = tuple(nodes), len(nodes)
@@ -470,25 +436,26 @@ def _at_things(job: JobReading) -> Iterator[Wait]:
             yield Wait(waiters, ends, (f"in {target.call}",) * count, firm=False)
 
 
-def _blocked(job: JobReading) -> Iterator[_Blocked]:
+def _blocked(job: JobReading) -> Iterator[tuple[Node, str, Targets]]:
     """Find idle ranks and workers, and the idle children that they wait for, one after another.
 
-    A rank in the DataLoader waits for its workers, whatever pipe it polls for them; a worker
-    without work waits for its rank, and holds nobody up. A child that nobody waits for may wait for
-    its rank as long as it likes: a service does.
+    Each by its node and host, with what it waits for. A rank in the DataLoader waits for its
+    workers, whatever pipe it polls for them; a worker without work waits for its rank, and holds
+    nobody up. A child that nobody waits for may wait for its rank as long as it likes: a service
+    does.
     """
     for reading in job.ranks.values():
-        host, found = reading.view.host, []
-        own = reading.own_targets
+        host, own = reading.view.host, reading.own_targets
+        found: list[tuple[Node, Targets]] = []
         if _all_named(own) and reading.wait_kind != "dataloader" and not reading.at_store:
-            found.append(_Blocked(reading.rank, host, own))
+            found.append((reading.rank, own))
         found += [
-            _Blocked(reading.worker_node(worker), host, worker.targets)
+            (reading.worker_node(worker), worker.targets)
             for worker in reading.workers
             if _all_named(worker.targets) and not worker.wants_work
         ]
-        yield from found
-        awaited = {pid for one in found for target in one.targets for pid in pids_here(target)}
+        yield from ((node, host, targets) for node, targets in found)
+        awaited = {pid for _, targets in found for one in targets for pid in pids_here(one)}
         idle = {
             look.pid: steady_targets(look)
             for look in (reading.view.processes if awaited else ())
@@ -497,7 +464,7 @@ def _blocked(job: JobReading) -> Iterator[_Blocked]:
         pending = [pid for pid in idle if pid in awaited]
         for pid in pending:
             if _all_named(idle[pid]):
-                yield _Blocked(job.processes.node(host, pid), host, idle[pid])
+                yield job.processes.node(host, pid), host, idle[pid]
             following = {one for target in idle[pid] for one in pids_here(target)}
             pending += [one for one in idle if one in following and one not in pending]
 

@@ -6,10 +6,10 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from lightning_hangcheck.judge.activity import (
-    ProcessActivity,
+    Activity,
     RankActivity,
     has_left,
     read_process_activity,
@@ -41,10 +41,8 @@ from lightning_hangcheck.text.shown import parse_ranks
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from lightning_hangcheck.judge.activity import Activity
     from lightning_hangcheck.judge.knowledge import WaitKind
     from lightning_hangcheck.model.case import Alike
-    from lightning_hangcheck.model.flight import FlightRecord
     from lightning_hangcheck.model.slugs import Phase
 
     Process = tuple[str, int]
@@ -130,15 +128,10 @@ class WorkerReading(Struct, frozen=True, kw_only=True):
     """A process that a rank started with multiprocessing; ``targets`` as in `RankReading`."""
 
     look: ProcessLook
-    process_activity: ProcessActivity
+    activity: Activity
     place: Frame | None
     wait: Wait | None
     targets: tuple[WaitTarget, ...] = ()
-
-    @property
-    def activity(self) -> Activity:
-        """What it does."""
-        return self.process_activity.activity
 
     @property
     def wants_work(self) -> bool:
@@ -154,8 +147,8 @@ class WorkerReading(Struct, frozen=True, kw_only=True):
         return self.wants_work and self.wait is not None and self.wait.name == "main"
 
 
-class RankReading(Struct, frozen=True, kw_only=True, gc=False):
-    """One rank, read.
+class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
+    """One rank, read: what it does, all its processes considered, and where it stands.
 
     Attributes:
         place: Innermost frame of the user's own code in the thread where its wait ends; where that
@@ -172,7 +165,6 @@ class RankReading(Struct, frozen=True, kw_only=True, gc=False):
     """
 
     view: RankView
-    rank_activity: RankActivity
     place: Frame | None = None
     life: PhaseOfLife | None = None
     silence_s: float = 0.0
@@ -198,8 +190,7 @@ class RankReading(Struct, frozen=True, kw_only=True, gc=False):
         """Which of its threads or children it is that waits for its targets."""
         if self.child is not None:
             return f"child pid {self.child.pid}"
-        stuck = self.rank_activity.stuck
-        return "main thread" if stuck is None else f"thread {stuck.label}"
+        return "main thread" if self.stuck is None else f"thread {self.stuck.label}"
 
     def keeps_store(self, target: WaitTarget) -> bool:
         """Whether a target is the store that the ranks share: whoever serves it brings nothing."""
@@ -239,7 +230,7 @@ class RankReading(Struct, frozen=True, kw_only=True, gc=False):
         line that made it, and not in a library of connections.
         """
         counted = self.view.flight.waits if self.view.flight is not None else {}
-        frames = self.rank_activity.stuck_frames or self.frames
+        frames = self.stuck_frames or self.frames
         if self.child is not None or not frames or not any(one in counted for one in ASKS_STORE):
             return False
         owner = owner_of(frames[-1].file)
@@ -266,40 +257,10 @@ class RankReading(Struct, frozen=True, kw_only=True, gc=False):
         return self.life is not None and self.life.told_by == "calls"
 
     @property
-    def activity(self) -> Activity:
-        """What it does, all its processes considered."""
-        return self.rank_activity.activity
-
-    @property
-    def process_activity(self) -> ProcessActivity:
-        """What its own process does by itself."""
-        return self.rank_activity.process_activity
-
-    @property
     def works_in_child(self) -> bool:
         """Whether it is only busy as a process that it started is."""
-        itself = self.process_activity.activity != "idle" or self.rank_activity.for_gpu
+        itself = self.process_activity.activity != "idle" or self.for_gpu
         return self.activity == "busy" and not itself
-
-    @property
-    def livelocked(self) -> bool:
-        """Whether it moves, but only round in a loop."""
-        return self.rank_activity.livelocked
-
-    @property
-    def circling(self) -> bool:
-        """Whether it computes and was seen to go round, and not in one long call."""
-        return self.rank_activity.circling
-
-    @property
-    def frames(self) -> tuple[Frame, ...]:
-        """Newest frames of its main thread, outermost first."""
-        return self.rank_activity.frames
-
-    @property
-    def wait(self) -> Wait | None:
-        """The known wait in which its main thread stands, if any."""
-        return self.rank_activity.wait
 
     @property
     def wait_kind(self) -> WaitKind | None:
@@ -331,8 +292,8 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
     silence_s = view.idle_for_s if found.activity == "idle" else view.silent_for_s
     silence_s = view.nothing_new_for_s if found.livelocked else silence_s
     return RankReading(
+        **asdict(found),
         view=view,
-        rank_activity=found,
         place=raised_at(view)
         or users_place(found.stuck_frames, program_of(functions_in(found.frames)))
         or users_place(found.frames),
@@ -353,15 +314,13 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
 def _read_worker(look: ProcessLook, *, of_livelocked: bool) -> WorkerReading:
     """Read a worker; one that moves is busy, no more, where its rank is in a livelock by it."""
     frames = of_own_process(latest_frames(look))
-    activity = read_process_activity(look)
-    if of_livelocked and activity.activity == "moving":
-        activity = replace(activity, activity="busy")
+    activity = read_process_activity(look).activity
     return WorkerReading(
         look=look,
-        process_activity=activity,
+        activity="busy" if of_livelocked and activity == "moving" else activity,
         place=users_place(frames, program_of(functions_in(latest_frames(look)))),
         wait=find_wait(frames),
-        targets=steady_targets(look) if activity.activity == "idle" else (),
+        targets=steady_targets(look) if activity == "idle" else (),
     )
 
 
@@ -407,9 +366,9 @@ class JobReading(Struct, frozen=True, kw_only=True):
         return tuple(
             reading
             for reading in self.ranks.values()
-            if (wait := reading.rank_activity.wait) is not None
+            if (wait := reading.wait) is not None
             and wait.kind in kinds
-            and reading.rank_activity.activity == "waiting"
+            and reading.activity == "waiting"
         )
 
 
@@ -447,13 +406,6 @@ def _with_others(
     """Read the ranks that are told by one of them as that one, each with its own view.
 
     Where it takes the counts of a rank's peers to say for what it waits, each is asked by itself.
-
-    Args:
-        read: The ranks that have a view.
-        alone: The same before others were considered.
-        others: As `with_groups` returns them.
-        case: Of the job.
-        every: The views of all.
     """
     by_peers = {
         rank
@@ -499,8 +451,7 @@ def _as_store_keeper(reading: RankReading, ranks: Mapping[int, RankReading]) -> 
     found = any(one.wait_kind == "rendezvous_peers" for one in ranks.values())
     if COUNTS_ARRIVALS not in counted if counted else not found:
         return reading
-    peers = replace(reading.rank_activity, wait=Wait("rendezvous_peers", wait.name, wait.frame))
-    return replace(reading, rank_activity=peers)
+    return replace(reading, wait=Wait("rendezvous_peers", wait.name, wait.frame))
 
 
 def _circling_with(reading: RankReading, ranks: Mapping[int, RankReading]) -> RankReading:
@@ -510,7 +461,7 @@ def _circling_with(reading: RankReading, ranks: Mapping[int, RankReading]) -> Ra
     own = functions_in(reading.frames)
     if not any(one.circling and functions_in(one.frames) == own for one in ranks.values()):
         return reading
-    return replace(reading, rank_activity=replace(reading.rank_activity, circling=True))
+    return replace(reading, circling=True)
 
 
 def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView]) -> RankReading:
@@ -525,8 +476,7 @@ def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView
             wait = device_message(every, reading.view)
     if wait is None:
         return reading
-    activity = replace(reading.rank_activity, activity="waiting", wait=wait)
-    return replace(reading, rank_activity=activity, targets=())
+    return replace(reading, activity="waiting", wait=wait, targets=())
 
 
 def views_of_ranks(views: Iterable[RankView]) -> tuple[dict[int, RankView], tuple[Gap, ...]]:
@@ -558,17 +508,6 @@ def with_groups(views: Mapping[int, RankView], alike: Iterable[Alike]) -> ViewsO
         flight = told.flight
         records = AlikeRecords(flight, told.rank, one.groups, ranks, known) if flight else None
         for rank in ranks:
-            name = names.get(rank) or RankName(rank)
-            others[rank] = one.rank, _as_rank(told, name, records.of(rank) if records else None)
+            name, record = asdict(names.get(rank, RankName(rank))), records and records.of(rank)
+            others[rank] = one.rank, replace(told, **name, flight=record)
     return own, others
-
-
-def _as_rank(view: RankView, name: RankName, flight: FlightRecord | None) -> RankView:
-    return replace(
-        view,
-        rank=name.rank,
-        local_rank=name.local_rank,
-        host=name.host,
-        pid=name.pid,
-        flight=flight,
-    )

@@ -158,12 +158,8 @@ def _differences(nodes: Sequence[_TimedCase]) -> Iterable[Gap]:
         for what in ("command", "world_size"):
             here, there = getattr(first.case.run, what), getattr(node.case.run, what)
             if here != there:
-                yield Gap(
-                    kind="job_facts",
-                    what=f"{what.replace('_', ' ')} of {node.source}",
-                    rank=None,
-                    why=f"it is {there!r}, in {first.source} {here!r}; are these nodes of one job?",
-                )
+                why = f"it is {there!r}, in {first.source} {here!r}; are these nodes of one job?"
+                yield Gap(f"{what.replace('_', ' ')} of {node.source}", None, why, "job_facts")
 
 
 # Clocks
@@ -344,21 +340,16 @@ def _ended_in_order(told: Sequence[_Told], gaps: list[Gap]) -> list[RankView]:
 
     Those by clocks that are not known against each other are told apart.
     """
-    ended = [(one.view.process_exit, one) for one in told]
-    ends = sorted((seen.seen_ns, seen.order, one.view.rank) for seen, one in ended if seen)
-    order = {rank: number for number, (_, _, rank) in enumerate(ends)}
-    failed = {one.clock: one.source for seen, one in ended if seen and seen.exit_code != 0}
+    ended = [(seen, one) for one in told if (seen := one.view.process_exit) is not None]
+    failed = {one.clock: one.source for seen, one in ended if seen.exit_code != 0}
     if len(failed) > 1:
         gaps.append(_unknown_clocks(*islice(failed.values(), 2)))
-    return [
-        replace(
-            one.view,
-            process_exit=replace(seen, order=order[one.view.rank], clock=one.clock),
-        )
-        if seen
-        else one.view
-        for seen, one in ended
-    ]
+    ended.sort(key=lambda pair: (pair[0].seen_ns, pair[0].order, pair[1].view.rank))
+    exits = {
+        one.view.rank: replace(seen, order=order, clock=one.clock)
+        for order, (seen, one) in enumerate(ended)
+    }
+    return [replace(one.view, process_exit=exits.get(one.view.rank)) for one in told]
 
 
 def _silent_nodes(cases: Sequence[Case], views: Iterable[RankView]) -> tuple[SilentNode, ...]:

@@ -16,23 +16,23 @@ from collections import Counter, defaultdict
 from math import prod
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.frames import users_place
 from lightning_hangcheck.judge.graph import Wait, WaitGraph, solve
 from lightning_hangcheck.judge.left_logs import find_in_logs
+from lightning_hangcheck.judge.rule import Finding
 from lightning_hangcheck.judge.wording import name_ranks, short_place, verb
 from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, SAME_SIZES
-from lightning_hangcheck.model.slugs import Cause, Certainty, VerdictKind
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
 from lightning_hangcheck.text.shown import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.judge.left_logs import LogFinding
+    from lightning_hangcheck.judge.log_book import LogFinding
+    from lightning_hangcheck.judge.patience import EndedBy
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.flight import (
         CollectiveEntry,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         FlightRecord,
         Message,
     )
+    from lightning_hangcheck.model.slugs import Cause, Certainty, VerdictKind
 
     Numbered = tuple[str, int]
     """A group by its name, and the number of an operation in it."""
@@ -76,32 +77,26 @@ KEEP_CALLS = (
 )
 
 
-class LeftFinding(Struct, frozen=True, kw_only=True):
-    """What the files prove.
+class LeftFinding(Finding, frozen=True, kw_only=True):
+    """What the files prove: no time goes on any more, and nobody could end anything.
 
     Attributes:
-        kind: Of verdict.
         culprits: Empty where they prove that something is wrong, but not by whom.
+        kind: Of verdict.
         certainty: Of the culprits, or `guess`: then none is named, and the evidence tells whom.
-        sentence: Who, where and why.
         graph: Who waits for whom.
         states: What each rank did, as far as known.
         place: Line of the user's own code from which the first culprit called its last operation.
     """
 
-    cause: Cause
-    sentence: str
-    kind: VerdictKind = "hang"
+    ended_by: EndedBy = "nobody"
+    silence_s: float = 0.0
     culprits: tuple[int, ...] = ()
-    certainty: Certainty | None = None
     confidence: float = 0.0
-    aspect: str | None = None
+    kind: VerdictKind = "hang"
     graph: WaitGraph = WaitGraph()
-    states: dict[int, State] = {}
+    states: dict[int, State] = {}  # noqa: RUF012 - msgspec copies it
     collectives: tuple[CollectiveState, ...] = ()
-    evidence: tuple[EvidenceItem, ...] = ()
-    gaps: tuple[Gap, ...] = ()
-    place: Frame | None = None
 
 
 class Head(NamedTuple):
@@ -116,6 +111,11 @@ class Head(NamedTuple):
     seq: int
     op: str
     message: Message | None = None
+
+    @property
+    def short(self) -> str:
+        """Write ``all_reduce #12``, or ``send``."""
+        return self.op.partition(" ")[0] if self.message is not None else f"{self.op} #{self.seq}"
 
 
 class Ended(NamedTuple):
@@ -263,19 +263,6 @@ class Board:
         return min(found, key=lambda one: one[0])[1] if found else None
 
 
-def find_in_records(flights: Mapping[int, FlightRecord], world_size: int) -> LeftFinding | None:
-    """Explain what ranks waited for when their records were dumped; None where none waited.
-
-    Args:
-        flights: By global rank.
-        world_size: Ranks of the job, as far as known.
-    """
-    board = Board(flights)
-    if not board.heads:
-        return None
-    return _Search(board, world_size).finding()
-
-
 class _Search:
     """Follows the waits of one job from rank to rank."""
 
@@ -377,32 +364,28 @@ class _Search:
 
     def finding(self) -> LeftFinding:
         """Name the culprits, or say what is proven without any."""
+        idle = {rank for one in self._absent(most=False) for rank in one.ranks}
+        culprits = tuple(sorted({*idle, *(one.rank for one in self.ended)}))
         parted = self._parted()
         if parted is not None:
             found = self._of_mismatch(parted)
-        elif culprits := self._culprits():
+        elif culprits:
             found = self._of_culprits(culprits)
         elif self.stuck_together:
             found = self._of_transport()
-        elif self.unknown or self.doubtful or self._alone_ahead():
+        elif self.unknown or self.doubtful or self._absent(most=True):
             found = self._of_unknown()
         else:
             found = self._of_circle()
         return self._with_all(found)
 
-    def _culprits(self) -> tuple[int, ...]:
-        """Ranks at which waits end for a reason that is proven."""
-        idle = {rank for one in self._counting() for rank in one.ranks}
-        return tuple(sorted({*idle, *(one.rank for one in self.ended)}))
-
-    def _counting(self) -> list[Absent]:
+    def _absent(self, *, most: bool) -> list[Absent]:
         """Where few are absent they are late; where most are, those that came may be ahead."""
-        return [one for one in self.absent.values() if one not in self._alone_ahead()]
-
-    def _alone_ahead(self) -> list[Absent]:
         members = self.board.members_of
         return [
-            one for one in self.absent.values() if 2 * len(one.ranks) > len(members(one.head.group))
+            one
+            for one in self.absent.values()
+            if (2 * len(one.ranks) > len(members(one.head.group))) is most
         ]
 
     def _parted(self) -> Parted | None:
@@ -410,7 +393,11 @@ class _Search:
         for (group, seq), waiting in sorted(self.waiting.items(), key=lambda one: -len(one[1])):
             ways: dict[str, list[int]] = {}
             for rank, entry in self.board.entered(group, seq):
-                ways.setdefault(_way(entry), []).append(rank)
+                way = entry.op  # of other operations sizes differ by rank
+                if entry.op in SAME_SIZES:  # shapes may differ where the count is the same
+                    sizes = " ".join(str(prod(size)) for size in entry.sizes)
+                    way = " ".join(filter(None, (entry.op, f"[{sizes}]", *entry.dtypes[:1])))
+                ways.setdefault(way, []).append(rank)
             standing = {way for way, ranks in ways.items() if set(ranks) & set(waiting)}
             if len(standing) > 1:
                 return Parted(group, seq, ways)
@@ -450,30 +437,33 @@ class _Search:
         )
 
     def _of_culprits(self, culprits: tuple[int, ...]) -> LeftFinding:
-        sentences = []
-        for one in self._told_together(self._counting()):
-            have = verb(one.ranks, "has", "have")
-            sentences.append(
-                f"{name_ranks(one.ranks)} {have} not entered {self.board.of(one.head)}, and {have} "
-                f"nothing else open: {verb(one.ranks, 'it is', 'they are')} in "
-                f"{verb(one.ranks, 'its', 'their')} own code, or inside that call"
-                f"{self._last_calls(one.ranks)}"
-            )
+        sentences, told = [], set[int]()  # each rank once, by the operation for which most wait
+        late = self._absent(most=False)
+        for one in sorted(late, key=lambda each: (bool(each.head.message), -len(each.waiting))):
+            ranks = tuple(rank for rank in one.ranks if rank not in told)
+            told.update(ranks)
+            if ranks:
+                have, place = verb(ranks, "has", "have"), self.board.last_call(min(ranks))
+                after = f" after its last call at {short_place(place)}" if place is not None else ""
+                sentences.append(
+                    f"{name_ranks(ranks)} {have} not entered {self.board.of(one.head)}, and {have} "
+                    f"nothing else open: {verb(ranks, 'it is', 'they are')} in "
+                    f"{verb(ranks, 'its', 'their')} own code, or inside that call{after}"
+                )
         by_head: dict[tuple[str, int], list[Ended]] = defaultdict(list)
         for each in self.ended:
             by_head[each.head.op, each.head.seq].append(each)
         for ended in by_head.values():
-            ranks = sorted(each.rank for each in ended)
-            on = {rank for each in ended for rank in each.on}
+            who = name_ranks(each.rank for each in ended)
+            on = name_ranks(rank for each in ended for rank in each.on)
+            head = ended[0].head
             sentences.append(
-                f"{self.board.of(ended[0].head) if len(ended) == 1 else _op(ended[0].head)} is "
-                f"still open on {name_ranks(ranks)} and has ended on {name_ranks(on)}: the GPU, "
-                f"driver or link of {name_ranks(ranks)} did not finish it"
+                f"{self.board.of(head) if len(ended) == 1 else head.short} is still open on {who} "
+                f"and has ended on {on}: the GPU, driver or link of {who} did not finish it"
             )
-        own = bool(self._counting())
         return LeftFinding(
             cause="rank_stalled",
-            aspect="not_entered" if own else "device",
+            aspect="not_entered" if late else "device",
             culprits=culprits,
             certainty="proven",
             confidence=0.9,
@@ -502,7 +492,7 @@ class _Search:
         )
 
     def _of_unknown(self) -> LeftFinding:
-        ahead = self._alone_ahead()
+        ahead = self._absent(most=True)
         missing = sorted(rank for rank in self.unknown if rank not in self.board.flights)
         if missing:
             head = self.unknown[missing[0]]
@@ -566,7 +556,7 @@ class _Search:
         solved = solve(((rank,), enders) for rank, enders in self.enders.items() if enders)
         blamed = set(found.culprits)
         waits = tuple(
-            Wait((rank,), enders, (f"in {_op(self.board.heads[rank])}",))
+            Wait((rank,), enders, (f"in {self.board.heads[rank].short}",))
             for rank, enders in sorted(self.enders.items())
             if enders and rank not in blamed
         )
@@ -603,9 +593,8 @@ class _Search:
         for head, ranks in self._by_head():
             who = f"{name_ranks(ranks)}: oldest open is {self.board.of(head)}"
             if head.message is not None:
-                kind = head.op.partition(" ")[0]
                 pairs = [(rank, rank + head.message.away) for rank in ranks]
-                messages[kind, self.board.names.get(head.group) or head.group] += pairs
+                messages[head.short, self.board.names.get(head.group) or head.group] += pairs
             else:
                 stands: dict[Stand, list[int]] = defaultdict(list)
                 for rank in self.board.members_of(head.group):
@@ -646,34 +635,6 @@ class _Search:
             why = "these dumps name no Python calls, so the line of code is unknown"
             yield Gap("calls of operations", None, why, "stack", KEEP_CALLS)
 
-    def _told_together(self, absent: Iterable[Absent]) -> Iterator[Absent]:
-        """Tell each rank once, by the operation for which most wait."""
-        told: set[int] = set()
-        for one in sorted(absent, key=lambda each: (bool(each.head.message), -len(each.waiting))):
-            ranks = tuple(rank for rank in one.ranks if rank not in told)
-            told.update(ranks)
-            if ranks:
-                yield Absent(one.head, one.waiting, ranks)
-
-    def _last_calls(self, ranks: Collection[int]) -> str:
-        place = self.board.last_call(min(ranks))
-        return f" after its last call at {short_place(place)}" if place is not None else ""
-
-
-def _way(entry: CollectiveEntry) -> str:
-    """What must be equal on all ranks: the operation, and how much of what type it moves.
-
-    Shapes may differ where the count is the same, and of other operations sizes differ by rank.
-    """
-    if entry.op not in SAME_SIZES:
-        return entry.op
-    sizes = " ".join(str(prod(size)) for size in entry.sizes)
-    return " ".join(filter(None, (entry.op, f"[{sizes}]", *entry.dtypes[:1])))
-
-
-def _op(head: Head) -> str:
-    return head.op.partition(" ")[0] if head.message is not None else f"{head.op} #{head.seq}"
-
 
 def judge_left(case: Case) -> LeftFinding | None:
     """Explain a case that was read from files; None where nothing wrong is seen in them.
@@ -682,7 +643,8 @@ def judge_left(case: Case) -> LeftFinding | None:
     records are asked first, which have every operation.
     """
     flights = {view.rank: view.flight for view in case.ranks if view.flight is not None}
-    recorded = find_in_records(flights, case.run.world_size)
+    board = Board(flights)
+    recorded = _Search(board, case.run.world_size).finding() if board.heads else None
     told = _of_logs(find_in_logs(*case.left.logs)) if case.left and case.left.logs else None
     found = [one for one in (recorded, told) if one is not None]
     order = {"hang": 1, "suspect": 2}

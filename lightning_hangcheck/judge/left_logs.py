@@ -18,26 +18,36 @@ what is easily mixed up:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import log_trails
-from lightning_hangcheck.judge.log_book import SAME_SIZES, GroupState, LogBook, known, overslept
-from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.judge.log_book import (
+    SAME_SIZES,
+    Certainty,
+    GroupState,
+    LogBook,
+    LogFinding,
+    finding,
+    known,
+    name_members,
+    of_group,
+    overslept,
+    quoted,
+    said_by,
+)
+from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.model.log_facts import LogFact, seconds
-from lightning_hangcheck.model.slugs import Cause, VerdictKind
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from lightning_hangcheck.judge.log_trails import Told
     from lightning_hangcheck.model.log_facts import LastWord, LogReading
+    from lightning_hangcheck.model.slugs import Cause, VerdictKind
 
-Certainty = Literal["", "proven", "majority", "guess"]
 NEEDS_ALL = SAME_SIZES - {"BROADCAST", "REDUCE"} | {"ALLGATHER", "REDUCE_SCATTER", "BARRIER"}
 """Operations that end on no rank before all have entered them."""
 CONSEQUENCES = (
@@ -64,136 +74,11 @@ HARDWARE = {48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140}
 """Numbers of Xid that tell of the GPU, its memory, its links or its firmware, not of a program."""
 OF_ONE_RANK = ("out of memory", "CUDA error", "DataLoader worker")
 """Errors of what a rank has for itself; others may be a fault of the program, on all ranks."""
-MOST_QUOTED = 12
 NEAR = 1.01
 """Lengths that differ by less come of work that the ranks do not divide evenly."""
 
 
-class LogFinding(Struct, frozen=True, kw_only=True):
-    """What logs say of a job that is gone.
-
-    Attributes:
-        verdict: None where the logs show nothing wrong, and no end.
-        cause: None where it cannot be told.
-        culprits: Global ranks; empty where it cannot be told who it was.
-        certainty: Of ``culprits``: ``proven``, or ``majority`` where most ranks did otherwise.
-        guessed: Ranks for which little speaks; no culprits.
-        victims: Ranks that waited for others.
-        world_size: 0 where nothing tells.
-        summary: At most two sentences.
-        evidence: ``FILE:LINE`` and the line.
-        gaps: What is missing, and how it is kept the next time.
-        collectives: Where ranks differ or wait: group, number, and ranks of each operation.
-        waits_in: Where the victims waited.
-        aspect: Which remedies of the cause help, where another than the usual one.
-    """
-
-    verdict: VerdictKind | None = None
-    cause: Cause | None = None
-    culprits: tuple[int, ...] = ()
-    certainty: Certainty = ""
-    guessed: tuple[int, ...] = ()
-    victims: tuple[int, ...] = ()
-    world_size: int = 0
-    summary: str = ""
-    evidence: tuple[tuple[str, str], ...] = ()
-    gaps: tuple[Gap, ...] = ()
-    collectives: tuple[tuple[str, int, dict[str, str]], ...] = ()
-    waits_in: str = "in a collective"
-    aspect: str = ""
-
-
-# Words
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _of(group: str) -> str:
-    return "" if group == "default" else f" of group {group}"
-
-
-def _members(states: Iterable[GroupState]) -> str:
-    """Name ranks globally where all are known so, else by their numbers in the group."""
-    states = list(states)
-    if all(one.rank is not None for one in states):
-        return _ranks(known(one.rank for one in states))
-    return f"members {format_ranks(one.number for one in states)}"
-
-
-def _said(book: LogBook, ranks: Iterable[int | None]) -> list[LastWord]:
-    return [book.words[one] for one in ranks if one is not None and one in book.words]
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    listed = sorted(set(ranks))
-    return f"rank{'s' if len(listed) != 1 else ''} {format_ranks(listed)}"
-
-
-def _quoted(facts: Iterable[LogFact | LastWord]) -> tuple[tuple[str, str], ...]:
-    told = dict.fromkeys((f"{one.file}:{one.line}", redact_text(one.text)) for one in facts)
-    return tuple(told)[:MOST_QUOTED]
-
-
-def _missing(book: LogBook, seen: Iterable[int]) -> tuple[Gap, ...]:
-    """What was not kept, and the setting that keeps it the next time."""
-    gaps = []
-    unseen = book.unseen(seen)
-    if unseen:
-        why = "no line of theirs is in these logs, so they are unknown, neither guilty nor innocent"
-        what = f"log lines of {_ranks(unseen)}"
-        remedy = "keep a log of every rank: torchrun --log-dir DIR --redirects 3, or srun --output"
-        gaps.append(Gap(what, unseen[0] if len(unseen) == 1 else None, why, "rank", remedy))
-    if book.of("timeout", "status", "heartbeat", "ras_count", "ras_equal"):
-        why = "logs do not say which operations each rank had entered, nor from which line"
-        remedy = (
-            "set TORCH_FR_BUFFER_SIZE=20000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, with a dump path on"
-            " shared storage, or start the job with hangcheck run"
-        )
-        gaps.append(Gap("flight records of the ranks", None, why, "flight_record", remedy))
-    if not book.clocks_agree:
-        why = "times in these logs jump, so their order in time proves nothing"
-        gaps.append(Gap("times that agree", None, why, "time", "keep clocks in step with NTP"))
-    return tuple(gaps)
-
-
 # Rules
-
-
-def _found(
-    book: LogBook,
-    verdict: VerdictKind,
-    cause: Cause,
-    summary: str,
-    facts: Iterable[LogFact | LastWord],
-    who: Iterable[int] = (),
-    certainty: Certainty = "proven",
-    *,
-    guessed: Iterable[int] = (),
-    victims: Iterable[int] | None = None,
-    collectives: tuple[tuple[str, int, dict[str, str]], ...] = (),
-) -> LogFinding:
-    """Fill in what all findings have in common.
-
-    ``victims`` are by default the ranks that reported a time-out; without anybody in ``who``
-    nothing is certain.
-    """
-    culprits = tuple(sorted(set(who)))
-    waiting = (book.waiting if victims is None else set(victims)) - set(culprits)
-    return LogFinding(
-        verdict=verdict,
-        cause=cause,
-        culprits=culprits,
-        certainty=certainty if culprits else "",
-        guessed=tuple(sorted(set(guessed))),
-        victims=tuple(sorted(waiting)),
-        world_size=book.world,
-        summary=_capital(summary),
-        evidence=_quoted(facts),
-        gaps=_missing(book, waiting | set(culprits) | book.heard),
-        collectives=collectives,
-    )
 
 
 def _failed(book: LogBook) -> VerdictKind:
@@ -212,18 +97,18 @@ def killed(book: LogBook) -> LogFinding | None:
             continue  # srun kills all tasks when one has failed
         is_rank = not exits  # else the tasks are torchrun's, one a node
         cause: Cause = "memory_pressure" if memory else "process_dead"
-        task = _ranks(fact.ranks) if is_rank else f"SLURM task {format_ranks(fact.ranks)}"
+        task = name_ranks(fact.ranks) if is_rank else f"SLURM task {format_ranks(fact.ranks)}"
         text = f"{task} on {fact.host} ended: {fact.error}."
-        return _found(book, _failed(book), cause, text, [fact], fact.ranks if is_rank else ())
+        return finding(book, _failed(book), cause, text, [fact], fact.ranks if is_rank else ())
     kernel = book.of("kill")
     if kernel:
         pids = {one.pid for one in kernel if one.pid}
         who = known(one.rank for one in exits if one.pid in pids)
         who = who or known(one.rank for one in exits if one.code == -9)
         who = who if len(who) == 1 or len(who) * 2 <= len(exits) else ()
-        text = f"the kernel killed {_ranks(who) if who else 'a process'} for want of memory."
+        text = f"the kernel killed {name_ranks(who) if who else 'a process'} for want of memory."
         facts = [*kernel[:3], *exits[:3]]
-        return _found(book, _failed(book), "memory_pressure", text, facts, who)
+        return finding(book, _failed(book), "memory_pressure", text, facts, who)
     first = [one for one in exits if one.code in KILLED and book.before_timeouts(one) is not False]
     began = min((one.when for one in exits if one.when), default="")
     first = [one for one in first if one.when in ("", began) and one.rank not in book.waiting]
@@ -231,10 +116,10 @@ def killed(book: LogBook) -> LogFinding | None:
     if not first or (len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(exits))):
         return None
     signals = " and ".join(sorted({KILLED[one.code or 0] for one in first}))
-    text = f"{_ranks(ranks)} {'was' if len(ranks) == 1 else 'were'} ended by {signals}."
+    text = f"{name_ranks(ranks)} {'was' if len(ranks) == 1 else 'were'} ended by {signals}."
     text += " Who sent it is not told." if "SIGKILL" in signals else ""
     sure = all(book.before_timeouts(one) for one in first)
-    return _found(book, _failed(book), "process_dead", text, first, ranks if sure else (),
+    return finding(book, _failed(book), "process_dead", text, first, ranks if sure else (),
                   guessed=() if sure else ranks)  # fmt: skip
 
 
@@ -276,18 +161,20 @@ def raised(book: LogBook) -> LogFinding | None:
     own = any(word in early[0].error for word in OF_ONE_RANK)
     alone = ranks == same and not everybody and (heard or own)
     ended = known(one.rank for one in book.of("exit"))
-    subject = _ranks(ranks) if ranks else "a rank that is not named"
+    subject = name_ranks(ranks) if ranks else "a rank that is not named"
     text = f"{subject} failed: {redact_text(early[0].error)[:110].rstrip('. ')}."
     if book.waiting - ranks:
-        text += f" {_capital(_ranks(book.waiting - ranks))} waited in vain."
+        text += f" {name_ranks(book.waiting - ranks).capitalize()} waited in vain."
     guessed = set(ended) if not ranks and len(ended) == 1 else set()
     if ranks != same and early[0].when:  # by time, where clocks tell it
         guessed = {one.rank for one in early if one.when == early[0].when and one.rank is not None}
-        text += f" {_capital(_ranks(ranks - guessed))} raised later." if ranks - guessed else ""
+        if later := ranks - guessed:
+            text += f" {name_ranks(later).capitalize()} raised later."
     if len(ranks) == 1 and not alone:
         guessed = ranks  # no other rank's lines are here: all may have failed alike
     cause = _cause_of(early)
-    found = _found(book, _failed(book), cause, text, early, ranks if alone else (), guessed=guessed)
+    who = ranks if alone else ()
+    found = finding(book, _failed(book), cause, text, early, who, guessed=guessed)
     return replace(found, aspect="raised" if cause == "process_dead" else "")
 
 
@@ -304,9 +191,9 @@ def gpu_fault(book: LogBook) -> LogFinding | None:
     for fault in faults:
         mine = [one for one in book.of("exit", "communicator") if one.pid and one.pid == fault.pid]
         ranks = known(one.rank if one.kind == "exit" else one.seq for one in mine[:1])
-        whose = f", which {_ranks(ranks)} used" if ranks else ""
+        whose = f", which {name_ranks(ranks)} used" if ranks else ""
         text = f"the driver reported Xid {fault.code} of the GPU at {fault.host}{whose}."
-        return _found(book, _failed(book), "process_dead", text, faults, ranks)
+        return finding(book, _failed(book), "process_dead", text, faults, ranks)
     return None
 
 
@@ -323,7 +210,7 @@ def unlike_calls(book: LogBook) -> LogFinding | None:
     text += f": {_by_content(contents)}." if contents else "."
     text += "" if odd else " Which of them is wrong is not told."
     cause: Cause = "rank_diverged" if several and odd else "collective_mismatch"
-    return _found(book, "hang" if book.waiting else "crashed", cause, text, facts, odd, "majority",
+    return finding(book, "hang" if book.waiting else "crashed", cause, text, facts, odd, "majority",
                   victims=set(prints) if odd else book.waiting)  # fmt: skip
 
 
@@ -351,7 +238,7 @@ def _odd(contents: Mapping[int, str], world: int) -> tuple[int, ...]:
 def _by_content(contents: Mapping[int, str]) -> str:
     listed = Counter(contents.values()).most_common()[::-1][:4]
     return "; ".join(
-        f"{_ranks(rank for rank, one in contents.items() if one == content)} in {content}"
+        f"{name_ranks(rank for rank, one in contents.items() if one == content)} in {content}"
         for content, _ in listed
     )
 
@@ -366,11 +253,11 @@ def unlike_timeouts(book: LogBook) -> LogFinding | None:
                 continue
             odd = _odd(contents, book.world if name == "default" else 0)
             who = known(one.rank for one in states if one.number in odd)
-            text = f"ranks differ in operation {seq}{_of(name)}: {_by_content(contents)}."
+            text = f"ranks differ in operation {seq}{of_group(name)}: {_by_content(contents)}."
             text += "" if odd else " Which of them is wrong is not told."
             several = len({one.op for one in states}) > 1
             cause: Cause = "rank_diverged" if several and odd else "collective_mismatch"
-            return _found(book, "hang", cause, text, [one.facts[0] for one in states], who,
+            return finding(book, "hang", cause, text, [one.facts[0] for one in states], who,
                           "majority", collectives=((name, seq, _table(states)),))  # fmt: skip
     return None
 
@@ -390,12 +277,12 @@ def did_not_reach_barrier(book: LogBook) -> LogFinding | None:
     fact = max(facts, key=lambda one: len(one.ranks))
     alone = len(fact.ranks) >= book.world - 1 > 1
     limit_s = (fact.limit_ms or 0) / 1000
-    text = f"{_ranks(fact.ranks)} did not reach the monitored barrier"
+    text = f"{name_ranks(fact.ranks)} did not reach the monitored barrier"
     text += f" within {limit_s:.0f} s." if 0 < limit_s < 7 * 86_400 else "."
     if alone:
         text += " Rank 0 was there alone, so it may be the one that strayed."
-    said = _said(book, fact.ranks)
-    return _found(book, "hang", "unknown", text, [*facts, *said], () if alone else fact.ranks,
+    said = said_by(book, fact.ranks)
+    return finding(book, "hang", "unknown", text, [*facts, *said], () if alone else fact.ranks,
                   victims=book.waiting | ({0} - set(fact.ranks)))  # fmt: skip
 
 
@@ -406,11 +293,11 @@ def lagging(book: LogBook) -> LogFinding | None:
         return None  # without a group its numbers are nobody's
     fact = reports[-1]
     fewer = len(fact.ranks) < (fact.count or len(book.heard - set(fact.ranks)) or 1)
-    text = f"by torch's desync report {_ranks(fact.ranks)} did not join operation {fact.seq}."
+    text = f"by torch's desync report {name_ranks(fact.ranks)} did not join operation {fact.seq}."
     if not fewer:
         text += " Most ranks lack it, so the few that have it may have strayed."
-    facts: list[LogFact | LastWord] = [fact, *book.of("timeout")[:3], *_said(book, fact.ranks)]
-    return _found(book, "hang", "unknown", text, facts, fact.ranks if fewer else ())
+    facts: list[LogFact | LastWord] = [fact, *book.of("timeout")[:3], *said_by(book, fact.ranks)]
+    return finding(book, "hang", "unknown", text, facts, fact.ranks if fewer else ())
 
 
 def slow(book: LogBook) -> LogFinding | None:
@@ -430,10 +317,10 @@ def slow(book: LogBook) -> LogFinding | None:
         if not as_long and not (reported and last.line > min(reported)):
             continue  # it may have stood still since the wait began
         who = () if last.rank is None else (last.rank,)
-        subject = _ranks(who) if who else "a rank that is not named"
+        subject = name_ranks(who) if who else "a rank that is not named"
         text = f"{subject} was still working, at {done} of {total}, when others gave up waiting"
         text += f" after {limit / 1000:.0f} s. It was slow, it did not hang."
-        return _found(book, "slow", "slow_progress", text, [first, last, *timeouts], who,
+        return finding(book, "slow", "slow_progress", text, [first, last, *timeouts], who,
                       guessed=() if who else {0} - book.waiting)  # fmt: skip
     return None
 
@@ -452,9 +339,9 @@ def saving(book: LogBook) -> LogFinding | None:
     if any(book.before_timeouts(one) for one in went_on) or not (small or began):
         return None
     who = {0 if last.rank is None else last.rank} - book.waiting
-    text = f"{_ranks(book.waiting)} began to wait when a checkpoint was being saved. The time"
+    text = f"{name_ranks(book.waiting)} began to wait when a checkpoint was being saved. The time"
     text += " limit ended before the saving did, as far as the logs tell."
-    return _found(book, "hang", "checkpoint_io", text, [last, *timeouts], guessed=who)
+    return finding(book, "hang", "checkpoint_io", text, [last, *timeouts], guessed=who)
 
 
 def _began_at(timeout: LogFact, other: LogFact) -> bool:
@@ -491,10 +378,12 @@ def behind(book: LogBook) -> LogFinding | None:
         elif book.other_groups or (len(late) == len(inside) and not _further(book, inside, late)):
             certainty = "guess"
         ranks = known(one.rank for one in late)
-        named, done = _members(late), max(one.completed or 0 for one in late)
-        text = f"{named} ended operation {done}{_of(name)} and had not finished entering {seq},"
-        text += f" in which {_members(inside)} waited."
-        said = _said(book, ranks[:4])
+        named, done = name_members(late), max(one.completed or 0 for one in late)
+        text = (
+            f"{named} ended operation {done}{of_group(name)} and had not finished entering {seq},"
+        )
+        text += f" in which {name_members(inside)} waited."
+        said = said_by(book, ranks[:4])
         if said and len(ranks) == 1:
             text += f" Its last words: {redact_text(said[0].text)[:80]}."
         if not certainty:
@@ -503,7 +392,7 @@ def behind(book: LogBook) -> LogFinding | None:
         facts: list[LogFact | LastWord] = [f for one in (*late, *inside) for f in one.facts]
         facts += said
         table = {**_table(inside), "not entered, or inside the call": format_ranks(ranks)}
-        return _found(book, "hang", "unknown", text, facts, ranks if sure else (),
+        return finding(book, "hang", "unknown", text, facts, ranks if sure else (),
                       guessed=ranks if certainty == "guess" else (),
                       victims=known(one.rank for one in inside),
                       collectives=((name, seq, table),))  # fmt: skip
@@ -517,7 +406,7 @@ def _further(book: LogBook, inside: Sequence[GroupState], late: Sequence[GroupSt
     """
     if any((one.enqueued or 0) >= (one.seq or 0) + 2 for one in inside):
         return True
-    times = [[one.when for one in _said(book, [each.rank for each in some]) if one.when]
+    times = [[one.when for one in said_by(book, [each.rank for each in some]) if one.when]
              for some in (inside, late)]  # fmt: skip
     return bool(book.clocks_agree and all(times) and max(times[1]) < min(times[0]))
 
@@ -535,14 +424,14 @@ def all_inside(book: LogBook) -> LogFinding | None:
             return None
         text = "ranks dumped after a time-out whose own line is not here, or of a group without"
         text += " a name. Nothing tells for whom they waited."
-        return _found(book, "hang", "unknown", text + (slept if late else ""), facts)
+        return finding(book, "hang", "unknown", text + (slept if late else ""), facts)
     name, states = max(waits, key=lambda one: len(one[1]))
     seq = min(one.seq or 0 for one in states)
     inside = [one for one in states if one.seq == seq]
-    ahead = _members(one for one in states if one.seq != seq)
-    seen = _members(inside)
+    ahead = name_members(one for one in states if one.seq != seq)
+    seen = name_members(inside)
     op = max((one.op for one in inside), default="")
-    where = f"operation {seq} ({op or 'not named'}){_of(name)}"
+    where = f"operation {seq} ({op or 'not named'}){of_group(name)}"
     who: tuple[int, ...] = ()
     cause: Cause = "unknown"
     never = all((one.completed or 0) <= 0 for one in states)
@@ -555,7 +444,9 @@ def all_inside(book: LogBook) -> LogFinding | None:
         text += " may end before others have come: this proves nobody at fault."
     elif seq <= 1 and never and not book.other_groups:
         cause = "network_wait"
-        text = f"the first operation{_of(name)} never ended on {seen}. Look at the machine first:"
+        text = (
+            f"the first operation{of_group(name)} never ended on {seen}. Look at the machine first:"
+        )
         text += " GPU peer traffic (try NCCL_P2P_DISABLE=1), IOMMU, ACS, network interface."
     elif book.of("ras_equal"):
         text = f"{seen} waited in {where}. By NCCL's RAS all ranks launched equally many"
@@ -567,7 +458,7 @@ def all_inside(book: LogBook) -> LogFinding | None:
     else:
         text = f"{seen} waited in {where}. The logs do not say for whom."
     shown = [*book.of("timeout", "status", "ras_equal"), *book.of("dump_signal")]
-    return _found(book, "hang", cause, text + (slept if late else ""), shown, who, "majority",
+    return finding(book, "hang", cause, text + (slept if late else ""), shown, who, "majority",
                   victims=book.waiting | set(known(one.rank for one in states)),
                   collectives=((name, seq, _table(inside)),))  # fmt: skip
 
@@ -580,10 +471,10 @@ def never_came(book: LogBook) -> LogFinding | None:
         lost = all(any(word in one.error for word in LOST) for one in stores)
         roots = {rank for one in stores for rank in one.ranks}
         whole = any("default_pg" in one.error for one in stores) and len(roots) == 1 and not lost
-        who = _ranks(known(one.group_rank for one in stores))
-        text = f"{who} waited for {_ranks(roots)} to begin the first operation of a group"
+        who = name_ranks(known(one.group_rank for one in stores))
+        text = f"{who} waited for {name_ranks(roots)} to begin the first operation of a group"
         text += ", and lost the store: the process that keeps it had ended." if lost else "."
-        return _found(book, "dead" if lost else "hang", "process_dead" if lost else "rendezvous",
+        return finding(book, "dead" if lost else "hang", "process_dead" if lost else "rendezvous",
                       text, stores, roots if whole else (), guessed=() if whole or lost else roots,
                       victims=known(one.rank for one in stores))  # fmt: skip
     if not facts:
@@ -593,7 +484,7 @@ def never_came(book: LogBook) -> LogFinding | None:
     text = f"{fact.seq} of {fact.count} processes came" if short else "not all processes came"
     text += " to the meeting point"
     text += f" within {fact.limit_ms / 1000:.0f} s." if fact.limit_ms else "."
-    return _found(book, "hang", "rendezvous", f"{text} Whether the others started is not told.",
+    return finding(book, "hang", "rendezvous", f"{text} Whether the others started is not told.",
                   facts)  # fmt: skip
 
 
@@ -605,27 +496,28 @@ def ras_differs(book: LogBook) -> LogFinding | None:
     if dead:
         who = ", ".join(f"process {one.pid} on {one.host}" for one in dead[:4])
         text = f"NCCL's RAS cannot reach {who}."
-        return _found(book, "dead", "process_dead", text, [*dead, *missing])
+        return finding(book, "dead", "process_dead", text, [*dead, *missing])
     if missing:
-        text = f"NCCL's RAS got no answer from {_ranks(silent)} of a communicator."
-        return _found(book, "hang", "unknown", text, missing)
+        text = f"NCCL's RAS got no answer from {name_ranks(silent)} of a communicator."
+        return finding(book, "hang", "unknown", text, missing)
     if counts:
         listed = ", ".join(f"{one.count} launched {one.seq}" for one in counts[:6])
         text = f"by NCCL's RAS the ranks launched different numbers of {counts[0].op}: {listed}."
         text += " It lists the smaller set, which may be the faster one."
-        return _found(book, "hang", "unknown", text, counts)
+        return finding(book, "hang", "unknown", text, counts)
     equal = book.of("ras_equal")
     text = "by NCCL's RAS all ranks launched equally many operations: data does not move."
-    return _found(book, "hang", "unknown", text, equal) if equal else None
+    return finding(book, "hang", "unknown", text, equal) if equal else None
 
 
 def watchdog_stuck(book: LogBook) -> LogFinding | None:
     """Torch's watchdog itself stood still: a driver call, or the interpreter lock."""
     facts = book.of("heartbeat", "gil")
     ranks = known(one.rank for one in facts)
-    text = f"torch's watchdog thread stood still on {_ranks(ranks) if ranks else 'a rank'}, in a"
-    text += " driver call or for the interpreter lock. That does not say which rank is behind."
-    return _found(book, "hang", "unknown", text, facts) if facts else None
+    where = name_ranks(ranks) if ranks else "a rank"
+    text = f"torch's watchdog thread stood still on {where}, in a driver call"
+    text += " or for the interpreter lock. That does not say which rank is behind."
+    return finding(book, "hang", "unknown", text, facts) if facts else None
 
 
 def broken_down(book: LogBook) -> LogFinding | None:
@@ -633,11 +525,11 @@ def broken_down(book: LogBook) -> LogFinding | None:
     links = book.of("network", "unreachable", "peer_lost", "barrier_echo")
     if links and all(one.kind == "unreachable" for one in links):
         text = "a process could not reach its meeting point or a peer."
-        return _found(book, "hang", "rendezvous", text, links)
+        return finding(book, "hang", "rendezvous", text, links)
     if links:
         text = "connections to other ranks broke or brought nothing: another rank had ended, or the"
         text += " network failed. The logs do not say which."
-        return _found(book, "crashed", "network_wait", text, links)
+        return finding(book, "crashed", "network_wait", text, links)
     ends = book.of("cancelled", "exit", "task", "exception")
     if not ends:
         return None
@@ -645,46 +537,20 @@ def broken_down(book: LogBook) -> LogFinding | None:
     text += " end, not the cause."
     if ends[0].kind == "cancelled":
         text = f"the job was ended from outside: {ends[0].error.lower() or 'cancelled'}."
-    return _found(book, "crashed", "unknown", text, ends)
-
-
-def held_in_a_call(book: LogBook) -> LogFinding | None:
-    """By the ranks' own lines one is in a call, while the others wait in a later one."""
-    return _of_trails(book, log_trails.held_in_a_call(book))
-
-
-def stopped_earlier(book: LogBook) -> LogFinding | None:
-    """By the ranks' own lines some came less far than others: a guess, no proof."""
-    return _of_trails(book, log_trails.stopped_earlier(book))
-
-
-def _of_trails(book: LogBook, told: Told | None) -> LogFinding | None:
-    if told is None:
-        return None
-    ends = book.of("cancelled")
-    text = told.summary
-    if ends:
-        text += f" The job was ended from outside: {ends[0].error.lower() or 'cancelled'}."
-    shown = [*told.culprits, *told.guessed]
-    words = _said(book, dict.fromkeys([*shown, *book.trails]))[:4]
-    found = _found(book, told.verdict, told.cause, text, [*words, *ends[:1]], told.culprits,
-                   guessed=told.guessed, victims=told.victims)  # fmt: skip
-    everybody = not book.unseen(book.heard)  # nobody's log is missing
-    aspect = told.aspect or ("heard" if everybody else "")
-    return replace(found, waits_in=told.waits_in, aspect=aspect)
+    return finding(book, "crashed", "unknown", text, ends)
 
 
 def ended(book: LogBook) -> LogFinding | None:
     """All that the logs say is that training finished."""
     facts = book.of("finished")
-    found = LogFinding(verdict="finished", summary="Training finished.", evidence=_quoted(facts))
+    found = LogFinding(verdict="finished", summary="Training finished.", evidence=quoted(facts))
     return found if facts else None
 
 
 RULES: tuple[Callable[[LogBook], LogFinding | None], ...] = (
     killed, raised, gpu_fault, unlike_calls, unlike_timeouts, did_not_reach_barrier, slow, lagging,
-    behind, held_in_a_call, saving, all_inside, never_came, ras_differs, watchdog_stuck,
-    stopped_earlier, broken_down, ended,
+    behind, log_trails.held_in_a_call, saving, all_inside, never_came, ras_differs, watchdog_stuck,
+    log_trails.stopped_earlier, broken_down, ended,
 )  # fmt: skip
 """In this order: what a process says of its own end, what ranks did differently, who is late, who
 waits, and at last what only shows that something broke."""
@@ -701,4 +567,4 @@ def find_in_logs(*readings: LogReading) -> LogFinding:
     """
     book = LogBook(readings)
     found = next((one for rule in RULES if (one := rule(book)) is not None), None)
-    return found or LogFinding(world_size=book.world, evidence=_quoted(book.words.values()))
+    return found or LogFinding(world_size=book.world, evidence=quoted(book.words.values()))

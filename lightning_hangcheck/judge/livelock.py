@@ -1,19 +1,34 @@
-"""Does a rank that moves get on, or is it in a livelock? By the functions in which it was seen."""
+"""What is remembered of a rank from look to look: where it was seen, and what a look may lack.
+
+Does a rank that moves get on, or is it in a livelock? The functions in which it was seen tell. And
+on a busy machine a look may fail in part: py-spy is late, and the rank's own stacks come without
+the kernel's ids and without classes; a name in the process's memory is not read in time. What is
+known of a thread that has not moved since must not come and go with that.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from lightning_hangcheck.model.code_owner import is_ours
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
-    from lightning_hangcheck.model.evidence import ProcessState, Sample, ThreadStack, ThreadState
+    from lightning_hangcheck.model.evidence import (
+        ProcessState,
+        Sample,
+        ThreadStack,
+        ThreadState,
+        WaitTarget,
+    )
 
 Function = tuple[str, str]
+Calls = tuple[tuple[str, str, int], ...]
 LARGEST_LOOP = 10
 """Functions between which a loop that never ends goes to and fro, at most: it tries again and again
 with the help of a few. A model that is evaluated, which also repeats itself, is in dozens."""
@@ -95,10 +110,6 @@ def naps(earlier: Sample, later: Sample) -> bool:
     call without the interpreter lock by nearly every look, as one long computation is. The kernel
     knows better: a computation is never asleep until a time, and one sleep takes no turns on the
     processor.
-
-    Args:
-        earlier: Of the process.
-        later: Of the same process: the main thread is asleep until a time here.
     """
     before, after = earlier.kernel, later.kernel
     seconds = (later.taken_ns - earlier.taken_ns) / NANOSECONDS
@@ -132,3 +143,78 @@ def _functions(sample: Sample) -> Iterator[Function]:
         if number == 0 or not any(is_ours(frame.file) for frame in thread.frames):
             for frame in thread.frames:
                 yield frame.function, frame.file
+
+
+# What a sample lacks of a thread that stands where it stood, taken from the sample before.
+
+
+def with_what_was_seen(newest: Sample, before: Sample) -> Sample:
+    """Complete a sample by the one before it of the same process.
+
+    Args:
+        newest: Just taken.
+        before: Taken before, itself completed so.
+    """
+    if newest.stack is None or before.stack is None:
+        return newest
+    if newest.stack.source != before.stack.source:
+        known = {_calls(one): one for one in before.stack.threads}
+        threads = tuple(_recognised(one, known.get(_calls(one))) for one in newest.stack.threads)
+        newest = replace(newest, stack=replace(newest.stack, threads=threads))
+    return _with_names(newest, before)
+
+
+def _recognised(thread: ThreadStack, known: ThreadStack | None) -> ThreadStack:
+    """Return the thread as it was seen before, if it is that one, for all that may have changed."""
+    if known is None or thread.tid not in (None, known.tid):
+        return thread
+    return replace(known, active=thread.active, owns_gil=thread.owns_gil)
+
+
+def _calls(thread: ThreadStack) -> Calls:
+    """Where a thread stands, by what all sources of stacks tell: not all know classes."""
+    return tuple(
+        (frame.function.rpartition(".")[2], frame.file, frame.line) for frame in thread.frames
+    )
+
+
+def _with_names(newest: Sample, before: Sample) -> Sample:
+    if newest.kernel is None or before.kernel is None:
+        return newest
+    old = {state.tid: state for state in before.kernel.threads}
+    still = _standing_still(newest, before)
+    threads = tuple(
+        _named(state, old[state.tid]) if state.tid in still and state.tid in old else state
+        for state in newest.kernel.threads
+    )
+    return replace(newest, kernel=replace(newest.kernel, threads=threads))
+
+
+def _standing_still(newest: Sample, before: Sample) -> Collection[int]:
+    """Threads that stand at the same lines in both samples."""
+    both = (newest.stack, before.stack)
+    now, then = (
+        {(one.tid, one.frames) for one in stack.threads} if stack is not None else set()
+        for stack in both
+    )
+    return {tid for tid, frames in now & then if tid is not None and frames}
+
+
+def _named(state: ThreadState, before: ThreadState) -> ThreadState:
+    """Name what a thread waits for where it is in the very call of before.
+
+    Only of a call that waits for one thing: the sockets by which event loops wake themselves never
+    have a name.
+    """
+    if (state.syscall, state.arguments) != (before.syscall, before.arguments):
+        return state
+    now, then = _all_but_times(state), _all_but_times(before)
+    if len(now) != 1 or len(then) != 1 or now[0].name or now[0].call != then[0].call:
+        return state
+    found = replace(then[0], holders=now[0].holders or then[0].holders)
+    others = (one for one in state.waits_for if one is not now[0])
+    return replace(state, waits_for=(found, *others))
+
+
+def _all_but_times(state: ThreadState) -> list[WaitTarget]:
+    return [one for one in state.waits_for if one.kind != "time"]

@@ -7,18 +7,25 @@ the same rank says of the same number. Where nothing tells it, the time-out is o
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from lightning_hangcheck.judge.wording import name_ranks
+from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.log_facts import LogFact
+from lightning_hangcheck.model.slugs import Cause, VerdictKind
+from lightning_hangcheck.text.redaction import redact_text
+from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lightning_hangcheck.model.log_facts import LastWord, LogReading, Trail
 
+Certainty = Literal["", "proven", "majority", "guess"]
+MOST_QUOTED = 12
 SAME_SIZES = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
 """Operations to which every rank has to bring equally much."""
 
@@ -182,3 +189,121 @@ def _newest(words: Iterable[LastWord]) -> dict[int, LastWord]:
         ):
             found[word.rank] = word
     return found
+
+
+# What logs say, in the form that all rules give it.
+
+
+class LogFinding(Struct, frozen=True, kw_only=True):
+    """What logs say of a job that is gone.
+
+    Attributes:
+        verdict: None where the logs show nothing wrong, and no end.
+        cause: None where it cannot be told.
+        culprits: Global ranks; empty where it cannot be told who it was.
+        certainty: Of ``culprits``: ``proven``, or ``majority`` where most ranks did otherwise.
+        guessed: Ranks for which little speaks; no culprits.
+        victims: Ranks that waited for others.
+        world_size: 0 where nothing tells.
+        summary: At most two sentences.
+        evidence: ``FILE:LINE`` and the line.
+        gaps: What is missing, and how it is kept the next time.
+        collectives: Where ranks differ or wait: group, number, and ranks of each operation.
+        waits_in: Where the victims waited.
+        aspect: Which remedies of the cause help, where another than the usual one.
+    """
+
+    verdict: VerdictKind | None = None
+    cause: Cause | None = None
+    culprits: tuple[int, ...] = ()
+    certainty: Certainty = ""
+    guessed: tuple[int, ...] = ()
+    victims: tuple[int, ...] = ()
+    world_size: int = 0
+    summary: str = ""
+    evidence: tuple[tuple[str, str], ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    collectives: tuple[tuple[str, int, dict[str, str]], ...] = ()
+    waits_in: str = "in a collective"
+    aspect: str = ""
+
+
+def of_group(group: str) -> str:
+    """Write the group behind an operation; the default one needs no word."""
+    return "" if group == "default" else f" of group {group}"
+
+
+def name_members(states: Iterable[GroupState]) -> str:
+    """Name ranks globally where all are known so, else by their numbers in the group."""
+    states = list(states)
+    if all(one.rank is not None for one in states):
+        return name_ranks(known(one.rank for one in states))
+    return f"members {format_ranks(one.number for one in states)}"
+
+
+def said_by(book: LogBook, ranks: Iterable[int | None]) -> list[LastWord]:
+    """Return the last words of ranks, as far as kept."""
+    return [book.words[one] for one in ranks if one is not None and one in book.words]
+
+
+def quoted(facts: Iterable[LogFact | LastWord]) -> tuple[tuple[str, str], ...]:
+    """Return lines with their places, each once, without secrets."""
+    told = dict.fromkeys((f"{one.file}:{one.line}", redact_text(one.text)) for one in facts)
+    return tuple(told)[:MOST_QUOTED]
+
+
+def missing(book: LogBook, seen: Iterable[int]) -> tuple[Gap, ...]:
+    """What was not kept, and the setting that keeps it the next time."""
+    gaps = []
+    unseen = book.unseen(seen)
+    if unseen:
+        why = "no line of theirs is in these logs, so they are unknown, neither guilty nor innocent"
+        what = f"log lines of {name_ranks(unseen)}"
+        remedy = "keep a log of every rank: torchrun --log-dir DIR --redirects 3, or srun --output"
+        gaps.append(Gap(what, unseen[0] if len(unseen) == 1 else None, why, "rank", remedy))
+    if book.of("timeout", "status", "heartbeat", "ras_count", "ras_equal"):
+        why = "logs do not say which operations each rank had entered, nor from which line"
+        remedy = (
+            "set TORCH_FR_BUFFER_SIZE=20000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, with a dump path on"
+            " shared storage, or start the job with hangcheck run"
+        )
+        gaps.append(Gap("flight records of the ranks", None, why, "flight_record", remedy))
+    if not book.clocks_agree:
+        why = "times in these logs jump, so their order in time proves nothing"
+        gaps.append(Gap("times that agree", None, why, "time", "keep clocks in step with NTP"))
+    return tuple(gaps)
+
+
+def finding(
+    book: LogBook,
+    verdict: VerdictKind,
+    cause: Cause,
+    summary: str,
+    facts: Iterable[LogFact | LastWord],
+    who: Iterable[int] = (),
+    certainty: Certainty = "proven",
+    *,
+    guessed: Iterable[int] = (),
+    victims: Iterable[int] | None = None,
+    collectives: tuple[tuple[str, int, dict[str, str]], ...] = (),
+) -> LogFinding:
+    """Fill in what all findings have in common.
+
+    ``victims`` are by default the ranks that reported a time-out; without anybody in ``who``
+    nothing is certain.
+    """
+    culprits = tuple(sorted(set(who)))
+    waiting = (book.waiting if victims is None else set(victims)) - set(culprits)
+    return LogFinding(
+        verdict=verdict,
+        cause=cause,
+        culprits=culprits,
+        certainty=certainty if culprits else "",
+        guessed=tuple(sorted(set(guessed))),
+        victims=tuple(sorted(waiting)),
+        world_size=book.world,
+        summary=summary[:1].upper() + summary[1:],
+        evidence=quoted(facts),
+        gaps=missing(book, waiting | set(culprits) | book.heard),
+        collectives=collectives,
+    )

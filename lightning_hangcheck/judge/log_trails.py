@@ -10,8 +10,9 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec.structs import replace
 
+from lightning_hangcheck.judge.log_book import finding, said_by
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.model.log_facts import Section, Trail, seconds
 from lightning_hangcheck.model.slugs import Cause, VerdictKind, phase_of_name, words_of
@@ -21,7 +22,7 @@ from lightning_hangcheck.text.shown import seconds_in_words
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lightning_hangcheck.judge.log_book import LogBook
+    from lightning_hangcheck.judge.log_book import LogBook, LogFinding
 
 ALL_PRINT = 16
 """In larger jobs only rank 0 and ranks in trouble write lines."""
@@ -47,20 +48,7 @@ CAUSES: dict[str, Cause] = {
 """By phase of the call in which a rank is."""
 
 
-class Told(Struct, frozen=True, kw_only=True):
-    """What the lines come to: `judge.left_logs.LogFinding` has the same fields."""
-
-    verdict: VerdictKind
-    cause: Cause
-    summary: str
-    culprits: tuple[int, ...] = ()
-    guessed: tuple[int, ...] = ()
-    victims: tuple[int, ...] = ()
-    waits_in: str = "in a collective"
-    aspect: str = ""
-
-
-def held_in_a_call(book: LogBook) -> Told | None:
+def held_in_a_call(book: LogBook) -> LogFinding | None:
     """Ranks that are in an announced call while all others wait in a later one."""
     trails = list(book.trails.values())
     for call in sorted({_place(one) for one in trails if one.inside}):
@@ -76,14 +64,9 @@ def held_in_a_call(book: LogBook) -> Told | None:
         text = f"{name_ranks(who)} began {_shown(section.name)} and did not come back from it,"
         text += f" while {name_ranks(waiting)} waited in {_shown(place)}."
         cause = CAUSES.get(phase_of_name(section.name) or "", "rank_stalled")
-        return Told(
-            verdict="hang",
-            cause=cause,
-            summary=text,
-            culprits=tuple(sorted(who)),
-            victims=tuple(sorted(waiting)),
-            waits_in=f"in {_shown(place)}",
-            aspect=_aspect(section.name),
+        waits_in = f"in {_shown(place)}"
+        return _told(
+            book, "hang", cause, text, section.name, who, victims=waiting, waits_in=waits_in
         )
     return None
 
@@ -110,16 +93,16 @@ def _is_past(other: Trail, section: Section, held: Sequence[Trail]) -> bool:
     return through.times >= section.times and waits.line > through.line
 
 
-def stopped_earlier(book: LogBook) -> Told | None:
+def stopped_earlier(book: LogBook) -> LogFinding | None:
     """Who came less far than the others, fell silent first, or came last: a guess each time."""
     trails = list(book.trails.values())
-    if not trails or all(_finished(one) for one in trails):
+    if not trails or all(one.checkpoint == TRAINING_FINISHED and not one.inside for one in trails):
         return None
     least = min(one.checkpoint for one in trails)
     behind = [one for one in trails if one.checkpoint == least]
     if len(behind) < len(trails):
         furthest = max(trails, key=lambda one: one.checkpoint)
-        return _behind(trails, behind, _checkpoint(behind[0]), _checkpoint(furthest))
+        return _behind(book, trails, behind, _checkpoint(behind[0]), _checkpoint(furthest))
     if told := _in_calls(book, trails):
         return told
     if book.of("finished"):
@@ -127,12 +110,8 @@ def stopped_earlier(book: LogBook) -> Told | None:
     steps = [one.step for one in trails if one.step is not None]
     if len(set(steps)) > 1 and len(steps) == len(trails):
         behind = [one for one in trails if one.step == min(steps)]
-        return _behind(trails, behind, f"step {min(steps)}", f"step {max(steps)}")
+        return _behind(book, trails, behind, f"step {min(steps)}", f"step {max(steps)}")
     return _apart(book, trails) or _silent(book)
-
-
-def _finished(trail: Trail) -> bool:
-    return trail.checkpoint == TRAINING_FINISHED and not trail.inside
 
 
 def _checkpoint(trail: Trail) -> str:
@@ -140,7 +119,9 @@ def _checkpoint(trail: Trail) -> str:
     return passed if trail.checkpoint else "no checkpoint"
 
 
-def _behind(trails: Sequence[Trail], behind: Sequence[Trail], at: str, furthest: str) -> Told:
+def _behind(
+    book: LogBook, trails: Sequence[Trail], behind: Sequence[Trail], at: str, furthest: str
+) -> LogFinding:
     """Tell how far those came that came least far, and what they had begun there."""
     ranks = [one.rank for one in behind]
     calls = {_place(one)[0] for one in behind}
@@ -150,10 +131,10 @@ def _behind(trails: Sequence[Trail], behind: Sequence[Trail], at: str, furthest:
         f"while {name_ranks({one.rank for one in trails} - set(ranks))} came as far as {furthest}."
     )
     text += f" Look first at what {name_ranks(ranks)} did after that."
-    return _guess(text, ranks, call)
+    return _guess(book, text, ranks, call)
 
 
-def _in_calls(book: LogBook, trails: Sequence[Trail]) -> Told | None:
+def _in_calls(book: LogBook, trails: Sequence[Trail]) -> LogFinding | None:
     """All passed the same checkpoint: who is in a call from which nobody, or others, came back."""
     at: dict[tuple[str, int], list[int]] = defaultdict(list)
     for one in trails:
@@ -167,7 +148,7 @@ def _in_calls(book: LogBook, trails: Sequence[Trail]) -> Told | None:
         text = f"all ranks began {_shown(first[0])}, and none came back from it."
         if phase_of_name(first[0]) == "trainer_init":
             text += ' Name the strategy, Trainer(strategy="ddp") in place of "auto".'
-        return _guess(text, (), first[0])
+        return _guess(book, text, (), first[0])
     which = " #{}" if len(at) > len(names) else ""
     told = [
         f"{name_ranks(ranks)} began {_shown(name)}{which.format(times)}"
@@ -176,21 +157,21 @@ def _in_calls(book: LogBook, trails: Sequence[Trail]) -> Told | None:
     ]
     told += [f"{name_ranks(outside)} had none such open"] if outside else []
     alone = len(names) == 1 and not (outside and len(at) > 1)
-    return _guess("; ".join(told) + ".", at[first] if alone else (), first[0] if alone else "")
+    return _guess(
+        book, "; ".join(told) + ".", at[first] if alone else (), first[0] if alone else ""
+    )
 
 
-def _silent(book: LogBook) -> Told | None:
+def _silent(book: LogBook) -> LogFinding | None:
     """Ranks of which there is no line, where all ranks write lines."""
     unseen = book.unseen(book.heard)
     if not unseen or book.world > ALL_PRINT:
         return None
-    text = (
-        f"no line of {name_ranks(unseen)} is in these logs: either it never came so far, or its log"
-    )
-    return _guess(f"{text} is missing.", (), "")
+    text = f"no line of {name_ranks(unseen)} is in these logs: either it never came so far, or"
+    return _guess(book, f"{text} its log is missing.")
 
 
-def _apart(book: LogBook, trails: Sequence[Trail]) -> Told | None:
+def _apart(book: LogBook, trails: Sequence[Trail]) -> LogFinding | None:
     """Where the last lines lie far apart: who fell silent first, or came last to the same line."""
     moments = _moments(book, trails)
     if len(moments) < 2:
@@ -204,9 +185,9 @@ def _apart(book: LogBook, trails: Sequence[Trail]) -> Told | None:
     gap = seconds_in_words(gaps[widest])
     if len({book.words[rank].text for rank in order}) == 1:
         text = f"all said the same last, {name_ranks(late)} {gap} after {name_ranks(early)}."
-        return _guess(f"{text} Look first at what {name_ranks(late)} did before it.", late, "")
+        return _guess(book, f"{text} Look first at what {name_ranks(late)} did before it.", late)
     text = f"{name_ranks(early)} fell silent first, {gap} before {name_ranks(late)}."
-    return _guess(text, early if len(early) <= len(late) else (), "")
+    return _guess(book, text, early if len(early) <= len(late) else ())
 
 
 def _moments(book: LogBook, trails: Sequence[Trail]) -> dict[int, float]:
@@ -219,17 +200,42 @@ def _moments(book: LogBook, trails: Sequence[Trail]) -> dict[int, float]:
     return {rank: at + DAY_S * (newest - at > DAY_S / 2) for rank, at in found.items()}
 
 
-def _guess(text: str, ranks: Iterable[int], call: str) -> Told:
+def _guess(book: LogBook, text: str, ranks: Iterable[int] = (), call: str = "") -> LogFinding:
     cause = CAUSES.get(phase_of_name(call) or "", "unknown") if call else "unknown"
-    guessed = tuple(sorted(ranks))
-    return Told(verdict="suspect", cause=cause, summary=text, guessed=guessed, aspect=_aspect(call))
+    return _told(book, "suspect", cause, text, call, guessed=ranks)
 
 
-def _aspect(call: str) -> str:
-    """Which remedies help against the cause of a call."""
-    if phase_of_name(call) != "logger_init":
-        return ""
-    return "wandb" if "wandb" in call.lower() else "own"
+def _told(
+    book: LogBook,
+    verdict: VerdictKind,
+    cause: Cause,
+    text: str,
+    call: str,
+    culprits: Iterable[int] = (),
+    guessed: Iterable[int] = (),
+    victims: Iterable[int] = (),
+    waits_in: str = "in a collective",
+) -> LogFinding:
+    """Tell it with the newest lines of those that it is about, and how the job was ended."""
+    ends = book.of("cancelled")
+    if ends:
+        text += f" The job was ended from outside: {ends[0].error.lower() or 'cancelled'}."
+    culprits, guessed = tuple(sorted(culprits)), tuple(sorted(guessed))
+    words = said_by(book, dict.fromkeys([*culprits, *guessed, *book.trails]))[:4]
+    made = finding(
+        book,
+        verdict,
+        cause,
+        text,
+        [*words, *ends[:1]],
+        culprits,
+        guessed=guessed,
+        victims=victims,
+    )
+    aspect = "" if book.unseen(book.heard) else "heard"  # nobody's log is missing
+    if phase_of_name(call) == "logger_init":
+        aspect = "wandb" if "wandb" in call.lower() else "own"
+    return replace(made, waits_in=waits_in, aspect=aspect)
 
 
 def _meets(name: str) -> bool:

@@ -13,8 +13,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from msgspec import Struct
-
 from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
 from lightning_hangcheck.judge.job import process_of
 from lightning_hangcheck.judge.source import calls_collectives
@@ -183,13 +181,7 @@ class Patience:
     def _of_wait(
         self, process: Process, look: ProcessLook, targets: Sequence[WaitTarget]
     ) -> Enders:
-        """Where nothing tells what a process waits for, anything may end it.
-
-        Args:
-            process: The waiting one.
-            look: At it.
-            targets: What it waits for, none for a word of its own memory.
-        """
+        """Where nothing tells what a process waits for, anything may end it."""
         if waits_in_vain(look):
             return Enders()
         unnamed = all(one.kind == "other" for one in targets)
@@ -313,10 +305,9 @@ def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | No
     for a child first, or sleep. One whose code calls no collective from there on is none of them.
     Where the code does not tell, one that was seen to wake and went back to sleep is none either.
 
-    Returns:
-        None where no helper thread may come to it.
+    None where no helper thread may come to it.
     """
-    of_helpers = any(one.rank_activity.stuck is not None for one in waiting)
+    of_helpers = any(one.stuck is not None for one in waiting)
     tellers = {one.told_by_rank: job.ranks[one.told_by_rank] for one in waiting}.values()
     among = frozenset((one.view.host, one.view.pid) for one in tellers)
     solver = Patience(job)
@@ -365,20 +356,18 @@ def waits_its_turn(job: JobReading, reading: RankReading, advancing: Collection[
     A message, a key of the store, a file that it asks for again and again, word by a queue: not
     what a remote end, a person or a process outside the job owes.
     """
-    own = reading.view.own_process
+    own, host = reading.view.own_process, reading.view.host
     if reading.activity != "idle" or own is None or waits_in_vain(own):
         return False
-    return reading.at_store or all(
-        _may_bring(job, reading.view.host, target, advancing) for target in reading.targets
-    )
 
+    def may_be_brought(target: WaitTarget) -> bool:
+        if target.kind == "socket" and not target.holders:
+            return target.call.startswith("accept") or not target.name
+        held = target.kind in ("socket", "pipe", "fifo", "shared", "lock")
+        ranks = (job.processes.rank_of(host, one) for one in target.holders)
+        return held and any(rank in advancing for rank in ranks)
 
-def _may_bring(job: JobReading, host: str, target: WaitTarget, ranks: Collection[int]) -> bool:
-    if target.kind == "socket" and not target.holders:
-        return target.call.startswith("accept") or not target.name
-    if target.kind in ("socket", "pipe", "fifo", "shared", "lock"):
-        return any(job.processes.rank_of(host, one) in ranks for one in target.holders)
-    return False
+    return reading.at_store or all(map(may_be_brought, reading.targets))
 
 
 # The contract's table.
@@ -387,18 +376,16 @@ GUARD_MARGIN_S = 5.0
 """What a guard may be late by: it ends a service process, and makes another logger instead."""
 
 
-class Least(Struct, frozen=True):
+class Least(NamedTuple):
     """Least evidence for a suspicion.
 
-    Attributes:
-        samples: Of each culprit.
-        span_s: From the first of them to the last, seconds.
-        surprise: Multiple of the culprits' longest pause, where it is known.
+    Samples of each culprit, seconds from the first to the last of them, and the multiple of the
+    culprits' longest pause, where it is known.
     """
 
-    samples: int = 0
-    span_s: float = 0.0
-    surprise: float = 0.0
+    samples: int
+    span_s: float
+    surprise: float
 
 
 IDLE, BUSY = Least(2, 0.8, 2.0), Least(3, 2.0, 5.0)
@@ -425,12 +412,22 @@ def decide(finding: Finding, limits: Limits) -> VerdictKind:
     """Say what a finding is called: ``healthy`` where the silence is too short for anything."""
     if finding.ended_by == "pace":
         return "slow"
-    row = row_of(finding, limits)
+    row, silence_s = row_of(finding, limits), finding.silence_s
     if finding.ended_by == "moving":
-        return "slow" if finding.waited_for and finding.silence_s >= row.hang_s else "healthy"
-    if finding.silence_s >= row.hang_s:
+        return "slow" if finding.waited_for and silence_s >= row.hang_s else "healthy"
+    if silence_s >= row.hang_s:
         return "dead" if finding.gone and finding.cause == "process_dead" else "hang"
-    return "suspect" if _suspicious(finding, row) else "healthy"
+    if silence_s < row.suspect_s or silence_s < finding.span_s:
+        return "healthy"
+    if row.least is None:
+        return "suspect"
+    # worth a line: awaited, silent for longer than usual, and seen often enough
+    enough = finding.samples >= row.least.samples and finding.span_s >= row.least.span_s
+    known = finding.pace is not None and finding.pace.known
+    pause_s = finding.pace.longest_pause_s if finding.pace is not None and known else 0.0
+    unusual = silence_s >= row.least.surprise * pause_s
+    matters = finding.waited_for or finding.standstill
+    return "suspect" if matters and unusual and (enough or finding.gone) else "healthy"
 
 
 def row_of(finding: Finding, limits: Limits) -> Row:
@@ -455,17 +452,3 @@ def row_of(finding: Finding, limits: Limits) -> Row:
         "never_coming": Row(limits.suspect_absent_after, limits.absent_after),
     }
     return rows[finding.ended_by]
-
-
-def _suspicious(finding: Finding, row: Row) -> bool:
-    """Whether it is worth a line: silent for longer than usual, seen often enough, and awaited."""
-    if finding.silence_s < row.suspect_s or finding.silence_s < finding.span_s:
-        return False
-    if row.least is None:
-        return True
-    enough = finding.samples >= row.least.samples and finding.span_s >= row.least.span_s
-    known = finding.pace is not None and finding.pace.known
-    pause_s = finding.pace.longest_pause_s if finding.pace is not None and known else 0.0
-    unusual = finding.silence_s >= row.least.surprise * pause_s
-    matters = finding.waited_for or finding.standstill
-    return matters and unusual and (enough or finding.gone)

@@ -129,13 +129,7 @@ def _phase_at(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
 
 
 def life_beside(view: RankView, life: PhaseOfLife | None, others: Iterable[RankView]) -> bool:
-    """Whether a rank that could not be asked in time took part in steps, by the others' records.
-
-    Args:
-        view: The rank.
-        life: Where in its life it seems to be.
-        others: Ranks of the job.
-    """
+    """Whether a rank that could not be asked in time took part in steps, by the others' records."""
     unknown = life is None or (life.phase, life.told_by) == ("startup", "life")
     if view.pid is None or not unknown:
         return False
@@ -145,14 +139,7 @@ def life_beside(view: RankView, life: PhaseOfLife | None, others: Iterable[RankV
 def stepped_by_code(
     view: RankView, life: PhaseOfLife | None, code: Iterable[CodeNote], frames: Sequence[Frame]
 ) -> bool:
-    """Whether a rank of which nothing else is known stands where a step has been made before.
-
-    Args:
-        view: The rank.
-        life: Where in its life it seems to be.
-        code: Notes on lines of source.
-        frames: Of its main thread, outermost first.
-    """
+    """Whether a rank of which nothing else is known stands where a step has been made before."""
     if view.pid is None or life is None or (life.phase, life.told_by) != ("startup", "life"):
         return False
     lines = {(frame.file, frame.line) for frame in frames}
@@ -194,11 +181,6 @@ def _of_a_file(view: RankView, frames: Sequence[Frame], called: Phase | None) ->
     The names around it tell: where they agree, the call is as sure as any other. Without a name,
     a file read before the first step is taken for the model's, and one written after it for a
     checkpoint; what is read within the loop, and written before it, is data as likely.
-
-    Args:
-        view: The rank.
-        frames: Of its main thread, outermost first.
-        called: The phase that the other calls tell.
     """
     kinds = [rule.of_file for frame in frames for rule in _meanings(frame) if rule.of_file]
     if not kinds:

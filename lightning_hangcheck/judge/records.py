@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from lightning_hangcheck.judge.frames import FOR_RANKS, Wait, find_wait
 from lightning_hangcheck.judge.waits import NEWEST, in_one_call
 from lightning_hangcheck.model.code_owner import owner_of
@@ -221,52 +219,23 @@ _SIZES = {
 }
 
 
-class GpuOutOfMemory(Struct, frozen=True, kw_only=True):
-    """Bytes as torch told them; None where its words are cut before them.
+TOLD = {
+    "wanted": "{} more were wanted",
+    "free": "{} were free",
+    "missing": "{} were missing",
+    "in_use": "{} were in tensors",
+    "unused": "{} were kept unused",
+}
 
-    Attributes:
-        wanted: By the allocation that failed.
-        total: Of the GPU.
-        free: On it, for anybody.
-        in_use: By tensors of this process.
-        unused: Kept by its allocator, in pieces of which none was large enough.
+
+def gpu_out_of_memory(last_words: str) -> dict[str, int] | None:
+    """Read a rank's last words (type, message, place); None where they tell of something else.
+
+    Returns:
+        Bytes ``wanted`` by the allocation that failed, ``total`` of the GPU, ``free`` on it,
+        ``in_use`` by tensors of this process, ``unused``: kept by its allocator in pieces of which
+        none was large enough, ``missing``: what would have to be freed; as far as they are told.
     """
-
-    wanted: int | None = None
-    total: int | None = None
-    free: int | None = None
-    in_use: int | None = None
-    unused: int | None = None
-
-    @property
-    def missing(self) -> int | None:
-        """What would have to be freed for that allocation."""
-        if self.wanted is None or self.free is None:
-            return None
-        return max(0, self.wanted - self.free)
-
-    @property
-    def in_pieces(self) -> bool:
-        """Whether what the allocator keeps unused would have been enough in one piece."""
-        missing = self.missing
-        return missing is not None and self.unused is not None and self.unused >= missing > 0
-
-    @property
-    def words(self) -> str:
-        """For example ``2.00 GiB more were wanted, 1.12 GiB of 23.65 GiB were free``."""
-        of_total = f" of {in_binary(self.total)}" if self.total is not None else ""
-        parts = [
-            f"{in_binary(self.wanted)} more were wanted" if self.wanted is not None else "",
-            f"{in_binary(self.free)}{of_total} were free" if self.free is not None else "",
-            f"{in_binary(self.missing)} were missing" if self.missing else "",
-            f"{in_binary(self.in_use)} were in tensors" if self.in_use is not None else "",
-            f"{in_binary(self.unused)} were kept unused" if self.unused is not None else "",
-        ]
-        return ", ".join(filter(None, parts))
-
-
-def gpu_out_of_memory(last_words: str) -> GpuOutOfMemory | None:
-    """Read a rank's last words (type, message, place); None where they tell of something else."""
     if not last_words.startswith(OUT_OF_MEMORY):
         return None
     sizes: dict[str, int] = {}
@@ -274,7 +243,17 @@ def gpu_out_of_memory(last_words: str) -> GpuOutOfMemory | None:
         found = next((match for one in patterns if (match := re.search(one, last_words))), None)
         if found is not None:
             sizes[name] = int(float(found[1]) * _UNITS[found[2]])
-    return GpuOutOfMemory(**sizes)
+    if "wanted" in sizes and sizes["wanted"] > sizes.get("free", sizes["wanted"]):
+        sizes["missing"] = sizes["wanted"] - sizes["free"]
+    return sizes
+
+
+def memory_in_words(sizes: Mapping[str, int]) -> str:
+    """Write ``2.00 GiB more were wanted, 1.12 GiB of 23.65 GiB were free``."""
+    shown = {name: in_binary(size) for name, size in sizes.items()}
+    if "free" in shown and "total" in shown:
+        shown["free"] += f" of {shown['total']}"
+    return ", ".join(text.format(shown[name]) for name, text in TOLD.items() if name in shown)
 
 
 def in_binary(size: int) -> str:

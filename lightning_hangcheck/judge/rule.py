@@ -2,13 +2,13 @@
 
 A decorator registers rules, and does nothing else: a rule's arguments are the evidence that it
 needs, looked up by their names in `engine.EVIDENCE`. One that is asked of each suspect is a row: it
-says what is `seen` of it; the rest is data: how sure that is, and who could end the wait.
+says what is `Seen` of it; the rest is data: how sure that is, and who could end the wait.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +29,7 @@ from lightning_hangcheck.model.slugs import Cause, Certainty, Phase
 from lightning_hangcheck.model.verdict import EvidenceItem
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
     from lightning_hangcheck.model.case import CodeNote
 
@@ -71,8 +71,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     def deadlocked(self, reading: RankReading) -> tuple[RankReading, ...]:
         """Return the ranks of the cycle that a suspect is in, if nobody could end its wait.
 
-        Returns:
-            None where there is no such cycle.
+        None where there is no such cycle.
         """
         proven = self.waited_for and who_ends(self, [reading]) == "nobody"
         return self.cycle(reading) if proven else ()
@@ -153,12 +152,12 @@ class Seen(Struct, frozen=True, kw_only=True):
     """
 
     text: str
-    words: Mapping[str, str]
+    words: Mapping[str, str] = {}
     aspect: str | None = None
     place: Frame | None = None
     sure: Sure | None = None
     alike: object = None
-    evidence: tuple[tuple[str, str], ...] = ()
+    evidence: Sequence[tuple[str, str]] = ()
 
 
 class Rule(Struct, frozen=True, kw_only=True):
@@ -188,61 +187,20 @@ RULES: list[Rule] = []
 Find = Callable[..., Any]
 
 
-def rule(
-    *causes: Cause,
-    order: int,
-    needs: tuple[Need, ...] = (),
-    of: tuple[Activity, ...] = (),
-    sure: Sure = (0.0, 0.0),
-    ended_by: EndedBy | None = None,
-) -> Callable[[Find], Find]:
-    """Register a rule; the arguments are as in `Rule`.
+def rule(*causes: Cause, of: tuple[Activity, ...] = (), **options: Any) -> Callable[[Find], Find]:  # noqa: ANN401 - the fields of `Rule`
+    """Register a rule; the options are as in `Rule`.
 
     It is asked once, and returns a `Finding` or None; or, with `of`, it is a row: asked of each
-    suspect (``one``), it returns what is `seen`, or None.
+    suspect (``one``), it returns what is `Seen` of it, or None.
     """
 
     def register(find: Find) -> Find:
         arguments = find.__code__.co_varnames[: find.__code__.co_argcount]
         evidence = arguments[1:] if of else arguments
-        RULES.append(
-            Rule(
-                causes=causes,
-                order=order,
-                find=find,
-                evidence=evidence,
-                needs=needs,
-                of=of,
-                sure=sure,
-                ended_by=ended_by,
-            )
-        )
+        RULES.append(Rule(causes=causes, find=find, evidence=evidence, of=of, **options))
         return find
 
     return register
-
-
-def seen(
-    text: str,
-    /,
-    *,
-    aspect: str | None = None,
-    place: Frame | None = None,
-    sure: Sure | None = None,
-    alike: object = None,
-    evidence: Sequence[tuple[str, str]] = (),
-    **words: str,
-) -> Seen:
-    """Say what is seen of a suspect; the arguments as in `Seen`, its words by their names."""
-    return Seen(
-        text=text,
-        words=words,
-        aspect=aspect,
-        place=place,
-        sure=sure,
-        alike=alike,
-        evidence=tuple(evidence),
-    )
 
 
 ONE_OR_MANY = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")

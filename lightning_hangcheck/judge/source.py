@@ -22,12 +22,7 @@ AFTER_STEPS = ("validation", "teardown")
 
 
 def rank_conditions(code: Sequence[CodeNote], frames: Sequence[Frame]) -> list[Test]:
-    """Return the tests of the rank under which one stands: file, line, text; innermost first.
-
-    Args:
-        code: Notes on its lines.
-        frames: Of its main thread.
-    """
+    """Return the tests of the rank under which one stands: file, line, text; innermost first."""
     notes = {(note.file, note.line): note for note in code if note.condition}
     found: list[Test] = []
     for frame in reversed(frames):
@@ -49,11 +44,6 @@ def tests_apart(
 
     Each of the first stands under one that none of the others stands under; or each of the others
     stands behind one that leaves the way there on one rank, ``if rank == 0: return``.
-
-    Args:
-        code: Notes on their lines.
-        stacks: Of the first.
-        others: Of the others.
     """
     elsewhere = {test for stack in others for test in rank_conditions(code, stack)}
     if stacks and all(set(rank_conditions(code, stack)) - elsewhere for stack in stacks):
@@ -127,12 +117,7 @@ def left_out(
 
 
 def calls_collectives(code: Sequence[CodeNote], frames: Sequence[Frame]) -> bool | None:
-    """Whether a thread calls collectives from where it stands on, by all its calls together.
-
-    Args:
-        code: Notes on its lines.
-        frames: Of it, outermost first; of those of installed packages nothing is known.
-    """
+    """Whether a thread calls collectives from where it stands on, by all its calls together."""
     notes = {(note.file, note.line): note.collectives_ahead for note in code}
     asked = [one for one in frames if not is_standard(one.file) and not is_ours(one.file)]
     found = {notes.get((one.file, one.line)) for one in asked}
@@ -152,11 +137,7 @@ def _blocks(note: CodeNote | None) -> dict[Span, str]:
 
 
 def parked_in(frames: Sequence[Frame]) -> str:
-    """Say where a framework parks a rank that does nothing special; empty where it does not.
-
-    Args:
-        frames: Of its main thread, outermost first.
-    """
+    """Say where a framework parks a rank that does nothing special; empty where it does not."""
     users = users_frames(frames)
     for frame in reversed(frames):
         for rule in _rules(frame):

@@ -37,10 +37,8 @@ from lightning_hangcheck.model.codec import encode_packed
 from lightning_hangcheck.model.flight import SAME_SIZES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from lightning_hangcheck.judge.threads import Thread
-    from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
     from lightning_hangcheck.model.flight import CallSite, CollectiveRecord, MessageCounts
@@ -68,68 +66,49 @@ def standings_of(views: Sequence[RankView], now_ns: int) -> list[int]:
         for target in steady_targets(look)
         for holder in target.holders
     }
-    return [UNLIKE if _is_alone(view, awaited) else _standing(view, now_ns) for view in views]
 
+    def is_alone(view: RankView) -> bool:
+        if view.rivals or (view.flight is not None and roots_apart(view.flight)):
+            return True
+        return any(
+            look.pid in awaited
+            or any(one.holders or one.kind == "process" for one in steady_targets(look))
+            for look in view.processes
+        )
 
-def _is_alone(view: RankView, awaited: Collection[int]) -> bool:
-    looks = view.processes
-    if view.rivals or (view.flight is not None and roots_apart(view.flight)):
-        return True
-    return any(_names_process(look) or look.pid in awaited for look in looks)
+    return [UNLIKE if is_alone(view) else _standing(view, now_ns) for view in views]
 
 
 def _standing(view: RankView, now_ns: int) -> int:
-    facts = (_of_page(view), _of_end(view), *map(_bracket, _silences(view)))
-    if view.processes:
-        facts = (*facts, *_of_processes(view, now_ns))
-    facts = (*facts, _of_flight(view))
+    silences = view.silent_for_s, view.idle_for_s, view.nothing_new_for_s, view.slept_for_s or 0.0
+    # those within a factor of two of each other are alike, mostly
+    brackets = [round(math.log2(one)) if one > 1.0 else 0 for one in silences]
+    seen = view.process_exit
+    end = seen and (
+        (seen.order, seen.exit_code, seen.last_words),
+        (raised_at(view), seen.memory_kills > 0),
+    )
+    doing = [*_of_processes(view, now_ns)] if view.processes else None
+    facts = [*_of_page(view)], end, brackets, doing, _of_flight(view)
     told = blake2b(encode_packed(facts), digest_size=BYTES).digest()
     return max(1, int.from_bytes(told, "big") & MOST)
 
 
-def _names_process(look: ProcessLook) -> bool:
-    return any(one.holders or one.kind == "process" for one in steady_targets(look))
-
-
-def _silences(view: RankView) -> tuple[float, ...]:
-    return view.silent_for_s, view.idle_for_s, view.nothing_new_for_s, view.slept_for_s or 0.0
-
-
-def _bracket(seconds: float) -> int:
-    """Silences that are within a factor of two of each other, mostly."""
-    return round(math.log2(seconds)) if seconds > 1.0 else 0
-
-
-def _of_page(view: RankView) -> tuple[Any, ...]:
-    beat, pace = view.beat, view.pace
-    known = (view.pid is None, view.store_port, view.goes_round, view.slept_for_s is None)
-    paced = pace is not None and pace.known
-    if beat is None:
-        return (*known, paced)
-    return (*known, paced, *_of_life(beat), *(_of_place(beat) if view.processes else ()))
-
-
-def _of_life(beat: Beat) -> tuple[Any, ...]:
+def _of_page(view: RankView) -> Iterator[Any]:
     """What does not change from step to step: in all else, ranks that get on are never equal."""
-    shown = (beat.beats > 0, beat.pulse_ns > 0, beat.world_size, beat.round, beat.phase)
-    return (*shown, beat.ending, beat.last_words, beat.membership)
-
-
-def _of_place(beat: Beat) -> tuple[Any, ...]:
-    mark, saved = beat.checkpoint, beat.save
-    sections = [
-        (one.name, one.item, one.goes_on_after_s, one.in_main_thread) for one in beat.sections
-    ]
-    passed = (mark.number, mark.name) if mark is not None else None
-    return beat.epoch, beat.step, passed, saved.number if saved is not None else None, sections
-
-
-def _of_end(view: RankView) -> tuple[Any, ...] | None:
-    seen = view.process_exit
-    if seen is None:
-        return None
-    said = (seen.last_words, raised_at(view))
-    return seen.order, seen.exit_code, *said, seen.memory_kills > 0
+    beat, pace = view.beat, view.pace
+    yield view.pid is None, view.store_port, view.goes_round, view.slept_for_s is None
+    yield pace is not None and pace.known
+    if beat is not None:
+        yield beat.beats > 0, beat.pulse_ns > 0, beat.world_size, beat.round, beat.phase
+        yield beat.ending, beat.last_words, beat.membership
+    if beat is not None and view.processes:
+        mark, saved = beat.checkpoint, beat.save
+        yield beat.epoch, beat.step, saved.number if saved is not None else None
+        yield (mark.number, mark.name) if mark is not None else None
+        yield [
+            (one.name, one.item, one.goes_on_after_s, one.in_main_thread) for one in beat.sections
+        ]
 
 
 def _of_processes(view: RankView, now_ns: int) -> Iterator[Any]:
@@ -145,27 +124,30 @@ def _of_processes(view: RankView, now_ns: int) -> Iterator[Any]:
 
 def _of_look(look: ProcessLook) -> tuple[Any, ...]:
     frames, locks = latest_frames(look), read_locks(look)
+    free = [
+        ((one.runs, one.ticks, one.timer, one.for_ranks), [*map(_of_target, one.targets)])
+        for one in free_threads(look)
+    ]
+    late = [
+        (
+            caller.frames,
+            [
+                ((end.runs, end.ticks, end.limited, end.for_ranks), [*map(_of_target, end.named)])
+                for end in ends
+            ],
+        )
+        for caller, ends in late_callers(look)
+    ]
     return (
         look.role,
         read_process_activity(look).activity,
         frames,
         find_wait(frames),
-        [_of_target(one) for one in steady_targets(look)],
+        [*map(_of_target, steady_targets(look))],
         (limited(look), asks_anew(look), in_own_memory(look), waits_in_vain(look)),
         [(one.name, one.frames) for one in locks.threads] if locks is not None else None,
-        (called_back(look), [_of_free(one) for one in free_threads(look)]),
-        [(one.frames, [_of_wait_end(end) for end in ends]) for one, ends in late_callers(look)],
+        (called_back(look), free, late),
     )
-
-
-def _of_free(thread: Thread) -> tuple[Any, ...]:
-    stands = (thread.runs, thread.ticks, thread.timer, thread.for_ranks)
-    return stands, [_of_target(one) for one in thread.targets]
-
-
-def _of_wait_end(end: Thread) -> tuple[Any, ...]:
-    stands = (end.runs, end.ticks, end.limited, end.for_ranks)
-    return stands, [_of_target(one) for one in end.named]
 
 
 def _of_target(target: WaitTarget) -> tuple[Any, ...]:

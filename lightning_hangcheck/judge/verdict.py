@@ -39,7 +39,6 @@ from lightning_hangcheck.text.shown import EPOCH, format_ranks, read_utc, utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
 
     from lightning_hangcheck.judge.activity import Activity
     from lightning_hangcheck.judge.engine import Conclusion
@@ -220,7 +219,9 @@ def _gaps(conclusion: Conclusion) -> tuple[ToldGap, ...]:
         gaps += finding.gaps
         gaps += () if finding.ended_by == "pace" else (*conclusion.gaps, *_unseen(job))
         gaps += _suspended(job, finding.culprits)
-    if _moment(job.case.taken_at) is None:
+    try:
+        read_utc(job.case.taken_at)
+    except ValueError:
         why = f"the case's time {job.case.taken_at!r} cannot be read"
         gaps.append(Gap("time", None, why, "time"))
     return tuple(map(ToldGap.of, gaps))
@@ -229,16 +230,12 @@ def _gaps(conclusion: Conclusion) -> tuple[ToldGap, ...]:
 def _unseen(job: JobReading) -> list[Gap]:
     """Ranks that were sampled too little to tell what they do; the first few, the rest counted."""
     unseen = [reading for reading in job.alive if reading.activity == "unseen"]
-    gaps = [
-        Gap(
-            f"activity of rank {reading.rank}",
-            reading.rank,
-            f"{reading.process_activity.samples} usable samples of its stack and kernel state; "
-            "two are needed",
-            "activity",
+    gaps = []
+    for one in unseen[:MOST_UNSEEN]:
+        why = f"{one.process_activity.samples} usable samples of its stack and kernel state; "
+        gaps.append(
+            Gap(f"activity of rank {one.rank}", one.rank, f"{why}two are needed", "activity")
         )
-        for reading in unseen[:MOST_UNSEEN]
-    ]
     if len(unseen) > MOST_UNSEEN:
         more = len(unseen) - MOST_UNSEEN
         gaps.append(Gap(f"activity of {more} more ranks", None, "likewise", "activity"))
@@ -248,7 +245,7 @@ def _unseen(job: JobReading) -> list[Gap]:
 def _suspended(job: JobReading, culprits: Sequence[int]) -> list[Gap]:
     """Culprits whose own code runs an event loop: nobody sees what their coroutines await."""
     blamed = [job.ranks[rank] for rank in culprits if rank in job.ranks]
-    ends = [(one.rank, one.rank_activity.stuck_frames or one.frames) for one in blamed]
+    ends = [(one.rank, one.stuck_frames or one.frames) for one in blamed]
     return [
         Gap(
             f"coroutines of rank {rank}",
@@ -265,18 +262,10 @@ def _suspended(job: JobReading, culprits: Sequence[int]) -> list[Gap]:
 
 def _timestamp(text: str, before_s: float = 0.0) -> str:
     """Write a moment, or one so many seconds before it; the epoch if it cannot be read."""
-    moment = _moment(text) or EPOCH
     try:
-        return utc(moment - timedelta(seconds=before_s))
-    except OverflowError:
+        return utc(read_utc(text) - timedelta(seconds=before_s))
+    except (ValueError, OverflowError):
         return utc(EPOCH)
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        return read_utc(text)
-    except ValueError:
-        return None
 
 
 # The tables.
@@ -350,14 +339,18 @@ def _collective_row(job: JobReading, group: str, seq: int, did: dict[int, str]) 
     ops: dict[str, list[int]] = {}
     for rank, operation in did.items():
         ops.setdefault(operation, []).append(rank)
+    told = (record_of(job.ranks[rank], group) for rank in did)
+    members = next((set(one.ranks) for one in told if one is not None and one.ranks), None)
+    # where no member says who they are, all ranks' records may tell
+    asked = job.ranks.keys() if members is None else job.ranks.keys() & members
     known: set[int] = set()
-    told: set[int] = set()
-    for rank in _who_may_know(job, group, did):
+    met: set[int] = set()
+    for rank in asked:
         for record in records(job.ranks[rank]):
             if record.group == group and not record.ranks:
                 known.add(rank)
-            elif record.group == group and id(record.ranks) not in told:
-                told.add(id(record.ranks))
+            elif record.group == group and id(record.ranks) not in met:
+                met.add(id(record.ranks))
                 known.update(record.ranks)
     return CollectiveState(
         group=group,
@@ -365,15 +358,6 @@ def _collective_row(job: JobReading, group: str, seq: int, did: dict[int, str]) 
         seq=seq,
         ops={operation: format_ranks(ranks) for operation, ranks in ops.items()},
     )
-
-
-def _who_may_know(job: JobReading, group: str, did: Iterable[int]) -> Iterable[int]:
-    """Return whose records may tell of a group: all ranks, where no member says who they are."""
-    for rank in did:
-        record = record_of(job.ranks[rank], group)
-        if record is not None and record.ranks:
-            return job.ranks.keys() & set(record.ranks)
-    return job.ranks
 
 
 # Small at any world size.
@@ -402,30 +386,26 @@ def _cut(verdict: Verdict, most: dict[str, int]) -> Verdict:
     for name, limit in most.items():
         every: Sequence[Any] = getattr(verdict, name)
         if len(every) > limit:
-            chosen: Callable[..., Sequence[Any]] = CHOSEN.get(name, _first)
-            kept[name] = tuple(chosen(verdict, every, limit))
+            chosen = CHOSEN[name](verdict, every, limit) if name in CHOSEN else every[:limit]
+            kept[name] = tuple(chosen)
             what = f"{len(every) - limit:,} of {len(every):,} {TOLD.get(name, name)}"
             who = f"; all of them: {name_ranks(every)}" if name in ("culprits", "victims") else ""
             gaps.append(ToldGap(what, None, f"{SMALL}{who}"))
+
+    def short(ranks: str) -> str:
+        return ",".join(ranks.split(",")[:MOST_RANGES])
+
     groups: Sequence[StackGroup] = kept.get("stack_groups", verdict.stack_groups)
     states: Sequence[CollectiveState] = kept.get("collectives", verdict.collectives)
-    kept["stack_groups"] = tuple(replace(one, ranks=_short(one.ranks)) for one in groups)
+    kept["stack_groups"] = tuple(replace(one, ranks=short(one.ranks)) for one in groups)
     kept["collectives"] = tuple(
-        replace(
-            one,
-            ranks=_short(one.ranks),
-            ops={operation: _short(ranks) for operation, ranks in one.ops.items()},
-        )
+        replace(one, ranks=short(one.ranks), ops={op: short(who) for op, who in one.ops.items()})
         for one in states
     )
     if any(group.ranks.count(",") >= MOST_RANGES for group in groups):
         why = f"after {MOST_RANGES} ranges {SMALL}"
         gaps.append(ToldGap("ranks of groups of equal stacks", None, why))
     return replace(verdict, **kept, gaps=(*gaps, *kept.get("gaps", verdict.gaps)))
-
-
-def _first(_: Verdict, every: Sequence[Any], limit: int) -> Sequence[Any]:
-    return every[:limit]
 
 
 def _edges(_: Verdict, every: Sequence[Edge], limit: int) -> Sequence[Edge]:
@@ -444,7 +424,3 @@ def _rows(verdict: Verdict, every: Sequence[Any], limit: int) -> Sequence[Any]:
 
 
 CHOSEN: dict[str, Callable[..., Sequence[Any]]] = {"wait_for": _edges, "ranks": _rows}
-
-
-def _short(ranks: str) -> str:
-    return ",".join(ranks.split(",")[:MOST_RANGES])

@@ -195,8 +195,7 @@ def in_words(target: WaitTarget) -> str:
 def awaited_threads(moment: Moment) -> frozenset[int] | None:
     """Return the threads whose work can end the main thread's wait, itself among them.
 
-    Returns:
-        None where any thread of the process could: nothing tells what the main thread waits for.
+    None where any thread of the process could: nothing tells what the main thread waits for.
     """
     chain = moment.chain
     if chain is None or chain.threads[0].tid is None:
@@ -215,9 +214,8 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
     Those that hold it, and all that these started. Holding is not using: a child has a copy of
     every pipe that its parent had. Where some are seen to use it, the others work for themselves.
 
-    Returns:
-        None where any of its children could: nothing tells what it waits for, or it has both ends
-        of a pipe itself.
+    None where any of its children could: nothing tells what it waits for, or it has both ends of a
+    pipe itself.
     """
     own = view.own_process
     targets = steady_targets(own) if own is not None else ()
@@ -285,10 +283,6 @@ def through_children(
 ) -> tuple[ProcessLook | None, tuple[WaitTarget, ...]]:
     """Follow a rank's wait into the child that it waits for, and what that waits for in turn.
 
-    Args:
-        view: The rank.
-        targets: What its own process waits for.
-
     Returns:
         The child in which the wait ends, and what that waits for. None and the rank's own where it
         ends in no child, leads back, or to one that serves anybody.
@@ -314,8 +308,7 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
     for itself: it is none, nor is an event loop without anything to do. Where none is left to end
     the wait, the one that is joined, or that the work was given to.
 
-    Returns:
-        None where that is the main thread itself, or nothing tells.
+    None where that is the main thread itself, or nothing tells.
     """
     seen = complete(look)[-2:]
     chain = seen[-1].chain if len(seen) == 2 else None
@@ -383,10 +376,6 @@ def in_one_call(look: ProcessLook, tid: int | None = None) -> ThreadStack | None
     """Return a thread if it stands in one C call without the interpreter lock, look after look.
 
     That may be one long computation: it does not go round, as far as anybody can see.
-
-    Args:
-        look: At its process.
-        tid: Of the thread, the main one where there is none.
     """
     seen = [
         found.stack
@@ -424,9 +413,8 @@ class LockedThreads(Struct, frozen=True):
 def read_locks(look: ProcessLook) -> LockedThreads | None:
     """Tell which threads of a process stand in locks, by its two newest samples.
 
-    Returns:
-        None where the main thread is in no lock and waits for no thread that is, where one thread
-        waits and another may release its lock, or where the samples don't show it twice.
+    None where the main thread is in no lock and waits for no thread that is, where one thread waits
+    and another may release its lock, or where the samples don't show it twice.
     """
     seen = complete(look)[-2:]
     found = [locked for one in seen if (locked := _locked(one))]

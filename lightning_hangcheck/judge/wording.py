@@ -1,15 +1,18 @@
-"""Words for ranks, places and times, the same in every sentence."""
+"""Words for ranks, places, times, exit codes and silent nodes, the same in every sentence."""
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.model.evidence import NAMELESS
 from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from lightning_hangcheck.model.case import SilentNode
     from lightning_hangcheck.model.evidence import Frame, Holder
 
 MINUTES_FROM_S = 120.0
@@ -20,6 +23,12 @@ PARTS_OF_A_PATH = 2
 MOST_RANGES = 32
 SHOWN_RANGES = 8
 """Ranges of ranks that a sentence has at most, and those that it shows where there are more."""
+SHELL_SIGNAL_BASE = 128
+SHELL_CODES = {
+    126: "the command was found, but may not be run",
+    127: "a command was not found",
+}
+"""Of POSIX shells (XCU 2.8.2), torchrun's own child among them where that is a shell."""
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
@@ -84,3 +93,67 @@ def function_name(frame: Frame) -> str:
 def join(*parts: str) -> str:
     """Join the parts of a sentence that are not empty."""
     return " ".join(part for part in parts if part)
+
+
+# How processes and nodes go.
+
+
+def exit_code_in_words(code: int) -> str:
+    """Say what an exit code means: ``137: killed by SIGKILL (usually the kernel's ...)``.
+
+    Args:
+        code: As a shell shows it, or as Python's subprocess does (below 0: killed by that signal).
+
+    Returns:
+        The number as a shell shows it, and its meaning where it has one that others gave it.
+    """
+    shown = shell_code(code)
+    meaning = SHELL_CODES.get(shown, "")
+    number = ending_signal_of(code)
+    if number is not None:
+        name = signal_name(number)
+        why = causes_file().signals.get(name, "")
+        meaning = f"killed by {name}{f' ({why})' if why else ''}"
+    return f"{shown}: {meaning}" if meaning else f"{shown}"
+
+
+def shell_code(exit_code: int) -> int:
+    """Return an exit code as a shell shows it: 128 plus the number of the signal that killed."""
+    return exit_code if exit_code >= 0 else SHELL_SIGNAL_BASE - exit_code
+
+
+def ending_signal_of(code: int) -> int | None:
+    """Return the signal that an exit code tells of; a shell between reports 128 plus that."""
+    number = -code if code < 0 else code - SHELL_SIGNAL_BASE
+    return number if number in set(signal.Signals) else None
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name; its number in words where this machine has no name for it."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def which_node(node: SilentNode) -> str:
+    """Write ``node 3 (ranks 24-31)``."""
+    many = "ranks" if "," in node.ranks or "-" in node.ranks else "rank"
+    return f"node {node.number}" + (f" ({many} {node.ranks})" if node.ranks else "")
+
+
+def why_silent(node: SilentNode) -> str:
+    """Say what the silence of a node comes from, as far as anything tells."""
+    if node.reach == "answers":
+        return "the connections of its ranks still carry something: only its sidecar is dead"
+    if node.reach == "goes_on":
+        return (
+            "the other ranks advance without a pause: only its sidecar is dead, or nobody needs "
+            "its ranks"
+        )
+    if node.reach == "unanswered":
+        return (
+            f"what is sent to its ranks has not been acknowledged for "
+            f"{duration(node.unanswered_s)}: its host is down, or the network is cut"
+        )
+    return "its host is down, the network is cut, or its sidecar is dead"

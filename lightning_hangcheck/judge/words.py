@@ -22,7 +22,7 @@ from lightning_hangcheck.judge.exits import (
 )
 from lightning_hangcheck.judge.frames import outlived_stack_s, tracked_place, users_place
 from lightning_hangcheck.judge.knowledge import causes_file
-from lightning_hangcheck.judge.records import gpu_out_of_memory, in_binary
+from lightning_hangcheck.judge.records import gpu_out_of_memory, in_binary, memory_in_words
 from lightning_hangcheck.judge.wording import (
     duration,
     function_name,
@@ -45,9 +45,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.judge.knowledge import JobKind
     from lightning_hangcheck.judge.rule import Finding
-    from lightning_hangcheck.model.case import Case, RankView, RunFacts, Spent
+    from lightning_hangcheck.model.case import Case, RankView, RunFacts
     from lightning_hangcheck.model.evidence import Frame, ProcessLook
-    from lightning_hangcheck.model.run import RoundStart
     from lightning_hangcheck.model.slugs import VerdictKind
 
 ENDED = ("crashed", "finished")
@@ -105,11 +104,8 @@ def _sentence(conclusion: Conclusion) -> str:
     after = job.case.aftermath
     later = aftermath_sentence(after) if after is not None else ""
     named = finding.culprits or job.case.left is None
-    return _clauses(told, _who_waits(conclusion, finding) if named else "", later)
-
-
-def _clauses(*parts: str) -> str:
-    return "; ".join(filter(None, parts))
+    waits = _who_waits(conclusion, finding) if named else ""
+    return "; ".join(filter(None, (told, waits, later)))
 
 
 def _who_waits(conclusion: Conclusion, finding: Finding) -> str:
@@ -138,7 +134,7 @@ def _waits_and_places(
     together: dict[tuple[int, int], tuple[RankReading, list[int]]] = {}
     for rank in ranks:
         reading = job.ranks[rank]
-        key = id(reading.rank_activity), id(reading.place)
+        key = id(reading.wait), id(reading.place)
         together.setdefault(key, (reading, []))[1].append(rank)
     for reading, alike in together.values():
         yield reading.wait, reading.place, alike
@@ -149,39 +145,29 @@ def _calm(job: JobReading) -> str:
         return "nothing wrong is seen in what was left: no operation was open on any rank"
     count = len(job.ranks)
     silent = max(job.alive, key=lambda reading: reading.silence_s, default=None)
-    if silent is None or silent.silence_s < NOTABLE_SILENCE_S:
-        return f"{_all(count)} {verb(range(count), 'advances', 'advance')}" if count else ""
-    longest = f"rank {silent.rank} has been silent the longest, for {duration(silent.silence_s)}"
-    return f"no sign of a hang; {longest}"
+    if silent is not None and silent.silence_s >= NOTABLE_SILENCE_S:
+        silence = duration(silent.silence_s)
+        return f"no sign of a hang; rank {silent.rank} has been silent the longest, for {silence}"
+    many = f"all {count} ranks advance" if count else ""
+    return "the only rank advances" if count == 1 else many
 
 
 def _ended(job: JobReading) -> str:
-    asked, left = asked_end(job), _left_running(job)
+    asked, left, pids = asked_end(job), "", job.case.left_running
+    if pids:  # as a job that it only put into the background
+        processes = "a process" if len(pids) == 1 else f"{len(pids)} processes"
+        left = f"{processes} that it started still {verb(pids, 'runs', 'run')}, unwatched: "
+        left += f"hangcheck attach --pid {pids[0]}"
     if asked is not None:
-        suspected = f"suspected by then: {asked.suspected}" if asked.suspected else ""
         what = "the job was" if job.case.run.next_start is None else "its ranks were"
         told = f"{what} ended by {asked.by}; no rank failed by itself"
-        return _clauses(told, lost_progress(job.case), suspected, left)
+        suspected = f"suspected by then: {asked.suspected}" if asked.suspected else ""
+        return "; ".join(filter(None, (told, lost_progress(job.case), suspected, left)))
     if left:
         return f"the command ended; {left}"
     count = len(job.ranks)
-    return f"the job ended well; {_all(count)} exited cleanly" if count else "the job ended"
-
-
-def _left_running(job: JobReading) -> str:
-    """Say what the command left behind, for example a job that it only put into the background."""
-    pids = job.case.left_running
-    if not pids:
-        return ""
-    processes = "a process" if len(pids) == 1 else f"{len(pids)} processes"
-    return (
-        f"{processes} that it started still {verb(pids, 'runs', 'run')}, unwatched: "
-        f"hangcheck attach --pid {pids[0]}"
-    )
-
-
-def _all(count: int) -> str:
-    return "the only rank" if count == 1 else f"all {count} ranks"
+    everybody = "the only rank" if count == 1 else f"all {count} ranks"
+    return f"the job ended well; {everybody} exited cleanly" if count else "the job ended"
 
 
 # Rounds of a run that its launcher starts again.
@@ -189,9 +175,14 @@ def _all(count: int) -> str:
 
 def end_of_round(sentence: str, run: RunFacts) -> str:
     """Tell the end of a round that another has followed."""
-    before = run.earlier[-1] if run.earlier else None
+    before, start = run.earlier[-1] if run.earlier else None, run.next_start
     alike = f" as round {before.number} did" if before and before.summary == sentence else ""
-    return f"round {run.round} ended{alike}: {sentence}; {_starts_again(run.next_start)}"
+    again = "its ranks were started again"
+    if start is not None and start.launcher in LAUNCHERS:
+        of = f"of {start.most}" if start.most else ""
+        count = f"({join(str(start.number), of)})" if start.number else ""
+        again = join(f"{LAUNCHERS[start.launcher]} restarts", count)
+    return f"round {run.round} ended{alike}: {sentence}; {again}"
 
 
 def end_of_run(sentence: str, kind: VerdictKind, run: RunFacts) -> str:
@@ -199,45 +190,32 @@ def end_of_run(sentence: str, kind: VerdictKind, run: RunFacts) -> str:
     ways = _failed_rounds(run)
     if not ways:
         return sentence
-    last = f"round {run.round}: {sentence}"
-    if kind == "finished":
-        last = f"{sentence} in round {run.round}"
-    told = [
-        f"{_rounds(rounds)} had ended{' likewise' if summary == sentence else f': {summary}'}"
-        for summary, rounds in ways[:MOST_WAYS]
-    ]
-    untold = sum(len(rounds) for _, rounds in ways[MOST_WAYS:])
+    in_round = f"{sentence} in round {run.round}"
+    told = [in_round if kind == "finished" else f"round {run.round}: {sentence}"]
+    for summary, _, rounds in ways[:MOST_WAYS]:
+        told.append(f"{rounds} had ended{' likewise' if summary == sentence else f': {summary}'}")
+    untold = sum(count for _, count, _ in ways[MOST_WAYS:])
     if untold:
         told.append(f"{untold} more {'round' if untold == 1 else 'rounds'} had ended otherwise")
-    return "; ".join((last, *told))
+    return "; ".join(told)
 
 
 def earlier_rounds(run: RunFacts) -> Iterator[EvidenceItem]:
     """Describe how earlier rounds failed, one sentence for all that did alike."""
-    for summary, rounds in _failed_rounds(run)[-MOST_ROUNDS:]:
-        yield EvidenceItem("round", None, f"{_rounds(rounds)} ended: {summary}")
+    for summary, _, rounds in _failed_rounds(run)[-MOST_ROUNDS:]:
+        yield EvidenceItem("round", None, f"{rounds} ended: {summary}")
 
 
-def _starts_again(start: RoundStart | None) -> str:
-    launcher = LAUNCHERS.get(start.launcher, "") if start is not None else ""
-    if start is None or not launcher:
-        return "its ranks were started again"
-    of = f"of {start.most}" if start.most else ""
-    count = join(str(start.number), of) if start.number else ""
-    return join(f"{launcher} restarts", f"({count})" if count else "")
-
-
-def _failed_rounds(run: RunFacts) -> list[tuple[str, list[int]]]:
-    """Ways in which rounds failed, each with the numbers of the rounds that ended so."""
+def _failed_rounds(run: RunFacts) -> list[tuple[str, int, str]]:
+    """Ways in which rounds failed, each with how many and which rounds ended so."""
     ways: dict[str, list[int]] = {}
     for one in run.earlier:
         if one.verdict != "finished":
             ways.setdefault(one.summary, []).append(one.number)
-    return list(ways.items())
-
-
-def _rounds(rounds: Sequence[int]) -> str:
-    return f"{'round' if len(rounds) == 1 else 'rounds'} {format_ranks(rounds)}"
+    return [
+        (summary, len(rounds), f"{verb(rounds, 'round', 'rounds')} {format_ranks(rounds)}")
+        for summary, rounds in ways.items()
+    ]
 
 
 # The facts.
@@ -277,13 +255,10 @@ def _variables(look: ProcessLook) -> Iterator[str]:
 
 def _native_calls(look: ProcessLook) -> Iterator[str]:
     """Write the newest native calls that a closer look saw: one sentence, or none."""
-    samples = reversed(look.samples)
-    calls = next((one.native_calls for one in samples if one.native_calls), ())
-    if not calls:
-        return
-    for_gpu = next((call for call in calls if FOR_GPU.match(call)), None)
-    what = f"waits for its GPU in {for_gpu}, " if for_gpu is not None else ""
-    yield f"{what}in native code: {' > '.join(calls[-MOST_FRAMES:])}"
+    for calls in [one.native_calls for one in reversed(look.samples) if one.native_calls][:1]:
+        for_gpu = next((call for call in calls if FOR_GPU.match(call)), None)
+        what = f"waits for its GPU in {for_gpu}, " if for_gpu is not None else ""
+        yield f"{what}in native code: {' > '.join(calls[-MOST_FRAMES:])}"
 
 
 def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
@@ -295,13 +270,13 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
         if killed not in ended:
             yield "memory", killed
         full = gpu_out_of_memory(last_words(view))
-        if full is not None and full.words:
-            yield "memory", f"its GPU was full: {full.words}"
+        if full:
+            yield "memory", f"its GPU was full: {memory_in_words(full)}"
     if reading.frames:
         where, went_on_s = _where(reading.frames), outlived_stack_s(view)
         was = f"was in {where}, {duration(went_on_s)} before its last progress"
         yield "stack", was if went_on_s else f"is in {where}"
-    stuck, child = reading.rank_activity.stuck, reading.child
+    stuck, child = reading.stuck, reading.child
     if stuck is not None and stuck.frames:
         where = _where(stuck.frames)
         yield "stack", f"waits there for thread {stuck.label}, which is in {where}"
@@ -424,9 +399,9 @@ def _known(finding: Finding, job: JobReading) -> dict[str, str]:
         reading = job.ranks.get(rank)
         if reading is not None and reading.alive and reading.view.pid is not None:
             known["pid"] = str(reading.view.pid)
-        full = gpu_out_of_memory(last_words(reading.view)) if reading is not None else None
-        if full is not None and full.in_pieces:
-            known["unused"] = in_binary(full.unused or 0)
+        full = (gpu_out_of_memory(last_words(reading.view)) if reading is not None else None) or {}
+        if 0 < full.get("missing", 0) <= full.get("unused", 0):  # enough, were it one piece
+            known["unused"] = in_binary(full["unused"])
     if finding.place is not None:
         known["place"] = short_place(finding.place)
         known["function"] = function_name(finding.place)
@@ -485,35 +460,25 @@ def save_advice(case: Case) -> str:
     saver = max(spent, key=lambda one: one.saves, default=None)
     if saver is None or saver.training_s <= SAVES_FROM_S:
         return ""
-    longest_s, advice = _in_epochs(saver) or _in_minutes(saver)
+
+    def steps_in(seconds: float) -> int:
+        return max(1, round(saver.steps * seconds / saver.training_s))
+
+    is_long, epoch_s = saver.training_s > LONG_FROM_S, saver.epoch_s or 0.0
+    fewest, most = EPOCHS_OF_LONG if is_long else EPOCHS
+    shortest_s, longest_s = fewest * epoch_s, most * epoch_s
+    if longest_s >= SHORTEST_PAUSE_S and shortest_s <= min(saver.training_s, LONG_FROM_S):
+        limit = duration(LONG_FROM_S if is_long else SAVES_FROM_S)
+        often = f"over {limit} save every {fewest} to {most} epochs, here"
+        lightning = f"every_n_epochs={fewest}"
+    else:
+        shortest_s, longest_s, often = SAVES_FROM_S, LONG_FROM_S, "save"
+        lightning = f"every_n_train_steps={steps_in(shortest_s)}"
     if saver.saves and saver.training_s / saver.saves <= max(longest_s, SAVES_FROM_S):
         return ""
     saves = f"{saver.saves or 'no'} save{'s' if saver.saves > 1 else ''}"
-    return f"{saves} seen in {duration(saver.training_s)} of training; {advice}"
-
-
-def _in_epochs(saver: Spent) -> tuple[float, str] | None:
-    """The longest pause between saves, and the advice; None where epochs do not suit."""
-    is_long = saver.training_s > LONG_FROM_S
-    fewest, most = EPOCHS_OF_LONG if is_long else EPOCHS
-    shortest_s, longest_s = fewest * (saver.epoch_s or 0.0), most * (saver.epoch_s or 0.0)
-    if longest_s < SHORTEST_PAUSE_S or shortest_s > min(saver.training_s, LONG_FROM_S):
-        return None
-    limit = duration(LONG_FROM_S if is_long else SAVES_FROM_S)
-    return longest_s, (
-        f"over {limit} save every {fewest} to {most} epochs, here every {duration(shortest_s)} to "
-        f"{duration(longest_s)}: ModelCheckpoint(every_n_epochs={fewest}), in transformers "
-        f"save_steps={_steps_in(saver, shortest_s)}"
+    return (
+        f"{saves} seen in {duration(saver.training_s)} of training; {often} every "
+        f"{duration(shortest_s)} to {duration(longest_s)}: ModelCheckpoint({lightning}), in "
+        f"transformers save_steps={steps_in(shortest_s)}"
     )
-
-
-def _in_minutes(saver: Spent) -> tuple[float, str]:
-    steps = _steps_in(saver, SAVES_FROM_S)
-    return LONG_FROM_S, (
-        f"save every {duration(SAVES_FROM_S)} to {duration(LONG_FROM_S)}: "
-        f"ModelCheckpoint(every_n_train_steps={steps}), in transformers save_steps={steps}"
-    )
-
-
-def _steps_in(saver: Spent, seconds: float) -> int:
-    return max(1, round(saver.steps * seconds / saver.training_s))

@@ -14,7 +14,7 @@ from lightning_hangcheck.alerts.asked_for import AT_THE_END_S, AlertsAskedFor
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.judge.exit_codes import shell_code
+from lightning_hangcheck.judge.wording import shell_code
 from lightning_hangcheck.launch.folder import is_scheduled, take_run_folder
 from lightning_hangcheck.launch.job import (
     HELD,

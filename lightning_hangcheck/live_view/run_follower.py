@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.attach.recorded_session import RunningJob, RunningJobReader
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.judge.exit_codes import exit_code_in_words, shell_code
+from lightning_hangcheck.judge.wording import exit_code_in_words, shell_code
 from lightning_hangcheck.launch.run import ABORTED, ASKED_BY_US
 from lightning_hangcheck.live_view.rank_now import GpuReader, RunSources, UseMeter, ranks_now
 from lightning_hangcheck.live_view.view_text import RunNow

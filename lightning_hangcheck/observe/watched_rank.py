@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.livelock import FunctionsMet
-from lightning_hangcheck.judge.seen_before import with_what_was_seen
+from lightning_hangcheck.judge.livelock import FunctionsMet, with_what_was_seen
 from lightning_hangcheck.ledger.spending import Spending
 from lightning_hangcheck.look.kernel import kill_counter
 from lightning_hangcheck.model.case import ProcessExit, RankView

@@ -51,7 +51,7 @@ from lightning_hangcheck.judge.wording import duration, join, name_ranks, verb, 
 from lightning_hangcheck.model.verdict import EvidenceItem
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from lightning_hangcheck.judge.attribution import Basis
     from lightning_hangcheck.judge.job import JobReading, RankReading
@@ -75,14 +75,22 @@ TOLD_BY: dict[Basis, str] = {
 
 @rule("collective_mismatch", "rank_diverged", "uneven_work", order=40, needs=("stacks",))
 def ways_parted(situation: Situation, parted: Divergence) -> Finding:
-    """Blame the ranks that departed."""
+    """Blame the ranks that departed: nobody could end it, by the record.
+
+    Unless a device that is asked may still work, or a thread of a rank comes to it beside the main
+    one.
+    """
     job, every = situation.job, parted.pending_collectives
-    known = parted.basis != "nothing"
-    ended_by = _ended_by(situation, parted)
-    asked = _asked_to_end(parted)
-    if asked:
-        return _on_their_way_out(situation, parted, asked, ended_by)
-    cause = _nature_of(job, parted)
+    pending = [one.reading for one in every]
+    kept = [reading for reading in pending if reading.kept_by_message]
+    ended_by: EndedBy = "nobody" if parted.proven else "inside"
+    ended_by = who_ends(situation, kept) if kept else helpers_end(job, pending) or ended_by
+    tellers = {one.told_by_rank: one for one in pending}  # a hundred thousand ranks have a few
+    asked = {rank for rank, one in tellers.items() if one.alive and asked_by(one.view)}
+    if asked:  # they stand in the handler of a signal that asks them to end
+        leaving = [one for one in pending if one.told_by_rank in asked]
+        return _on_their_way_out(situation, parted, leaving, ended_by)
+    cause, known = _nature_of(job, parted), parted.basis != "nothing"
     culprits = [job.ranks[rank] for rank in parted.diverged]
     finding = blame(
         situation,
@@ -101,36 +109,20 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
         finding = of_omission(finding, job.case.code, ways_of(left), ways_of(stayed))
         first = next(one for one in left if one.rank == parted.diverged[0])
         if finding.aspect == "made" and _was_earlier(parted, first):
-            finding = _at_parting(parted, first, finding)
+            # to the line where the ways parted: the culprit went on from there; where it made no
+            # such operation, as its record proves, to the line of those who made it
+            made = first.way
+            if parted.operations[first.rank] == LEFT_OUT:
+                made = next((one.way for one in stayed if users_place(one.way)), ())
+                finding = replace(finding, aspect="left_out", test="")
+            finding = replace(finding, place=users_place(made) or finding.place)
     return replace(
         finding,
-        silence_s=min(one.reading.silence_s for one in every),
+        silence_s=min(one.silence_s for one in pending),
         pace=None,
         evidence=tuple(_evidence(job, parted)),
         gaps=() if parted.proven else (NO_RECORD,),
     )
-
-
-def _ended_by(situation: Situation, parted: Divergence) -> EndedBy:
-    """Say who could end it: nobody, by the record.
-
-    Unless a device that is asked may still work, or a thread of a rank comes to it beside the main
-    one.
-    """
-    pending = [one.reading for one in parted.pending_collectives]
-    if kept := [reading for reading in pending if reading.kept_by_message]:
-        return who_ends(situation, kept)
-    if (by_helper := helpers_end(situation.job, pending)) is not None:
-        return by_helper
-    return "nobody" if parted.proven else "inside"
-
-
-def _asked_to_end(parted: Divergence) -> list[RankReading]:
-    """Return the ranks that stand in the handler of a signal that asks them to end."""
-    pending = [one.reading for one in parted.pending_collectives]
-    tellers = {one.told_by_rank: one for one in pending}  # a hundred thousand ranks have a few
-    asked = {rank for rank, one in tellers.items() if one.alive and asked_by(one.view)}
-    return [one for one in pending if one.told_by_rank in asked]
 
 
 def _on_their_way_out(
@@ -184,54 +176,49 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
 
 def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) -> str:
     """Say what the ranks that departed do, what the others do there, and where all last agreed."""
-    every = parted.pending_collectives
+    every = {one.rank: one for one in parted.pending_collectives}
     agreed = ""
     if parted.group is not None and parted.last_agreed:
         agreed = f"; they last agreed at #{parted.last_agreed} of {_group_name(job, parted.group)}"
     if len(culprits) == len(every):
-        each = ", ".join(_what_all_do(job, parted))
-        return f"ranks wait for each other: {each}{agreed or '; which departed is unknown'}"
-    departed = set(parted.diverged)
-    first = next(one for one in every if one.rank == culprits[0].rank)
+        alike: dict[str, list[int]] = {}
+        for rank, one in every.items():
+            alike.setdefault(_does(job, parted, one, [rank]), []).append(rank)
+        ways = list(alike.values())
+        told = [
+            join(name_ranks(ranks), _does(job, parted, every[ranks[0]], ranks))
+            for ranks in ways[:MOST_SHOWN]
+        ]
+        if left := [rank for ranks in ways[MOST_SHOWN:] for rank in ranks]:
+            told.append(join(name_ranks(left), verb(left, "waits", "wait"), "elsewhere"))
+        return (
+            f"ranks wait for each other: {', '.join(told)}{agreed or '; which departed is unknown'}"
+        )
+    first = every[culprits[0].rank]
+    _, rest = parted.sides
+    other = rest[0]
+    operation = parted.operations[other.rank]
+    ranks = [one.rank for one in rest if parted.operations[one.rank] == operation]
+    numbered = _numbered(parted, operation)
+    if parted.group is None:
+        ranks = [one.rank for one in rest]
+        there = verb(ranks, "is not", "are not")
+    elif operation == LEFT_OUT:
+        there = f"skipped #{parted.seq}"
+    elif _was_earlier(parted, other):
+        there = f"did {numbered}"
+    else:
+        there = f"{verb(ranks, 'is', 'are')} in {numbered}"
     tests = parting_tests(job.case.code, parted, first)
     return say(
         culprits,
-        "{who} {does} {under} , while {others}{agreed}",
-        does=_does(job, parted, first, departed),
+        "{who} {does} {under} , while {others} {there}{agreed}",
+        does=_does(job, parted, first, parted.diverged),
         under=f"under {tests[0][2]}" if tests else "",
-        others=_others_do(parted, [one for one in every if one.rank not in departed]),
+        others=name_ranks(ranks),
+        there=there,
         agreed=agreed,
     )
-
-
-def _others_do(parted: Divergence, others: Sequence[PendingCollective]) -> str:
-    """Say what the first of the others do under that number, or that they are not there."""
-    first = others[0]
-    operation = parted.operations[first.rank]
-    ranks = [one.rank for one in others if parted.operations[one.rank] == operation]
-    if parted.group is None:
-        ranks = [one.rank for one in others]
-        does = verb(ranks, "is not", "are not")
-    elif operation == LEFT_OUT:
-        does = f"skipped #{parted.seq}"
-    else:
-        numbered = _numbered(parted, operation)
-        does = f"{verb(ranks, 'is', 'are')} in {numbered}"
-        does = f"did {numbered}" if _was_earlier(parted, first) else does
-    return join(name_ranks(ranks), does)
-
-
-def _what_all_do(job: JobReading, parted: Divergence) -> Iterator[str]:
-    """Say what the ranks do, those that do the same together; of many such groups the first."""
-    alike: dict[str, list[int]] = {}
-    for one in parted.pending_collectives:
-        alike.setdefault(_does(job, parted, one, [one.rank]), []).append(one.rank)
-    first = {one.rank: one for one in parted.pending_collectives}
-    ways = list(alike.values())
-    for ranks in ways[:MOST_SHOWN]:
-        yield join(name_ranks(ranks), _does(job, parted, first[ranks[0]], ranks))
-    if left := [rank for ranks in ways[MOST_SHOWN:] for rank in ranks]:
-        yield join(name_ranks(left), verb(left, "waits", "wait"), "elsewhere")
 
 
 def _does(
@@ -263,19 +250,6 @@ def _numbered(parted: Divergence, operation: Operation) -> str:
     detail = str(operation).removeprefix(operation.name).strip()
     number = f" #{parted.seq}" if parted.seq is not None else ""
     return f"{operation.name}{number}{f' ({detail})' if detail else ''}"
-
-
-def _at_parting(parted: Divergence, first: PendingCollective, finding: Finding) -> Finding:
-    """Turn a finding to the line where the ways parted: the culprit went on from there.
-
-    Where it made no such operation, as its record proves, that is the line of those who made it.
-    """
-    if parted.operations[first.rank] != LEFT_OUT:
-        return replace(finding, place=users_place(first.way) or finding.place)
-    made = next(
-        (place for one in parted.sides[1] if (place := users_place(one.way)) is not None), None
-    )
-    return replace(finding, aspect="left_out", test="", place=made or finding.place)
 
 
 def _was_earlier(parted: Divergence, pending: PendingCollective) -> bool:
@@ -410,9 +384,18 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
         return None
     job, readings = situation.job, [one.reading for one in parted.pending_collectives]
     kept_out = {one.rank: thread for one in readings if (thread := _kept_out(job, one)) is not None}
-    of_main = any(one.rank_activity.stuck is not None for one in readings)
-    if len(kept_out) < len(readings) or not of_main:
+    if len(kept_out) < len(readings) or all(one.stuck is None for one in readings):
         return None
+    ways = []
+    for one in readings[:MOST_SHOWN]:
+        thread, stuck = kept_out[one.rank], one.stuck
+        here = within(users_place(thread.frames))
+        if stuck is not None:
+            waits = f"its thread {stuck.label} has, which waits {within(users_place(stuck.frames))}"
+            ways.append(f"rank {one.rank} takes one {here} that {waits}")
+        else:
+            waits = f"rank {one.rank} waits {within(one.place)}"
+            ways.append(f"{waits}, and its thread {thread.label} takes one {here}")
     return blame(
         situation,
         sorted(readings, key=lambda one: one.rank),
@@ -422,7 +405,7 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
             "{who} have waited {since} for each other, each with a lock that the other's "
             "collective needs: {ways}",
             since=duration(min(one.silence_s for one in readings)),
-            ways="; ".join(_keeps_out(one, kept_out[one.rank]) for one in readings[:MOST_SHOWN]),
+            ways="; ".join(ways),
         ),
         sure=0.9 if parted.proven else 0.6,
         ended_by=helpers_end(job, readings) or ("nobody" if parted.proven else "inside"),
@@ -436,7 +419,7 @@ def _kept_out(job: JobReading, reading: RankReading) -> ThreadStack | None:
 
     That of its main thread, whose wait leads to a thread in a collective, needs no such proof.
     """
-    own, stuck = reading.view.own_process, reading.rank_activity.stuck
+    own, stuck = reading.view.own_process, reading.stuck
     stacks = [one.stack for one in own.samples if one.stack is not None] if own is not None else []
     if not stacks or not stacks[-1].threads:
         return None
@@ -446,12 +429,3 @@ def _kept_out(job: JobReading, reading: RankReading) -> ThreadStack | None:
     locked = (one for one in others if may_help(one) and in_lock(one))
     calling = (one for one in locked if calls_collectives(job.case.code, one.frames))
     return next(calling, None) if waits_for_ranks(main.frames) else None
-
-
-def _keeps_out(reading: RankReading, thread: ThreadStack) -> str:
-    here, stuck = within(users_place(thread.frames)), reading.rank_activity.stuck
-    if stuck is not None:
-        waits = f"its thread {stuck.label} has, which waits {within(users_place(stuck.frames))}"
-        return f"rank {reading.rank} takes one {here} that {waits}"
-    waits = f"rank {reading.rank} waits {within(reading.place)}"
-    return f"{waits}, and its thread {thread.label} takes one {here}"

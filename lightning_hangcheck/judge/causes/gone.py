@@ -12,11 +12,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.exit_codes import (
-    ending_signal_of,
-    exit_code_in_words,
-    signal_name,
-)
 from lightning_hangcheck.judge.exits import (
     asked_end,
     aspect_of,
@@ -24,7 +19,6 @@ from lightning_hangcheck.judge.exits import (
     ended_from_outside,
     failed,
     failed_for,
-    first_to_fail,
     firsts_to_fail,
     how_it_ended,
     how_it_left,
@@ -46,7 +40,16 @@ from lightning_hangcheck.judge.rule import (
 )
 from lightning_hangcheck.judge.threads import may_help
 from lightning_hangcheck.judge.waits import asks_anew, steady_targets
-from lightning_hangcheck.judge.wording import duration, join, name_ranks, verb, within
+from lightning_hangcheck.judge.wording import (
+    duration,
+    ending_signal_of,
+    exit_code_in_words,
+    join,
+    name_ranks,
+    signal_name,
+    verb,
+    within,
+)
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks
 
@@ -55,7 +58,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.judge.patience import EndedBy
-    from lightning_hangcheck.model.evidence import Sample
 
 MOST_FIRSTS = 4
 """Of ranks that may each have been the first to fail, these are told with how they ended."""
@@ -99,66 +101,55 @@ def _stopped_s(reading: RankReading) -> float:
     if reading.view.stopped_for_s is not None:
         return min(reading.silence_s, reading.view.stopped_for_s)
     own = reading.view.own_process
-    samples = [one for one in (own.samples if own is not None else ()) if one.kernel is not None]
-    held = list(takewhile(_is_stopped, reversed(samples)))
-    if len(held) == len(samples):
+    samples = own.samples if own is not None else ()
+    states = [(one.taken_ns, one.kernel.state) for one in samples if one.kernel is not None]
+    held = list(takewhile(lambda one: one[1] in "Tt", reversed(states)))
+    if len(held) == len(states):
         return reading.silence_s
-    return min(reading.silence_s, (held[0].taken_ns - held[-1].taken_ns) / NANOSECONDS)
-
-
-def _is_stopped(sample: Sample) -> bool:
-    return sample.kernel is not None and sample.kernel.state in "Tt"
+    return min(reading.silence_s, (held[0][0] - held[-1][0]) / NANOSECONDS)
 
 
 @rule("process_dead", order=30)
 def process_dead(situation: Situation, job: JobReading) -> Finding | None:
     """Blame the ranks that are gone and waited for; without a wait that is seen, those that failed.
 
-    Or, where all that are left only ask again and again, those that broke off without a fault:
-    os._exit does that. A rank that a launcher ended because another had failed is no culprit, nor
-    one that lost those that had left.
+    Or, where all that are left only ask again and again, those that broke off without a fault, but
+    neither left their groups nor came to an end (os._exit does that): what is asked for may be what
+    they were to bring, or come from outside. A rank that a launcher ended because another had
+    failed is no culprit, nor one that lost those that had left.
     """
+    left, still = situation.suspects, situation.standstill
     gone = situation.suspects_that_are("gone")
-    fault = [one for one in job.ranks.values() if one.activity == "gone" and failed(one.view)]
+    ended = [one for one in job.ranks.values() if one.activity == "gone"]
+    fault = [one for one in ended if failed(one.view)]
     if not situation.waited_for:
-        gone = tuple(fault or _broken_off(situation))
+        asking = still and all(map(asks_again, left))
+        gone = tuple(fault or (one for one in ended if asking and broke_off(one.view)))
     for_others = {one.rank for one in gone if ended_from_outside(one.view) or failed_for(one, gone)}
     culprits = [one for one in gone if one.rank not in for_others] or list(gone)
     if not culprits or not job.alive:
         return None
-    first = first_to_fail(culprits, several_nodes=job.case.run.nnodes > 1) or culprits[0]
+    firsts = firsts_to_fail(culprits, several_nodes=job.case.run.nnodes > 1)
+    first = firsts[0] if firsts else culprits[0]
     others = [one for one in culprits if one is not first]
     sentence = join(f"rank {first.rank}", how_it_ended(first.view))
     if others:
         sentence += f"; {names(others)} ended after it"
-    if situation.standstill:
-        sentence += f"; {say(situation.suspects, '{who} [is|are] idle {at}')}"
+    if still:
+        sentence += f"; {say(left, '{who} [is|are] idle {at}')}"
     finding = blame(
         situation,
         [first, *others],
         "process_dead",
         sentence,
-        sure=(0.95, 0.7 if situation.standstill else 0.5),
+        sure=(0.95, 0.7 if still else 0.5),
         ended_by=_who_is_left(situation, with_fault=bool(fault)),
         aspect=aspect_of(first.view),
     )
-    if not situation.standstill:
+    if not still:
         return finding
-    left = situation.suspects
     since_both_s = min(finding.silence_s, *(one.silence_s for one in left))
     return replace(finding, left_standing=tuple(one.rank for one in left), silence_s=since_both_s)
-
-
-def _broken_off(situation: Situation) -> Sequence[RankReading]:
-    """Return the ranks that went without a fault, but neither left their groups nor came to an end.
-
-    Whoever asks again and again meanwhile may ask for what they were to bring, or for something
-    from outside.
-    """
-    if not situation.standstill or not all(map(asks_again, situation.suspects)):
-        return ()
-    ranks = situation.job.ranks.values()
-    return [one for one in ranks if one.activity == "gone" and broke_off(one.view)]
 
 
 def _who_is_left(situation: Situation, *, with_fault: bool) -> EndedBy:
@@ -174,22 +165,20 @@ def _who_is_left(situation: Situation, *, with_fault: bool) -> EndedBy:
         return "unknown_pace"
     if not with_fault:
         return "outside"
-    left = who_ends(situation, situation.suspects)
-    within_job = left in ("nobody", "inside") or all(map(_asks_the_job, situation.suspects))
-    return "nobody" if within_job else "inside"
 
+    def asks_the_job(reading: RankReading) -> bool:
+        """It asks again and moves no byte, or waits at connections of this machine alone.
 
-def _asks_the_job(reading: RankReading) -> bool:
-    """Whether a rank asks for what the rest of the job should bring, as far as that can be seen.
+        Those lead to the job's store, mostly, which a launcher may keep, at which nobody looks.
+        """
+        own = reading.view.own_process
+        if asks_again(reading) and own is not None and asks_anew(own):
+            return True
+        sockets = [one for one in reading.targets if one.kind == "socket"]
+        return bool(sockets) and all(one.name.startswith(LOOPBACK) for one in sockets)
 
-    It asks again and again and moves no byte, or waits at connections of this machine alone: that
-    of the job's store, mostly, which may be kept by a launcher, at which nobody looks.
-    """
-    own = reading.view.own_process
-    if asks_again(reading) and own is not None and asks_anew(own):
-        return True
-    sockets = [one for one in reading.targets if one.kind == "socket"]
-    return bool(sockets) and all(one.name.startswith(LOOPBACK) for one in sockets)
+    within_job = who_ends(situation, situation.suspects) in ("nobody", "inside")
+    return "nobody" if within_job or all(map(asks_the_job, situation.suspects)) else "inside"
 
 
 @rule("process_dead", order=120)
@@ -243,15 +232,12 @@ def _child_ended(pid: int, code: int) -> str:
 
 def _who_else_brings(readings: Sequence[RankReading]) -> EndedBy:
     """Nobody, where the rank has no other thread and the children that are left wait for it."""
-    if not all(map(_is_alone, readings)):
-        return "outside"
+    for one in readings:
+        own = one.view.own_process
+        stack = own.samples[-1].stack if own is not None and own.samples else None
+        if stack is None or any(map(may_help, stack.threads[1:])):
+            return "outside"
     return "nobody" if all(map(_awaited_by_those_left, readings)) else "inside"
-
-
-def _is_alone(reading: RankReading) -> bool:
-    own = reading.view.own_process
-    stack = own.samples[-1].stack if own is not None and own.samples else None
-    return stack is not None and not any(map(may_help, stack.threads[1:]))
 
 
 def _awaited_by_those_left(reading: RankReading) -> bool:
@@ -289,7 +275,9 @@ def find_crash(job: JobReading) -> Finding | None:
     asked = asked_end(job) if not _was_restarted(job) else job.case.asked_end
     if asked is not None and (first is None or first.rank not in asked.failed_before):
         return None
-    if first is None or _forgiven(job, first):
+    ended = first.view.process_exit if first is not None else None
+    caught = job.case.exit_code == 0 and (ended is None or ended.exit_code is None)
+    if first is None or caught:  # nobody saw its exit code, and the job's is 0
         return _ended_otherwise(job)
     needed = failed_for(first, ranks)
     if needed:
@@ -337,27 +325,24 @@ def _left_too_soon(job: JobReading, needed: Sequence[RankReading], first: RankRe
 
 def _lost_elsewhere(job: JobReading, first: RankReading) -> Finding:
     """Blame ranks of a node that is no longer heard; where none is, nobody who only lost a peer."""
-    ranks = tuple(job.ranks.values())
+    ranks, end = tuple(job.ranks.values()), _its_end(first)
     lost = [one for one in ranks if one.activity == "unheard"]
     if lost:
         numbers = [node.number for node in job.case.run.silent_nodes]
+        nodes = join(verb(numbers, "node", "nodes"), format_ranks(numbers))
         sentence = say(
             lost,
             "{who} [was|were] lost with {node}: nothing was heard from there for {since}; "
             "rank {first} failed then, as {end}",
-            node=join(verb(numbers, "node", "nodes"), format_ranks(numbers))
-            if numbers
-            else "the node there",
+            node=nodes if numbers else "the node there",
             since=duration(max(one.view.unheard_for_s for one in lost)),
             first=str(first.rank),
-            end=_its_end(first),
+            end=end,
         )
         return _crashed(job, lost, _and_others(sentence, [*lost, first], ranks))
-    sentence = f"rank {first.rank} failed because it lost a peer: {_its_end(first)}"
-    sentence = (
-        f"{_and_others(sentence, [first], ranks)}; for {name_ranks(job.elsewhere)} see the other "
-        "nodes' verdicts"
-    )
+    sentence = f"rank {first.rank} failed because it lost a peer: {end}"
+    sentence = _and_others(sentence, [first], ranks)
+    sentence += f"; for {name_ranks(job.elsewhere)} see the other nodes' verdicts"
     finding = _crashed(job, [first], sentence)
     return replace(finding, culprits=(), confidence=0.5, aspect="silent")
 
@@ -440,9 +425,3 @@ def _was_restarted(job: JobReading) -> bool:
     """
     next_start = job.case.run.next_start
     return next_start is not None and bool(next_start.number)
-
-
-def _forgiven(job: JobReading, first: RankReading) -> bool:
-    """An exception that the rank itself caught: nobody saw its exit code, and the job's is 0."""
-    ended = first.view.process_exit
-    return job.case.exit_code == 0 and (ended is None or ended.exit_code is None)

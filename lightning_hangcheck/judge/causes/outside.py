@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.frames import RENDEZVOUS
-from lightning_hangcheck.judge.node_silence import which_node, why_silent
 from lightning_hangcheck.judge.rule import (
     MOST_SHOWN,
     Finding,
@@ -21,9 +20,16 @@ from lightning_hangcheck.judge.rule import (
     blame,
     rule,
     say,
-    seen,
 )
-from lightning_hangcheck.judge.wording import duration, join, name_ranks, process_name, within
+from lightning_hangcheck.judge.wording import (
+    duration,
+    join,
+    name_ranks,
+    process_name,
+    which_node,
+    why_silent,
+    within,
+)
 from lightning_hangcheck.model.code_owner import owner_of
 from lightning_hangcheck.model.evidence import PAGE_FAULT
 from lightning_hangcheck.model.verdict import EvidenceItem
@@ -170,10 +176,9 @@ def _in_file(one: RankReading, doing: str) -> Seen | None:
     elif file.kind == "fifo":
         end = STATE_OF_FIFO.get(file.call, "which no process has opened at its other end")
         call = f"in {file.call} of the FIFO {name}, {end}"
-    return seen(
-        "{who} [is|are] blocked {at} {doing} : {since} {call}",
-        call=call,
-        doing=doing,
+    return Seen(
+        text="{who} [is|are] blocked {at} {doing} : {since} {call}",
+        words={"call": call, "doing": doing},
         aspect=file.kind,
         evidence=[("kernel", f"{one.waiter} is blocked {call}")],
     )
@@ -206,11 +211,11 @@ def network_wait(one: RankReading, job: JobReading) -> Seen | None:
         what = f"a key of the store at {end}, which no rank has set"
     elif target.call == "connect":
         what = f"{end}, which does not accept the connection"
-    calls = (*one.frames, *one.rank_activity.stuck_frames)
+    calls = (*one.frames, *one.stuck_frames)
     of_hub = any(owner_of(frame.file).package == HUB for frame in calls)
-    return seen(
-        "{who} [has|have] waited {since} for {what}, {at}",
-        what=what,
+    return Seen(
+        text="{who} [has|have] waited {since} for {what}, {at}",
+        words={"what": what},
         aspect="store" if for_key else "hub" if of_hub else "remote",
         alike=(one.place, target.call, target.name),
         evidence=[("kernel", f"{one.waiter} is in {target.call} on a connection to {end}")],
@@ -265,21 +270,46 @@ def silent_node(situation: Situation, unheard: Sequence[RankReading]) -> Finding
 @rule("rendezvous", order=70, needs=("stacks",))
 def rendezvous(situation: Situation) -> Finding | None:
     """Blame ranks that have no process, else ranks without a store, else all that wait."""
-    job = situation.job
+    job, ends = situation.job, set(situation.graph.ends)
     launchers = job.waiting_in({"rendezvous_nodes"})
     if launchers and len(launchers) == len(job.alive):
         return _no_rank_yet(situation, launchers)
-    missing = situation.suspects_that_are("missing")
-    if missing:
+    if missing := situation.suspects_that_are("missing"):
         return _never_started(situation, missing)
-    ends = set(situation.graph.ends)
-    lost = [one for one in job.waiting_in({"rendezvous_connect"}) if one.rank in ends]
-    if lost:
+    if lost := [one for one in job.waiting_in({"rendezvous_connect"}) if one.rank in ends]:
         return _no_store(situation, lost)
     waiting = job.waiting_in({"rendezvous_peers"})
-    if waiting and not situation.graph.ends and len(waiting) == len(job.alive):
+    if waiting and not ends and len(waiting) == len(job.alive):
         return _nobody_came(situation, waiting)
     return None
+
+
+def _unmet(
+    situation: Situation,
+    who: Sequence[RankReading],
+    sentence: str,
+    *,
+    sure: float,
+    ended_by: EndedBy,
+    aspect: str,
+    absent: tuple[int, ...] = (),
+) -> Finding:
+    """Blame ranks, or those that are absent; the place is where somebody waits for them."""
+    finding = blame(
+        situation,
+        who,
+        "rendezvous",
+        sentence,
+        sure=sure,
+        ended_by=ended_by,
+        waited_for=True,
+        aspect=aspect,
+    )
+    waiting = (*who, *situation.job.waiting_in(RENDEZVOUS))
+    place = next((one.place for one in waiting if one.place is not None), None)
+    if absent:
+        finding = replace(finding, culprits=absent, left_standing=finding.culprits)
+    return replace(finding, phase="rendezvous", place=place)
 
 
 def _no_rank_yet(situation: Situation, launchers: Sequence[RankReading]) -> Finding:
@@ -288,49 +318,41 @@ def _no_rank_yet(situation: Situation, launchers: Sequence[RankReading]) -> Find
     How many nodes it waits for, and where, its command says: no rank is there yet that could.
     """
     run, first = situation.job.case.run, launchers[0]
-    command, absent, again = run.command, run.absent_nodes, " again" if run.round else ""
-    waits = (one.rank_activity.wait for one in launchers)
-    joined = any(one is not None and one.name == FIRST_NODES_ADDRESS for one in waits)
-    options = _torchruns_options(command)
+    joined = any(one.wait is not None and one.wait.name == FIRST_NODES_ADDRESS for one in launchers)
+    options = _torchruns_options(run.command)
     nodes, own = options.get("nnodes", ""), options.get("node-rank")
     master = [options[name] for name in ("master-addr", "master-port") if name in options]
     address = options.get("rdzv-endpoint") or ":".join(master)
     others = f"the other nodes of {nodes}" if nodes else "the other nodes"
+    absent = format_ranks(run.absent_nodes)
     sentence = say(
         launchers,
         "no rank has started{again}: torchrun (pid {pid}) has {joined} waited {since} for {what} "
         "{address} {tells} {own} {absent}",
-        again=again,
+        again=" again" if run.round else "",
         pid=str(first.view.pid),
         joined="joined and" if joined else "",
         what=f"MASTER_ADDR, which the first of {others}" if joined else others,
         address=f"at {address}" if address else "",
         tells="must set" if joined else "",
         own=f"(this is node {own})" if own else "",
-        absent=f"and of node {format_ranks(absent)} nothing was heard" if absent else "",
+        absent=f"and of node {absent} nothing was heard" if absent else "",
     )
-    called_s = 0.0 if joined else _last_call_s(nodes, options.get("rdzv-conf", ""))
-    finding = blame(
+    least, _, most = nodes.partition(":")
+    called_s = 0.0  # for which torchrun waits for more nodes than it needs
+    if not joined and most not in ("", least):
+        named = re.search(r"last_call_timeout=(\d+)", options.get("rdzv-conf", ""))
+        called_s = LEAVING_S + (float(named[1]) if named is not None else LAST_CALL_S)
+    finding = _unmet(
         situation,
         launchers,
-        "rendezvous",
         "; ".join(filter(None, (sentence, _who_was_there(run, first.view.host)))),
         sure=0.85,
         ended_by="last_call" if called_s else "announced",
-        waited_for=True,
         aspect="address" if joined else "nodes",
     )
-    finding = replace(finding, culprits=(), phase="rendezvous")
-    return replace(finding, goes_on_after_s=called_s) if called_s else finding
-
-
-def _last_call_s(nodes: str, configuration: str) -> float:
-    """Seconds for which torchrun itself waits for more nodes than it needs; 0 if it needs all."""
-    least, _, most = nodes.partition(":")
-    if most in ("", least):
-        return 0.0
-    named = re.search(r"last_call_timeout=(\d+)", configuration)
-    return LEAVING_S + (float(named[1]) if named is not None else LAST_CALL_S)
+    waits_s = called_s or finding.goes_on_after_s
+    return replace(finding, culprits=(), goes_on_after_s=waits_s)
 
 
 def _torchruns_options(command: str) -> dict[str, str]:
@@ -353,35 +375,27 @@ def _never_started(situation: Situation, missing: Sequence[RankReading]) -> Find
     all_started = job.complete and not job.case.run.one_by_one
     alive = len(job.alive)
     why = f"only {alive} of its processes {'was' if alive == 1 else 'were'} seen"
-    sentence = say(
-        missing,
-        "{who} never came: WORLD_SIZE is {size}, and {why}",
-        size=str(job.world_size),
-        why=_of_one_number(job) or why,
-    )
-    finding = blame(
+    claimed = next((one for one in job.alive if one.view.rivals), None)
+    if claimed is not None:  # several took the same number; it is theirs that somebody misses
+        pids = sorted(pid for pid in (claimed.view.pid, *claimed.view.rivals) if pid is not None)
+        why = say(
+            [claimed],
+            "{count} processes (pids {pids}) say that they are {who} {at}",
+            count=str(len(pids)),
+            pids=", ".join(map(str, pids)),
+        )
+    return _unmet(
         situation,
         missing,
-        "rendezvous",
-        sentence,
+        say(
+            missing,
+            "{who} never came: WORLD_SIZE is {size}, and {why}",
+            size=str(job.world_size),
+            why=why,
+        ),
         sure=0.95 if all_started else 0.5,
         ended_by="never_coming" if all_started else "announced",
-        waited_for=True,
-    )
-    return _as_rendezvous(finding, job.waiting_in(RENDEZVOUS), "peers")
-
-
-def _of_one_number(job: JobReading) -> str:
-    """Say where several processes took the same number; it is theirs that somebody misses."""
-    claimed = next((one for one in job.alive if one.view.rivals), None)
-    if claimed is None:
-        return ""
-    pids = sorted(pid for pid in (claimed.view.pid, *claimed.view.rivals) if pid is not None)
-    return say(
-        [claimed],
-        "{count} processes (pids {pids}) say that they are {who} {at}",
-        count=str(len(pids)),
-        pids=", ".join(map(str, pids)),
+        aspect="peers",
     )
 
 
@@ -394,70 +408,46 @@ def _no_store(situation: Situation, lost: Sequence[RankReading]) -> Finding:
         "{who} cannot reach the store at MASTER_ADDR:MASTER_PORT {at} : tried for {since}{keeper}",
         keeper=f"; rank 0, which must serve it, {NEVER_SEEN}" if keeper else "",
     )
-    finding = blame(
+    return _unmet(
         situation,
         lost,
-        "rendezvous",
         sentence,
         sure=0.7,
         ended_by=_still_to_come(job),
-        waited_for=True,
+        aspect="peers" if keeper else "store",
+        absent=(0,) if keeper else (),
     )
-    if keeper:
-        finding = replace(finding, culprits=(0,), left_standing=finding.culprits)
-    return _as_rendezvous(finding, lost, "peers" if keeper else "store")
 
 
 def _nobody_came(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
     """All known ranks wait for peers, and nobody is elsewhere: somebody unknown never came."""
-    job = situation.job
-    apart = _at_other_stores(waiting)
-    unseen = say(
-        waiting,
-        "WORLD_SIZE is {size}, and {elsewhere} {never}{there}",
-        size=str(job.world_size),
-        elsewhere=name_ranks(job.elsewhere),
-        never=NEVER_SEEN,
-        there="".join(f"; {one}" for one in [_who_was_there(job.case.run, _here(job))] if one),
-    )
-    sentence = say(
-        waiting,
-        "{who} [has|have] waited {since} for the process group to form {at} : {why}",
-        why=apart or (unseen if job.elsewhere else NOBODY_ELSEWHERE),
-    )
-    finding = blame(
+    job, why = situation.job, NOBODY_ELSEWHERE
+    ports: dict[int, list[RankReading]] = {}
+    for one in waiting:
+        if one.view.store_port is not None:
+            ports.setdefault(one.view.store_port, []).append(one)
+    apart = len(ports) > 1
+    if apart:
+        by_rank = sorted(ports.items(), key=lambda item: item[1][0].rank)[:MOST_SHOWN]
+        told = (say(o, "{who} [looks|look] for it at port {port}", port=str(p)) for p, o in by_rank)
+        why = f"they were sent to different stores (MASTER_PORT), {', '.join(told)}"
+    elif job.elsewhere:
+        here = next((one.view.host for one in job.alive), "")
+        why = f"WORLD_SIZE is {job.world_size}, and {name_ranks(job.elsewhere)} {NEVER_SEEN}"
+        why = "; ".join(filter(None, (why, _who_was_there(job.case.run, here))))
+    return _unmet(
         situation,
         waiting,
-        "rendezvous",
-        sentence,
+        say(
+            waiting,
+            "{who} [has|have] waited {since} for the process group to form {at} : {why}",
+            why=why,
+        ),
         sure=0.95 if apart else 0.5,
         ended_by="never_coming" if apart else _still_to_come(job),
-        waited_for=True,
+        aspect="address" if apart else "peers",
+        absent=() if apart else job.elsewhere,
     )
-    if apart:
-        return _as_rendezvous(finding, waiting, "address")
-    if job.elsewhere:
-        finding = replace(finding, culprits=job.elsewhere, left_standing=finding.culprits)
-    return _as_rendezvous(finding, waiting, "peers")
-
-
-def _at_other_stores(waiting: Sequence[RankReading]) -> str:
-    """Say where ranks that wait for each other were sent to different stores; empty if not."""
-    ports: dict[int, list[RankReading]] = {}
-    for reading in waiting:
-        if reading.view.store_port is not None:
-            ports.setdefault(reading.view.store_port, []).append(reading)
-    told = [
-        say(those, "{who} [looks|look] for it at port {port}", port=str(port))
-        for port, those in sorted(ports.items(), key=lambda item: item[1][0].rank)
-    ]
-    if len(told) == 1 or not told:
-        return ""
-    return f"they were sent to different stores (MASTER_PORT), {', '.join(told[:MOST_SHOWN])}"
-
-
-def _here(job: JobReading) -> str:
-    return next((one.view.host for one in job.alive), "")
 
 
 def _who_was_there(run: RunFacts, here: str) -> str:
@@ -478,12 +468,6 @@ def _who_was_there(run: RunFacts, here: str) -> str:
     if there:
         told.insert(0, f"round {run.earlier[-1].number} had {', '.join(there)}")
     return "; ".join(told)
-
-
-def _as_rendezvous(finding: Finding, waiting: Sequence[RankReading], aspect: str) -> Finding:
-    """The phase is the rendezvous, the place where somebody waits in it."""
-    place = finding.place or next((one.place for one in waiting if one.place is not None), None)
-    return replace(finding, phase="rendezvous", place=place, aspect=aspect)
 
 
 def _still_to_come(job: JobReading) -> EndedBy:

@@ -22,7 +22,6 @@ from lightning_hangcheck.judge.rule import (
     blame,
     rule,
     say,
-    seen,
 )
 from lightning_hangcheck.judge.threads import awaits_executor, free_threads
 from lightning_hangcheck.judge.waits import (
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.judge.job import JobReading, RankReading, WorkerReading
     from lightning_hangcheck.judge.waits import LockedThreads
-    from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
+    from lightning_hangcheck.model.evidence import WaitTarget
 
 WORST_FIRST = ("gone", "stopped", "idle", "busy")
 """Activities of a worker that owes a batch; all others come after them, and of equals the one with
@@ -58,43 +57,31 @@ def dataloader_worker(one: RankReading) -> Seen | None:
     """It waits for its next batch; place and evidence are its worker's."""
     if one.wait_kind != "dataloader":
         return None
-    owing = one.owing_workers
     worst = {activity: number for number, activity in enumerate(WORST_FIRST)}
     worker = min(
-        owing,
+        one.owing_workers,
         key=lambda each: (worst.get(each.activity, len(worst)), each.place is None),
         default=None,
     )
-    return seen(
-        "{who} [has|have] waited {since} for [its|their] next batch {at}: {does}",
-        does=_does(worker) if worker is not None else _without_workers(one),
-        sure=(0.9, 0.6) if worker is not None else None,
-        aspect=_aspect_of(worker) if worker is not None else None,
-        place=worker.place if worker is not None else None,
+    text = "{who} [has|have] waited {since} for [its|their] next batch {at}: {does}"
+    if worker is None:
+        own = one.view.own_process
+        only_stacks = own is None or all(sample.kernel is None for sample in own.samples)
+        seen = "its worker processes were not seen"
+        does = seen if only_stacks else "none of its worker processes is left"
+        return Seen(text=text, words={"does": does}, alike=one.rank)
+    # a fork copies locks, and leaves the threads behind that hold them
+    forked = worker.activity == "idle" and waits_in_vain(worker.look)
+    from_process = _from_process(worker)
+    return Seen(
+        text=text,
+        words={"does": _does(worker, from_process, forked=forked)},
+        sure=(0.9, 0.6),
+        aspect="forked" if forked else "child" if from_process is not None else None,
+        place=worker.place,
         alike=one.rank,
-        evidence=[("worker", _described(each)) for each in owing[:MOST_SHOWN]],
+        evidence=[("worker", _described(each)) for each in one.owing_workers[:MOST_SHOWN]],
     )
-
-
-def _without_workers(one: RankReading) -> str:
-    own = one.view.own_process
-    if own is None or all(sample.kernel is None for sample in own.samples):
-        return "its worker processes were not seen"  # only a stack was kept
-    return "none of its worker processes is left"
-
-
-def _aspect_of(worker: WorkerReading) -> str | None:
-    if _has_copied_lock(worker):
-        return "forked"
-    return "child" if _from_process(worker) is not None else None
-
-
-def _has_copied_lock(worker: WorkerReading) -> bool:
-    """Whether it waits for what only its own threads change, and none of them is left to do so.
-
-    A fork copies locks, and leaves the threads behind that hold them.
-    """
-    return worker.activity == "idle" and waits_in_vain(worker.look)
 
 
 def _from_process(worker: WorkerReading) -> WaitTarget | None:
@@ -110,16 +97,16 @@ def _from_process(worker: WorkerReading) -> WaitTarget | None:
     return next(others, None)
 
 
-def _does(worker: WorkerReading) -> str:
+def _does(worker: WorkerReading, awaited: WaitTarget | None, *, forked: bool) -> str:
     """Say what a worker does, named by its process: of torch's own numbers nothing is seen."""
-    at, awaited = within(worker.place), _from_process(worker)
+    at = within(worker.place)
     if worker.activity == "gone":
         does = "is dead"
     elif worker.activity == "stopped":
         does = join("is stopped by a signal", at)
     elif not at:
         does = "delivers none"
-    elif _has_copied_lock(worker):
+    elif forked:
         does = f"waits {at} for a lock that none of its threads can release"
     else:
         does = f"is {'busy' if worker.activity == 'busy' else 'stuck'} {at}"
@@ -153,9 +140,9 @@ def thread_deadlock(one: RankReading) -> Seen | None:
     if own is None or locked is None:
         return None
     awaits = locked.threads[0].tid != own.pid  # its main thread is in no lock itself
-    return seen(
-        "{who} [has|have] waited {since} [|each] {locks}",
-        locks=_locks(locked, one, awaits=awaits),
+    return Seen(
+        text="{who} [has|have] waited {since} [|each] {locks}",
+        words={"locks": _locks(locked, one, awaits=awaits)},
         place=locked.places[0] if locked.places else None,
         aspect="awaited" if awaits else None,
         evidence=[
@@ -195,43 +182,37 @@ def gil_held(one: RankReading) -> Seen | None:
     in_file = any(target.kind in ("file", "fifo") for target in one.targets)
     if own is None or in_file or lock_keeper(own, one.view.beat) is None:
         return None
-    return seen(
-        "{who} [keeps|keep] the interpreter lock {at} : a C call has not returned for {since}, and "
-        "no other thread of the process can run"
+    return Seen(
+        text="{who} [keeps|keep] the interpreter lock {at} : a C call has not returned for "
+        "{since}, and no other thread of the process can run"
     )
 
 
 # What it was about to do.
 
 
-@rule("logger_init", of=("idle", "busy", "unseen"), order=130, sure=(0.0, 0.0))
+@rule("logger_init", of=("idle", "busy", "unseen"), order=130)
 def logger_init(one: RankReading, situation: Situation) -> Seen | None:
     """Its calls show, or its open section says, that it creates the experiment logger.
 
-    The name of a function is no proof: `create_logger` may do anything.
+    The name of a function is no proof: `create_logger` may do anything. A logger is the user's own
+    where the rank stands in the user's code, and W&B is nowhere seen.
     """
     if not one.shows("logger_init"):
         return None
     unsure = one.activity == "unseen" or not situation.waited_for
-    by_calls = (0.6, 0.6) if unsure else (0.9, 0.9)
-    target = next(iter(one.targets), None)
-    return seen(
-        "{who} [is|are] stuck creating the experiment logger {at} : it has not returned for {since}"
-        "{waits}",
-        waits=f", {in_words(target)}" if target is not None else "",
-        sure=by_calls if one.seen_by_calls else (0.5, 0.5) if unsure else (0.75, 0.75),
-        aspect="own" if _is_own_logger(one) else "wandb",
+    sure = (0.6 if unsure else 0.9) if one.seen_by_calls else (0.5 if unsure else 0.75)
+    sections = one.view.beat.sections if one.view.beat is not None else ()
+    files = [frame.file for frame in (*one.frames, *one.stuck_frames)]
+    named = any("wandb" in name.lower() for name in (*files, *(each.name for each in sections)))
+    here = one.place in (one.stuck_frames or one.frames)[-1:]
+    return Seen(
+        text="{who} [is|are] stuck creating the experiment logger {at} : it has not returned for "
+        "{since}{waits}",
+        words={"waits": "".join(f", {in_words(target)}" for target in one.targets[:1])},
+        sure=(sure, sure),
+        aspect="own" if here and one.seen_by_calls and not named else "wandb",
     )
-
-
-def _is_own_logger(reading: RankReading) -> bool:
-    """Whether it creates a logger that the user wrote: it stands there, and W&B is nowhere seen."""
-    inner = reading.rank_activity.stuck_frames or reading.frames
-    sections = reading.view.beat.sections if reading.view.beat is not None else ()
-    frames = (*reading.frames, *reading.rank_activity.stuck_frames)
-    named = [*(frame.file for frame in frames), *(one.name for one in sections)]
-    here = bool(inner) and reading.place == inner[-1]
-    return here and reading.seen_by_calls and not any("wandb" in name.lower() for name in named)
 
 
 @rule("model_load", of=("idle",), order=200, sure=(0.6, 0.4), needs=("stacks",))
@@ -239,8 +220,8 @@ def model_load(one: RankReading) -> Seen | None:
     """Its calls show, or its open section says, that it loads the model."""
     if not one.shows("model_load"):
         return None
-    return seen(
-        "{who} [is|are] stuck loading the model {at} : idle for {since}",
+    return Seen(
+        text="{who} [is|are] stuck loading the model {at} : idle for {since}",
         sure=(0.7, 0.4) if one.seen_by_calls else None,
     )
 
@@ -250,7 +231,7 @@ def model_load(one: RankReading) -> Seen | None:
 
 @rule("rank_stalled", order=210, needs=("stacks",))
 def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
-    """Blame the suspects that are idle.
+    """Blame the suspects that are idle, and all others of a circle that nobody leaves.
 
     Proven where the first of them and a child of it wait for each other.
     """
@@ -259,16 +240,19 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
     members = situation.deadlocked(first)
     blamed = {one.rank for one in idle}
     others = [one for one in members if one.rank not in blamed]
+    circle = ""
+    if others:
+        what = f"in {others[0].wait.name}" if others[0].wait is not None else ""
+        circle = say(others, "while {who} [waits|wait] for it {what} {at}", what=what)
+    to_child = aspect == "child" and members == (first,)
     sentence = say(
         idle,
         "{who} [is|are] stuck at the exit of the interpreter: waiting {since}{waits} {circle}"
         if aspect in EXITS
         else "{who} [is|are] stuck {at} : idle for {since}{waits}{pipe} {circle}",
         waits=waits,
-        pipe=", which waits for it at the other end of a pipe"
-        if aspect == "child" and members == (first,)
-        else "",
-        circle=_in_circle(others),
+        pipe=", which waits for it at the other end of a pipe" if to_child else "",
+        circle=circle,
     )
     finding = blame(
         situation,
@@ -286,22 +270,13 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
     return replace(finding, culprits=(*finding.culprits, *(one.rank for one in others)))
 
 
-def _in_circle(waiting: Sequence[RankReading]) -> str:
-    """Say where the others stand of a circle that nobody leaves: they are no less to blame."""
-    if not waiting:
-        return ""
-    wait = waiting[0].wait
-    what = f"in {wait.name}" if wait is not None else ""
-    return say(waiting, "while {who} [waits|wait] for it {what} {at}", what=what)
-
-
 def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
     """Say for which of its threads the exit of a rank's interpreter waits, and what that does.
 
     Every thread that is no daemon is waited for, and the one that feeds a multiprocessing.Queue
     until its pipe has taken all.
     """
-    stuck, own = reading.rank_activity.stuck, reading.view.own_process
+    stuck, own = reading.stuck, reading.view.own_process
     if stuck is None or not stuck.frames or own is None or not is_exiting(latest_frames(own)):
         return None
     place, inner = users_place(stuck.frames), stuck.frames[-1]
@@ -323,18 +298,28 @@ def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
     """Return what the rank waits for: an aspect of the cause, and words."""
     if reading.at_store:
         return "store", ", waiting for a key of the store that no rank has set"
-    if (forked := _forked_child(reading)) is not None:
-        place = within(users_place(latest_frames(forked)))
-        stands = join("waits", place, "for a lock that it copied when it was forked")
-        return "forked", f", waiting for its child pid {forked.pid}, which {stands}"
+    awaited = {pid for target in reading.own_targets for pid in pids_here(target)}
+    for child in reading.view.processes:  # one that runs another program has copied no lock
+        if child.role == "worker" and child.pid in awaited and waits_in_vain(child):
+            place = within(users_place(latest_frames(child)))
+            stands = join("waits", place, "for a lock that it copied when it was forked")
+            return "forked", f", waiting for its child pid {child.pid}, which {stands}"
     for target in reading.targets:
         if (found := _at_target(job, reading, target)) is not None:
             return found
-    own = reading.view.own_process
-    if own is not None and waits_in_vain(own):
-        words = ", waiting for its own threads, none of which can go on"
-        return "own_pool" if _in_own_pool(reading) else None, words
-    return None, ""
+    own, stuck = reading.view.own_process, reading.stuck
+    if own is None or not waits_in_vain(own):
+        return None, ""
+    in_own_pool = (
+        stuck is not None
+        and awaits_executor(stuck)
+        and any(
+            one.function == "_worker" and one.file.endswith("/concurrent/futures/thread.py")
+            for one in stuck.frames
+        )
+    )
+    words = ", waiting for its own threads, none of which can go on"
+    return "own_pool" if in_own_pool else None, words
 
 
 def _at_target(
@@ -379,31 +364,10 @@ def _nothing_written(reading: RankReading, target: WaitTarget) -> tuple[str | No
     return "input", f", waiting for input from {target.name}"
 
 
-def _in_own_pool(reading: RankReading) -> bool:
-    """Whether its wait ends in a task of an executor that waits for tasks of one."""
-    stuck = reading.rank_activity.stuck
-    if stuck is None or not awaits_executor(stuck):
-        return False
-    return any(
-        one.function == "_worker" and one.file.endswith("/concurrent/futures/thread.py")
-        for one in stuck.frames
-    )
-
-
-def _forked_child(reading: RankReading) -> ProcessLook | None:
-    """Return the child that it waits for, and that was forked while another thread held a lock.
-
-    A child that runs another program has no copy of anything.
-    """
-    awaited = {pid for target in reading.own_targets for pid in pids_here(target)}
-    children = (one for one in reading.view.processes if one.role == "worker")
-    return next((one for one in children if one.pid in awaited and waits_in_vain(one)), None)
-
-
 @rule("spinning", order=220, needs=("stacks",))
 def spinning(situation: Situation, busy: Sequence[RankReading]) -> Finding:
     """Blame the suspects that are busy without moving; a busy GPU counts for who waits for it."""
-    for_gpu = all(one.rank_activity.for_gpu for one in busy)
+    for_gpu = all(one.for_gpu for one in busy)
     doing = "waiting for a busy GPU" if for_gpu else "busy on the CPU"
     if all(one.works_in_child for one in busy):
         doing = "waiting for a busy child process"

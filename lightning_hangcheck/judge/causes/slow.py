@@ -24,7 +24,6 @@ from lightning_hangcheck.judge.rule import (
     names,
     rule,
     say,
-    seen,
 )
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, verb, within
 from lightning_hangcheck.model.beat import PARTS, StepTimes
@@ -69,8 +68,8 @@ PHASES: tuple[Phase, ...] = ("dataloading", "training_step", "training_step")
 )
 def slow_progress(one: RankReading) -> Seen:
     """It moves."""
-    return seen(
-        "{who} [is|are] slow {at} : running, but without progress for {since}",
+    return Seen(
+        text="{who} [is|are] slow {at} : running, but without progress for {since}",
         aspect="silent",
     )
 
@@ -94,9 +93,9 @@ def memory_pressure(one: RankReading) -> Seen | None:
         f"{share:.0f} % of the {memory.scope}'s {memory.limit_bytes / GIB:.1f} GiB are in use, and "
         f"{faults:.0f} pages a second come back from disk"
     )
-    return seen(
-        "{who} [makes|make] no progress {at} for {since}: {words}",
-        words=words,
+    return Seen(
+        text="{who} [makes|make] no progress {at} for {since}: {words}",
+        words={"words": words},
         evidence=[("kernel", words)],
     )
 
@@ -133,27 +132,36 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
     apart, elsewhere = situation.graph.between_ranks, situation.job.elsewhere
     ends = set(situation.graph.ends) if apart else {reading.rank for reading in waiting}
     culprits = [reading for reading in waiting if reading.rank in ends]
-    silence_s = min(reading.silence_s for reading in waiting)
-    if not elsewhere and len(culprits) > 1 and all(map(_in_message, culprits)):
-        silence_s = min(reading.silence_s for reading in culprits)
+    flights = [one.view.flight for one in waiting]
+    kept = any(one.kept_by_message for one in waiting)
+    counted = all(
+        one.view.flight is not None
+        and one.view.flight.messages is not None
+        and one.wait is not None
+        and one.wait.name in PAIRED
+        and not one.kept_by_message
+        for one in culprits
+    )
+    in_messages = counted and not elsewhere and len(culprits) > 1
+    silence_s = min(reading.silence_s for reading in (culprits if in_messages else waiting))
+    told = _they_wait(culprits, waiting, silence_s, unseen=bool(elsewhere))
+    if in_messages:
         finding = blame(
             situation,
             culprits,
             "collective_mismatch",
-            f"{_they_wait(culprits, waiting, silence_s)}; as many are sent as received, so their "
-            "tags, groups or sizes differ",
+            f"{told}; as many are sent as received, so their tags, groups or sizes differ",
             sure=0.6,
             ended_by="inside",
             waited_for=True,
             aspect="tags",
         )
         return replace(finding, silence_s=silence_s, pace=None)
-    kept = any(reading.kept_by_message for reading in waiting)
     finding = blame(
         situation,
         culprits,
         "unknown",
-        _they_wait(culprits, waiting, silence_s, unseen=bool(elsewhere)),
+        told,
         sure=0.2,
         ended_by="inside" if apart and not elsewhere and not kept else "unknown_pace",
         waited_for=apart,
@@ -163,15 +171,8 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
         silence_s=silence_s,
         pace=None,
         culprits=() if elsewhere else finding.culprits,
-        gaps=() if all(one.view.flight is not None for one in waiting) else (NO_RECORD,),
+        gaps=(NO_RECORD,) if None in flights else (),
     )
-
-
-def _in_message(reading: RankReading) -> bool:
-    """Whether it waits in a message of which it is known how many were posted."""
-    wait, flight = reading.wait, reading.view.flight
-    counted = flight is not None and flight.messages is not None
-    return counted and wait is not None and wait.name in PAIRED and not reading.kept_by_message
 
 
 def _they_wait(
@@ -231,7 +232,11 @@ def slow_steps(job: JobReading, slowness: Slowness) -> Finding | None:
     """
     if not slowness.ranks:
         return None
-    own = [one for one in slowness.ranks if _own_share(one) >= OWN_SHARE]
+    own = [
+        one
+        for one in slowness.ranks
+        if one.in_parts and one.grown.own_s >= OWN_SHARE * one.grown.seconds > 0
+    ]
     known = own or _at_work(slowness.ranks)
     blamed = known or slowness.ranks
     if not known and len(job.ranks) < job.world_size:
@@ -268,11 +273,6 @@ def waits_in_each_step(job: JobReading, culprits: Sequence[int]) -> WaitGraph:
     )
 
 
-def _own_share(one: SlowRank) -> float:
-    grown = one.grown
-    return grown.own_s / grown.seconds if one.in_parts and grown.seconds > 0 else 0.0
-
-
 def _at_work(ranks: Sequence[SlowRank]) -> list[SlowRank]:
     """Return the ranks for which all the others were seen to wait; none where that is not so."""
     if min(one.looks for one in ranks) < LEAST_LOOKS:
@@ -287,20 +287,20 @@ def _at_work(ranks: Sequence[SlowRank]) -> list[SlowRank]:
 def _below_pace(blamed: Sequence[SlowRank], part: int, for_s: float, *, known: bool) -> str:
     who = [one.rank for one in blamed]
     worst = max(blamed, key=lambda one: one.ratio)
+
+    def changed(before_s: float, now_s: float) -> str:
+        return f"{seconds_in_words(now_s)} instead of {seconds_in_words(before_s)}"
+
     slow = f"{name_ranks(who)} {verb(who, 'has', 'have')} been slow for {duration(for_s)}"
-    whole = f"a step takes {_changed(worst.before.seconds, worst.now.seconds)}"
+    whole = f"a step takes {changed(worst.before.seconds, worst.now.seconds)}"
     where = "the parts of a step are not timed"
     if worst.in_parts:
         of_whom = f" of rank {worst.rank}" if len(who) > 1 else ""
-        changed = _changed(worst.before.parts[part], worst.now.parts[part])
-        where = f"most of that in {PARTS[part]}{of_whom}: {changed}"
+        growth = changed(worst.before.parts[part], worst.now.parts[part])
+        where = f"most of that in {PARTS[part]}{of_whom}: {growth}"
     was = f"seen {within(worst.place)}" if known and worst.place is not None else ""
     unknown_ones = "" if known or len(who) == 1 else "who waits for whom is unknown"
     return "; ".join(filter(None, (f"{slow}: {whole}", where, was, unknown_ones)))
-
-
-def _changed(before_s: float, now_s: float) -> str:
-    return f"{seconds_in_words(now_s)} instead of {seconds_in_words(before_s)}"
 
 
 def _steps(ranks: Sequence[SlowRank]) -> Iterator[EvidenceItem]:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge.alike import with_members
 from lightning_hangcheck.judge.joining import ELSEWHERE, NodeCase, merge_cases
-from lightning_hangcheck.judge.node_silence import which_node, why_silent
 from lightning_hangcheck.judge.rank_set import members
+from lightning_hangcheck.judge.wording import which_node, why_silent
 from lightning_hangcheck.model.case import Case, RankView, RunFacts, SilentNode
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.nodes.classes import (

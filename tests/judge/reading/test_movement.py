@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.activity import read_process_activity, read_rank_activity
+from lightning_hangcheck.judge.livelock import with_what_was_seen
 from lightning_hangcheck.judge.phase_of_life import rare_place
-from lightning_hangcheck.judge.seen_before import with_what_was_seen
 from lightning_hangcheck.judge.waits import steady_targets
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Pace
