@@ -106,11 +106,6 @@ class NoAnswer(Exception):
 def answer_of(command: Sequence[str], limit_s: float, given_up: threading.Event) -> Answer:
     """Run a program to its end; what it leaves in its process group ends with it.
 
-    Args:
-        command: Its name and arguments. It gets our environment, and no input.
-        limit_s: Seconds until it is killed.
-        given_up: Once set, it is killed.
-
     Raises:
         OSError: It cannot be started.
         NoAnswer: It was killed; the sentence says why.
@@ -311,13 +306,7 @@ def read_ssh(text: str) -> tuple[str, ...]:
 
 
 def visit(host: str, way: Way, given_up: threading.Event) -> HostMessage | Gap:
-    """Ask one host, within its time limit.
-
-    Args:
-        host: As the hostfile names it.
-        way: How.
-        given_up: Once set, the answer is not waited for.
-    """
+    """Ask one host, within its time limit."""
     try:
         answer = answer_of(way.command(host), way.limit_s, given_up)
     except OSError as error:

@@ -84,10 +84,6 @@ class FoundJob(Struct, frozen=True):
 def rendezvous_of(environment: Mapping[str, str], namespace: str) -> Rendezvous:
     """Tell jobs apart: the ranks of one join at one address, or are of one SLURM step.
 
-    Args:
-        environment: Of a process.
-        namespace: Its pid namespace: two containers may use one address each for itself.
-
     Returns:
         Empty where the environment names no rendezvous.
     """
@@ -100,9 +96,6 @@ def rendezvous_of(environment: Mapping[str, str], namespace: str) -> Rendezvous:
 
 def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
     """Find the jobs whose launcher gave their processes a rank.
-
-    Args:
-        candidates: All processes of the machine that may be read, without our own.
 
     Returns:
         The jobs, that with the oldest process id first.

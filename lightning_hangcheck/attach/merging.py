@@ -54,12 +54,7 @@ CLOSE_S = 2.0
 
 
 def known_clocks(records: Sequence[RunRecord]) -> dict[int, float]:
-    """Return how far the wall clocks of nodes are ahead of the first one's, by their number.
-
-    Args:
-        records: Of the nodes. The first one has estimated it; where several were that after each
-            other, nobody knows which numbers the figures are of.
-    """
+    """Return how far the wall clocks of nodes are ahead of the first one's, by their number."""
     estimating = [one for one in records if one.clocks]
     if len(estimating) != 1 or estimating[0].node != FIRST:
         return {}
@@ -73,11 +68,6 @@ def of_newest_round(
     rounds: Sequence[Round],
 ) -> tuple[list[NodeCase], list[Gap]]:
     """Leave out evidence from before the newest round began: ranks of two rounds are never mixed.
-
-    Args:
-        nodes: What each saw last.
-        records: What each wrote of its run, by its folder.
-        rounds: Of all nodes.
 
     Returns:
         The others, and a gap for each that was left out.

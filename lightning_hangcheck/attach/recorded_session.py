@@ -52,14 +52,7 @@ STANDS = ("hang", "dead", "crashed")
 def history(
     notes: WatchNotes, ranks: Sequence[FoundRank], slept: Mapping[int, float], now_ns: int
 ) -> dict[int, RankNote]:
-    """Return, by rank, what the sidecar knows of it, brought up to the present.
-
-    Args:
-        notes: The newest.
-        ranks: Whom we found.
-        slept: By process id, seconds for which it has not run by now, as the kernel has it.
-        now_ns: Monotonic.
-    """
+    """Return, by rank, what the sidecar knows of it, brought up to the present."""
     age_s = _age_s(notes, now_ns)
     found = {(rank.rank, rank.pid, rank.started_ticks) for rank in ranks}
     return {
@@ -174,13 +167,7 @@ def watch_over(session: Session) -> Watch | None:
 
 
 def beats_of(session: Session, born_ns: Mapping[int, int]) -> dict[int, Beat]:
-    """Read the pages of a job's processes; those that record none are left out.
-
-    Args:
-        session: In which they record.
-        born_ns: When each of them started, monotonic, by process id. A page that fell silent
-            before is of an earlier process with that id.
-    """
+    """Read the pages of a job's processes; those that record none are left out."""
     beats = {}
     for pid, started_ns in born_ns.items():
         reader = PageReader(session.pages / f"{pid}.page")
@@ -272,11 +259,7 @@ class RunningJobReader:
     """Reads a run again and again while it goes on; its pages stay open in between."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Look for nothing yet.
-
-        Args:
-            folder: Of the run.
-        """
+        """Look for nothing yet."""
         self._folder = folder
         self._session: Session | None = None
         self._pages: Pages | None = None

@@ -67,11 +67,7 @@ class Job:
         self.exit_code: int | None = None
 
     def reap(self, others: Sequence[subprocess.Popen[bytes]]) -> None:
-        """Collect every child that has ended.
-
-        Args:
-            others: Children of ours that are not the job's; Python notes their end itself.
-        """
+        """Collect every child that has ended."""
         for process in others:
             process.poll()
         ours = {process.pid for process in others}
@@ -124,9 +120,6 @@ def end_ranks(ranks: Iterable[tuple[int, int]]) -> None:
 
     SIGKILL: a rank that hangs does not answer SIGTERM, and one that left with code 0 on it would
     look to torchrun like one that has done its work.
-
-    Args:
-        ranks: Process id of each, and its start in clock ticks.
     """
     for pid, started_ticks in ranks:
         if is_alive(pid, started_ticks):
@@ -247,9 +240,6 @@ class Signals:
 
     `signal.sigtimedwait` returns what happens to lie in memory where a stop, as by Ctrl-Z, lasts
     longer than its time limit (seen with CPython 3.11); a wait without a limit has no such case.
-
-    Args:
-        held: Which ones; they must be blocked by now in all threads.
     """
 
     def __init__(self, held: Iterable[signal.Signals]) -> None:

@@ -420,15 +420,7 @@ class Peers:
         silent: Sequence[Heard] = (),
         busy: bool = True,
     ) -> None:
-        """Have this told next.
-
-        Args:
-            word: Of this node.
-            verdict: The newest; told, as is what follows, where this node judges.
-            end: How the round before ended.
-            silent: Nodes that are no longer heard.
-            busy: Something is silent here.
-        """
+        """Have this told next."""
         self.look_round()
         settled = self.role.judges or self.role.judge is not None
         followed = self.judge_word

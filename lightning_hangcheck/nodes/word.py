@@ -264,11 +264,7 @@ def _furthest(views: Sequence[RankView]) -> Furthest | None:
 
 
 def left_round(case: Case) -> LeftRound:
-    """Return what other nodes are to know of a round that has ended here.
-
-    Args:
-        case: Of its ranks on this node.
-    """
+    """Return what other nodes are to know of a round that has ended here."""
     ended = [view for view in case.ranks if view.process_exit is not None]
     ended.sort(key=lambda view: view.process_exit.order if view.process_exit is not None else 0)
     most = MOST_ENDS if case.run.world_size <= FOLDED_ABOVE else FEW_ENDS

@@ -79,10 +79,6 @@ class Alarm:
     def take(self, verdict: Verdict, *, closer: bool = False) -> Telling | None:
         """Take the newest judgement.
 
-        Args:
-            verdict: Of all ranks.
-            closer: It rests on a closer look, so that its facts are new if nothing else is.
-
         Returns:
             How to tell it; None when there is nothing new in it, a quieter or equal judgement on
             ranks that are known already.
@@ -124,13 +120,7 @@ class Alarm:
     def has_passed(
         self, here: Mapping[int, WatchedRank], elsewhere: Mapping[int, int] | None, now_ns: int
     ) -> bool:
-        """Wait a little after the first progress: it may be that of ranks that are asked to end.
-
-        Args:
-            here: Ranks of this node, those whose process is gone included.
-            elsewhere: When ranks of other nodes advanced last; None for a job of one node.
-            now_ns: Present time.
-        """
+        """Wait a little after the first progress: it may be that of ranks that are asked to end."""
         if not advanced(self.standing, self._raised_ns, here, elsewhere):
             self.advances_since_ns = 0
             return False
@@ -171,10 +161,6 @@ class Alarm:
 
     def reminder(self, now_ns: int, *, wanted: bool = True) -> float | None:
         """Ask whether it is time to say again that the verdict stands: after 2, 4, 8... minutes.
-
-        Args:
-            now_ns: Present time.
-            wanted: False while nobody is to be reminded, as while the job is asked to end.
 
         Returns:
             For how many seconds a verdict of this kind has stood; None while nothing is due.
@@ -283,14 +269,7 @@ class Shutdown:
     def begun(
         self, ranks: Sequence[RankView], *, proven: bool, suspected: str = "", now_ns: int
     ) -> bool:
-        """Whether the job is shutting down: it was asked to, or its ranks show that.
-
-        Args:
-            ranks: All ranks as they are now.
-            proven: A hang stands: then any rank that leaves it shows the end.
-            suspected: As in `AskedEnd`.
-            now_ns: The present.
-        """
+        """Whether the job is shutting down: it was asked to, or its ranks show that."""
         from lightning_hangcheck.judge.exits import asked_by, shown_by
 
         if self.asked is not None and self._goes_on(ranks, now_ns):

@@ -24,11 +24,7 @@ AT_ONCE = 4
 
 
 class CollectiveReadings:
-    """Takes one reading of all silent ranks at a time.
-
-    Args:
-        servers: Folder of the sockets on which ranks answer for torch's flight recorder.
-    """
+    """Takes one reading of all silent ranks at a time."""
 
     def __init__(self, servers: Path) -> None:
         self._servers = servers
@@ -38,12 +34,7 @@ class CollectiveReadings:
         self._interval_s = EVERY_S
 
     def update(self, alive: Sequence[WatchedRank], now_ns: int) -> None:
-        """Hand on what came in, and ask again where it is time to.
-
-        Args:
-            alive: Ranks that have a process.
-            now_ns: Present time.
-        """
+        """Hand on what came in, and ask again where it is time to."""
         if all(answer.done() for answer in self._pending.values()):
             self._take()
             self._ask(alive, now_ns)

@@ -49,11 +49,7 @@ BETWEEN_LOOPS = ("startup", "model_load", "trainer_init", "teardown")
 
 
 class JobPace:
-    """The paces of the ranks of one round.
-
-    Args:
-        slow_after_s: Seconds for which a rank must be slow; None to watch no pace.
-    """
+    """The paces of the ranks of one round."""
 
     def __init__(self, slow_after_s: float | None) -> None:
         self._slow_after_s = slow_after_s
@@ -64,12 +60,7 @@ class JobPace:
         self._asked = 0
 
     def read(self, beats: Mapping[int, Beat], now_ns: int) -> None:
-        """Take a reading of the pages.
-
-        Args:
-            beats: By rank, of those that are there; another one's pace is forgotten.
-            now_ns: Monotonic nanoseconds.
-        """
+        """Take a reading of the pages."""
         if self._slow_after_s is None:
             return
         for rank in set(self._ranks) - set(beats):
@@ -87,9 +78,6 @@ class JobPace:
 
     def slowness(self, now_ns: int) -> Slowness | None:
         """Return who is slow, as soon as it can be judged, and after each further stretch.
-
-        Args:
-            now_ns: Monotonic nanoseconds.
 
         Returns:
             None while nobody is, where it was told, and where nothing is new.
@@ -119,9 +107,6 @@ class JobPace:
     def recovered_s(self, now_ns: int) -> float | None:
         """Ask whether the pace is back that was told as lost; each time it is told once.
 
-        Args:
-            now_ns: Monotonic nanoseconds.
-
         Returns:
             For how many seconds it was lost; None while it is, and where nothing was told.
         """
@@ -150,11 +135,7 @@ class Stretch(NamedTuple):
 
 
 class RankPace:
-    """The pace of one rank.
-
-    Args:
-        slow_after_s: Seconds of a window.
-    """
+    """The pace of one rank."""
 
     def __init__(self, slow_after_s: float) -> None:
         self._least_ns = int(slow_after_s / WINDOW * NANOSECONDS)

@@ -176,11 +176,6 @@ class WatchedRound:
     ) -> WatchedRank | None:
         """Take a rank in; one that another process was so far is another rank now.
 
-        Args:
-            found: The rank.
-            now_ns: Present time.
-            words: Its command line, where it is only guessed to be one.
-
         Returns:
             The rank, if it is new here.
         """
@@ -544,11 +539,6 @@ def run_facts(
 
 def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdict, Round]:
     """Judge a round that has ended.
-
-    Args:
-        case: Of the round's ranks, with what followed.
-        started_at: When the first of them was seen.
-        hang: That stood when the round ended: what its ranks died of then is not its cause.
 
     Returns:
         The verdict to tell, and the round as it is remembered.

@@ -106,16 +106,7 @@ class RunFiles:
         exit_code: int | None,
         ended_by: str,
     ) -> None:
-        """Write what the run came to.
-
-        Args:
-            roster: Of its last round.
-            alarm: As it stands at the end.
-            verdict: What its end came to.
-            rounds: All of them.
-            exit_code: Of the command, where its launcher says it.
-            ended_by: Who asked for the end, empty where nobody did.
-        """
+        """Write what the run came to."""
         now_ns = time.monotonic_ns()
         record = replace(
             self._record(roster, rounds),

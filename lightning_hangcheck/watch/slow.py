@@ -47,13 +47,7 @@ class SlowTelling:
         self._told: Verdict | None = None
 
     def read(self, alive: Sequence[WatchedRank], now_ns: int, *, lapsed: bool) -> None:
-        """Take a reading.
-
-        Args:
-            alive: Ranks that are there, their pages just read.
-            now_ns: Monotonic nanoseconds.
-            lapsed: Nobody watched since the last reading, or the job was not allowed to run.
-        """
+        """Take a reading."""
         if lapsed:
             self._pace.interrupt()
         beats = {rank.found.rank: rank.beat for rank in alive if rank.beat is not None}
@@ -66,14 +60,7 @@ class SlowTelling:
         case: Callable[[], Case],
         ready: Callable[[], bool],
     ) -> None:
-        """Tell what is new; to be asked only while no alarm stands.
-
-        Args:
-            alive: Ranks that are there.
-            now_ns: Monotonic nanoseconds.
-            case: Makes one of them.
-            ready: Whether the judgement is imported; has it imported else.
-        """
+        """Tell what is new; to be asked only while no alarm stands."""
         self._tell_back(now_ns, case)
         if self._found is None:
             self._find(now_ns, case, ready)

@@ -46,12 +46,7 @@ class StartStates:
                 self._states[said.pid] = said.facts
 
     def news(self, pids: Mapping[int, int], now_ns: int) -> str | None:
-        """Return the report of ranks once all have spoken, or have had the time for it.
-
-        Args:
-            pids: Process of each rank that is there.
-            now_ns: Present time.
-        """
+        """Return the report of ranks once all have spoken, or have had the time for it."""
         told = {rank: self._states[pid] for rank, pid in pids.items() if pid in self._states}
         if not told or not self._shown.isdisjoint(pids.values()):
             return None

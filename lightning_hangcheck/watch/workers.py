@@ -214,23 +214,12 @@ class Scout:
     def begin_scan(
         self, beats: dict[int, Beat], now_ns: int, known: Collection[int], *, anyone_there: bool
     ) -> None:
-        """Begin a round among the processes, unless one is under way.
-
-        Args:
-            beats: Page readings by process id.
-            now_ns: Present time.
-            known: Process ids of the ranks that are known.
-            anyone_there: Whether any process of this machine is a rank, or may become one.
-        """
+        """Begin a round among the processes, unless one is under way."""
         if self._scan is None:
             self._scan = self._thread.submit(self._look_round, beats, now_ns, known, anyone_there)
 
     def scanned(self, *, wait: bool = False) -> Scouted | None:
-        """Return what the round brought once it is over, else None.
-
-        Args:
-            wait: For it, within a limit: at the end of the job.
-        """
+        """Return what the round brought once it is over, else None."""
         scan = self._scan
         if scan is None or not (scan.done() or wait):
             return None

@@ -91,14 +91,6 @@ class Writer:
     This process cannot end while its thread waits in the kernel; whoever waits for its end waits
     for its word instead.
 
-    Args:
-        folder: Of the run.
-        journals: Where ranks leave their lines.
-        seen: Told those lines on their way, in the thread that writes.
-        quiet: Print nothing but reports, what became of them, and errors.
-        tell_launcher: Given the word of a proven hang, the verdict, and its number in the folder.
-        ends_the_job: The launcher ends the job, or starts it again, at that word.
-
     Attributes:
         folder: The same.
         newest: The newest verdict that was told.
@@ -153,14 +145,7 @@ class Writer:
     def publish(
         self, case: Case, verdict: Verdict, telling: Telling, hang: HangProven | None = None
     ) -> None:
-        """Have a verdict saved with its evidence, and told after that.
-
-        Args:
-            case: What was judged.
-            verdict: What it came to.
-            telling: What the console shows of it.
-            hang: Word for the launcher, where this proves a hang.
-        """
+        """Have a verdict saved with its evidence, and told after that."""
         self.newest, self.told_ns = verdict, time.monotonic_ns()
         self.stalls.take(verdict, self.told_ns)
         told = _Told(verdict, self._text(case, verdict, telling), hang)
@@ -175,14 +160,7 @@ class Writer:
         known: Callable[[Verdict], bool] = lambda _: True,
         at_once: bool = False,
     ) -> None:
-        """Tell what is saved by now, or late: first the launcher, then whoever reads our text.
-
-        Args:
-            stands: The hang stands: a job that moves again is not ended for it.
-            known: Whether all other nodes know of a verdict: where the job is ended for it, the
-                store by which they hear of it goes as well.
-            at_once: Wait for nothing: this is the end.
-        """
+        """Tell what is saved by now, or late: first the launcher, then whoever reads our text."""
         hang = self._hang
         if hang is not None and not at_once and self._ends_the_job and not stands:
             self._hang = None

@@ -149,23 +149,12 @@ class AmongNodes:
         return now_ns - self._told_ns >= self.peers.pause_s * NANOSECONDS
 
     def agree(self, watched: WatchedRound, now_ns: int) -> None:
-        """Give a round of this node the number that it has on the others, where they know better.
-
-        Args:
-            watched: The present round.
-            now_ns: Present time.
-        """
+        """Give a round the number that it has on the other nodes, where they know better."""
         self._mark = mark_of(watched)
         watched.number = agreed_number(watched, self._mark, self.judged_with().values(), now_ns)
 
     def tell(self, own: Case, verdict: Verdict | None, *, ended: bool = False) -> None:
-        """Tell the other nodes.
-
-        Args:
-            own: Case of the ranks of this node.
-            verdict: The newest that was told here.
-            ended: The command has ended here.
-        """
+        """Tell the other nodes."""
         self._told_ns = own.taken_ns
         ends = any(view.process_exit is not None for view in own.ranks)
         self.peers.hurry(ends=ends)
@@ -250,9 +239,6 @@ class AmongNodes:
         """Whether all nodes are known to have read a verdict, or cannot, or need not.
 
         Not before who judges has told so: any node may serve the store by which they hear of it.
-
-        Args:
-            verdict: That was told here.
         """
         alone = not (self.judges or self.follows) or self.peers.in_trouble
         if verdict is None or alone or not is_on_whole_job(verdict):
@@ -271,9 +257,6 @@ class AmongNodes:
         """Return the case with the ranks of the other nodes, where this one judges for them.
 
         Where it judges alone, those of nodes that nobody hears join as unheard.
-
-        Args:
-            own: Case of the ranks of this node.
         """
         if self.follows or self._unjoinable:
             return own
@@ -319,9 +302,6 @@ class AmongNodes:
         """Return how the job ended on all nodes, where a rank failed here and this one judges.
 
         Where it judges alone, nodes that nothing acknowledged for long enough are gone.
-
-        Args:
-            own: How it ended here.
         """
         try:
             since_ns = first_failure_ns(own)
@@ -366,9 +346,6 @@ class AmongNodes:
 
         Elsewhere of the one that judged, and who does in its place. What nodes cannot both be right
         about is said by who judges; and that the nodes do not hear each other, by each.
-
-        Args:
-            own: Case of the ranks of this node.
         """
         peers, number = self.peers, self.place.number
         if self.moved_to:
@@ -419,11 +396,7 @@ def among_nodes(place: NodePlace, settings: Settings, now_ns: int) -> AmongNodes
 
 
 def is_on_whole_job(verdict: Verdict | None) -> bool:
-    """Whether all nodes are to tell it: a pace that was lost is no stall, and told by its own node.
-
-    Args:
-        verdict: The newest of a node, None where it told nothing.
-    """
+    """Whether all nodes are to tell it; of a lost pace only its own node tells."""
     if verdict is None or verdict.verdict not in RELAYED:
         return False
     return verdict.stalled_since is not None
@@ -436,13 +409,6 @@ def contradictions(
     own: Case, mark: RoundMark, heard: Sequence[Heard], number: int
 ) -> Iterator[str]:
     """Compare what nodes tell with what is seen here, and with each other.
-
-    Args:
-        own: Case of the ranks of this node.
-        mark: Of their round.
-        heard: Of the others; what is of another round, or without a launcher's word for its ranks,
-            is left out.
-        number: Of this node.
 
     Yields:
         A sentence for each: how, and what to mend.
@@ -490,12 +456,7 @@ def contradictions(
 
 
 def same_number(number: int, addresses: Sequence[str]) -> str:
-    """Say that another node has this one's number.
-
-    Args:
-        number: Of this node.
-        addresses: Of the other, as far as it tells.
-    """
+    """Say that another node has this one's number."""
     where = f" at {addresses[0][:LONGEST_ADDRESS]}" if addresses else ""
     return (
         f"another node{where} says that it is node {number}, too, and neither is heard as it "

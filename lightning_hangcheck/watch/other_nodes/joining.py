@@ -77,15 +77,7 @@ def with_unheard(
     silent: Sequence[SilentNode],
     gaps: Sequence[Gap],
 ) -> Case:
-    """Return the joined case with what is not heard of other nodes.
-
-    Args:
-        own: Case of the ranks of this node.
-        joined: The same with the ranks of others.
-        absent: Nodes of which nobody has heard anything for too long.
-        silent: Nodes that are no longer heard.
-        gaps: What is to be said of both.
-    """
+    """Return the joined case with what is not heard of other nodes."""
     facts = replace(
         own.run,
         world_size=joined.run.world_size,
@@ -198,9 +190,6 @@ def last_progress(heard: Iterable[Heard]) -> dict[int, int]:
     """Return when ranks of other nodes last showed progress, by our monotonic clock.
 
     Of ranks that stand alike, when the last of them did.
-
-    Args:
-        heard: What those told that are not silent.
     """
     return {
         rank: one.heard_ns - int(line.told.view.silent_for_s * NANOSECONDS)
@@ -227,13 +216,7 @@ def newest_sample_ns(heard: Heard) -> int:
 def addresses_to_ask(
     heard: Mapping[int, Heard], own: Iterable[str], missed: Iterable[int]
 ) -> dict[int, tuple[str, ...]]:
-    """Return the addresses by which nodes that may have fallen silent alone are known.
-
-    Args:
-        heard: All nodes of which something was heard.
-        own: Addresses of this node.
-        missed: Those nodes.
-    """
+    """Return the addresses by which nodes that may have fallen silent alone are known."""
     known = Counter(own)
     for one in heard.values():
         known.update(set(one.word.addresses))
@@ -246,14 +229,7 @@ def addresses_to_ask(
 def silent_node(
     heard: Heard, seconds: float, reaches: Iterable[AddressReach], others: Iterable[RankView]
 ) -> SilentNode:
-    """Say of a node that it fell silent, and what was known of it last.
-
-    Args:
-        heard: What it told last.
-        seconds: Since then.
-        reaches: What connections of other nodes' ranks to its addresses show.
-        others: Ranks of the nodes that are heard.
-    """
+    """Say of a node that it fell silent, and what was known of it last."""
     there = list(reaches)
     unanswered_s = max((one.unanswered_s for one in there if one.unanswered), default=0.0)
     return SilentNode(
@@ -291,13 +267,7 @@ def silence_gap(node: SilentNode) -> Gap:
 
 
 def absent_nodes(absent: Iterable[int], waited_s: float, where: str) -> Gap:
-    """Say of nodes that nothing was ever heard of them.
-
-    Args:
-        absent: Their numbers.
-        waited_s: Seconds for which somebody has listened.
-        where: The place where nodes meet, in words.
-    """
+    """Say of nodes that nothing was ever heard of them."""
     why = (
         f"nothing was heard from there for {waited_s:.0f} s: it has not come, no hangcheck run "
         f"watches there, or it does not reach {where}"

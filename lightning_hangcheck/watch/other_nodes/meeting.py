@@ -93,13 +93,7 @@ def why_there(place: NodePlace, settings: Settings) -> str:
 
 
 def why_moved(place: NodePlace, settings: Settings, folder: str) -> str:
-    """Say for run.json where the nodes go on beside the store in which they met.
-
-    Args:
-        place: Of this node.
-        settings: In force.
-        folder: In words.
-    """
+    """Say for run.json where the nodes go on beside the store in which they met."""
     return f"{folder}, since a node lost the store; first {why_there(place, settings)}"
 
 
@@ -148,12 +142,7 @@ EVERY_NS = NANOSECONDS // 2
 
 
 class LatePlace:
-    """Looks for the place of this node.
-
-    Args:
-        session: Of the job.
-        settings: In force.
-    """
+    """Looks for the place of this node."""
 
     def __init__(self, session: Session, settings: Settings) -> None:
         self._session = session
@@ -162,11 +151,7 @@ class LatePlace:
         self._looked_ns = 0
 
     def news(self, now_ns: int) -> NodePlace | None:
-        """Return the place where it was not known, or was another, when last asked.
-
-        Args:
-            now_ns: Present time.
-        """
+        """Return the place where it was not known, or was another, when last asked."""
         if self._looked_ns and now_ns - self._looked_ns < EVERY_NS:
             return None
         self._looked_ns = now_ns

@@ -86,13 +86,7 @@ class EndedRounds:
     def settled(
         self, nodes: AmongNodes | None, now_ns: int, *, at_once: bool = False
     ) -> Iterator[Settled]:
-        """Yield the rounds of which it is known by now how they ended.
-
-        Args:
-            nodes: This one among the others; None where there are none.
-            now_ns: Present time.
-            at_once: The job ends: by what is known now.
-        """
+        """Yield the rounds of which it is known by now how they ended."""
         if nodes is not None and now_ns - self._newest_ns > TOLD_S * NANOSECONDS:
             nodes.left = nodes.round_end = self._newest = None
         while self._left:
@@ -176,10 +170,6 @@ def told_and_gone(
 
     A node that has told nothing since a rank failed here is gone, if others have; else it is the
     place where they meet that went first, and nothing is known of any.
-
-    Args:
-        heard: What nodes told last.
-        said: Those of them that were heard since.
     """
     told = [one for node, one in heard.items() if node in said]
     gone = [one for node, one in heard.items() if node not in said]
@@ -187,14 +177,7 @@ def told_and_gone(
 
 
 def join_end(own: Case, told: Sequence[Heard], gone: Sequence[Heard], number: int) -> Case:
-    """Return how the job ended on all nodes that told it.
-
-    Args:
-        own: How it ended here.
-        told: What those told that were heard since a rank failed here.
-        gone: What others told last: they were lost.
-        number: Of this node.
-    """
+    """Return how the job ended on all nodes that told it."""
     if not told and not gone:
         return own
     joined = join_heard(own, told, gone, number)
@@ -209,12 +192,6 @@ def join_round_end(
     own: Case, heard: Mapping[int, Heard], place: NodePlace, *, over: bool
 ) -> Case | None:
     """Return how a round ended on all nodes, which have begun another one or are about to.
-
-    Args:
-        own: How it ended here.
-        heard: What nodes told last.
-        place: Which of them this one is.
-        over: Those are waited for no longer that have not told it yet.
 
     Returns:
         None while one has not.
@@ -268,14 +245,7 @@ def mark_of(watched: WatchedRound) -> RoundMark:
 def agreed_number(
     watched: WatchedRound, mark: RoundMark, heard: Iterable[Heard], now_ns: int
 ) -> int:
-    """Return the number of the present round: never a smaller one than it has.
-
-    Args:
-        watched: The round, as this node sees it.
-        mark: Of it.
-        heard: What other nodes told.
-        now_ns: Present time.
-    """
+    """Return the number of the present round: never a smaller one than it has."""
     settled = mark.began_s >= STOOD_S and len(watched.alive) == len(watched.ranks)
     if not mark.store_port or not settled:
         return watched.number
