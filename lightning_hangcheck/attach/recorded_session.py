@@ -53,7 +53,7 @@ def history(
     notes: WatchNotes, ranks: Sequence[FoundRank], slept: Mapping[int, float], now_ns: int
 ) -> dict[int, RankNote]:
     """Return, by rank, what the sidecar knows of it, brought up to the present."""
-    age_s = _age_s(notes, now_ns)
+    age_s = max(0.0, (now_ns - notes.written_ns) / NANOSECONDS)
     found = {(rank.rank, rank.pid, rank.started_ticks) for rank in ranks}
     return {
         note.rank: replace(
