@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge.alike import without_members
 from lightning_hangcheck.judge.joining import rebased
 from lightning_hangcheck.judge.rank_set import common, rank_set
+from lightning_hangcheck.judge.standing import standings_of
 from lightning_hangcheck.model.beat import CheckpointMark
 from lightning_hangcheck.model.case import CodeNote, RankView
 from lightning_hangcheck.model.evidence import AddressReach, Frame, Gap, ThreadStack
@@ -218,7 +219,7 @@ def word_of(
     shift_ns = TAKEN_NS - case.taken_ns
     views = [brief(view) if view.silent_for_s < CALM_BELOW_S else view for view in case.ranks]
     small = case.run.world_size <= folded_above
-    standings = [0] * len(views) if small else _standings(views, case.taken_ns)
+    standings = [0] * len(views) if small else standings_of(views, case.taken_ns)
     lines = together(
         class_of(*without_members(rebased(view, shift_ns)), standing)
         for view, standing in zip(views, standings, strict=True)
@@ -245,14 +246,6 @@ def word_of(
         left=rebased(left, shift_ns) if left is not None else None,
     )
     return replace(with_table(word), **facts)
-
-
-def _standings(views: Sequence[RankView], now_ns: int) -> list[int]:
-    from lightning_hangcheck.judge.standing import (
-        standings_of,  # 20 MB that a small job never needs
-    )
-
-    return standings_of(views, now_ns)
 
 
 def _furthest(views: Sequence[RankView]) -> Furthest | None:

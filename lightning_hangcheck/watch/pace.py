@@ -1,4 +1,4 @@
-"""Does a rank that advances keep its own pace? Pure: it is handed what is seen, and the time.
+"""Does a rank that advances keep its own pace? All but `SlowTelling` is pure.
 
 The measure is the *sustained* step: what all steps of a window took at least, but for one stretch
 in eight. However long a few steps are (an evaluation, a save, a burst on the storage), they do not
@@ -14,15 +14,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.frames import FOR_RANKS, find_wait, users_place
+from lightning_hangcheck.judge.wording import duration
 from lightning_hangcheck.model.beat import Slowness, SlowRank, StepTimes
-from lightning_hangcheck.text.shown import NANOSECONDS
+from lightning_hangcheck.observe.looking import Looker, Target
+from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.evidence import Frame, Sample
+    from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.observe.looking import Look
+    from lightning_hangcheck.observe.watched_rank import WatchedRank
+    from lightning_hangcheck.settings import Settings
+    from lightning_hangcheck.watch.writer import Writer
 
 WINDOW = 8
 """Stretches over which a step must be sustained; with those of three steps, 24 steps."""
@@ -304,12 +314,11 @@ class Glances:
         return SHORTEST_S + (LONGEST_S - SHORTEST_S) * (self.count * GOLDEN % 1)
 
     def take(self, look: Look) -> None:
-        """Add one of them; what is known of frames is imported with the first."""
-        from lightning_hangcheck.judge.frames import users_place
-
+        """Add one of them."""
         self.count += 1
         for target, sample in look.samples:
-            frames = _main_frames(sample)
+            threads = sample.stack.threads if sample.stack is not None else ()
+            frames = threads[0].frames if threads else ()
             if target.role != "rank" or not frames:
                 continue
             self._seen[target.rank] += 1
@@ -320,33 +329,110 @@ class Glances:
 
     def added_to(self, slowness: Slowness) -> Slowness:
         """Return the facts with what was seen of these ranks."""
-        ranks = tuple(
-            replace(
-                one,
-                looks=self._seen[one.rank],
-                waited=self._waited[one.rank],
-                place=self._place(one.rank),
-            )
-            for one in slowness.ranks
-        )
-        return replace(slowness, ranks=ranks)
-
-    def _place(self, rank: int) -> Frame | None:
-        most = self._places.get(rank, Counter()).most_common(1)
-        return most[0][0] if most else None
-
-
-def _main_frames(sample: Sample) -> tuple[Frame, ...]:
-    threads = sample.stack.threads if sample.stack is not None else ()
-    return threads[0].frames if threads else ()
+        ranks = []
+        for one in slowness.ranks:
+            most = self._places.get(one.rank, Counter()).most_common(1)
+            place = most[0][0] if most else None
+            looks, waited = self._seen[one.rank], self._waited[one.rank]
+            ranks.append(replace(one, looks=looks, waited=waited, place=place))
+        return replace(slowness, ranks=tuple(ranks))
 
 
 def _waits(sample: Sample, frames: tuple[Frame, ...]) -> bool:
     """Whether its main thread waits for other ranks; backward waits only where it sleeps."""
-    from lightning_hangcheck.judge.frames import FOR_RANKS, find_wait
-
     wait = find_wait(frames)
     if wait is None or wait.kind not in FOR_RANKS:
         return False
     state = sample.kernel.threads[0].state if sample.kernel and sample.kernel.threads else ""
     return wait.kind != "backward" or state == ASLEEP
+
+
+# What is told of it: once that it is lost, once that it is back. It is no alarm: nothing stands
+# still, nothing is ended, and nobody is reminded.
+
+LOOKING_S = 20.0
+"""Longest time for the looks; on a machine that has time for them they take 8 s."""
+TOO_LATE_S = 60.0
+"""After which, because an alarm stood meanwhile, what was found is not told any more."""
+
+
+class SlowTelling:
+    """What is told of the pace of one round's ranks."""
+
+    def __init__(self, settings: Settings, servers: Path, writer: Writer) -> None:
+        self._pace = JobPace(settings.slow_after or None)
+        self._writer = writer
+        self._looker = Looker(settings.probe_timeout, servers)
+        self._found: Slowness | None = None
+        self._found_ns = self._look_ns = 0
+        self._glances = Glances()
+        self._told: Verdict | None = None
+
+    def read(self, alive: Sequence[WatchedRank], now_ns: int, *, lapsed: bool) -> None:
+        """Take a reading."""
+        if lapsed:
+            self._pace.interrupt()
+        beats = {rank.found.rank: rank.beat for rank in alive if rank.beat is not None}
+        self._pace.read(beats, now_ns)
+
+    def tell(self, alive: Sequence[WatchedRank], now_ns: int, case: Callable[[], Case]) -> None:
+        """Tell what is new; to be asked only while no alarm stands."""
+        self._tell_back(now_ns, case)
+        found = self._found
+        if found is None:
+            found = self._pace.slowness(now_ns)
+            # before anybody is looked at it must be worth telling
+            if found is not None and _judged(case(), found)[1].verdict == "slow":
+                self._pace.tell()
+                self._found, self._found_ns, self._glances = found, now_ns, Glances()
+        elif now_ns - self._found_ns > TOO_LATE_S * NANOSECONDS:
+            self._found = None
+        elif self._seen_enough(found, now_ns, alive):
+            self._found = None
+            judged, verdict = _judged(case(), self._glances.added_to(found))
+            if verdict.verdict == "slow":
+                self._told = verdict
+                self._writer.publish(judged, verdict, "line")
+
+    def close(self) -> None:
+        """Give up the look under way."""
+        self._looker.close()
+
+    def _seen_enough(self, found: Slowness, now_ns: int, alive: Sequence[WatchedRank]) -> bool:
+        """Look a few times at the slow ranks; with looks that take too long, do with fewer."""
+        if now_ns - self._found_ns > LOOKING_S * NANOSECONDS:
+            return True
+        look = self._looker.finished()
+        if look is not None:
+            self._glances.take(look)
+            self._look_ns = now_ns + int(self._glances.pause_s * NANOSECONDS)
+        if not self._looker.looking and now_ns >= self._look_ns:
+            slow = {one.rank for one in found.ranks}
+            seen = [one.found for one in alive if one.found.rank in slow]
+            self._looker.begin([Target(rank=one.rank, pid=one.pid, role="rank") for one in seen])
+        return self._glances.enough
+
+    def _tell_back(self, now_ns: int, case: Callable[[], Case]) -> None:
+        """Where something graver was told since, that was over in its own way."""
+        slow_s = self._pace.recovered_s(now_ns)
+        if slow_s is None:
+            return
+        told, self._told, self._found = self._told, None, None
+        if told is None or self._writer.newest is not told:
+            return
+        back = replace(
+            told,
+            verdict="recovered",
+            detected_at=utc_now(),
+            remedies=(),
+            summary=f"steps have their own pace again, after {duration(slow_s)}; "
+            f"what was seen: {told.summary}",
+        )
+        self._writer.publish(case(), back, "line")
+
+
+def _judged(seen: Case, slowness: Slowness) -> tuple[Case, Verdict]:
+    """Judge by the pace alone: an older look at a rank says nothing of it now."""
+    unlooked = tuple(replace(view, processes=(), flight=None) for view in seen.ranks)
+    case = replace(seen, ranks=unlooked, slowness=slowness)
+    return case, judge(case)

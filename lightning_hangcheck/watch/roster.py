@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.exits import left_well
+from lightning_hangcheck.judge.words import end_of_round, own_end
 from lightning_hangcheck.look.exits import ExitWatcher
 from lightning_hangcheck.look.proc import has_ended, main_thread_cpu_s, vitals
 from lightning_hangcheck.machine import read_process_stat, ticks_since_boot, which_machine
@@ -89,8 +91,6 @@ class WatchedRound:
     @property
     def may_be_followed(self) -> bool:
         """Whether torchrun would start the ranks again: not all ended well, and not too often."""
-        from lightning_hangcheck.judge.exits import left_well  # 20 MB, only at the end
-
         well = all(left_well(rank.view("", 0)) for rank in self.ranks.values())
         return self.restarts_left != 0 and not well
 
@@ -543,8 +543,6 @@ def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdic
     Returns:
         The verdict to tell, and the round as it is remembered.
     """
-    from lightning_hangcheck.judge.words import end_of_round, own_end
-
     verdict = judge(case)
     if hang is None or verdict.verdict == "finished":
         alone = replace(verdict, summary=own_end(case))

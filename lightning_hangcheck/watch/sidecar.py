@@ -202,7 +202,7 @@ class Sidecar:
             return False
         if not is_alive(facts.root_pid, self._root_ticks):
             return False
-        return not self._watcher.may_judge or self._watcher.roster.round.may_be_followed
+        return self._watcher.roster.round.may_be_followed
 
     def _conclude(self, ended: CommandEnded | None) -> None:
         roster = self._watcher.roster

@@ -1,4 +1,4 @@
-"""What the loop leaves to others, so that it never waits: foreign processes, imports, and faults.
+"""What the loop leaves to others, so that it never waits: foreign processes, time, and faults.
 
 Command lines, environments and maps of a process cannot be read while its memory is locked. The
 `Scout` reads them in a thread of its own: which processes are ranks, which hide from us, and which
@@ -12,7 +12,6 @@ import re
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -141,30 +140,6 @@ class Metronome(Starvation):
         while True:
             time.sleep(BEAT_S)
             self.beat(time.monotonic_ns())
-
-
-class Judgement:
-    """Imports the judgement, 20 MB and a third of a second, once it is needed."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-
-    def ready(self) -> bool:
-        """Whether it is imported; has it imported else."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=_import_judgement, daemon=True)
-            self._thread.start()
-        return not self._thread.is_alive()
-
-
-def _import_judgement() -> None:
-    with suppress(Exception):  # said by whoever asks for what is missing
-        import lightning_hangcheck.judge.activity
-        import lightning_hangcheck.judge.exits
-        import lightning_hangcheck.judge.frames
-        import lightning_hangcheck.judge.phase_of_life
-        import lightning_hangcheck.judge.verdict
-        import lightning_hangcheck.judge.words  # noqa: F401
 
 
 class Scouted(NamedTuple):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
+from lightning_hangcheck.judge.exits import failed
 from lightning_hangcheck.judge.rank_set import rank_set
 from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
 from lightning_hangcheck.nodes.classes import class_of
@@ -144,8 +145,6 @@ def _with_places(told: RoundEnd, left: LeftHere) -> Round:
 
 def first_failure_ns(own: Case) -> int:
     """Return when the first rank here was seen to have failed, 0 if none did."""
-    from lightning_hangcheck.judge.exits import failed  # 20 MB, only at the end
-
     ends = (view.process_exit for view in own.ranks if failed(view))
     return min((one.seen_ns for one in ends if one is not None), default=0)
 
