@@ -26,7 +26,6 @@ from lightning_hangcheck.nodes.word import (
     MOST_RANKS,
     VERSION,
     Judgement,
-    NodeState,
     Word,
     without_table,
 )
@@ -181,8 +180,13 @@ def _checked_word(word: Word) -> Word:
         word = without_table(word)
     except ValueError as error:
         raise BadWord(str(error)) from error
-    for state in (word, *word.lost):
-        _refuse_odd_state(state)
+    sizes = word.world_size, word.local_world_size or 0
+    if not 0 <= word.node < MOST_RANKS or not all(0 <= one <= MOST_RANKS for one in sizes):
+        raise BadWord("it has a node or world size that cannot be")
+    if not is_rank_set(word.ranks, MOST_RANKS) or size(word.ranks) > MOST_OF_A_NODE:
+        raise BadWord("it has a node with ranks that cannot be")
+    if not 0 <= word.mark.began_s <= LONGEST_S:
+        raise BadWord("it has a duration that cannot be")
     lines = [one.ranks for one in word.lines]
     if not all(lines) or not all(is_rank_set(one, MOST_RANKS) for one in lines):
         raise BadWord("it has a set of ranks that cannot be")
@@ -215,16 +219,6 @@ def _refuse_odd_groups(word: Word) -> None:
             raise BadWord("it has a rank whose number cannot be")
     if members > MOST_MEMBERSHIPS:
         raise BadWord("its groups have more members than can be")
-
-
-def _refuse_odd_state(state: NodeState) -> None:
-    sizes = state.world_size, state.local_world_size or 0
-    if not 0 <= state.node < MOST_RANKS or not all(0 <= one <= MOST_RANKS for one in sizes):
-        raise BadWord("it has a node or world size that cannot be")
-    if not is_rank_set(state.ranks, MOST_RANKS) or size(state.ranks) > MOST_OF_A_NODE:
-        raise BadWord("it has a node with ranks that cannot be")
-    if any(not 0 <= age <= LONGEST_S for age in (state.age_s, state.mark.began_s)):
-        raise BadWord("it has a duration that cannot be")
 
 
 def _checked_judgement(told: Judgement) -> Judgement:

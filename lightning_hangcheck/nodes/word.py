@@ -56,7 +56,7 @@ MOST_CODE = 1_024
 MOST_WAYS = 256
 """Ranks whose evidence is asked for: jobs that hang stand in a handful of ways."""
 MOST_ASKED = 64
-"""Addresses of silent nodes, and silent nodes: where more fell silent, a few tell enough."""
+"""Addresses of silent nodes: where more fell silent, a few tell enough."""
 MOST_ENDS = 8
 """Ranks of a node whose end is told: those that ended first, and of large jobs only two."""
 FEW_ENDS = 2
@@ -110,12 +110,13 @@ class RoundEnd(Struct, frozen=True):
     verdict: Verdict
 
 
-class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who a node is.
+class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node tells.
 
     Attributes:
+        version: Of this form; another one is not read.
+        stamp: Another one each time.
         node: Its number, as the launcher has it.
-        age_s: How old this is, where another node tells it.
         ended: The command has ended there: nothing more will be heard.
         round: Number of the round that the ranks belong to.
         world_size: Ranks of the job as the node knows it, 0 while unknown.
@@ -123,27 +124,6 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         machine: As in `RunFacts`.
         ranks: Those of which it tells.
         addresses: By which other nodes may know this one.
-    """
-
-    node: int
-    age_s: float = 0.0
-    ended: bool = False
-    round: int = 0
-    mark: RoundMark = RoundMark()
-    world_size: int = 0
-    local_world_size: int | None = None
-    machine: Annotated[str, Meta(max_length=1_024)] = ""
-    ranks: Annotated[tuple[int, ...], Meta(max_length=2 * MOST_OF_A_NODE)] = ()
-    furthest: Furthest | None = None
-    addresses: Annotated[tuple[str, ...], _ASKED] = ()
-
-
-class Word(NodeState, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node tells.
-
-    Attributes:
-        version: Of this form; another one is not read.
-        stamp: Another one each time.
         software: Version of this package there.
         lines: Its ranks.
         frames: Each call of their stacks once.
@@ -158,11 +138,20 @@ class Word(NodeState, frozen=True, kw_only=True, omit_defaults=True):
         known: All nodes that it hears have read that.
         asks: Addresses of nodes that it no longer hears: what shows of them?
         wants: Ranks whose evidence it asks for.
-        lost: Nodes that it no longer hears.
     """
 
     version: int
     stamp: int
+    node: int
+    ended: bool = False
+    round: int = 0
+    mark: RoundMark = RoundMark()
+    world_size: int = 0
+    local_world_size: int | None = None
+    machine: Annotated[str, Meta(max_length=1_024)] = ""
+    ranks: Annotated[tuple[int, ...], Meta(max_length=2 * MOST_OF_A_NODE)] = ()
+    furthest: Furthest | None = None
+    addresses: Annotated[tuple[str, ...], _ASKED] = ()
     software: Annotated[str, Meta(max_length=64)] = ""
     lines: Annotated[tuple[RankClass, ...], Meta(max_length=MOST_OF_A_NODE)] = ()
     frames: Annotated[tuple[Frame, ...], _FRAMES] = ()
@@ -178,7 +167,6 @@ class Word(NodeState, frozen=True, kw_only=True, omit_defaults=True):
     known: bool = False
     asks: Annotated[tuple[str, ...], _ASKED] = ()
     wants: Annotated[tuple[int, ...], Meta(max_length=MOST_WAYS)] = ()
-    lost: Annotated[tuple[NodeState, ...], _ASKED] = ()
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
@@ -275,7 +263,6 @@ def shortened(word: Word) -> Word:
         gaps=(TOO_LARGE,) if word.lines else (),
         code=(),
         left=None,
-        lost=(),
     )
 
 

@@ -421,7 +421,7 @@ class Watcher:
     def _notice_recovery(self, now_ns: int) -> None:
         if self.alarm.standing is None or (self.follows and not self._alone):
             return
-        there = self.nodes.elsewhere(now_ns) if self.nodes is not None else None
+        there = self.nodes.elsewhere() if self.nodes is not None else None
         if self.alarm.has_passed(self.roster.ranks, there, now_ns) and not self._ends(
             self._case(self.roster.round, now_ns).ranks, now_ns
         ):

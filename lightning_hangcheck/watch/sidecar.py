@@ -45,8 +45,13 @@ from lightning_hangcheck.watch.link import (
     send,
 )
 from lightning_hangcheck.watch.loop import Watcher
-from lightning_hangcheck.watch.other_nodes.among_nodes import among_nodes
-from lightning_hangcheck.watch.other_nodes.meeting import LatePlace, why_moved, why_there
+from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
+from lightning_hangcheck.watch.other_nodes.meeting import (
+    LatePlace,
+    meetings_of,
+    why_moved,
+    why_there,
+)
 from lightning_hangcheck.watch.roster import describe_round
 from lightning_hangcheck.watch.run_files import RunFiles, rounds_so_far
 from lightning_hangcheck.watch.start_states import StartStates
@@ -130,18 +135,18 @@ class Sidecar:
 
     def _find_place(self) -> None:
         """Join the other nodes once it is known which of them this is."""
-        now_ns = time.monotonic_ns()
-        place = self._place.news(now_ns)
+        place = self._place.news(time.monotonic_ns())
         if place is not None:
             self._files.meeting = why_there(place, self._settings)
             self._met, self._files.node = place, place.number
-            self._watcher.meet(among_nodes(place, self._settings, now_ns))
+            meetings = meetings_of(place, self._settings)
+            self._watcher.meet(AmongNodes(place, meetings) if meetings else None)
         nodes = self._watcher.nodes
         if nodes is None:
             return
-        if self._met is not None and nodes.moved_to:
-            self._files.meeting = why_moved(self._met, self._settings, nodes.moved_to)
-        self._files.clocks = nodes.clocks()
+        if self._met is not None and nodes.peers.moved:
+            self._files.meeting = why_moved(self._met, self._settings, nodes.peers.where)
+        self._files.clocks = nodes.peers.clocks
 
     def _tell(self) -> None:
         """Tell what is saved by now, what stands for long, and how the ranks began."""

@@ -117,7 +117,7 @@ def _settle(
         verdict, ended = end_round(case, left.started_at, left.hang)
         nodes.round_end = RoundEnd(ended, verdict)
         return Settled(case, verdict, ended)
-    told = nodes.told_end
+    told = nodes.peers.end
     if told is not None and _is_ours(told, left.case):
         return Settled(left.case, told.verdict, _with_places(told, left))
     over = at_once or waited_s >= FOLLOWED_AFTER_S
