@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -171,7 +170,7 @@ def _unheard(heard: Heard, own: Case) -> NodeCase:
     told = [line.told.view for line in heard.word.lines if line.alone]
     alike = [line for line in heard.word.lines if not line.alone]
     alike = list(within(alike, (0, max(0, own.run.world_size - 1))))
-    named = () if heard.word.lines else map(bare_rank, heard.ranks)
+    named = () if heard.word.lines else (RankView(rank=rank) for rank in heard.ranks)
     views = tuple(
         replace(brief(view), unheard_for_s=unheard_s, silent_for_s=view.silent_for_s + unheard_s)
         for view in (*told, *named, *map(first_view, alike))
@@ -179,11 +178,6 @@ def _unheard(heard: Heard, own: Case) -> NodeCase:
     node = _case_of(heard, own, views)
     case = replace(node.case, gaps=(), code=(), alike=tuple(map(alike_of, alike)))
     return replace(node, case=case)
-
-
-def bare_rank(rank: int) -> RankView:
-    """Return a rank of which only the number is known."""
-    return RankView(rank=rank)
 
 
 def last_progress(heard: Iterable[Heard]) -> dict[int, int]:
@@ -232,31 +226,33 @@ def silent_node(
     """Say of a node that it fell silent, and what was known of it last."""
     there = list(reaches)
     unanswered_s = max((one.unanswered_s for one in there if one.unanswered), default=0.0)
+    silences = [view.silent_for_s for view in others]
+    reach: Reach = "unknown"
+    if any(one.heard_s < seconds - ANSWERED_LATER_S for one in there):
+        reach = "answers"
+    elif unanswered_s >= UNANSWERED_S:
+        reach = "unanswered"
+    elif silences and max(silences) < GOES_ON_S:
+        reach = "goes_on"
+    known = []
+    furthest = heard.word.furthest  # that its ranks were known to be
+    if furthest is not None and furthest.checkpoint is not None:
+        known.append(f"checkpoint {furthest.checkpoint.number} ({furthest.checkpoint.name})")
+    if furthest is not None and furthest.step is not None:
+        known.append(f"step {furthest.step}")
     return SilentNode(
         number=heard.word.node,
         ranks=format_ranks(heard.ranks),
         silent_s=seconds,
-        reach=_reach(seconds, there, unanswered_s, list(others)),
+        reach=reach,
         unanswered_s=unanswered_s,
-        last_known=_last_known(heard),
+        last_known=", ".join(known),
     )
-
-
-def _reach(
-    seconds: float, reaches: list[AddressReach], unanswered_s: float, others: list[RankView]
-) -> Reach:
-    if any(one.heard_s < seconds - ANSWERED_LATER_S for one in reaches):
-        return "answers"
-    if unanswered_s >= UNANSWERED_S:
-        return "unanswered"
-    goes_on = bool(others) and all(view.silent_for_s < GOES_ON_S for view in others)
-    return "goes_on" if goes_on else "unknown"
 
 
 def views_of(heard: Iterable[Heard]) -> Iterator[RankView]:
     """Yield what nodes tell of their ranks, of those that stand alike one."""
-    lines = chain.from_iterable(one.word.lines for one in heard)
-    return (line.told.view for line in lines)
+    return (line.told.view for one in heard for line in one.word.lines)
 
 
 def silence_gap(node: SilentNode) -> Gap:
@@ -290,14 +286,3 @@ def which_nodes(nodes: Iterable[int]) -> str:
     """Write ``node 3`` or ``nodes 3-5``."""
     numbers = format_ranks(nodes)
     return f"node{'s' if ',' in numbers or '-' in numbers else ''} {numbers}"
-
-
-def _last_known(heard: Heard) -> str:
-    """The furthest that its ranks were known to be."""
-    furthest = heard.word.furthest
-    if furthest is None:
-        return ""
-    mark, step = furthest.checkpoint, furthest.step
-    known = [f"checkpoint {mark.number} ({mark.name})"] if mark is not None else []
-    known += [f"step {step}"] if step is not None else []
-    return ", ".join(known)

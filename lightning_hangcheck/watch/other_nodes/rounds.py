@@ -119,7 +119,11 @@ def _settle(
         return Settled(case, verdict, ended)
     told = nodes.peers.end
     if told is not None and _is_ours(told, left.case):
-        return Settled(left.case, told.verdict, _with_places(told, left))
+        _, own = end_round(*left)
+        places = {place.rank: place for place in (*told.round.ranks, *own.ranks)}
+        ranks = tuple(places[rank] for rank in sorted(places))
+        ended = replace(told.round, started_at=left.started_at, ranks=ranks)
+        return Settled(left.case, told.verdict, ended)
     over = at_once or waited_s >= FOLLOWED_AFTER_S
     return Settled(left.case, *end_round(*left)) if over else None
 
@@ -127,17 +131,8 @@ def _settle(
 def _is_ours(told: RoundEnd, case: Case) -> bool:
     """Whether it is of this very round: of no other, also where nodes count theirs otherwise."""
     pids = {one.rank: one.pid for one in told.verdict.ranks}
-    ours = {view.rank: view.pid for view in case.ranks}
-    same = all(pids[rank] in (None, pid) for rank, pid in ours.items() if rank in pids)
+    same = all(pids.get(view.rank) in (None, view.pid) for view in case.ranks)
     return told.round.number == case.run.round and same
-
-
-def _with_places(told: RoundEnd, left: LeftHere) -> Round:
-    """Return the round as it is told, with where the ranks of this node were."""
-    _, own = end_round(*left)
-    places = {place.rank: place for place in (*told.round.ranks, *own.ranks)}
-    ranks = tuple(places[rank] for rank in sorted(places))
-    return replace(told.round, started_at=left.started_at, ranks=ranks)
 
 
 # How the ranks of all nodes ended: what the others told before they went
