@@ -14,6 +14,7 @@ from lightning_hangcheck.judge.joining import complete_case
 from lightning_hangcheck.judge.verdict import aftermath_of, ended_well, with_aftermath
 from lightning_hangcheck.judge.wording import name_ranks, verb
 from lightning_hangcheck.look.exits import still_running
+from lightning_hangcheck.look.proc import has_ended
 from lightning_hangcheck.model.case import Aftermath, Case
 from lightning_hangcheck.observe.discovery import patience_of
 from lightning_hangcheck.observe.looking import Look, Looker
@@ -312,7 +313,8 @@ class Watcher:
         if not gone_ns or now_ns - gone_ns < STILL_THERE_NS or not watched.alive:
             return
         self._launcher_gone_ns = 0
-        pids = [*watched.agents_alive, *(one.found.pid for one in watched.alive)]
+        agents = [pid for pid in sorted(watched.agents) if not has_ended(pid)]
+        pids = [*agents, *(one.found.pid for one in watched.alive)]
         ranks = [one.found.rank for one in watched.alive]
         log.once(
             "outlived",

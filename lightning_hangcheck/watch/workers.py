@@ -228,10 +228,10 @@ class Scout:
             self._srun.look(now_ns, ranks_seen=anyone_there)
         new = [one.pid for one in found if one.guessed or one.pid not in known]
         words = {pid: command_line(pid) for pid in new}
-        unrecorded = [one.pid for one in found if one.pid not in beats]
         ignoring = {
-            pid: _ignoring_option(words[pid] if pid in words else command_line(pid))
-            for pid in unrecorded
+            one.pid: _ignoring_option(words.get(one.pid) or command_line(one.pid))
+            for one in found
+            if one.pid not in beats
         }
         scouted = Scouted(processes, beats, found, _gone_ranks(beats), words, ignoring)
         self.cost_s = time.thread_time() - began_s
@@ -301,26 +301,21 @@ class SrunInFront:
         if self._needless or (self._looked_ns and now_ns - self._looked_ns < SRUN_EVERY_NS):
             return
         self._looked_ns = now_ns
-        pid = self._srun(now_ns)
-        if pid is not None:
-            self._needless = True
-            log.once(
-                "srun in front",
-                f"no rank of srun (pid {pid}) is seen on this machine: its tasks run on others, or "
-                "have not started; put hangcheck behind it, so that each node watches its own: "
-                "srun hangcheck run -- python train.py",
-            )
-
-    def _srun(self, now_ns: int) -> int | None:
-        """An `srun` below us that is there for long, and starts no `hangcheck` itself."""
         for process in descendants(self._root_pid):
             words = command_line(process.pid)
             if isinstance(words, Gap) or not words or PurePath(words[0]).name != "srun":
                 continue
             inside = any(PurePath(word).name in OURS for word in words)
-            if not inside and now_ns - born_ns(process.pid) >= SRUN_SAID_AFTER_NS:
-                return process.pid
-        return None
+            if inside or now_ns - born_ns(process.pid) < SRUN_SAID_AFTER_NS:
+                continue
+            self._needless = True
+            log.once(
+                "srun in front",
+                f"no rank of srun (pid {process.pid}) is seen on this machine: its tasks run on "
+                "others, or have not started; put hangcheck behind it, so that each node watches "
+                "its own: srun hangcheck run -- python train.py",
+            )
+            return
 
 
 def unrecorded_gap(rank: int, option: str) -> Gap:

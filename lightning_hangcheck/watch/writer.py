@@ -91,6 +91,14 @@ class Writer:
     This process cannot end while its thread waits in the kernel; whoever waits for its end waits
     for its word instead.
 
+    Args:
+        folder: Of the run.
+        journals: Where ranks leave their lines.
+        seen: Told those lines on their way, in the thread that writes.
+        quiet: Print nothing but reports, what became of them, and errors.
+        tell_launcher: Given the word of a proven hang, the verdict, and its number in the folder.
+        ends_the_job: The launcher ends the job, or starts it again, at that word.
+
     Attributes:
         folder: The same.
         newest: The newest verdict that was told.
@@ -160,7 +168,11 @@ class Writer:
         known: Callable[[Verdict], bool] = lambda _: True,
         at_once: bool = False,
     ) -> None:
-        """Tell what is saved by now, or late: first the launcher, then whoever reads our text."""
+        """Tell what is saved by now, or late: first the launcher, then whoever reads our text.
+
+        A job that moves again is not ended for a hang that no longer ``stands``. Where one is ended
+        for it, the store goes by which other nodes hear of it: so they must have ``known`` it.
+        """
         hang = self._hang
         if hang is not None and not at_once and self._ends_the_job and not stands:
             self._hang = None
@@ -191,7 +203,8 @@ class Writer:
 
     def watch_storage(self) -> None:
         """Say once that the run folder does not answer; to be called now and then."""
-        seconds = self._silent_s()
+        since_s = self._busy_since
+        seconds = 0.0 if since_s is None else time.monotonic() - since_s
         if seconds >= SILENT_AFTER_S:
             since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
             log.once(
@@ -207,7 +220,8 @@ class Writer:
         deadline = time.monotonic() + time_limit_s
         while self._thread.is_alive() and time.monotonic() < deadline:
             self.tell()
-            if self._silent_s() >= WAIT_AT_THE_END_S:
+            since_s = self._busy_since
+            if since_s is not None and time.monotonic() - since_s >= WAIT_AT_THE_END_S:
                 break
             self._thread.join(JOIN_S)
         if self._thread.is_alive():
@@ -236,11 +250,6 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - whatever a form does wrong, the verdict is said
             log.once("text", f"a verdict could not be shown in its form ({error!r})")
             return f"{verdict.verdict.upper()}  {verdict.summary}"
-
-    def _silent_s(self) -> float:
-        """Seconds that the storage has kept the thread at one piece of work."""
-        since = self._busy_since
-        return 0.0 if since is None else time.monotonic() - since
 
     def _write(self) -> None:
         while True:
