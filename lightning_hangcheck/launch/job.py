@@ -54,7 +54,8 @@ class Job:
         environment: Mapping[str, str],
         mask: set[signal.Signals | int],
     ) -> None:
-        adopt_orphans()
+        # orphans below us are handed to us instead of to init
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
             self._process = subprocess.Popen(
                 list(command),
@@ -72,11 +73,13 @@ class Job:
             process.poll()
         ours = {process.pid for process in others}
         self.exit_code = self._process.poll() if self.exit_code is None else self.exit_code
-        while (pid := _ended_child()) and pid not in ours:
-            if pid == self.pid:
-                self.exit_code = self._process.wait()
-            else:
-                os.waitpid(pid, os.WNOHANG)
+        with suppress(ChildProcessError):
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            while (ended := os.waitid(os.P_ALL, 0, flags)) and ended.si_pid not in ours:
+                if ended.si_pid == self.pid:
+                    self.exit_code = self._process.wait()
+                else:
+                    os.waitpid(ended.si_pid, os.WNOHANG)
 
     def pass_on(self, number: signal.Signals) -> None:
         """Send the command a signal that was meant for it."""
@@ -172,26 +175,12 @@ def become(command: Sequence[str]) -> NoReturn:
         raise unstartable(command[0], error.strerror) from error
 
 
-def adopt_orphans() -> None:
-    """Have the kernel hand us orphans below us instead of handing them to init."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
 def unstartable(program: str, why: str | None, subcommand: str = "run") -> BadUsage:
     """Say why a program cannot be started; ``subcommand`` as in `refuse_unstartable`."""
     return BadUsage(
         f"{program!r} cannot be started ({why})",
         f"write it as you would without hangcheck: hangcheck {subcommand} -- python train.py",
     )
-
-
-def _ended_child() -> int:
-    """Process id of a child that has ended and was not collected, 0 if there is none."""
-    try:
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return 0
-    return 0 if ended is None else ended.si_pid
 
 
 class Taken(Struct, frozen=True):
