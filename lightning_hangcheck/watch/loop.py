@@ -21,7 +21,7 @@ from lightning_hangcheck.observe.looking import Look, Looker
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 from lightning_hangcheck.watch.alarm import Alarm, Shutdown
 from lightning_hangcheck.watch.link import HangProven
-from lightning_hangcheck.watch.other_nodes.rounds import EndedRounds, LeftHere
+from lightning_hangcheck.watch.other_nodes.joining import EndedRounds, LeftHere
 from lightning_hangcheck.watch.pace import SlowTelling
 from lightning_hangcheck.watch.roster import Roster, run_facts
 from lightning_hangcheck.watch.schedule import Schedule, figures_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -63,8 +63,8 @@ class JobPace:
 
     def __init__(self, slow_after_s: float | None) -> None:
         self._slow_after_s = slow_after_s
-        self._ranks: dict[int, RankPace] = {}
-        self._slow: dict[int, RankPace] = {}
+        self._ranks: dict[int, _RankPace] = {}
+        self._slow: dict[int, _RankPace] = {}
         self._told: tuple[int, ...] = ()
         self._told_since_ns = 0
         self._asked = 0
@@ -78,7 +78,7 @@ class JobPace:
         for rank, beat in beats.items():
             pace = self._ranks.get(rank)
             if pace is None:
-                pace = self._ranks[rank] = RankPace(self._slow_after_s)
+                pace = self._ranks[rank] = _RankPace(self._slow_after_s)
             pace.read(beat, now_ns)
 
     def interrupt(self) -> None:
@@ -92,7 +92,7 @@ class JobPace:
         Returns:
             None while nobody is, where it was told, and where nothing is new.
         """
-        slow = {rank: pace for rank, pace in self._ranks.items() if pace.is_slow}
+        slow = {rank: pace for rank, pace in self._ranks.items() if pace.slow_since}
         asked = sum(pace.count for pace in self._ranks.values())
         if self._told or not slow or asked == self._asked:
             return None
@@ -126,26 +126,23 @@ class JobPace:
             return None
         was_told, self._told = bool(self._told), ()
         for pace in blamed:
-            pace.settle()
+            pace.told = False
+            pace.interrupt()
         if not (was_told and blamed):
             return None
         return (now_ns - self._told_since_ns) / NANOSECONDS
 
 
-class Stretch(NamedTuple):
-    """Steps that follow each other, told by their mean.
+class _RankPace:
+    """The pace of one rank.
 
     Attributes:
-        began_ns: Monotonic nanoseconds.
-        step: The mean step.
+        told: It was told as slow, in the loop that it is in: it learns nothing until its pace is
+            back.
+        count: Stretches so far.
+        slow_since: That one of them from which on it sustains steps several times as long as ever;
+            0 while it does not.
     """
-
-    began_ns: int
-    step: StepTimes
-
-
-class RankPace:
-    """The pace of one rank."""
 
     def __init__(self, slow_after_s: float) -> None:
         self._least_ns = int(slow_after_s / WINDOW * NANOSECONDS)
@@ -156,14 +153,13 @@ class RankPace:
         self._begin_loop()
 
     def _begin_loop(self) -> None:
-        self._recent: deque[Stretch] = deque(maxlen=WINDOW)
+        self._recent: deque[tuple[int, StepTimes]] = deque(maxlen=WINDOW)
         self._usual: deque[StepTimes] = deque(maxlen=KEPT)
         self._unlearnt: deque[float] = deque()
         self._longest_s = 0.0
         self._learnt = 0
-        self._told = False
+        self.told = False
         self.count = self.slow_since = 0
-        """Stretches so far, and that one of them from which on it is slow; 0 while it is not."""
 
     def read(self, beat: Beat, now_ns: int) -> None:
         """Take a reading of the page: a stretch ends with it once it has the steps and the time."""
@@ -184,67 +180,15 @@ class RankPace:
         made = sums.since(self._since)
         if made.steps < LEAST_STEPS or now_ns - self._since_ns < self._least_ns:
             return
-        stretch = Stretch(self._since_ns, made.a_step())
+        began_ns, step = self._since_ns, made.a_step()
         self._since, self._since_ns = sums, now_ns
-        if stretch.step.seconds > 0:
-            self._take(stretch)
-
-    def interrupt(self) -> None:
-        """Nobody watched, or the job was not run: what is in the present window does not count."""
-        self._since = None
-        self._recent.clear()
-        self._unlearnt.clear()
-        self.slow_since = 0
-
-    def tell(self) -> None:
-        """It was told that the rank is slow: it learns nothing until its pace is back."""
-        self._told_levels.append(self._level_s)
-        self._told = True
-
-    def settle(self) -> None:
-        """The job has its pace again."""
-        self._told = False
-        self.interrupt()
-
-    @property
-    def told(self) -> bool:
-        """Whether it was told as slow, in the loop that it is in."""
-        return self._told
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether it sustains steps several times as long as ever."""
-        return self.slow_since > 0
-
-    @property
-    def is_back(self) -> bool:
-        """Whether most of its last stretches come near to its own pace."""
-        last = list(self._recent)[-WINDOW // 2 :]
-        short = [one for one in last if one.step.seconds < BACK * self._known_s]
-        return len(last) == WINDOW // 2 and len(short) >= len(last) - EXCEPTIONS
-
-    @property
-    def slow_from_ns(self) -> int:
-        """When the window began, monotonic nanoseconds."""
-        return self._recent[0].began_ns if self._recent else 0
-
-    def slowness(self, rank: int) -> SlowRank:
-        """Return the facts; only of one that `is_slow`."""
-        return SlowRank(
-            rank=rank,
-            before=_median(list(self._usual)),
-            now=_median([one.step for one in self._recent]),
-            known_s=round(self._known_s, 6),
-            level_s=round(self._level_s, 6),
-            in_parts=self._in_parts,
-        )
-
-    def _take(self, stretch: Stretch) -> None:
-        if len(self._recent) == WINDOW and not self._told:
-            self._usual.append(self._recent[0].step)
-        self._recent.append(stretch)
+        if step.seconds <= 0:
+            return
+        if len(self._recent) == WINDOW and not self.told:
+            self._usual.append(self._recent[0][1])
+        self._recent.append((began_ns, step))
         self.count += 1
-        if len(self._recent) < WINDOW or self._told:
+        if len(self._recent) < WINDOW or self.told:
             return
         level_s = self._level_s
         ready = self._learnt >= LEARNT and level_s >= SLOW * self._known_s
@@ -254,10 +198,42 @@ class RankPace:
             self._longest_s = max(self._longest_s, self._unlearnt.popleft())
             self._learnt += 1
 
+    def interrupt(self) -> None:
+        """Nobody watched, or the job was not run: what is in the present window does not count."""
+        self._since = None
+        self._recent.clear()
+        self._unlearnt.clear()
+        self.slow_since = 0
+
+    def tell(self) -> None:
+        self._told_levels.append(self._level_s)
+        self.told = True
+
+    @property
+    def is_back(self) -> bool:
+        """Whether most of its last stretches come near to its own pace."""
+        last = list(self._recent)[-WINDOW // 2 :]
+        short = [step for _, step in last if step.seconds < BACK * self._known_s]
+        return len(last) == WINDOW // 2 and len(short) >= len(last) - EXCEPTIONS
+
+    @property
+    def slow_from_ns(self) -> int:
+        return self._recent[0][0] if self._recent else 0
+
+    def slowness(self, rank: int) -> SlowRank:
+        return SlowRank(
+            rank=rank,
+            before=_median(list(self._usual)),
+            now=_median([step for _, step in self._recent]),
+            known_s=round(self._known_s, 6),
+            level_s=round(self._level_s, 6),
+            in_parts=self._in_parts,
+        )
+
     @property
     def _level_s(self) -> float:
         """The sustained step of the present window, seconds."""
-        return sorted(one.step.seconds for one in self._recent)[EXCEPTIONS]
+        return sorted(step.seconds for _, step in self._recent)[EXCEPTIONS]
 
     @property
     def _known_s(self) -> float:

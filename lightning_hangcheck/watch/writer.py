@@ -12,6 +12,8 @@ import subprocess
 import threading
 import time
 from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FuturesTimeoutError
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -312,46 +314,38 @@ class NewestOnly:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._newest: bytes | None = None
-        self._closing = False
-        self._busy_since: float | None = None
-        self._news = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="hangcheck-metrics", daemon=True)
-        self._thread.start()
+        self._left: bytes | None = None
+        self._since_s = 0.0
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="hangcheck-metrics")
+        self._writing: Future[None] | None = None
 
     def write(self, data: bytes) -> None:
-        """Have it written as soon as the storage has taken what came before."""
-        with self._news:
-            self._newest = data
-            self._news.notify()
-        since = self._busy_since
-        if since is not None and time.monotonic() - since >= METRICS_SILENT_AFTER_S:
-            self._say(f"has not answered for {METRICS_SILENT_AFTER_S:g} s")
+        """Have it written, or a later one, once the storage has taken what came before."""
+        now_s = time.monotonic()
+        if self._writing is not None and not self._writing.done():
+            self._left = data
+            if now_s - self._since_s >= METRICS_SILENT_AFTER_S:
+                self._say(f"has not answered for {METRICS_SILENT_AFTER_S:g} s")
+            return
+        self._left, self._since_s = None, now_s
+        self._writing = self._pool.submit(self._write, data)
 
     def close(self, time_limit_s: float) -> None:
         """Write what is left, but wait no longer than so many seconds."""
-        with self._news:
-            self._closing = True
-            self._news.notify()
-        self._thread.join(time_limit_s)
-        if self._thread.is_alive():
+        if self._left is not None:
+            self._writing = self._pool.submit(self._write, self._left)
+        try:
+            if self._writing is not None:
+                self._writing.result(time_limit_s)
+        except FuturesTimeoutError:
             self._say("does not answer; the end of the run is not in it")
+        self._pool.shutdown(wait=False)
 
-    def _run(self) -> None:
-        while True:
-            with self._news:
-                while self._newest is None and not self._closing:
-                    self._news.wait()
-                data, self._newest = self._newest, None
-            if data is None:
-                return
-            self._busy_since = time.monotonic()
-            try:
-                write_atomically(self._file, data, FOR_ALL)
-            except OSError as error:
-                self._say(f"cannot be written ({error.strerror})")
-            finally:
-                self._busy_since = None
+    def _write(self, data: bytes) -> None:
+        try:
+            write_atomically(self._file, data, FOR_ALL)
+        except OSError as error:
+            self._say(f"cannot be written ({error.strerror})")
 
     def _say(self, trouble: str) -> None:
         log.once("metrics", f"the metrics file {self._file} {trouble}; watching goes on")

@@ -22,28 +22,26 @@ from lightning_hangcheck.nodes.word import CALM_BELOW_S, MOST_ASKED, RoundMark, 
 from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.version import __version__
 from lightning_hangcheck.watch.other_nodes.joining import (
+    MOST_COMPARED,
+    STOOD_S,
     absent_nodes,
     addresses_to_ask,
+    agreed_number,
+    first_failure_ns,
+    have_said,
+    join_end,
     join_heard,
     last_progress,
+    mark_of,
     newest_sample_ns,
     silence_gap,
     silent_node,
+    told_and_gone,
     unused_nodes,
     views_of,
     wanted_of,
     which_nodes,
     with_unheard,
-)
-from lightning_hangcheck.watch.other_nodes.rounds import (
-    MOST_COMPARED,
-    STOOD_S,
-    agreed_number,
-    first_failure_ns,
-    have_said,
-    join_end,
-    mark_of,
-    told_and_gone,
 )
 
 if TYPE_CHECKING:
