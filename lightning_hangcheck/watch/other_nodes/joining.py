@@ -307,7 +307,7 @@ def which_nodes(nodes: Iterable[int]) -> str:
     return f"node{'s' if ',' in numbers or '-' in numbers else ''} {numbers}"
 
 
-# Rounds that several nodes have in common: how one ended, and the job, and which number one has. The
+# Rounds that several nodes have in common: how one ended, and the job; which number one has. The
 # judging node waits a little for what the others tell of their ranks, and the others for what it
 # makes of that, so all end a round alike. Meanwhile the next one is watched: nothing here blocks.
 
