@@ -126,7 +126,15 @@ class Schedule:
         now_ns: int,
         passed: int = 0,
     ) -> bool:
-        """Say whether to look now."""
+        """Say whether to look now.
+
+        Args:
+            silent_s: The longest time for which any rank told nothing.
+            longest_pause_s: That rank's longest known pause in its present place, 0 if unknown.
+            idle_s: How long all ranks have been idle.
+            now_ns: Present time.
+            passed: How many figures of the table the silences will have passed as a look ends.
+        """
         self._silent_s = silent_s
         since_look = (now_ns - self._last_ns) / NANOSECONDS if self._looks else float("inf")
         passes = passed > self._passed
@@ -155,7 +163,16 @@ class Schedule:
         cost_s: float = 0.0,
         lasted_s: float = 0.0,
     ) -> None:
-        """Note when a look was begun, and what it led to."""
+        """Note when a look was begun, and what it led to.
+
+        Args:
+            begun_ns: When.
+            suspicious: Somebody is suspected.
+            moved: Since the look before a rank advanced or did what was new, or the alarm changed.
+            stood_still: It saw a rank that did not move through its code.
+            cost_s: Processor time that it took of us and of what we started for it.
+            lasted_s: From its beginning until it was judged.
+        """
         self._lead_s = min(LONGEST_LEAD_S, max(lasted_s, self._lead_s / 2))
         self._cost_s = max(cost_s, self._cost_s / 2)
         seldom = self._interval_s > WHILE_SUSPECT_S and begun_ns >= self._afresh_ns
