@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import selectors
+import resource
 import shlex
 import signal
 import subprocess
@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -86,8 +87,7 @@ def read_hosts(text: str, name: str) -> tuple[str, ...]:
 MOST_OUTPUT = 32 * 1024 * 1024
 """Bytes: eight stuck ranks with their workers take under one million."""
 MOST_COMPLAINT = 1024 * 1024
-PART_BYTES = 1 << 16
-LOOK_S = 0.2
+LOOK_S = 0.05
 LAST_GRACE_S = 1.0
 
 
@@ -104,90 +104,45 @@ class NoAnswer(Exception):
 
 
 def answer_of(command: Sequence[str], limit_s: float, given_up: threading.Event) -> Answer:
-    """Run a program to its end; what it leaves in its process group ends with it.
+    """Run a program to its end, with no input; what it leaves in its process group ends with it.
 
-    Args:
-        command: Its name and arguments. It gets our environment, and no input.
-        limit_s: Seconds until it is killed.
-        given_up: Once set, it is killed.
+    It writes to files: a helper in the background that keeps its outputs open holds nobody up.
 
     Raises:
         OSError: It cannot be started.
-        NoAnswer: It was killed; the sentence says why.
+        NoAnswer: It was killed: too late, too much, or ``given_up``; the sentence says why.
     """
-    process = subprocess.Popen(
-        list(command),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        output, complaint = _heard(process, time.monotonic() + limit_s, given_up)
-    except TimeoutError as error:
-        raise NoAnswer(f"no answer within {limit_s:.3g} s") from error
-    finally:
-        _end(process)
-    return Answer(output, complaint, process.returncode)
-
-
-def _heard(
-    process: subprocess.Popen[bytes], deadline: float, given_up: threading.Event
-) -> tuple[bytes, bytes]:
-    """Read until it ends: a helper that it left in the background may keep its outputs open."""
-    if process.stdout is None or process.stderr is None:
-        raise OSError("its outputs are not open")
-    heard = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
-    most = dict(zip(heard, (MOST_OUTPUT, MOST_COMPLAINT), strict=True))
-    ended = os.pidfd_open(process.pid)
-    try:
-        with selectors.DefaultSelector() as waiting:
-            for descriptor in (*heard, ended):
-                waiting.register(descriptor, selectors.EVENT_READ)
-            _read(waiting, heard, most, ended, deadline, given_up)
-    finally:
-        os.close(ended)
-    output, complaint = heard.values()
-    return bytes(output), bytes(complaint)
-
-
-def _read(
-    waiting: selectors.BaseSelector,
-    heard: dict[int, bytearray],
-    most: dict[int, int],
-    ended: int,
-    deadline: float,
-    given_up: threading.Event,
-) -> None:
-    while True:
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        if given_up.is_set():
-            raise NoAnswer("it was interrupted")
-        ready = [key.fd for key, _ in waiting.select(min(left_s, LOOK_S))]
-        for descriptor in ready:
-            if descriptor == ended:
-                continue
-            part = os.read(descriptor, PART_BYTES)
-            heard[descriptor] += part
-            if len(heard[descriptor]) > most[descriptor]:
-                raise NoAnswer(f"it sent more than {most[descriptor] >> 20} MiB")
-            if not part:
-                waiting.unregister(descriptor)
-        if ready == [ended]:
-            return
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill its group before it is collected: until then nobody else can have the group's number."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(LAST_GRACE_S)
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
+    deadline = time.monotonic() + limit_s
+    with TemporaryFile() as output, TemporaryFile() as complaint:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=complaint,
+            start_new_session=True,
+        )
+        try:
+            with suppress(ProcessLookupError):
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (MOST_OUTPUT + 1,) * 2)
+            ended = None
+            while ended is None:
+                ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                for file, most in ((output, MOST_OUTPUT), (complaint, MOST_COMPLAINT)):
+                    if os.fstat(file.fileno()).st_size > most:
+                        raise NoAnswer(f"it sent more than {most >> 20} MiB")
+                if ended is None and time.monotonic() >= deadline:
+                    raise NoAnswer(f"no answer within {limit_s:.3g} s")
+                if ended is None and given_up.wait(LOOK_S):
+                    raise NoAnswer("it was interrupted")
+        finally:
+            # its group before it is collected: until then nobody else can have the group's number
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LAST_GRACE_S)
+        output.seek(0)
+        complaint.seek(0)
+        return Answer(output.read(), complaint.read(), process.returncode)
 
 
 SAME_VERSION = "install the same lightning-hangcheck on all hosts"
@@ -223,9 +178,8 @@ def decode_message(output: bytes) -> HostMessage:
     Raises:
         UnreadableRun: It is no such message.
     """
-    lines = output.rstrip().rsplit(b"\n", 1)
     try:
-        message = decode(lines[-1], HostMessage, "what it sent")
+        message = decode(output.rstrip().rsplit(b"\n", 1)[-1], HostMessage, "what it sent")
         _refuse_impossible(message.case)
     except (ValueError, OverflowError, RecursionError) as error:
         raise UnreadableRun(f"what it sent cannot be read: {error}", SAME_VERSION) from error
@@ -235,11 +189,7 @@ def decode_message(output: bytes) -> HostMessage:
 
 
 def _refuse_impossible(case: Case) -> None:
-    """Refuse what would fill memory, or cannot be computed with.
-
-    Raises:
-        ValueError: It would.
-    """
+    """Refuse, by a ValueError, what would fill memory, or cannot be computed with."""
     sizes = (case.run.world_size, case.run.nnodes, case.run.local_world_size or 0)
     numbers = (*sizes, *(view.rank for view in case.ranks))
     if any(not 0 <= number < MOST_RANKS for number in numbers):
@@ -311,13 +261,7 @@ def read_ssh(text: str) -> tuple[str, ...]:
 
 
 def visit(host: str, way: Way, given_up: threading.Event) -> HostMessage | Gap:
-    """Ask one host, within its time limit.
-
-    Args:
-        host: As the hostfile names it.
-        way: How.
-        given_up: Once set, the answer is not waited for.
-    """
+    """Ask one host, within its time limit."""
     try:
         answer = answer_of(way.command(host), way.limit_s, given_up)
     except OSError as error:
@@ -338,7 +282,8 @@ def gap(host: str, why: str, remedy: str = "") -> Gap:
 
 
 def _refused(host: str, way: Way, answer: Answer) -> Gap:
-    last = _last_line(answer.complaint)
+    lines = answer.complaint.decode(errors="replace").strip().splitlines()
+    last = one_line(lines[-1])[:LONGEST_SENTENCE] if lines else "it said nothing"
     if answer.exit_code == NO_SSH:
         by_hand = shlex.join([*way.ssh, "-o", "BatchMode=yes", host, "true"])
         return gap(host, f"ssh does not get there ({last})", f"make this work: {by_hand}")
@@ -352,11 +297,6 @@ def _refused(host: str, way: Way, answer: Answer) -> Gap:
     if answer.exit_code == NoJobFound.exit_code or last.startswith(OURS):
         return gap(host, last.removeprefix(OURS))
     return gap(host, f"{way.remote_command} ended there with {answer.exit_code} ({last})")
-
-
-def _last_line(complaint: bytes) -> str:
-    lines = complaint.decode(errors="replace").strip().splitlines()
-    return one_line(lines[-1])[:LONGEST_SENTENCE] if lines else "it said nothing"
 
 
 AT_ONCE = 32
@@ -395,11 +335,23 @@ def attach_everywhere(
         NoJobFound: No host told of a job.
         UsedRunFolder: The folder holds another run.
     """
-    answers = dict(zip(hosts, _ask_all(hosts, way, at_once), strict=True))
+    given_up = threading.Event()
+    with ThreadPoolExecutor(min(at_once, len(hosts))) as pool:
+        try:
+            asked = pool.map(lambda host: visit(host, way, given_up), hosts)
+            answers = dict(zip(hosts, asked, strict=True))
+        finally:
+            given_up.set()  # after Ctrl-C nobody waits for the rest; else all have answered
     told = {host: one for host, one in answers.items() if isinstance(one, HostMessage)}
     silent = tuple(one for one in answers.values() if isinstance(one, Gap))
     if not told:
-        raise _nothing(silent)
+        named = [f"{one.what}: {one.why}" for one in silent[:MOST_NAMED]]
+        more = len(silent) - len(named)
+        rest = [f"and {more} more"] if more else []
+        raise NoJobFound(
+            f"none of {len(silent)} hosts told of a job ({'; '.join([*named, *rest])})",
+            silent[0].remedy or "name the hosts on which its ranks run",
+        )
     merged = merge_cases([NodeCase(host, one.case) for host, one in told.items()], folder.run_id)
     case = replace(merged, gaps=(*merged.gaps, *silent))
     verdict = judge(case)
@@ -410,24 +362,4 @@ def attach_everywhere(
         silent=silent,
         said=tuple((host, sentence) for host, one in told.items() for sentence in one.said),
         hang_stands=any(one.hang_stands for one in told.values()),
-    )
-
-
-def _ask_all(hosts: Sequence[str], way: Way, at_once: int) -> list[HostMessage | Gap]:
-    given_up = threading.Event()
-    with ThreadPoolExecutor(min(at_once, len(hosts))) as pool:
-        try:
-            return list(pool.map(lambda host: visit(host, way, given_up), hosts))
-        finally:
-            # after Ctrl-C nobody waits for the rest; else all have answered
-            given_up.set()
-
-
-def _nothing(silent: Sequence[Gap]) -> NoJobFound:
-    named = [f"{one.what}: {one.why}" for one in silent[:MOST_NAMED]]
-    more = len(silent) - len(named)
-    rest = [f"and {more} more"] if more else []
-    return NoJobFound(
-        f"none of {len(silent)} hosts told of a job ({'; '.join([*named, *rest])})",
-        silent[0].remedy or "name the hosts on which its ranks run",
     )

@@ -38,12 +38,13 @@ from lightning_hangcheck.text.shown import show_command
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.model.beat import Beat
-
 
 Rendezvous = tuple[str, ...]
 RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "WORLD_SIZE")
 STEP_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_ID")
+OUR_NAMES = ("hangcheck", "lightning_hangcheck")
+WORDS_OF_A_PROGRAM = 4
+"""``python -X dev -m lightning_hangcheck``: words that may name the program."""
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
@@ -84,10 +85,6 @@ class FoundJob(Struct, frozen=True):
 def rendezvous_of(environment: Mapping[str, str], namespace: str) -> Rendezvous:
     """Tell jobs apart: the ranks of one join at one address, or are of one SLURM step.
 
-    Args:
-        environment: Of a process.
-        namespace: Its pid namespace: two containers may use one address each for itself.
-
     Returns:
         Empty where the environment names no rendezvous.
     """
@@ -100,9 +97,6 @@ def rendezvous_of(environment: Mapping[str, str], namespace: str) -> Rendezvous:
 
 def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
     """Find the jobs whose launcher gave their processes a rank.
-
-    Args:
-        candidates: All processes of the machine that may be read, without our own.
 
     Returns:
         The jobs, that with the oldest process id first.
@@ -118,7 +112,7 @@ def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
             alone = ("below", str(process.parent_pid))
             groups.setdefault(candidate.rendezvous or alone, []).append(candidate)
     jobs = [
-        FoundJob(find_ranks([*_with_parents(members, tree)], {}))
+        FoundJob(find_ranks([one.process for one in _with_parents(members, tree)], {}))
         for group in groups.values()
         for members in _without_strangers(group, tree)
     ]
@@ -136,16 +130,14 @@ def ancestors(pid: int, tree: Mapping[int, Candidate]) -> Iterator[int]:
 
 def _with_parents(
     members: Sequence[Candidate], tree: Mapping[int, Candidate]
-) -> Iterator[SeenProcess]:
+) -> Iterable[Candidate]:
     """Add the plain process that started the others: Lightning's rank 0."""
-    inside = {member.pid for member in members}
+    inside = {member.pid: member for member in members}
     for member in members:
-        yield member.process
         parent = tree.get(member.process.parent_pid)
-        started_by_lightning = member.process.identity.launcher == "lightning"
-        if parent is not None and parent.pid not in inside and started_by_lightning:
-            inside.add(parent.pid)
-            yield parent.process
+        if parent is not None and member.process.identity.launcher == "lightning":
+            inside.setdefault(parent.pid, parent)
+    return inside.values()
 
 
 def _without_strangers(
@@ -163,11 +155,6 @@ def _without_strangers(
         top = next((pid for pid in (member.pid, *ancestors(member.pid, tree)) if pid in parents), 0)
         split.setdefault(parents.get(top, 0), []).append(member)
     return list(split.values())
-
-
-OUR_NAMES = ("hangcheck", "lightning_hangcheck")
-WORDS_OF_A_PROGRAM = 4
-"""``python -X dev -m lightning_hangcheck``: words that may name the program."""
 
 
 class Machine(Struct, frozen=True):
@@ -281,7 +268,14 @@ def _read(pid: int) -> Candidate | None:
         return None
     except OSError:
         python, namespace = False, ""  # a kernel thread, or one that is ending
-    environment, unseen = _environment(pid) if python else ({}, None)
+    told = read_environment(pid) if python else {}
+    environment, unseen = {} if isinstance(told, Gap) else told, None
+    numbered = identify(environment).launcher in ("torchrun", "environment", "lightning")
+    if python and not numbered and has_loaded(pid, TORCH):
+        # it may train: some launchers number a process after its start
+        present = present_environment(pid)
+        unseen = present if isinstance(present, Gap) else None
+        environment = environment if isinstance(present, Gap) else present
     return Candidate(
         process=SeenProcess(
             pid=pid,
@@ -293,23 +287,6 @@ def _read(pid: int) -> Candidate | None:
         rendezvous=rendezvous_of(environment, namespace),
         unseen=unseen,
     )
-
-
-def _environment(pid: int) -> tuple[dict[str, str], Gap | None]:
-    """Read the variables of a Python process: those of its start where they number a rank.
-
-    Else the present ones, of a process that may train: some launchers number it later.
-
-    Returns:
-        With them why the present ones cannot be read, where they were asked for.
-    """
-    told = read_environment(pid)
-    environment = {} if isinstance(told, Gap) else told
-    numbered = identify(environment).launcher in ("torchrun", "environment", "lightning")
-    if numbered or not has_loaded(pid, TORCH):
-        return environment, None
-    present = present_environment(pid)
-    return (environment, present) if isinstance(present, Gap) else (present, None)
 
 
 def _is_ours(candidate: Candidate) -> bool:
@@ -332,29 +309,26 @@ def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
     if len(pids) > 1:
         for pid in pids:
             _check_python(pid, machine)
-        count = len(pids)
+        count, numbered = len(pids), enumerate(dict.fromkeys(pids))
         return FoundJob(
             tuple(
                 FoundRank(rank=rank, pid=pid, world_size=count, local_world_size=count)
-                for rank, pid in enumerate(dict.fromkeys(pids))
+                for rank, pid in numbered
             )
         )
-    below = [
-        candidate.process
-        for candidate in machine.processes.values()
-        if candidate.pid == pids[0] or pids[0] in ancestors(candidate.pid, machine.processes)
-    ]
-    ranks = find_ranks(below, _recorded([process.pid for process in below]))
+    below = {
+        pid: candidate.process
+        for pid, candidate in machine.processes.items()
+        if pid == pids[0] or pids[0] in ancestors(pid, machine.processes)
+    }
+    # spawned ranks are known by what they say of themselves, their pages, alone
+    session = find_session(below).session
+    told = {} if session is None else beats_of(session, {pid: born_ns(pid) for pid in below})
+    ranks = find_ranks(list(below.values()), told)
     if ranks:
         return FoundJob(ranks)
     _check_python(pids[0], machine)
     return FoundJob((FoundRank(rank=0, pid=pids[0]),))
-
-
-def _recorded(pids: Sequence[int]) -> dict[int, Beat]:
-    """Read what processes say of themselves: spawned ranks are known by their pages alone."""
-    session = find_session(pids).session
-    return {} if session is None else beats_of(session, {pid: born_ns(pid) for pid in pids})
 
 
 def _check(pid: int, machine: Machine) -> None:
@@ -375,16 +349,14 @@ def _check(pid: int, machine: Machine) -> None:
 
 def _check_python(pid: int, machine: Machine) -> None:
     if not machine.processes[pid].process.python:
-        name = _name(pid)
+        line = command_line(pid)
+        name = (
+            "a process without a command line" if isinstance(line, Gap) else show_command(line[:1])
+        )
         raise NoJobFound(
             f"process {pid} ({name}) is not Python, and no Python runs below it",
             "name a rank of the job, or its launcher",
         )
-
-
-def _name(pid: int) -> str:
-    line = command_line(pid)
-    return "a process without a command line" if isinstance(line, Gap) else show_command(line[:1])
 
 
 def _nothing_found(machine: Machine) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.judge.activity import describe_gpus, read_rank_activity
@@ -15,8 +15,7 @@ from lightning_hangcheck.machine import VARIABLE, is_unbuffered, kept_back_in
 from lightning_hangcheck.model.evidence import Gap
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.judge.activity import RankActivity
-    from lightning_hangcheck.model.case import Case, RankView
+    from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
 
 SILENT_AFTER_S = 10.0
@@ -27,13 +26,6 @@ MOST_RANKS = 8
 STANDARD_OUTPUT = 1
 WORKS = ("moving", "busy")
 GOES_ON = ("healthy", "slow")
-
-
-class _Kept(NamedTuple):
-    """What keeps a rank's lines back, and how long they have not been seen where that is known."""
-
-    place: str
-    silent_for_s: float | None
 
 
 def kept_output(case: Case, verdict: Verdict) -> str | None:
@@ -52,43 +44,27 @@ def kept_output(case: Case, verdict: Verdict) -> str | None:
     seen = [(view, read_rank_activity(view)) for view in case.ranks]
     works = [(view, found) for view, found in seen if found.activity in WORKS][:MOST_RANKS]
     try:
-        silent = [(*one, kept) for one in works if (kept := _kept(one[0].pid))]
+        silent = [(*one, kept) for one in works if (kept := _why_silent(one[0].pid))]
     except NoAnswerFromStorage:
         return None
     if not silent:
         return None
-    first, activity, why = silent[0]
-    names = [view.rank for view, _, kept in silent if kept.place == why.place]
+    first, activity, (place, why) = silent[0]
+    names = [view.rank for view, _, kept in silent if kept[0] == place]
+    own = first.own_process
+    use = [f"{activity.process_activity.cpu_share:.2f} of a core"]
+    use += describe_gpus(own) if own is not None else ()
     return (
-        f"{name_ranks(names)} {verb(names, 'works', 'work')} ({_use(first, activity)}), and "
-        f"what is printed may still be in {verb(names, 'its', 'their')} buffer: {_why(why)}; next "
-        f"time: {VARIABLE}=1, python -u, or print(..., flush=True)"
+        f"{name_ranks(names)} {verb(names, 'works', 'work')} ({'; '.join(use)}), and what is "
+        f"printed may still be in {verb(names, 'its', 'their')} buffer: {why}; next time: "
+        f"{VARIABLE}=1, python -u, or print(..., flush=True)"
     )
 
 
-def _why(kept: _Kept) -> str:
-    """A pipe does not tell when it was written to last: only a file proves its silence."""
-    if kept.silent_for_s is None:
-        return (
-            f"standard output is {kept.place} and {VARIABLE} is not set, so if the log is silent, "
-            "that may be why"
-        )
-    since = duration(kept.silent_for_s)
-    return (
-        f"standard output is {kept.place} that has not grown for {since}, and {VARIABLE} is not set"
-    )
+def _why_silent(pid: int | None) -> tuple[str, str] | None:
+    """Return what keeps the lines of a process back, and the sentence on it; None if nothing.
 
-
-def _use(view: RankView, activity: RankActivity) -> str:
-    """Processor and GPUs of a rank, as its newest samples show them."""
-    share = activity.process_activity.cpu_share
-    own = view.own_process
-    gpus = describe_gpus(own) if own is not None else ()
-    return "; ".join([f"{share:.2f} of a core", *gpus])
-
-
-def _kept(pid: int | None) -> _Kept | None:
-    """Look at one process.
+    A pipe does not tell when it was written to last: only a file proves its silence.
 
     Raises:
         NoAnswerFromStorage: The file that it prints to does not answer.
@@ -105,7 +81,14 @@ def _kept(pid: int | None) -> _Kept | None:
     except OSError:
         return None
     place = kept_back_in(status.st_mode)
-    if place is None or not stat.S_ISREG(status.st_mode):
-        return None if place is None else _Kept(place, None)
+    if place is None:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        unset = f"standard output is {place} and {VARIABLE} is not set"
+        return place, f"{unset}, so if the log is silent, that may be why"
     silent_for_s = time.time() - status.st_mtime
-    return _Kept(place, silent_for_s) if silent_for_s >= SILENT_AFTER_S else None
+    if silent_for_s < SILENT_AFTER_S:
+        return None
+    since = duration(silent_for_s)
+    grown = f"standard output is {place} that has not grown for {since}"
+    return place, f"{grown}, and {VARIABLE} is not set"

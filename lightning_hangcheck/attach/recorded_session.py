@@ -52,15 +52,8 @@ STANDS = ("hang", "dead", "crashed")
 def history(
     notes: WatchNotes, ranks: Sequence[FoundRank], slept: Mapping[int, float], now_ns: int
 ) -> dict[int, RankNote]:
-    """Return, by rank, what the sidecar knows of it, brought up to the present.
-
-    Args:
-        notes: The newest.
-        ranks: Whom we found.
-        slept: By process id, seconds for which it has not run by now, as the kernel has it.
-        now_ns: Monotonic.
-    """
-    age_s = _age_s(notes, now_ns)
+    """Return, by rank, what the sidecar knows of it, brought up to the present."""
+    age_s = max(0.0, (now_ns - notes.written_ns) / NANOSECONDS)
     found = {(rank.rank, rank.pid, rank.started_ticks) for rank in ranks}
     return {
         note.rank: replace(
@@ -158,29 +151,27 @@ def find_session(pids: Iterable[int]) -> RecordedSession:
 def watch_over(session: Session) -> Watch | None:
     """Return who watches the job, or did last; None where nobody ever said so."""
     folder = session.run_folder.path
+
+    def blind(why: str, *, alive: bool = True) -> Watch:
+        gap = Gap(WHAT_WATCHER_SAW, None, why, "watcher")
+        return Watch(run_folder=folder, alive=alive, gaps=(gap,))
+
     try:
         facts = within(READ_LIMIT_S, lambda: _read(session.sidecar_file, SidecarFacts))
     except FileNotFoundError:
         return None
     except (NoAnswer, OSError, UnreadableRun) as error:
-        return Watch(run_folder=folder, gaps=(Gap(WHAT_WATCHER_SAW, None, str(error), "watcher"),))
+        return blind(str(error))
     alive = is_alive(facts.pid, facts.started_ticks)
     try:
         notes = within(READ_LIMIT_S, lambda: _read(session.watch_file, WatchNotes))
     except (NoAnswer, OSError, UnreadableRun) as error:
-        gap = Gap(WHAT_WATCHER_SAW, None, f"its notes cannot be read ({error})", "watcher")
-        return Watch(run_folder=folder, alive=alive, gaps=(gap,))
+        return blind(f"its notes cannot be read ({error})", alive=alive)
     return Watch(run_folder=folder, alive=alive, notes=notes)
 
 
 def beats_of(session: Session, born_ns: Mapping[int, int]) -> dict[int, Beat]:
-    """Read the pages of a job's processes; those that record none are left out.
-
-    Args:
-        session: In which they record.
-        born_ns: When each of them started, monotonic, by process id. A page that fell silent
-            before is of an earlier process with that id.
-    """
+    """Read the pages of a job's processes; those that record none are left out."""
     beats = {}
     for pid, started_ns in born_ns.items():
         reader = PageReader(session.pages / f"{pid}.page")
@@ -192,28 +183,24 @@ def beats_of(session: Session, born_ns: Mapping[int, int]) -> dict[int, Beat]:
 
 
 def _find(pids: tuple[int, ...]) -> RecordedSession:
-    named = next(filter(None, map(_named_session, pids)), None)
-    folders = [named] if named is not None else list(_with_pages(pids))
-    if not folders:
+    named = None
+    for pid in pids:
+        environment = read_environment(pid)
+        told = "" if isinstance(environment, Gap) else environment.get(SESSION_VARIABLE, "")
+        if told:
+            named = Path(told)
+            break
+    folder = named if named is not None else next(iter(_with_pages(pids)), None)
+    if folder is None:
         return RecordedSession()
-    folder = folders[0]
     try:
-        if not of_this_namespace(folder):
-            why, remedy = "the job records in another pid namespace", "attach inside its container"
-            return RecordedSession(gaps=(Gap(WHAT, None, why, "recording", remedy),))
-        return RecordedSession(session=read_session(folder))
+        if of_this_namespace(folder):
+            return RecordedSession(session=read_session(folder))
+        why, remedy = "the job records in another pid namespace", "attach inside its container"
     except (OSError, UnreadableRun) as error:
-        why, remedy = (
-            f"the job's session {folder} cannot be read ({error})",
-            "attach where the job runs",
-        )
-        return RecordedSession(gaps=(Gap(WHAT, None, why, "recording", remedy),))
-
-
-def _named_session(pid: int) -> Path | None:
-    environment = read_environment(pid)
-    named = "" if isinstance(environment, Gap) else environment.get(SESSION_VARIABLE, "")
-    return Path(named) if named else None
+        why = f"the job's session {folder} cannot be read ({error})"
+        remedy = "attach where the job runs"
+    return RecordedSession(gaps=(Gap(WHAT, None, why, "recording", remedy),))
 
 
 def _with_pages(pids: tuple[int, ...]) -> Iterator[Path]:
@@ -272,11 +259,7 @@ class RunningJobReader:
     """Reads a run again and again while it goes on; its pages stay open in between."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Look for nothing yet.
-
-        Args:
-            folder: Of the run.
-        """
+        """Look for nothing yet."""
         self._folder = folder
         self._session: Session | None = None
         self._pages: Pages | None = None

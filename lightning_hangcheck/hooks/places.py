@@ -391,31 +391,32 @@ def _is_loopback(address: str) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     """Answer requests until nobody asks any more."""
+    from multiprocessing.connection import Connection
+
     from lightning_hangcheck.files.apart import let_go_of_streams
     from lightning_hangcheck.nodes.store_place import (
         CONNECTED_WITHIN_S,
         SERVE,
         Answer,
         Request,
-        read_message,
-        write_message,
     )
 
     how, host, port, prefix = arguments
     reach = offered_store if how == SERVE else StorePlace.of_agent
     # torch prints what it likes, on these streams, too
-    asked, answers = os.dup(0), os.dup(1)
+    line = Connection(os.dup(0))
     let_go_of_streams()
     try:
         _resolve(host)
         place = reach(host, int(port), prefix, CONNECTED_WITHIN_S)
     except (MeetingFailed, ImportError) as error:
-        write_message(answers, msgspec.msgpack.encode(Answer(trouble=str(error))))
+        line.send_bytes(msgspec.msgpack.encode(Answer(trouble=str(error))))
         return 1
-    write_message(answers, msgspec.msgpack.encode(Answer()))
-    while (data := read_message(asked, None)) is not None:
-        request = msgspec.msgpack.decode(data, type=Request)
-        write_message(answers, msgspec.msgpack.encode(_answer(place, request)))
+    line.send_bytes(msgspec.msgpack.encode(Answer()))
+    with suppress(EOFError):
+        while True:
+            request = msgspec.msgpack.decode(line.recv_bytes(), type=Request)
+            line.send_bytes(msgspec.msgpack.encode(_answer(place, request)))
     return 0
 
 

@@ -88,7 +88,8 @@ def _taken_for_next_start(top: RunFolder, record: RunRecord, number: int) -> Run
     in: a node that was not there then belongs to the next one.
     """
     start = starts_so_far(top)
-    if start == 1 or _has_ended(folder_of_start(top, start)):
+    held = _record_in(folder_of_start(top, start))
+    if start == 1 or (held is not None and held.ended_at is not None):
         start += 1
     while True:
         try:
@@ -106,34 +107,22 @@ def _taken(folder: RunFolder, record: RunRecord, *, below: bool = False) -> RunF
         if below or not _is_of_another_node(folder, record):
             raise
         host = socket.gethostname().partition(".")[0]
-        return _below(folder, host, record)
+        own = folder_of_node(str(folder.path), host)
+        try:
+            return _taken(own, record, below=True)
+        except UsedRunFolder:  # containers may have one name
+            if not _is_of_another_node(own, record):
+                raise
+            apart_from = f"{host}-{os.urandom(4).hex()}"
+            return _taken(folder_of_node(str(folder.path), apart_from), record, below=True)
     return folder
-
-
-def _below(folder: RunFolder, host: str, record: RunRecord) -> RunFolder:
-    """Take a folder named by the host; containers may have one name: then by a few letters, too."""
-    try:
-        return _taken(folder_of_node(str(folder.path), host), record, below=True)
-    except UsedRunFolder:
-        if not _is_of_another_node(folder_of_node(str(folder.path), host), record):
-            raise
-        apart_from = f"{host}-{os.urandom(4).hex()}"
-        return _taken(folder_of_node(str(folder.path), apart_from), record, below=True)
 
 
 def _is_of_another_node(folder: RunFolder, record: RunRecord) -> bool:
     """Whether it is the same job that took it, which still goes on: on another node, then."""
     held = _record_in(folder)
-    return held is not None and bool(record.job) and _goes_on(held) and held.job == record.job
-
-
-def _has_ended(folder: RunFolder) -> bool:
-    held = _record_in(folder)
-    return held is not None and not _goes_on(held)
-
-
-def _goes_on(held: RunRecord) -> bool:
-    return held.ended_at is None
+    goes_on = held is not None and held.ended_at is None
+    return held is not None and goes_on and bool(record.job) and held.job == record.job
 
 
 def _record_in(folder: RunFolder) -> RunRecord | None:

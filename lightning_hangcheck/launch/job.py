@@ -54,7 +54,8 @@ class Job:
         environment: Mapping[str, str],
         mask: set[signal.Signals | int],
     ) -> None:
-        adopt_orphans()
+        # orphans below us are handed to us instead of to init
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
             self._process = subprocess.Popen(
                 list(command),
@@ -67,20 +68,18 @@ class Job:
         self.exit_code: int | None = None
 
     def reap(self, others: Sequence[subprocess.Popen[bytes]]) -> None:
-        """Collect every child that has ended.
-
-        Args:
-            others: Children of ours that are not the job's; Python notes their end itself.
-        """
+        """Collect every child that has ended."""
         for process in others:
             process.poll()
         ours = {process.pid for process in others}
         self.exit_code = self._process.poll() if self.exit_code is None else self.exit_code
-        while (pid := _ended_child()) and pid not in ours:
-            if pid == self.pid:
-                self.exit_code = self._process.wait()
-            else:
-                os.waitpid(pid, os.WNOHANG)
+        with suppress(ChildProcessError):
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            while (ended := os.waitid(os.P_ALL, 0, flags)) and ended.si_pid not in ours:
+                if ended.si_pid == self.pid:
+                    self.exit_code = self._process.wait()
+                else:
+                    os.waitpid(ended.si_pid, os.WNOHANG)
 
     def pass_on(self, number: signal.Signals) -> None:
         """Send the command a signal that was meant for it."""
@@ -124,9 +123,6 @@ def end_ranks(ranks: Iterable[tuple[int, int]]) -> None:
 
     SIGKILL: a rank that hangs does not answer SIGTERM, and one that left with code 0 on it would
     look to torchrun like one that has done its work.
-
-    Args:
-        ranks: Process id of each, and its start in clock ticks.
     """
     for pid, started_ticks in ranks:
         if is_alive(pid, started_ticks):
@@ -179,26 +175,12 @@ def become(command: Sequence[str]) -> NoReturn:
         raise unstartable(command[0], error.strerror) from error
 
 
-def adopt_orphans() -> None:
-    """Have the kernel hand us orphans below us instead of handing them to init."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
 def unstartable(program: str, why: str | None, subcommand: str = "run") -> BadUsage:
     """Say why a program cannot be started; ``subcommand`` as in `refuse_unstartable`."""
     return BadUsage(
         f"{program!r} cannot be started ({why})",
         f"write it as you would without hangcheck: hangcheck {subcommand} -- python train.py",
     )
-
-
-def _ended_child() -> int:
-    """Process id of a child that has ended and was not collected, 0 if there is none."""
-    try:
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return 0
-    return 0 if ended is None else ended.si_pid
 
 
 class Taken(Struct, frozen=True):
@@ -247,9 +229,6 @@ class Signals:
 
     `signal.sigtimedwait` returns what happens to lie in memory where a stop, as by Ctrl-Z, lasts
     longer than its time limit (seen with CPython 3.11); a wait without a limit has no such case.
-
-    Args:
-        held: Which ones; they must be blocked by now in all threads.
     """
 
     def __init__(self, held: Iterable[signal.Signals]) -> None:

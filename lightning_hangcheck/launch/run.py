@@ -139,18 +139,11 @@ class _Run:
             environment[SESSION_VARIABLE] = str(session.path)
         self._settings = settings
         self._job = Job(command, environment, mask)
-        self._sidecar_link = None if session is None else SidecarLink(session, settings, alerts)
+        self._sidecar_link = None if session is None else _SidecarLink(session, settings, alerts)
         self._session = session
         self._abort: Abort | None = None
 
     def until_ended(self, signals: Signals) -> int:
-        self._watch(signals)
-        exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
-        if self._sidecar_link is not None:
-            self._sidecar_link.close(self._job.pid, exit_code, self._left_over())
-        return ABORTED if self._abort is not None else shell_code(exit_code)
-
-    def _watch(self, signals: Signals) -> None:
         while self._goes_on():
             self._take_signal(signals.next(POLL_S))
             self._job.reap(self._ours)
@@ -159,6 +152,10 @@ class _Run:
                 self._act_on(self._sidecar_link.hang_proven(), self._sidecar_link)
             if self._abort is not None:
                 self._abort.kill_after_grace([process.pid for process in self._ours])
+        exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
+        if self._sidecar_link is not None:
+            self._sidecar_link.close(self._job.pid, exit_code, self._left_over())
+        return ABORTED if self._abort is not None else shell_code(exit_code)
 
     def _goes_on(self) -> bool:
         """A job that we end is over with its last process, or when not even SIGKILL ends it."""
@@ -174,14 +171,15 @@ class _Run:
 
     @property
     def _ours(self) -> list[subprocess.Popen[bytes]]:
-        return self._sidecar_link.processes if self._sidecar_link is not None else []
+        link = self._sidecar_link
+        return [link.process] if link is not None and link.process is not None else []
 
-    def _act_on(self, hang: HangProven | None, sidecar_link: SidecarLink) -> None:
+    def _act_on(self, hang: HangProven | None, sidecar_link: _SidecarLink) -> None:
         """Do what was asked for on a hang: torchrun counts how often it may still be restarted."""
         action = self._settings.on_hang
         if hang is None or action == "report" or self._abort is not None:
             return
-        if action == "restart" and hang.restarts_left and not sidecar_link.is_end_asked:
+        if action == "restart" and hang.restarts_left and sidecar_link.asked_to_end is None:
             log.once(
                 f"restart {hang.ranks}",
                 "the ranks are ended because of the hang (--on-hang restart): SIGKILL now, and "
@@ -190,17 +188,19 @@ class _Run:
             end_ranks(hang.ranks)
             return
         if action == "restart":
-            log.once("no restart", f"the ranks are not started again: {_why_no_restart(hang)}")
-        self._begin_abort(sidecar_link)
-
-    def _begin_abort(self, sidecar_link: SidecarLink) -> None:
-        """The sidecar is told first: what ranks do on SIGTERM is no recovery."""
-        grace_s, option = self._settings.abort_grace, f"--on-hang {self._settings.on_hang}"
+            why = "the job was asked to end"
+            if hang.restarts_left is None:
+                why = "no torchrun started them (torchrun --max-restarts=3 would do so three times)"
+            elif not hang.restarts_left:
+                why = "torchrun has no restart left (--max-restarts)"
+            log.once("no restart", f"the ranks are not started again: {why}")
+        grace_s, option = self._settings.abort_grace, f"--on-hang {action}"
         log.once(
             "abort",
             f"the job is ended because of the hang ({option}): SIGTERM now, SIGKILL to what "
             f"is left after {grace_s:g} s; exit code {ABORTED}",
         )
+        # the sidecar is told first: what ranks do on SIGTERM is no recovery
         sidecar_link.end_asked(f"{ASKED_BY_US}{option})")
         self._abort = Abort(self._job, grace_s)
 
@@ -215,7 +215,7 @@ class _Run:
             self._job.pass_on(taken.number)
 
 
-class SidecarLink:
+class _SidecarLink:
     """One sidecar at a time, with the pipes to it."""
 
     def __init__(self, session: Session, settings: Settings, alerts: AlertsAskedFor) -> None:
@@ -223,27 +223,17 @@ class SidecarLink:
         self._settings = settings
         self._alerts = alerts
         self._starts = 0
-        self._end_asked: EndAsked | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self.asked_to_end: EndAsked | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._inbox: Inbox | None = None
         self._start()
 
-    @property
-    def processes(self) -> list[subprocess.Popen[bytes]]:
-        """The sidecar's process, if it could be started."""
-        return [self._process] if self._process is not None else []
-
-    @property
-    def is_end_asked(self) -> bool:
-        """Whether somebody has asked the job to end."""
-        return self._end_asked is not None
-
     def keep_alive(self) -> None:
         """Start a new sidecar when the old one died, a few times, and say so each time."""
-        if self._process is None or self._process.poll() is None:
+        if self.process is None or self.process.poll() is None:
             return
-        pid, code = self._process.pid, self._process.returncode
-        self._process = None
+        pid, code = self.process.pid, self.process.returncode
+        self.process = None
         if self._starts >= MOST_STARTS:
             log.once("sidecar given up", "the sidecar keeps dying; training goes on unwatched")
             return
@@ -262,7 +252,7 @@ class SidecarLink:
 
     def end_asked(self, by: str) -> None:
         """Tell the sidecar that the job shall end."""
-        self._end_asked = self._end_asked or EndAsked(by)
+        self.asked_to_end = self.asked_to_end or EndAsked(by)
         self._tell(EndAsked(by))
 
     def close(self, pid: int, exit_code: int, left_running: Sequence[int]) -> None:
@@ -271,9 +261,14 @@ class SidecarLink:
         It has told all once it lets go of its pipe. Its own end may take longer: storage that
         stalls keeps a process that writes to it, SIGKILL or not.
         """
-        process = self._process
+        process = self.process
         if process is None or self._inbox is None:
-            self._carry_journals()
+            # where the last sidecar is lost, what ranks left would be lost too
+            into = partial(prepare_run_folder, self._session.run_folder)
+            try:
+                apart(END_LIMIT_S, Carrier(self._session.journals, into).carry)
+            except (NoAnswerFromStorage, UnpreparedRunFolder, OSError) as error:
+                log.once("journals", f"the last lines of the journals are lost: {error}")
             return
         self._tell(CommandEnded(pid, exit_code, tuple(left_running)))
         limit_s = CONCLUSION_LIMIT_S + (AT_THE_END_S if self._alerts.any else 0.0)
@@ -283,41 +278,23 @@ class SidecarLink:
         with suppress(subprocess.TimeoutExpired):
             process.wait(END_LIMIT_S)
 
-    def _carry_journals(self) -> None:
-        """Where the last sidecar is lost, what ranks left would be lost too."""
-        carrier = Carrier(
-            self._session.journals, partial(prepare_run_folder, self._session.run_folder)
-        )
-        try:
-            apart(END_LIMIT_S, carrier.carry)
-        except (NoAnswerFromStorage, UnpreparedRunFolder, OSError) as error:
-            log.once("journals", f"the last lines of the journals are lost: {error}")
-
     def _start(self) -> None:
         self._starts += 1
         try:
-            self._process = start_linked_sidecar(self._session, self._settings)
+            self.process = start_linked_sidecar(self._session, self._settings)
         except OSError as error:
             log.once("sidecar", f"no sidecar can be started ({error}); training goes on unwatched")
             return
-        if self._process.stdout is not None:
-            self._inbox = Inbox(self._process.stdout)
+        if self.process.stdout is not None:
+            self._inbox = Inbox(self.process.stdout)
         if self._alerts.any:
             self._tell(self._alerts)
-        if self._end_asked is not None:
-            self._tell(self._end_asked)
+        if self.asked_to_end is not None:
+            self._tell(self.asked_to_end)
 
     def _tell(self, message: Message) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            send(self._process.stdin, message)
-
-
-def _why_no_restart(hang: HangProven) -> str:
-    if hang.restarts_left is None:
-        return "no torchrun started them (torchrun --max-restarts=3 would do so three times)"
-    if not hang.restarts_left:
-        return "torchrun has no restart left (--max-restarts)"
-    return "the job was asked to end"
+        if self.process is not None and self.process.stdin is not None:
+            send(self.process.stdin, message)
 
 
 def _open_session(

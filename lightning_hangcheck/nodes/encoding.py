@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import math
 import zlib
+from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -26,16 +28,13 @@ from lightning_hangcheck.nodes.word import (
     MOST_RANKS,
     VERSION,
     Judgement,
-    NodeState,
     Word,
     without_table,
 )
 from lightning_hangcheck.text.shown import read_utc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from lightning_hangcheck.model.verdict import Verdict
+    from collections.abc import Iterator
 
 MARK = b"HCND"
 MOST_PACKED = 4 * 1024 * 1024
@@ -98,7 +97,35 @@ def read_word(data: bytes) -> tuple[Word, int]:
     Raises:
         BadWord: It is none, too large, of another version, or says what cannot be.
     """
-    return _blamed(data, Word, _checked_word)
+    with _blaming_its_sender():
+        word, memory = _decoded(data, Word)
+        _refuse_odd_groups(word)
+        try:
+            word = without_table(word)
+        except ValueError as error:
+            raise BadWord(str(error)) from error
+        sizes = [word.world_size, word.local_world_size or 0]
+        left, views = word.left, [one.told.view for one in word.lines]
+        if left is not None:
+            sizes, views = [*sizes, left.world_size], [*views, *left.ranks]
+        lines = [one.ranks for one in word.lines]
+        spans = [(one.silent_for_s, one.idle_for_s, one.nothing_new_for_s) for one in views]
+        numbers = (word.node, *(one.rank for one in views), *word.wants)
+        _refuse_if(any(not 0 <= one < MOST_RANKS for one in numbers), "a node or rank number")
+        _refuse_if(any(not 0 <= one <= MOST_RANKS for one in sizes), "a world size")
+        odd = not is_rank_set(word.ranks, MOST_RANKS) or size(word.ranks) > MOST_OF_A_NODE
+        _refuse_if(odd, "a node with ranks")
+        odd = not all(lines) or not all(is_rank_set(one, MOST_RANKS) for one in lines)
+        _refuse_if(odd, "a set of ranks")
+        told = joined(lines)
+        if sum(map(size, lines)) != size(told) or common(told, word.ranks) != told:
+            raise BadWord("it tells of ranks that it has not, or twice of one")
+        seconds = (word.mark.began_s, *chain.from_iterable(spans))
+        _refuse_if(any(not 0 <= one <= LONGEST_S for one in seconds), "a duration")
+        _refuse_if(not can_be_reckoned_with(word), "a number")
+        alone = (one.told for one in word.lines if one.alone)
+        memory += A_MEMBER * sum(members_in(family) for one in alone for family in one.groups)
+        return word, memory
 
 
 def read_judgement(data: bytes) -> Judgement:
@@ -107,7 +134,23 @@ def read_judgement(data: bytes) -> Judgement:
     Raises:
         BadWord: As for `read_word`.
     """
-    return _blamed(data, Judgement, _checked_judgement)[0]
+    with _blaming_its_sender():
+        told, _ = _decoded(data, Judgement)
+        texts = [] if told.end is None else [told.end.round.summary]
+        for verdict in (told.verdict, told.end.verdict if told.end is not None else None):
+            if verdict is None:
+                continue
+            texts += [verdict.summary, verdict.command, verdict.run_id]
+            _refuse_if(not 0 <= verdict.stalled_for_s <= LONGEST_S, "a duration")
+            _refuse_if(not 0 <= verdict.world_size <= MOST_RANKS, "more ranks")
+            try:
+                for moment in (verdict.detected_at, verdict.stalled_since or verdict.detected_at):
+                    read_utc(moment)
+            except ValueError as error:
+                raise BadWord("it has a moment that cannot be") from error
+        _refuse_if(max(map(len, texts), default=0) > LONGEST_SENTENCE, "a longer text")
+        _refuse_if(not can_be_reckoned_with(told), "a number")
+        return told
 
 
 def can_be_told(packed: bytes) -> bool:
@@ -130,20 +173,20 @@ def most_memory(packed: bytes) -> int:
     return A_CONTAINER * containers + A_PART * parts + A_BYTE * len(packed)
 
 
-def _blamed(data: bytes, kind: type[Told], check: Callable[[Told], Told]) -> tuple[Told, int]:
+@contextmanager
+def _blaming_its_sender() -> Iterator[None]:
     """Whatever a stranger's bytes break, memory that is not there too, other nodes are heard."""
     try:
-        told, memory = _decoded(data, kind)
-        told = check(told)
-        if isinstance(told, Word):
-            memory += A_MEMBER * sum(
-                members_in(family) for one in told.lines if one.alone for family in one.told.groups
-            )
+        yield
     except BadWord:
         raise
     except Exception as error:  # whatever it is, it is of their making
         raise BadWord(f"reading it fails ({error!r:.200})") from error
-    return told, memory
+
+
+def _refuse_if(odd: bool, what: str) -> None:
+    if odd:
+        raise BadWord(f"it has {what} that cannot be")
 
 
 def _decoded(data: bytes, kind: type[Told]) -> tuple[Told, int]:
@@ -175,80 +218,18 @@ def _decoded(data: bytes, kind: type[Told]) -> tuple[Told, int]:
     return told, memory
 
 
-def _checked_word(word: Word) -> Word:
-    _refuse_odd_groups(word)
-    try:
-        word = without_table(word)
-    except ValueError as error:
-        raise BadWord(str(error)) from error
-    for state in (word, *word.lost):
-        _refuse_odd_state(state)
-    lines = [one.ranks for one in word.lines]
-    if not all(lines) or not all(is_rank_set(one, MOST_RANKS) for one in lines):
-        raise BadWord("it has a set of ranks that cannot be")
-    told = joined(lines)
-    if sum(map(size, lines)) != size(told) or common(told, word.ranks) != told:
-        raise BadWord("it tells of ranks that it has not, or twice of one")
-    views = [one.told.view for one in word.lines]
-    views += word.left.ranks if word.left is not None else ()
-    if word.left is not None and not 0 <= word.left.world_size <= MOST_RANKS:
-        raise BadWord("it has a round with more ranks than can be")
-    if not all(0 <= number < MOST_RANKS for number in (*(one.rank for one in views), *word.wants)):
-        raise BadWord("it has a rank whose number cannot be")
-    spans = [(one.silent_for_s, one.idle_for_s, one.nothing_new_for_s) for one in views]
-    if not can_be_reckoned_with(word) or any(not 0 <= one <= LONGEST_S for s in spans for one in s):
-        raise BadWord("it has a duration or number that cannot be")
-    return word
-
-
 def _refuse_odd_groups(word: Word) -> None:
     """Before any group is made: whose shapes, and how many members, can be."""
     members = 0
     for one in word.lines:
         flight, groups = one.told.view.flight, one.told.groups
         records = len(flight.groups) if flight is not None else len(groups)
-        if not can_be_families(groups, records, MOST_RANKS):
-            raise BadWord("it has groups of ranks that cannot be")
+        _refuse_if(not can_be_families(groups, records, MOST_RANKS), "groups of ranks")
         if one.alone:
             members += sum(map(members_in, groups))
-        if one.alone and one.ranks != (one.told.view.rank, one.told.view.rank):
-            raise BadWord("it has a rank whose number cannot be")
-    if members > MOST_MEMBERSHIPS:
-        raise BadWord("its groups have more members than can be")
-
-
-def _refuse_odd_state(state: NodeState) -> None:
-    sizes = state.world_size, state.local_world_size or 0
-    if not 0 <= state.node < MOST_RANKS or not all(0 <= one <= MOST_RANKS for one in sizes):
-        raise BadWord("it has a node or world size that cannot be")
-    if not is_rank_set(state.ranks, MOST_RANKS) or size(state.ranks) > MOST_OF_A_NODE:
-        raise BadWord("it has a node with ranks that cannot be")
-    if any(not 0 <= age <= LONGEST_S for age in (state.age_s, state.mark.began_s)):
-        raise BadWord("it has a duration that cannot be")
-
-
-def _checked_judgement(told: Judgement) -> Judgement:
-    for verdict in (told.verdict, told.end.verdict if told.end is not None else None):
-        if verdict is not None:
-            _refuse_impossible_verdict(verdict)
-    if told.end is not None and len(told.end.round.summary) > LONGEST_SENTENCE:
-        raise BadWord("it has a longer text than can be")
-    if not can_be_reckoned_with(told):
-        raise BadWord("it has a number that cannot be")
-    return told
-
-
-def _refuse_impossible_verdict(verdict: Verdict) -> None:
-    if not 0 <= verdict.stalled_for_s <= LONGEST_S:
-        raise BadWord("it has a duration that cannot be")
-    texts = (verdict.summary, verdict.command, verdict.run_id)
-    if not 0 <= verdict.world_size <= MOST_RANKS or max(map(len, texts)) > LONGEST_SENTENCE:
-        raise BadWord("its verdict has more ranks, or a longer text, than can be")
-    try:
-        for moment in (verdict.detected_at, verdict.stalled_since or verdict.detected_at):
-            read_utc(moment)
-    except ValueError as error:
-        raise BadWord("its verdict has a moment that cannot be") from error
+            number = one.told.view.rank
+            _refuse_if(one.ranks != (number, number), "a rank whose number")
+    _refuse_if(members > MOST_MEMBERSHIPS, "groups with more members")
 
 
 def can_be_reckoned_with(fact: object) -> bool:

@@ -39,12 +39,6 @@ MOST_LOOKED_FOR = 64
 class Exchange:
     """Tells the other nodes what this one sees, and hears what they tell, at one place.
 
-    Args:
-        meeting: The place.
-        peers: What is told, and who takes what is heard.
-        opened: It is used; else only looked at for nodes that are not heard elsewhere, until one is
-            heard here, or the other place is lost.
-
     Attributes:
         answered: The place was used once.
         heard_any: Another node was heard here.

@@ -63,12 +63,7 @@ class FolderPlace:
     """Files in a folder that all who meet there see."""
 
     def __init__(self, folder: Path, largest: int = EVIDENCE_BYTES) -> None:
-        """Meet in this folder; it is made with the first value.
-
-        Args:
-            folder: Of whoever meets there alone.
-            largest: Bytes above which a value is refused.
-        """
+        """Meet in this folder; it is made with the first value."""
         self._folder = folder
         self._largest = largest
         self._ours: tuple[int, int] | None = None

@@ -38,10 +38,8 @@ from lightning_hangcheck.nodes.encoding import (
 )
 from lightning_hangcheck.nodes.exchange import Exchange
 from lightning_hangcheck.nodes.word import (
-    MOST_ASKED,
     VERSION,
     Judgement,
-    NodeState,
     ReadWord,
     Word,
     shortened,
@@ -91,6 +89,11 @@ class Role(NamedTuple):
     judges: bool = False
     waits: bool = False
 
+    @property
+    def follows(self) -> bool:
+        """Whether another node judges for this one, or is about to."""
+        return self.judge is not None or self.waits
+
 
 ALONE = Role()
 """Nobody is heard, and nobody can be told: it judges its own ranks."""
@@ -104,14 +107,12 @@ class Heard(Struct, frozen=True):
         heard_ns: When that was new, by our monotonic clock.
         back_ns: Since when it is heard after a silence; 0 where it never was silent.
         memory: Bytes that the word takes at most.
-        direct: It was heard by this node, not told by the one that judged.
     """
 
     word: Word
     heard_ns: int
     back_ns: int = 0
     memory: int = 0
-    direct: bool = True
 
     @property
     def ranks(self) -> Iterator[int]:
@@ -146,7 +147,6 @@ class Peers:
         self.unused: dict[int, str] = {}
         self.listened_ns = self._busy_ns = now_ns()
         self._heard: dict[int, Heard] = {}
-        self._lost: dict[int, Heard] = {}
         self._kept = 0
         self._asked: dict[int, int] = {}
         self._judgements: dict[int, Judgement] = {}
@@ -176,13 +176,6 @@ class Peers:
         """The nodes that this one has heard itself."""
         return dict(self._heard)
 
-    @property
-    def known(self) -> dict[int, Heard]:
-        """The same, and those that whom it followed last no longer heard."""
-        heard = self.heard
-        older = {n: one for n, one in self._lost.items() if n not in heard}
-        return {**older, **heard}
-
     def unheard_s(self, node: int) -> float:
         """Seconds for which this node has listened to another one and heard nothing."""
         one = self._heard.get(node)
@@ -198,7 +191,7 @@ class Peers:
 
     def absent(self) -> list[int]:
         """Return the nodes of which nothing was ever heard, long after somebody began to listen."""
-        known = self.known.keys() | self.unused.keys() | {self._own}
+        known = self._heard.keys() | self.unused.keys() | {self._own}
         asked = (node for node in list(self._asked) if node not in known)
         return sorted(node for node in asked if self.unheard_s(node) >= SILENT_AFTER_S)
 
@@ -263,9 +256,6 @@ class Peers:
         self._heard[word.node] = Heard(word, now_ns, back_ns, memory)
         self.unused.pop(word.node, None)
         self._note_clock(word, now_ns)
-        if word.node == self.role.judge:
-            lost = [_as_known(state, now_ns) for state in word.lost if state.node != self._own]
-            self._lost = {one.word.node: one for one in lost}
         return True
 
     def _note_clock(self, word: Word, now_ns: int) -> None:
@@ -370,16 +360,14 @@ class Peers:
         judged = self._judged()
         return judged.end if judged is not None else None
 
-    def all_read(self) -> bool:
+    def _all_read(self) -> bool:
         """Whether each node that is heard has read a verdict of the kind that this one told."""
-        words = [
-            one.word
-            for one in self.heard.values()
-            if self.unheard_s(one.word.node) < SILENT_AFTER_S
-        ]
-        read = [word.read for word in words if not word.ended]
+        words = (one.word for one in self.heard.values())
+        there = [one for one in words if self.unheard_s(one.node) < SILENT_AFTER_S]
         return bool(self._since) and all(
-            one.judge == self._own and one.judgement >= self._since for one in read
+            one.read.judge == self._own and one.read.judgement >= self._since
+            for one in there
+            if not one.ended
         )
 
     def all_know(self, verdict: Verdict) -> bool:
@@ -417,16 +405,14 @@ class Peers:
         verdict: Verdict | None = None,
         end: RoundEnd | None = None,
         *,
-        silent: Sequence[Heard] = (),
         busy: bool = True,
     ) -> None:
-        """Have this told next.
+        """Have this told next: where this node judges, with its verdict and the last round's end.
 
         Args:
             word: Of this node.
-            verdict: The newest; told, as is what follows, where this node judges.
+            verdict: The newest.
             end: How the round before ended.
-            silent: Nodes that are no longer heard.
             busy: Something is silent here.
         """
         self.look_round()
@@ -439,8 +425,7 @@ class Peers:
             word = replace(
                 word,
                 judgement=self._judgement.stamp if self._judgement is not None else 0,
-                known=self.all_read(),
-                lost=tuple(_as_lost(one, self.listened_ns) for one in silent[:MOST_ASKED]),
+                known=self._all_read(),
             )
         self._telling = word
         for way in self._ways:
@@ -526,17 +511,3 @@ class Peers:
 def own_clocks() -> tuple[float, float]:
     """Read the wall clock, which people and NTP set, and how long the host has been up."""
     return time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _as_lost(heard: Heard, now_ns: int) -> NodeState:
-    """Who a silent node was, for those who never heard it: no evidence, which may be old."""
-    names = NodeState.__struct_fields__
-    facts = {name: getattr(heard.word, name) for name in names}
-    age_s = max(0.0, (now_ns - heard.heard_ns) / NANOSECONDS)
-    return NodeState(**{**facts, "age_s": age_s})
-
-
-def _as_known(state: NodeState, told_ns: int) -> Heard:
-    facts = {name: getattr(state, name) for name in NodeState.__struct_fields__}
-    word = Word(version=VERSION, stamp=0, **{**facts, "age_s": 0.0})
-    return Heard(word, told_ns - int(state.age_s * NANOSECONDS), direct=False)

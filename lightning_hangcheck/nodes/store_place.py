@@ -6,11 +6,11 @@ answer that is late ends that process, and the next request starts another.
 
 from __future__ import annotations
 
-import os
-import select
 import subprocess
+import threading
 import time
 from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -42,7 +42,6 @@ MOST_BYTES = 64 * 1024 * 1024
 KEYS_AT_ONCE = 256
 """Whose words, told with all the evidence of jobs of 256 ranks, are less than that."""
 END_LIMIT_S = 1.0
-LENGTH_BYTES = 4
 
 
 class Request(Struct, frozen=True):
@@ -76,6 +75,7 @@ class CourierPlace:
         self._offered = offered
         self._how = SERVE if serves else CONNECT
         self._process: subprocess.Popen[bytes] | None = None
+        self._line: Connection | None = None
         self._again_at = 0.0
         self._why = ""
         self._start_limit_s = STARTED_WITHIN_S
@@ -114,46 +114,66 @@ class CourierPlace:
                 process.wait(END_LIMIT_S)
 
     def _ask(self, request: Request) -> Answer:
-        process = self._process or self._start()
         try:
-            answer = _exchange(process, request)
-        except (OSError, msgspec.MsgspecError) as error:
+            if self._process is None:
+                self._start()
+            answer = self._exchange(request, ANSWERED_WITHIN_S)
+        except (OSError, RuntimeError, EOFError, msgspec.MsgspecError) as error:
             raise self._given_up(str(error)) from error
         if answer.trouble:
             raise self._given_up(answer.trouble)
         return answer
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> None:
         if time.monotonic() < self._again_at:
             raise self._unusable()
-        try:
-            require_room(TASKS)
-            self._process = process = subprocess.Popen(
+        require_room(TASKS)
+        self._line, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
                 own_command(MODULE, self._how, *self._address, PREFIX),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
                 env={**environment_of_module(), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
             )
-            if process.stdin is not None:
-                os.set_blocking(process.stdin.fileno(), False)
-            connected = _answer(process, self._start_limit_s)
-        except TimeoutError as error:
+        try:
+            connected = self._exchange(None, self._start_limit_s)
+        except TimeoutError:
             self._start_limit_s = min(2 * self._start_limit_s, LONGEST_START_S)
-            raise self._given_up(str(error)) from error
-        except (OSError, msgspec.MsgspecError) as error:
-            raise self._given_up(str(error)) from error
+            raise
         if connected.trouble:
             raise self._given_up(connected.trouble)
-        return process
+
+    def _exchange(self, request: Request | None, limit_s: float) -> Answer:
+        """Ask, and wait for the answer; who does not read or answer in time is ended for it."""
+        process, line, late = self._process, self._line, threading.Event()
+        if process is None or line is None:
+            raise BrokenPipeError("nobody can be asked")
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(limit_s, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            if request is not None:
+                line.send_bytes(msgspec.msgpack.encode(request))
+            return msgpack_decoder(Answer).decode(line.recv_bytes(MOST_BYTES))
+        except (OSError, EOFError) as error:
+            if late.is_set():
+                raise TimeoutError("no answer in time") from error
+            raise BrokenPipeError(f"the process that talks with it has ended ({error})") from error
+        finally:
+            timer.cancel()
 
     def _given_up(self, why: str) -> MeetingFailed:
         self.close()
-        if self._process is not None:
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    pipe.close()
-        self._process, self._why = None, why
+        if self._line is not None:
+            self._line.close()
+        self._process, self._line, self._why = None, None, why
         self._again_at = time.monotonic() + AGAIN_AFTER_S
         return self._unusable()
 
@@ -163,76 +183,3 @@ class CourierPlace:
             f"{self.where} cannot be used ({self._why})",
             "or name a folder that all nodes see: --nodes-dir",
         )
-
-
-def _exchange(process: subprocess.Popen[bytes], request: Request) -> Answer:
-    if process.stdin is None:
-        raise BrokenPipeError("nobody can be asked")
-    deadline = time.monotonic() + ANSWERED_WITHIN_S
-    write_message(process.stdin.fileno(), msgspec.msgpack.encode(request), ANSWERED_WITHIN_S)
-    return _answer(process, max(0.0, deadline - time.monotonic()))
-
-
-def _answer(process: subprocess.Popen[bytes], limit_s: float) -> Answer:
-    data = read_message(process.stdout.fileno(), limit_s) if process.stdout is not None else None
-    if data is None:
-        raise BrokenPipeError("the process that talks with it has ended")
-    return msgpack_decoder(Answer).decode(data)
-
-
-def write_message(descriptor: int, data: bytes, limit_s: float | None = None) -> None:
-    """Write a message, its length first.
-
-    Args:
-        descriptor: Of a pipe, one that does not block where there is a limit.
-        data: The message.
-        limit_s: Seconds for it to be taken; None for ever.
-
-    Raises:
-        TimeoutError: It was not taken in time, as by a process that is stopped.
-        OSError: Nobody reads it.
-    """
-    deadline = None if limit_s is None else time.monotonic() + limit_s
-    unwritten = memoryview(len(data).to_bytes(LENGTH_BYTES, "big") + data)
-    while unwritten:
-        if not select.select([], [descriptor], [], _left_s(deadline))[1]:
-            raise TimeoutError("what it is asked is not read in time")
-        unwritten = unwritten[os.write(descriptor, unwritten) :]
-
-
-def read_message(descriptor: int, limit_s: float | None) -> bytes | None:
-    """Read a message, None where no other will come.
-
-    Args:
-        descriptor: Of a pipe.
-        limit_s: Seconds to wait for it; None for ever.
-
-    Raises:
-        TimeoutError: It did not come in time.
-        OSError: It is too long, or cannot be read.
-    """
-    deadline = None if limit_s is None else time.monotonic() + limit_s
-    head = _read(descriptor, LENGTH_BYTES, deadline)
-    if head is None:
-        return None
-    length = int.from_bytes(head, "big")
-    if length > MOST_BYTES:
-        raise OSError(f"a message of {length:,} bytes; at most {MOST_BYTES:,} are read")
-    return _read(descriptor, length, deadline)
-
-
-def _read(descriptor: int, length: int, deadline: float | None) -> bytes | None:
-    parts: list[bytes] = []
-    while length:
-        if not select.select([descriptor], [], [], _left_s(deadline))[0]:
-            raise TimeoutError("no answer in time")
-        part = os.read(descriptor, length)
-        if not part:
-            return None
-        parts.append(part)
-        length -= len(part)
-    return b"".join(parts)
-
-
-def _left_s(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())

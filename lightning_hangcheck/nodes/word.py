@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge.alike import without_members
 from lightning_hangcheck.judge.joining import rebased
 from lightning_hangcheck.judge.rank_set import common, rank_set
+from lightning_hangcheck.judge.standing import standings_of
 from lightning_hangcheck.model.beat import CheckpointMark
 from lightning_hangcheck.model.case import CodeNote, RankView
 from lightning_hangcheck.model.evidence import AddressReach, Frame, Gap, ThreadStack
@@ -55,7 +56,7 @@ MOST_CODE = 1_024
 MOST_WAYS = 256
 """Ranks whose evidence is asked for: jobs that hang stand in a handful of ways."""
 MOST_ASKED = 64
-"""Addresses of silent nodes, and silent nodes: where more fell silent, a few tell enough."""
+"""Addresses of silent nodes: where more fell silent, a few tell enough."""
 MOST_ENDS = 8
 """Ranks of a node whose end is told: those that ended first, and of large jobs only two."""
 FEW_ENDS = 2
@@ -109,12 +110,13 @@ class RoundEnd(Struct, frozen=True):
     verdict: Verdict
 
 
-class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who a node is.
+class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node tells.
 
     Attributes:
+        version: Of this form; another one is not read.
+        stamp: Another one each time.
         node: Its number, as the launcher has it.
-        age_s: How old this is, where another node tells it.
         ended: The command has ended there: nothing more will be heard.
         round: Number of the round that the ranks belong to.
         world_size: Ranks of the job as the node knows it, 0 while unknown.
@@ -122,27 +124,6 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         machine: As in `RunFacts`.
         ranks: Those of which it tells.
         addresses: By which other nodes may know this one.
-    """
-
-    node: int
-    age_s: float = 0.0
-    ended: bool = False
-    round: int = 0
-    mark: RoundMark = RoundMark()
-    world_size: int = 0
-    local_world_size: int | None = None
-    machine: Annotated[str, Meta(max_length=1_024)] = ""
-    ranks: Annotated[tuple[int, ...], Meta(max_length=2 * MOST_OF_A_NODE)] = ()
-    furthest: Furthest | None = None
-    addresses: Annotated[tuple[str, ...], _ASKED] = ()
-
-
-class Word(NodeState, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node tells.
-
-    Attributes:
-        version: Of this form; another one is not read.
-        stamp: Another one each time.
         software: Version of this package there.
         lines: Its ranks.
         frames: Each call of their stacks once.
@@ -157,11 +138,20 @@ class Word(NodeState, frozen=True, kw_only=True, omit_defaults=True):
         known: All nodes that it hears have read that.
         asks: Addresses of nodes that it no longer hears: what shows of them?
         wants: Ranks whose evidence it asks for.
-        lost: Nodes that it no longer hears.
     """
 
     version: int
     stamp: int
+    node: int
+    ended: bool = False
+    round: int = 0
+    mark: RoundMark = RoundMark()
+    world_size: int = 0
+    local_world_size: int | None = None
+    machine: Annotated[str, Meta(max_length=1_024)] = ""
+    ranks: Annotated[tuple[int, ...], Meta(max_length=2 * MOST_OF_A_NODE)] = ()
+    furthest: Furthest | None = None
+    addresses: Annotated[tuple[str, ...], _ASKED] = ()
     software: Annotated[str, Meta(max_length=64)] = ""
     lines: Annotated[tuple[RankClass, ...], Meta(max_length=MOST_OF_A_NODE)] = ()
     frames: Annotated[tuple[Frame, ...], _FRAMES] = ()
@@ -177,7 +167,6 @@ class Word(NodeState, frozen=True, kw_only=True, omit_defaults=True):
     known: bool = False
     asks: Annotated[tuple[str, ...], _ASKED] = ()
     wants: Annotated[tuple[int, ...], Meta(max_length=MOST_WAYS)] = ()
-    lost: Annotated[tuple[NodeState, ...], _ASKED] = ()
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
@@ -218,7 +207,7 @@ def word_of(
     shift_ns = TAKEN_NS - case.taken_ns
     views = [brief(view) if view.silent_for_s < CALM_BELOW_S else view for view in case.ranks]
     small = case.run.world_size <= folded_above
-    standings = [0] * len(views) if small else _standings(views, case.taken_ns)
+    standings = [0] * len(views) if small else standings_of(views, case.taken_ns)
     lines = together(
         class_of(*without_members(rebased(view, shift_ns)), standing)
         for view, standing in zip(views, standings, strict=True)
@@ -247,14 +236,6 @@ def word_of(
     return replace(with_table(word), **facts)
 
 
-def _standings(views: Sequence[RankView], now_ns: int) -> list[int]:
-    from lightning_hangcheck.judge.standing import (
-        standings_of,  # 20 MB that a small job never needs
-    )
-
-    return standings_of(views, now_ns)
-
-
 def _furthest(views: Sequence[RankView]) -> Furthest | None:
     beats = [view.beat for view in views if view.beat is not None]
     marks = [beat.checkpoint for beat in beats if beat.checkpoint is not None]
@@ -264,11 +245,7 @@ def _furthest(views: Sequence[RankView]) -> Furthest | None:
 
 
 def left_round(case: Case) -> LeftRound:
-    """Return what other nodes are to know of a round that has ended here.
-
-    Args:
-        case: Of its ranks on this node.
-    """
+    """Return what other nodes are to know of a round that has ended here."""
     ended = [view for view in case.ranks if view.process_exit is not None]
     ended.sort(key=lambda view: view.process_exit.order if view.process_exit is not None else 0)
     most = MOST_ENDS if case.run.world_size <= FOLDED_ABOVE else FEW_ENDS
@@ -286,7 +263,6 @@ def shortened(word: Word) -> Word:
         gaps=(TOO_LARGE,) if word.lines else (),
         code=(),
         left=None,
-        lost=(),
     )
 
 

@@ -1,7 +1,6 @@
 """The state of an incident: what is told of it once, when it is over, and when the job ends.
 
-Pure but for the judgement's own knowledge of how ranks end, which is imported once it is needed;
-time is a parameter, in monotonic nanoseconds.
+Pure; time is a parameter, in monotonic nanoseconds.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.judge.exits import asked_by, ended_from_outside, failed, shown_by
 from lightning_hangcheck.judge.wording import duration
 from lightning_hangcheck.model.case import AskedEnd
 from lightning_hangcheck.model.slugs import SEVERITY
@@ -79,10 +79,6 @@ class Alarm:
     def take(self, verdict: Verdict, *, closer: bool = False) -> Telling | None:
         """Take the newest judgement.
 
-        Args:
-            verdict: Of all ranks.
-            closer: It rests on a closer look, so that its facts are new if nothing else is.
-
         Returns:
             How to tell it; None when there is nothing new in it, a quieter or equal judgement on
             ranks that are known already.
@@ -93,9 +89,10 @@ class Alarm:
             return None
         if standing is not None:
             known = SEVERITY[standing.verdict]
-            same = severity == known and _same(verdict, standing)
-            if same and _shows_more(verdict, standing):
-                self.standing = verdict
+            told = (verdict.verdict, verdict.culprits, verdict.cause)
+            same = told == (standing.verdict, standing.culprits, standing.cause)
+            if same and len(verdict.ranks) > len(standing.ranks):
+                self.standing = verdict  # with nodes that were not heard before
             elif severity < known or (same and not closer):
                 return None
             if severity == known and not self.proven and _names_fewer(verdict, standing):
@@ -124,13 +121,7 @@ class Alarm:
     def has_passed(
         self, here: Mapping[int, WatchedRank], elsewhere: Mapping[int, int] | None, now_ns: int
     ) -> bool:
-        """Wait a little after the first progress: it may be that of ranks that are asked to end.
-
-        Args:
-            here: Ranks of this node, those whose process is gone included.
-            elsewhere: When ranks of other nodes advanced last; None for a job of one node.
-            now_ns: Present time.
-        """
+        """Wait a little after the first progress: it may be that of ranks that are asked to end."""
         if not advanced(self.standing, self._raised_ns, here, elsewhere):
             self.advances_since_ns = 0
             return False
@@ -172,10 +163,6 @@ class Alarm:
     def reminder(self, now_ns: int, *, wanted: bool = True) -> float | None:
         """Ask whether it is time to say again that the verdict stands: after 2, 4, 8... minutes.
 
-        Args:
-            now_ns: Present time.
-            wanted: False while nobody is to be reminded, as while the job is asked to end.
-
         Returns:
             For how many seconds a verdict of this kind has stood; None while nothing is due.
         """
@@ -189,19 +176,6 @@ class Alarm:
         while self._remind_after_s <= stood_s:
             self._remind_after_s *= 2
         return stood_s
-
-
-def _same(verdict: Verdict, standing: Verdict) -> bool:
-    return (verdict.verdict, verdict.culprits, verdict.cause) == (
-        standing.verdict,
-        standing.culprits,
-        standing.cause,
-    )
-
-
-def _shows_more(verdict: Verdict, standing: Verdict) -> bool:
-    """Whether it is on ranks of nodes that were not heard before: it is the whole job's verdict."""
-    return len(verdict.ranks) > len(standing.ranks)
 
 
 def _names_fewer(verdict: Verdict, standing: Verdict) -> bool:
@@ -258,8 +232,6 @@ class Shutdown:
 
         A rank may show a signal before its launcher has told of it.
         """
-        from lightning_hangcheck.judge.exits import ended_from_outside, failed
-
         shown, self._shown = self._shown, False
         if self.asked is not None:
             if shown and now_ns - self.asked_ns < LAUNCHER_TOLD_NS:
@@ -283,18 +255,12 @@ class Shutdown:
     def begun(
         self, ranks: Sequence[RankView], *, proven: bool, suspected: str = "", now_ns: int
     ) -> bool:
-        """Whether the job is shutting down: it was asked to, or its ranks show that.
-
-        Args:
-            ranks: All ranks as they are now.
-            proven: A hang stands: then any rank that leaves it shows the end.
-            suspected: As in `AskedEnd`.
-            now_ns: The present.
-        """
-        from lightning_hangcheck.judge.exits import asked_by, shown_by
-
-        if self.asked is not None and self._goes_on(ranks, now_ns):
-            self.asked = None
+        """Whether the job is shutting down: it was asked to, or its ranks show that."""
+        if self.asked is not None and now_ns - self.asked_ns >= OBEYED_WITHIN_S * NANOSECONDS:
+            steps = {view.rank: view.beat.step for view in ranks if view.beat is not None}
+            self._steps = self._steps or steps
+            if steps != self._steps:  # new ones, long after it was asked to end
+                self.asked = None
         if self.asked is not None:
             return True
         by = shown_by(ranks)
@@ -304,11 +270,3 @@ class Shutdown:
             return True
         others = [view for view in ranks if proven and view.rank not in self._gone]
         return any(view.process_exit is not None or asked_by(view) for view in others)
-
-    def _goes_on(self, ranks: Sequence[RankView], now_ns: int) -> bool:
-        """Whether a rank makes new steps, long after it was asked to end."""
-        if now_ns - self.asked_ns < OBEYED_WITHIN_S * NANOSECONDS:
-            return False
-        steps = {view.rank: view.beat.step for view in ranks if view.beat is not None}
-        self._steps = self._steps or steps
-        return steps != self._steps

@@ -11,19 +11,21 @@ from msgspec.structs import replace
 from lightning_hangcheck import log
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import complete_case
+from lightning_hangcheck.judge.verdict import aftermath_of, ended_well, with_aftermath
 from lightning_hangcheck.judge.wording import name_ranks, verb
 from lightning_hangcheck.look.exits import still_running
+from lightning_hangcheck.look.proc import has_ended
 from lightning_hangcheck.model.case import Aftermath, Case
 from lightning_hangcheck.observe.discovery import patience_of
 from lightning_hangcheck.observe.looking import Look, Looker
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 from lightning_hangcheck.watch.alarm import Alarm, Shutdown
 from lightning_hangcheck.watch.link import HangProven
-from lightning_hangcheck.watch.other_nodes.rounds import EndedRounds, LeftHere
+from lightning_hangcheck.watch.other_nodes.joining import EndedRounds, LeftHere
+from lightning_hangcheck.watch.pace import SlowTelling
 from lightning_hangcheck.watch.roster import Roster, run_facts
 from lightning_hangcheck.watch.schedule import Schedule, figures_of
-from lightning_hangcheck.watch.slow import SlowTelling
-from lightning_hangcheck.watch.workers import LAPSE_NS, Faults, Judgement, Metronome, Scout
+from lightning_hangcheck.watch.workers import LAPSE_NS, Faults, Metronome, Scout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,16 +75,13 @@ class Watcher:
         self._faults = faults
         self._metronome = Metronome()
         self._scout = Scout(session, quiet=settings.quiet)
-        self._judgement = Judgement()
         self._ended = EndedRounds()
-        self._unsettled = 0
         self.earlier = earlier
         self.nodes: AmongNodes | None = None
         now_ns = time.monotonic_ns()
         self.roster = Roster(session, self._scout, faults, now_ns, rounds_before=len(earlier))
         self.alarm = Alarm()
         self.shutdown = Shutdown()
-        self._end_asked: list[tuple[str, int]] = []
         self._ending = False
         self._ends_seen: tuple[object, ...] = ()
         self._said_still_there_ns = 0
@@ -108,11 +107,6 @@ class Watcher:
         """Whether another one of several nodes judges for this one, too."""
         return self.nodes is not None and self.nodes.follows
 
-    @property
-    def may_judge(self) -> bool:
-        """Whether the judgement is imported; has it imported else."""
-        return self._judgement.ready()
-
     def meet(self, nodes: AmongNodes | None) -> None:
         """Be one of the job's nodes from now on."""
         if self.nodes is not None:
@@ -128,7 +122,7 @@ class Watcher:
         with self._faults.of("how long nobody watched"):
             lapsed = self._forgive_lapse(now_ns)
         look = self._finished_look()
-        self.roster.end_asked = self.shutdown.told or bool(self._end_asked)
+        self.roster.end_asked = self.shutdown.told
         if look is not None or now_ns - self._updated_ns >= self._update_every_ns:
             self._updated_ns = now_ns
             with self._faults.of("the ranks' pages and processes"):
@@ -162,8 +156,8 @@ class Watcher:
 
     def end_asked(self, by: str) -> None:
         """Somebody asks the job to end: from now on nothing is judged afresh."""
-        self._end_asked.append((by, time.monotonic_ns()))
-        self._take_end_asked()
+        now_ns = time.monotonic_ns()
+        self.shutdown.ask(by, self.roster.views(now_ns), self.alarm.suspected, now_ns)
 
     def launcher_gone(self) -> None:
         """`hangcheck run` was killed: nobody but us knows of what it has left."""
@@ -176,11 +170,8 @@ class Watcher:
 
     def conclude(self, exit_code: int | None, left_running: Sequence[int]) -> Verdict:
         """Judge the last round, tell and return it; a hang that stands is not judged afresh."""
-        from lightning_hangcheck.judge.verdict import aftermath_of, ended_well
-
         self._looker.close()
         self._slow.close()
-        self._take_end_asked(at_once=True)
         left_running = still_running(left_running, LEFT_BEHIND_AFTER_S)
         now_ns = time.monotonic_ns()
         with self._faults.of("the ranks' pages and processes"):
@@ -212,13 +203,6 @@ class Watcher:
         self._writer.publish(case, verdict, "line" if verdict.verdict == "finished" else "report")
         return verdict
 
-    def _take_end_asked(self, *, at_once: bool = False) -> None:
-        if not self._end_asked or not (at_once or self.may_judge):
-            return
-        asked, self._end_asked = self._end_asked, []
-        for by, at_ns in asked:
-            self.shutdown.ask(by, self.roster.views(at_ns), self.alarm.suspected, at_ns)
-
     def _forgive_lapse(self, now_ns: int) -> bool:
         """Silence counts only while we were run, and while the job was allowed to.
 
@@ -249,7 +233,6 @@ class Watcher:
             case = replace(case, asked_end=self.shutdown.end_round())
             hang = self.alarm.standing if self.alarm.proven else None
             self._ended.leave(LeftHere(case, left.started_at, hang), self.nodes)
-            self._unsettled += 1
             self.alarm, self._gaps, self._code = Alarm(), (), ()
             self._wants_look = False
             self._slow.close()
@@ -258,17 +241,12 @@ class Watcher:
         self._settle_rounds(now_ns, at_once=at_once)
 
     def _settle_rounds(self, now_ns: int, *, at_once: bool) -> None:
-        if self._unsettled and not (at_once or self.may_judge):
-            return
         for case, verdict, ended in self._ended.settled(self.nodes, now_ns, at_once=at_once):
             if verdict.verdict != "finished":
                 self._writer.publish(case, verdict, "line")
             self.earlier = (*self.earlier, ended)
-            self._unsettled -= 1
 
     def _finished_look(self) -> Look | None:
-        if not self._looker.looking or not self.may_judge:
-            return None
         with self._faults.of("a look"):
             return self._looker.finished()
         self._look_failed()
@@ -291,10 +269,8 @@ class Watcher:
 
     def _judge_all(self, look: Look | None, now_ns: int) -> None:
         """Judge what a look brought, or what time alone has made of it; or see that all ends."""
-        self._take_end_asked()
-        waits = look is not None or self.alarm.proven or self.shutdown.asked is not None
-        if not (waits and self.may_judge):
-            self._ending = bool(self._end_asked)
+        if look is None and not self.alarm.proven and self.shutdown.asked is None:
+            self._ending = False
         elif look is not None or self._may_end_now(now_ns):
             self._ending = self._ends(self.roster.views(now_ns), now_ns)
         if self._ending:
@@ -302,7 +278,7 @@ class Watcher:
             return
         if look is not None:
             self._judge_look(look, now_ns)
-        elif not self._looker.looking and self._says_more(now_ns) and self.may_judge:
+        elif not self._looker.looking and self._says_more(now_ns):
             self._judge(now_ns)
         self._notice_recovery(now_ns)
 
@@ -337,7 +313,8 @@ class Watcher:
         if not gone_ns or now_ns - gone_ns < STILL_THERE_NS or not watched.alive:
             return
         self._launcher_gone_ns = 0
-        pids = [*watched.agents_alive, *(one.found.pid for one in watched.alive)]
+        agents = [pid for pid in sorted(watched.agents) if not has_ended(pid)]
+        pids = [*agents, *(one.found.pid for one in watched.alive)]
         ranks = [one.found.rank for one in watched.alive]
         log.once(
             "outlived",
@@ -347,8 +324,6 @@ class Watcher:
 
     def _tell_aftermath(self, text: str, moment_ns: int) -> None:
         """Tell what became of the job while a hang stood, with the evidence of that hang."""
-        from lightning_hangcheck.judge.verdict import with_aftermath
-
         raised, hang = self.alarm.case, self.alarm.standing
         if raised is None:
             return
@@ -360,7 +335,10 @@ class Watcher:
         self._writer.publish(case, verdict, "aftermath")
 
     def _judge_look(self, look: Look, now_ns: int) -> None:
-        still = [self._note_activity(number, now_ns) for number in list(self.roster.ranks)]
+        still = []
+        for rank in self.roster.alive:
+            with self._faults.of("what it does", rank.found.rank):
+                still.append(rank.note_activity(now_ns))
         with self._faults.of("a verdict"):
             self._judge(now_ns, closer=look.closer)
         standing = self.alarm.standing
@@ -383,14 +361,6 @@ class Watcher:
         ranks = [rank for number, rank in self.roster.ranks.items() if number in about]
         marks = ((one.progress.last_progress_ns, one.progress.last_new_ns) for one in ranks)
         return (standing.verdict, *marks)
-
-    def _note_activity(self, number: int, now_ns: int) -> bool:
-        """Take from the looks whether a rank advances; whether it stands still."""
-        rank, still = self.roster.ranks[number], False
-        if rank.process_exit is None:
-            with self._faults.of("what it does", number):
-                still = rank.note_activity(now_ns)
-        return still
 
     def _says_more(self, now_ns: int) -> bool:
         """Where no rank is left here, the looks of other nodes say when to judge."""
@@ -453,7 +423,7 @@ class Watcher:
     def _notice_recovery(self, now_ns: int) -> None:
         if self.alarm.standing is None or (self.follows and not self._alone):
             return
-        there = self.nodes.elsewhere(now_ns) if self.nodes is not None else None
+        there = self.nodes.elsewhere() if self.nodes is not None else None
         if self.alarm.has_passed(self.roster.ranks, there, now_ns) and not self._ends(
             self._case(self.roster.round, now_ns).ranks, now_ns
         ):
@@ -473,7 +443,7 @@ class Watcher:
         self._slow.read(alive, now_ns, lapsed=lapsed)
         if self.alarm.standing is None and self.shutdown.asked is None:
             case = partial(self._own_case, self.roster.round, now_ns)
-            self._slow.tell(alive, now_ns, case, self._judgement.ready)
+            self._slow.tell(alive, now_ns, case)
 
     def _look_if_due(self, now_ns: int) -> None:
         """Look, once it is known at which processes: to find them may take a while."""
@@ -485,7 +455,6 @@ class Watcher:
         if not self._wants_look or not alive:
             self._wants_look = False
             return
-        self.may_judge  # noqa: B018 - imported by the time that the look has ended
         targets: Sequence[Target] = ()
         with self._faults.of("which processes to look at"):
             found = self._scout.targets([(one.found.rank, one.found.pid) for one in alive])
@@ -494,23 +463,16 @@ class Watcher:
             targets, self._target_gaps = found
         self._wants_look, self._look_begun_ns = False, now_ns
         if targets:
-            self._looker.begin(targets, self._ranks_with_values(), self._ranks_to_see_closer())
+            standing, closer = self.alarm.standing, tuple[int, ...]()
+            # local variables on request only, and of ranks that a suspicion names
+            values = standing.culprits if self._settings.locals and standing is not None else ()
+            if standing is not None and self.alarm.proven and standing is not self._seen_closer:
+                # native calls cost a pause: only of ranks that a hang names, and once a verdict
+                self._seen_closer, closer = standing, standing.culprits[:MOST_SEEN_CLOSER]
+            self._looker.begin(targets, values, closer)
         else:
             self._gaps = self._target_gaps
             self._look_failed()
-
-    def _ranks_with_values(self) -> tuple[int, ...]:
-        """Local variables are read on request only, and then of ranks that a suspicion names."""
-        standing = self.alarm.standing
-        return standing.culprits if self._settings.locals and standing is not None else ()
-
-    def _ranks_to_see_closer(self) -> tuple[int, ...]:
-        """Native calls cost a pause: only of ranks that a hang names, and once for each verdict."""
-        standing = self.alarm.standing
-        if standing is None or not self.alarm.proven or standing is self._seen_closer:
-            return ()
-        self._seen_closer = standing
-        return standing.culprits[:MOST_SEEN_CLOSER]
 
     def _case(self, watched: WatchedRound, now_ns: int) -> Case:
         """Of all nodes, while the job goes on."""

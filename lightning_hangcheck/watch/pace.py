@@ -1,4 +1,4 @@
-"""Does a rank that advances keep its own pace? Pure: it is handed what is seen, and the time.
+"""Does a rank that advances keep its own pace? All but `SlowTelling` is pure.
 
 The measure is the *sustained* step: what all steps of a window took at least, but for one stretch
 in eight. However long a few steps are (an evaluation, a save, a burst on the storage), they do not
@@ -10,19 +10,29 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.frames import FOR_RANKS, find_wait, users_place
+from lightning_hangcheck.judge.wording import duration
 from lightning_hangcheck.model.beat import Slowness, SlowRank, StepTimes
-from lightning_hangcheck.text.shown import NANOSECONDS
+from lightning_hangcheck.observe.looking import Looker, Target
+from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.evidence import Frame, Sample
+    from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.observe.looking import Look
+    from lightning_hangcheck.observe.watched_rank import WatchedRank
+    from lightning_hangcheck.settings import Settings
+    from lightning_hangcheck.watch.writer import Writer
 
 WINDOW = 8
 """Stretches over which a step must be sustained; with those of three steps, 24 steps."""
@@ -49,27 +59,18 @@ BETWEEN_LOOPS = ("startup", "model_load", "trainer_init", "teardown")
 
 
 class JobPace:
-    """The paces of the ranks of one round.
-
-    Args:
-        slow_after_s: Seconds for which a rank must be slow; None to watch no pace.
-    """
+    """The paces of the ranks of one round."""
 
     def __init__(self, slow_after_s: float | None) -> None:
         self._slow_after_s = slow_after_s
-        self._ranks: dict[int, RankPace] = {}
-        self._slow: dict[int, RankPace] = {}
+        self._ranks: dict[int, _RankPace] = {}
+        self._slow: dict[int, _RankPace] = {}
         self._told: tuple[int, ...] = ()
         self._told_since_ns = 0
         self._asked = 0
 
     def read(self, beats: Mapping[int, Beat], now_ns: int) -> None:
-        """Take a reading of the pages.
-
-        Args:
-            beats: By rank, of those that are there; another one's pace is forgotten.
-            now_ns: Monotonic nanoseconds.
-        """
+        """Take a reading of the pages."""
         if self._slow_after_s is None:
             return
         for rank in set(self._ranks) - set(beats):
@@ -77,7 +78,7 @@ class JobPace:
         for rank, beat in beats.items():
             pace = self._ranks.get(rank)
             if pace is None:
-                pace = self._ranks[rank] = RankPace(self._slow_after_s)
+                pace = self._ranks[rank] = _RankPace(self._slow_after_s)
             pace.read(beat, now_ns)
 
     def interrupt(self) -> None:
@@ -88,13 +89,10 @@ class JobPace:
     def slowness(self, now_ns: int) -> Slowness | None:
         """Return who is slow, as soon as it can be judged, and after each further stretch.
 
-        Args:
-            now_ns: Monotonic nanoseconds.
-
         Returns:
             None while nobody is, where it was told, and where nothing is new.
         """
-        slow = {rank: pace for rank, pace in self._ranks.items() if pace.is_slow}
+        slow = {rank: pace for rank, pace in self._ranks.items() if pace.slow_since}
         asked = sum(pace.count for pace in self._ranks.values())
         if self._told or not slow or asked == self._asked:
             return None
@@ -119,9 +117,6 @@ class JobPace:
     def recovered_s(self, now_ns: int) -> float | None:
         """Ask whether the pace is back that was told as lost; each time it is told once.
 
-        Args:
-            now_ns: Monotonic nanoseconds.
-
         Returns:
             For how many seconds it was lost; None while it is, and where nothing was told.
         """
@@ -131,29 +126,22 @@ class JobPace:
             return None
         was_told, self._told = bool(self._told), ()
         for pace in blamed:
-            pace.settle()
+            pace.told = False
+            pace.interrupt()
         if not (was_told and blamed):
             return None
         return (now_ns - self._told_since_ns) / NANOSECONDS
 
 
-class Stretch(NamedTuple):
-    """Steps that follow each other, told by their mean.
-
-    Attributes:
-        began_ns: Monotonic nanoseconds.
-        step: The mean step.
-    """
-
-    began_ns: int
-    step: StepTimes
-
-
-class RankPace:
+class _RankPace:
     """The pace of one rank.
 
-    Args:
-        slow_after_s: Seconds of a window.
+    Attributes:
+        told: It was told as slow, in the loop that it is in: it learns nothing until its pace is
+            back.
+        count: Stretches so far.
+        slow_since: That one of them from which on it sustains steps several times as long as ever;
+            0 while it does not.
     """
 
     def __init__(self, slow_after_s: float) -> None:
@@ -165,14 +153,13 @@ class RankPace:
         self._begin_loop()
 
     def _begin_loop(self) -> None:
-        self._recent: deque[Stretch] = deque(maxlen=WINDOW)
+        self._recent: deque[tuple[int, StepTimes]] = deque(maxlen=WINDOW)
         self._usual: deque[StepTimes] = deque(maxlen=KEPT)
         self._unlearnt: deque[float] = deque()
         self._longest_s = 0.0
         self._learnt = 0
-        self._told = False
+        self.told = False
         self.count = self.slow_since = 0
-        """Stretches so far, and that one of them from which on it is slow; 0 while it is not."""
 
     def read(self, beat: Beat, now_ns: int) -> None:
         """Take a reading of the page: a stretch ends with it once it has the steps and the time."""
@@ -193,67 +180,15 @@ class RankPace:
         made = sums.since(self._since)
         if made.steps < LEAST_STEPS or now_ns - self._since_ns < self._least_ns:
             return
-        stretch = Stretch(self._since_ns, made.a_step())
+        began_ns, step = self._since_ns, made.a_step()
         self._since, self._since_ns = sums, now_ns
-        if stretch.step.seconds > 0:
-            self._take(stretch)
-
-    def interrupt(self) -> None:
-        """Nobody watched, or the job was not run: what is in the present window does not count."""
-        self._since = None
-        self._recent.clear()
-        self._unlearnt.clear()
-        self.slow_since = 0
-
-    def tell(self) -> None:
-        """It was told that the rank is slow: it learns nothing until its pace is back."""
-        self._told_levels.append(self._level_s)
-        self._told = True
-
-    def settle(self) -> None:
-        """The job has its pace again."""
-        self._told = False
-        self.interrupt()
-
-    @property
-    def told(self) -> bool:
-        """Whether it was told as slow, in the loop that it is in."""
-        return self._told
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether it sustains steps several times as long as ever."""
-        return self.slow_since > 0
-
-    @property
-    def is_back(self) -> bool:
-        """Whether most of its last stretches come near to its own pace."""
-        last = list(self._recent)[-WINDOW // 2 :]
-        short = [one for one in last if one.step.seconds < BACK * self._known_s]
-        return len(last) == WINDOW // 2 and len(short) >= len(last) - EXCEPTIONS
-
-    @property
-    def slow_from_ns(self) -> int:
-        """When the window began, monotonic nanoseconds."""
-        return self._recent[0].began_ns if self._recent else 0
-
-    def slowness(self, rank: int) -> SlowRank:
-        """Return the facts; only of one that `is_slow`."""
-        return SlowRank(
-            rank=rank,
-            before=_median(list(self._usual)),
-            now=_median([one.step for one in self._recent]),
-            known_s=round(self._known_s, 6),
-            level_s=round(self._level_s, 6),
-            in_parts=self._in_parts,
-        )
-
-    def _take(self, stretch: Stretch) -> None:
-        if len(self._recent) == WINDOW and not self._told:
-            self._usual.append(self._recent[0].step)
-        self._recent.append(stretch)
+        if step.seconds <= 0:
+            return
+        if len(self._recent) == WINDOW and not self.told:
+            self._usual.append(self._recent[0][1])
+        self._recent.append((began_ns, step))
         self.count += 1
-        if len(self._recent) < WINDOW or self._told:
+        if len(self._recent) < WINDOW or self.told:
             return
         level_s = self._level_s
         ready = self._learnt >= LEARNT and level_s >= SLOW * self._known_s
@@ -263,10 +198,42 @@ class RankPace:
             self._longest_s = max(self._longest_s, self._unlearnt.popleft())
             self._learnt += 1
 
+    def interrupt(self) -> None:
+        """Nobody watched, or the job was not run: what is in the present window does not count."""
+        self._since = None
+        self._recent.clear()
+        self._unlearnt.clear()
+        self.slow_since = 0
+
+    def tell(self) -> None:
+        self._told_levels.append(self._level_s)
+        self.told = True
+
+    @property
+    def is_back(self) -> bool:
+        """Whether most of its last stretches come near to its own pace."""
+        last = list(self._recent)[-WINDOW // 2 :]
+        short = [step for _, step in last if step.seconds < BACK * self._known_s]
+        return len(last) == WINDOW // 2 and len(short) >= len(last) - EXCEPTIONS
+
+    @property
+    def slow_from_ns(self) -> int:
+        return self._recent[0][0] if self._recent else 0
+
+    def slowness(self, rank: int) -> SlowRank:
+        return SlowRank(
+            rank=rank,
+            before=_median(list(self._usual)),
+            now=_median([step for _, step in self._recent]),
+            known_s=round(self._known_s, 6),
+            level_s=round(self._level_s, 6),
+            in_parts=self._in_parts,
+        )
+
     @property
     def _level_s(self) -> float:
         """The sustained step of the present window, seconds."""
-        return sorted(one.step.seconds for one in self._recent)[EXCEPTIONS]
+        return sorted(step.seconds for _, step in self._recent)[EXCEPTIONS]
 
     @property
     def _known_s(self) -> float:
@@ -323,12 +290,11 @@ class Glances:
         return SHORTEST_S + (LONGEST_S - SHORTEST_S) * (self.count * GOLDEN % 1)
 
     def take(self, look: Look) -> None:
-        """Add one of them; what is known of frames is imported with the first."""
-        from lightning_hangcheck.judge.frames import users_place
-
+        """Add one of them."""
         self.count += 1
         for target, sample in look.samples:
-            frames = _main_frames(sample)
+            threads = sample.stack.threads if sample.stack is not None else ()
+            frames = threads[0].frames if threads else ()
             if target.role != "rank" or not frames:
                 continue
             self._seen[target.rank] += 1
@@ -339,33 +305,110 @@ class Glances:
 
     def added_to(self, slowness: Slowness) -> Slowness:
         """Return the facts with what was seen of these ranks."""
-        ranks = tuple(
-            replace(
-                one,
-                looks=self._seen[one.rank],
-                waited=self._waited[one.rank],
-                place=self._place(one.rank),
-            )
-            for one in slowness.ranks
-        )
-        return replace(slowness, ranks=ranks)
-
-    def _place(self, rank: int) -> Frame | None:
-        most = self._places.get(rank, Counter()).most_common(1)
-        return most[0][0] if most else None
-
-
-def _main_frames(sample: Sample) -> tuple[Frame, ...]:
-    threads = sample.stack.threads if sample.stack is not None else ()
-    return threads[0].frames if threads else ()
+        ranks = []
+        for one in slowness.ranks:
+            most = self._places.get(one.rank, Counter()).most_common(1)
+            place = most[0][0] if most else None
+            looks, waited = self._seen[one.rank], self._waited[one.rank]
+            ranks.append(replace(one, looks=looks, waited=waited, place=place))
+        return replace(slowness, ranks=tuple(ranks))
 
 
 def _waits(sample: Sample, frames: tuple[Frame, ...]) -> bool:
     """Whether its main thread waits for other ranks; backward waits only where it sleeps."""
-    from lightning_hangcheck.judge.frames import FOR_RANKS, find_wait
-
     wait = find_wait(frames)
     if wait is None or wait.kind not in FOR_RANKS:
         return False
     state = sample.kernel.threads[0].state if sample.kernel and sample.kernel.threads else ""
     return wait.kind != "backward" or state == ASLEEP
+
+
+# What is told of it: once that it is lost, once that it is back. It is no alarm: nothing stands
+# still, nothing is ended, and nobody is reminded.
+
+LOOKING_S = 20.0
+"""Longest time for the looks; on a machine that has time for them they take 8 s."""
+TOO_LATE_S = 60.0
+"""After which, because an alarm stood meanwhile, what was found is not told any more."""
+
+
+class SlowTelling:
+    """What is told of the pace of one round's ranks."""
+
+    def __init__(self, settings: Settings, servers: Path, writer: Writer) -> None:
+        self._pace = JobPace(settings.slow_after or None)
+        self._writer = writer
+        self._looker = Looker(settings.probe_timeout, servers)
+        self._found: Slowness | None = None
+        self._found_ns = self._look_ns = 0
+        self._glances = Glances()
+        self._told: Verdict | None = None
+
+    def read(self, alive: Sequence[WatchedRank], now_ns: int, *, lapsed: bool) -> None:
+        """Take a reading."""
+        if lapsed:
+            self._pace.interrupt()
+        beats = {rank.found.rank: rank.beat for rank in alive if rank.beat is not None}
+        self._pace.read(beats, now_ns)
+
+    def tell(self, alive: Sequence[WatchedRank], now_ns: int, case: Callable[[], Case]) -> None:
+        """Tell what is new; to be asked only while no alarm stands."""
+        self._tell_back(now_ns, case)
+        found = self._found
+        if found is None:
+            found = self._pace.slowness(now_ns)
+            # before anybody is looked at it must be worth telling
+            if found is not None and _judged(case(), found)[1].verdict == "slow":
+                self._pace.tell()
+                self._found, self._found_ns, self._glances = found, now_ns, Glances()
+        elif now_ns - self._found_ns > TOO_LATE_S * NANOSECONDS:
+            self._found = None
+        elif self._seen_enough(found, now_ns, alive):
+            self._found = None
+            judged, verdict = _judged(case(), self._glances.added_to(found))
+            if verdict.verdict == "slow":
+                self._told = verdict
+                self._writer.publish(judged, verdict, "line")
+
+    def close(self) -> None:
+        """Give up the look under way."""
+        self._looker.close()
+
+    def _seen_enough(self, found: Slowness, now_ns: int, alive: Sequence[WatchedRank]) -> bool:
+        """Look a few times at the slow ranks; with looks that take too long, do with fewer."""
+        if now_ns - self._found_ns > LOOKING_S * NANOSECONDS:
+            return True
+        look = self._looker.finished()
+        if look is not None:
+            self._glances.take(look)
+            self._look_ns = now_ns + int(self._glances.pause_s * NANOSECONDS)
+        if not self._looker.looking and now_ns >= self._look_ns:
+            slow = {one.rank for one in found.ranks}
+            seen = [one.found for one in alive if one.found.rank in slow]
+            self._looker.begin([Target(rank=one.rank, pid=one.pid, role="rank") for one in seen])
+        return self._glances.enough
+
+    def _tell_back(self, now_ns: int, case: Callable[[], Case]) -> None:
+        """Where something graver was told since, that was over in its own way."""
+        slow_s = self._pace.recovered_s(now_ns)
+        if slow_s is None:
+            return
+        told, self._told, self._found = self._told, None, None
+        if told is None or self._writer.newest is not told:
+            return
+        back = replace(
+            told,
+            verdict="recovered",
+            detected_at=utc_now(),
+            remedies=(),
+            summary=f"steps have their own pace again, after {duration(slow_s)}; "
+            f"what was seen: {told.summary}",
+        )
+        self._writer.publish(case(), back, "line")
+
+
+def _judged(seen: Case, slowness: Slowness) -> tuple[Case, Verdict]:
+    """Judge by the pace alone: an older look at a rank says nothing of it now."""
+    unlooked = tuple(replace(view, processes=(), flight=None) for view in seen.ranks)
+    case = replace(seen, ranks=unlooked, slowness=slowness)
+    return case, judge(case)

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import signal
 import socket
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.exits import left_well
+from lightning_hangcheck.judge.words import end_of_round, own_end
 from lightning_hangcheck.look.exits import ExitWatcher
-from lightning_hangcheck.look.proc import has_ended, main_thread_cpu_s, vitals
+from lightning_hangcheck.look.flight_record import Numbers, collective_numbers
+from lightning_hangcheck.look.proc import main_thread_cpu_s, vitals
 from lightning_hangcheck.machine import read_process_stat, ticks_since_boot, which_machine
 from lightning_hangcheck.model.case import RankView, RunFacts
 from lightning_hangcheck.model.run import RankPlace, Round, RoundStart
@@ -23,11 +28,11 @@ from lightning_hangcheck.observe.progress import ProcessorTime
 from lightning_hangcheck.observe.watched_rank import STOPPED, WatchedRank
 from lightning_hangcheck.session.whose import place_of
 from lightning_hangcheck.text.shown import NANOSECONDS, show_command, utc_now
-from lightning_hangcheck.watch.collective_readings import CollectiveReadings
 from lightning_hangcheck.watch.workers import Faults, unrecorded_gap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Case
@@ -50,29 +55,34 @@ and after the end of a rank all is young again."""
 MOST_UNNUMBERED = 512
 """Processes whose end is watched though nobody calls them ranks; each takes a descriptor until
 then, of the 1,024 that a process commonly has."""
+NUMBERS_EVERY_S, NUMBERS_LONGEST_S, NUMBERS_LIMIT_S = 1.0, 10.0, 1.0
+NUMBERS_SHARE = 0.01
+"""What the answers may cost a rank: gloo's recorder writes out its whole record, 1 MB in 20 ms."""
+NUMBERS_AT_ONCE = 4
 
 
 class WatchedRound:
-    """The ranks of one round on this node."""
+    """The ranks of one round on this node.
+
+    Attributes:
+        agents: Process ids of the torchrun agents that started its ranks, as those or their pages
+            tell. SLURM may have given an agent a rank's number, too.
+        seen_alive_ticks: When one of the ranks was last seen alive, since the machine's start.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.ranks: dict[int, WatchedRank] = {}
         self.started_at = utc_now()
         self._guessed_command: list[str] | Gap = []
-        self._agents: set[int] = set()
+        self.agents: set[int] = set()
+        self.seen_alive_ticks = 0
         self._exit_count = 0
-        self._seen_alive_ticks = 0
 
     @property
     def alive(self) -> list[WatchedRank]:
         """Ranks whose process is there."""
         return [rank for rank in self.ranks.values() if rank.process_exit is None]
-
-    @property
-    def agents_alive(self) -> list[int]:
-        """Process ids of the torchrun agents that started its ranks, where they are there."""
-        return [pid for pid in sorted(self._agents) if not has_ended(pid)]
 
     @property
     def count(self) -> int | None:
@@ -89,8 +99,6 @@ class WatchedRound:
     @property
     def may_be_followed(self) -> bool:
         """Whether torchrun would start the ranks again: not all ended well, and not too often."""
-        from lightning_hangcheck.judge.exits import left_well  # 20 MB, only at the end
-
         well = all(left_well(rank.view("", 0)) for rank in self.ranks.values())
         return self.restarts_left != 0 and not well
 
@@ -133,7 +141,7 @@ class WatchedRound:
             return found.start.number > self.count
         if self.alive or not found.started_ticks:
             return False
-        return found.started_ticks > self._seen_alive_ticks
+        return found.started_ticks > self.seen_alive_ticks
 
     def is_waited_out_by(self, agent: FoundRank, now_ns: int) -> bool:
         """Whether its ranks have been gone for long, and torchrun lives, which started them.
@@ -141,7 +149,7 @@ class WatchedRound:
         Then it waits for other nodes before it starts them again: it takes a second or two else.
         Where a rank failed and no restart is left it only ends, which a busy machine draws out.
         """
-        if self.alive or not self.ranks or agent.pid not in self._agents:
+        if self.alive or not self.ranks or agent.pid not in self.agents:
             return False
         # one that was not seen may be any: ``sys.exit("no data")`` ends as Python ends, by all else
         ends = [rank.process_exit for rank in self.ranks.values()]
@@ -165,21 +173,10 @@ class WatchedRound:
         number, count = found.start.number, self.count
         return number is not None and count is not None and number < count
 
-    def may_be_launcher(self, guessed: FoundRank) -> bool:
-        """Once ranks were told by a launcher or a page, no older process is one of them."""
-        told = [rank.found for rank in self.ranks.values() if not rank.found.guessed]
-        starts = [one.started_ticks for one in told]
-        return any(start == 0 or guessed.started_ticks <= start for start in starts)
-
     def take_in(
         self, found: FoundRank, now_ns: int, words: list[str] | Gap | None = None
     ) -> WatchedRank | None:
         """Take a rank in; one that another process was so far is another rank now.
-
-        Args:
-            found: The rank.
-            now_ns: Present time.
-            words: Its command line, where it is only guessed to be one.
 
         Returns:
             The rank, if it is new here.
@@ -197,21 +194,9 @@ class WatchedRound:
         if found.start.launcher == "torchrun":
             stat = read_process_stat(found.pid)
             if stat is not None:
-                self.note_agent(stat.parent_pid)
+                self.agents.add(stat.parent_pid)
         rank = self.ranks[found.rank] = WatchedRank(found, now_ns)
         return rank
-
-    def was_started_by(self, pid: int) -> bool:
-        """Whether this is the torchrun agent of a rank, which SLURM may have given a number too."""
-        return pid in self._agents
-
-    def note_agent(self, pid: int) -> None:
-        """Take down who started a rank; its page tells, too, where its parent cannot be asked."""
-        self._agents.add(pid)
-
-    def note_alive(self) -> None:
-        """Take down that one of the ranks is seen alive at this moment."""
-        self._seen_alive_ticks = ticks_since_boot()
 
     def note_words(self) -> None:
         """Take down whose training has ended in a process that goes on, by its own word.
@@ -238,16 +223,56 @@ class WatchedRound:
 
     def views(self, host: str, now_ns: int, faults: Faults | None = None) -> tuple[RankView, ...]:
         """Return all ranks as rules may see them; of one that fails only its number and a gap."""
-        if faults is None:
-            return tuple(rank.view(host, now_ns) for rank in self.ranks.values())
-        views = {
-            number: RankView(rank=number, host=host, pid=rank.found.pid)
-            for number, rank in self.ranks.items()
-        }
+        faults, views = faults or Faults(), {}
         for number, rank in self.ranks.items():
+            views[number] = RankView(rank=number, host=host, pid=rank.found.pid)
             with faults.of("what is known of it", number):
                 views[number] = rank.view(host, now_ns)
         return tuple(views.values())
+
+
+class CollectiveReadings:
+    """Asks silent ranks how far their collectives have come, all at a time, beside the loop.
+
+    The answers come over the sockets on which ranks answer for torch's flight recorder.
+    """
+
+    def __init__(self, servers: Path) -> None:
+        self._servers = servers
+        self._pool = ThreadPoolExecutor(NUMBERS_AT_ONCE, thread_name_prefix="numbers")
+        self._pending: dict[WatchedRank, Future[tuple[Numbers, float]]] = {}
+        self._begun_ns = 0
+        self._interval_s = NUMBERS_EVERY_S
+
+    def update(self, alive: Sequence[WatchedRank], now_ns: int) -> None:
+        """Hand on what came in, and ask again where it is time to."""
+        if not all(answer.done() for answer in self._pending.values()):
+            return
+        took_s = 0.0
+        for rank, answer in self._pending.items():
+            numbers, seconds = answer.result()
+            took_s = max(took_s, seconds)
+            rank.read_numbers(numbers, self._begun_ns)
+        if self._pending:
+            self._interval_s = min(max(NUMBERS_EVERY_S, took_s / NUMBERS_SHARE), NUMBERS_LONGEST_S)
+        self._pending = {}
+        if now_ns - self._begun_ns < self._interval_s * NANOSECONDS:
+            return
+        for rank in alive:
+            path = self._servers / str(rank.found.pid)
+            silent = rank.progress.untold_ns(now_ns) > NUMBERS_EVERY_S * NANOSECONDS
+            if silent and path.exists():
+                self._pending[rank] = self._pool.submit(self._ask, path)
+        self._begun_ns = now_ns if self._pending else self._begun_ns
+
+    def close(self) -> None:
+        """Give up what is under way: it ends by its own time limit."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @staticmethod
+    def _ask(path: Path) -> tuple[Numbers, float]:
+        began_s = time.perf_counter()
+        return collective_numbers(path, NUMBERS_LIMIT_S), time.perf_counter() - began_s
 
 
 class Roster:
@@ -307,7 +332,11 @@ class Roster:
 
     def update(self, now_ns: int, *, last: bool = False) -> None:
         """Read pages and vital signs, and take what the scout brought; send it out now and then."""
-        due = last or now_ns - self._scanned_ns >= self._scan_interval_ns(now_ns)
+        cost_s = self._scout.cost_s
+        between_s = min(max(SCAN_SETTLED_S, cost_s / SHARE_SETTLED), LONGEST_SETTLED_S)
+        if not self.alive or now_ns - self._changed_ns < YOUNG_S * NANOSECONDS:
+            between_s = max(SCAN_YOUNG_S, cost_s / SHARE_YOUNG)
+        due = last or now_ns - self._scanned_ns >= between_s * NANOSECONDS
         if due:
             self._pages.find_new()
         beats, _ = self._pages.read()
@@ -325,8 +354,16 @@ class Roster:
             if last:
                 self._take_scouted(self._scout.scanned(wait=True), now_ns)
                 self._read_beats(beats, now_ns)  # of ranks too short-lived to be known before
-        self._ask_parents()
-        self._drop_ended_agent()
+        for rank in list(self.ranks.values()):
+            end = rank.process_exit
+            if end is not None and end.exit_code is None and not rank.ended_by_word:
+                # a parent that reaped it before its exit code could be read has kept it
+                code = self._session.end_of(rank.found.pid)
+                if code is not None:
+                    self.round.note_exit(rank.found.pid, code)
+            alone = rank.found.guessed and self.round.is_guess_a_launcher
+            if end is not None and (alone or rank.found.pid == self._waiting_agent):
+                del self.ranks[rank.found.rank]  # it was no rank: how it ended blames none
 
     def left_rounds(self) -> list[tuple[WatchedRound, RoundStart]]:
         """Return the rounds that others have followed since last asked, each with what followed."""
@@ -388,47 +425,31 @@ class Roster:
                 if seen is None or not seen.is_still(rank.found.started_ticks):
                     self.round.note_exit(rank.found.pid, self._exit_codes.get(rank.found.pid))
                     continue
-                self.round.note_alive()
+                self.round.seen_alive_ticks = ticks_since_boot()
                 rank.read_state(seen.state, now_ns)
                 main_s = main_thread_cpu_s(rank.found.pid)
                 all_s = main_s if rank.polls else seen.cpu_s
                 if main_s is not None and all_s is not None:
                     rank.progress.read_processor(ProcessorTime(main_s, all_s), now_ns)
 
-    def _ask_parents(self) -> None:
-        """Where a parent reaped a rank before its exit code could be read, it has kept it."""
-        for rank in self.ranks.values():
-            end = rank.process_exit
-            if end is not None and end.exit_code is None and not rank.ended_by_word:
-                code = self._session.end_of(rank.found.pid)
-                if code is not None:
-                    self.round.note_exit(rank.found.pid, code)
-
-    def _scan_interval_ns(self, now_ns: int) -> int:
-        cost_s = self._scout.cost_s
-        seconds = min(max(SCAN_SETTLED_S, cost_s / SHARE_SETTLED), LONGEST_SETTLED_S)
-        if not self.alive or now_ns - self._changed_ns < YOUNG_S * NANOSECONDS:
-            seconds = max(SCAN_YOUNG_S, cost_s / SHARE_YOUNG)
-        return int(seconds * NANOSECONDS)
-
     def _take_scouted(self, scouted: Scouted | None, now_ns: int) -> None:
         if scouted is None:
             return
         self._ignoring = scouted.ignoring
         known = self.alive
-        self._watch_unnumbered(scouted)
-        self._drop_strangers(scouted)
-        for one in sorted((*scouted.found, *scouted.gone), key=_by_round):
-            self._take(one, scouted, now_ns)
-        self._look_at([rank for rank in self.alive if rank not in known], now_ns)
-
-    def _watch_unnumbered(self, scouted: Scouted) -> None:
-        """Watch what may be a rank that no launcher numbered: it may end before it says so."""
         for process in scouted.processes:
+            # what may be a rank that no launcher numbered may end before it says so
             unnumbered = process.python and process.identity.launcher == "none"
             if unnumbered and len(self._exit_codes) < MOST_UNNUMBERED:
                 self._exit_watcher.watch(process.pid)
                 self._exit_codes.setdefault(process.pid, None)
+        self._drop_strangers(scouted)
+        # of one round first what said so: a launcher may only be taken for a rank without them
+        for one in sorted(
+            (*scouted.found, *scouted.gone), key=lambda one: (one.start.number or 0, one.guessed)
+        ):
+            self._take(one, scouted, now_ns)
+        self._look_at([rank for rank in self.alive if rank not in known], now_ns)
 
     def _drop_strangers(self, scouted: Scouted) -> None:
         """Drop what was taken for a rank and is none, such as a parent that waits for the ranks."""
@@ -443,12 +464,15 @@ class Roster:
     def _take(self, found: FoundRank, scouted: Scouted, now_ns: int) -> None:
         """Take in a rank that was found, unless it is none of this round's or of a later one's."""
         beats, words = scouted.beats, scouted.words.get(found.pid)
-        if found.pid == self._waiting_agent or self.round.was_started_by(found.pid):
+        if found.pid == self._waiting_agent or found.pid in self.round.agents:
             agent = FoundRank(rank=0, pid=found.pid, started_ticks=found.started_ticks)
             found = replace(agent, local_rank=0, guessed=True)
         if self.round.is_after(found):
             return
-        if found.guessed and self.round.may_be_launcher(found):
+        # once ranks were told by a launcher or a page, no older process is one of them
+        told = [rank.found for rank in self.ranks.values() if not rank.found.guessed]
+        starts = [one.started_ticks for one in told]
+        if found.guessed and any(not start or found.started_ticks <= start for start in starts):
             if not self.end_asked and self.round.is_waited_out_by(found, now_ns):
                 self._wait_with(found, beats)
             return
@@ -456,7 +480,7 @@ class Roster:
             self._leave_round(found, beats, now_ns, words)
         is_gone = not found.started_ticks
         if is_gone and found.start.number is not None and found.pid in beats:
-            self.round.note_agent(beats[found.pid].parent_pid)
+            self.round.agents.add(beats[found.pid].parent_pid)
         if is_gone and (found.rank in self.ranks or not self._pages.holds(found.pid)):
             return
         rank = self.round.take_in(found, now_ns, words)
@@ -479,14 +503,6 @@ class Roster:
         self._exit_watcher.watch(agent.pid)
         self._waiting_agent = agent.pid
 
-    def _drop_ended_agent(self) -> None:
-        """It was no rank: how it ended blames none."""
-        for rank in list(self.ranks.values()):
-            alone = rank.found.guessed and self.round.is_guess_a_launcher
-            agent = alone or rank.found.pid == self._waiting_agent
-            if agent and rank.process_exit is not None:
-                del self.ranks[rank.found.rank]
-
     def _leave_round(
         self,
         found: FoundRank,
@@ -503,11 +519,6 @@ class Roster:
         self._pages.forget_gone(beats, self.round.count)
         self.round = WatchedRound(number)
         self.round_began_ns = now_ns
-
-
-def _by_round(found: FoundRank) -> tuple[int, bool]:
-    """Of one round first what said so: a launcher may only be taken for a rank without them."""
-    return found.start.number or 0, found.guessed
 
 
 def run_facts(
@@ -545,16 +556,9 @@ def run_facts(
 def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdict, Round]:
     """Judge a round that has ended.
 
-    Args:
-        case: Of the round's ranks, with what followed.
-        started_at: When the first of them was seen.
-        hang: That stood when the round ended: what its ranks died of then is not its cause.
-
     Returns:
         The verdict to tell, and the round as it is remembered.
     """
-    from lightning_hangcheck.judge.words import end_of_round, own_end
-
     verdict = judge(case)
     if hang is None or verdict.verdict == "finished":
         alone = replace(verdict, summary=own_end(case))

@@ -36,7 +36,6 @@ from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 from lightning_hangcheck.watch.writer import NewestOnly
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.case import PhaseTime
     from lightning_hangcheck.model.run import NodeClock, RankRecord
     from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.model.verdict import Verdict
@@ -81,7 +80,7 @@ class RunFiles:
         self._told_ns = self._noted_ns = self._measured_ns = 0
         metrics = settings.prometheus
         self._metrics = None if metrics is None else NewestOnly(Path(metrics).absolute())
-        writer.save(self._look_around)
+        writer.save(self._learn_gpus)
 
     def keep(self, roster: Roster, alarm: Alarm, earlier: tuple[Round, ...], now_ns: int) -> None:
         """Write what is due."""
@@ -106,17 +105,12 @@ class RunFiles:
         exit_code: int | None,
         ended_by: str,
     ) -> None:
-        """Write what the run came to.
-
-        Args:
-            roster: Of its last round.
-            alarm: As it stands at the end.
-            verdict: What its end came to.
-            rounds: All of them.
-            exit_code: Of the command, where its launcher says it.
-            ended_by: Who asked for the end, empty where nobody did.
-        """
+        """Write what the run came to."""
         now_ns = time.monotonic_ns()
+        seconds: dict[Phase, float] = {}
+        for rank in roster.ranks.values():
+            for one in rank.spending.spent().phases:
+                seconds[one.phase] = seconds.get(one.phase, 0.0) + one.seconds
         record = replace(
             self._record(roster, rounds),
             ended_at=utc_now(),
@@ -137,7 +131,7 @@ class RunFiles:
             gpus=self._gpus,
             verdict=verdict.verdict,
             exit_code=exit_code,
-            spent=_spent(roster),
+            spent=longest_first(seconds),
             stalls=self._writer.stalls.ended(now_ns),
         )
         self._writer.save(partial(self._write_ledger, line))
@@ -244,8 +238,7 @@ class RunFiles:
         record = replace(record, versions=self._versions, ranks=ranks)
         write_atomically(self._session.run_folder.run_file, encode_pretty(record))
 
-    def _look_around(self) -> None:
-        """Learn which GPUs are paid for."""
+    def _learn_gpus(self) -> None:
         self._gpus = gpu_names(GPU_LIMIT_S)
 
     def _write_ledger(self, line: Run) -> None:
@@ -290,11 +283,3 @@ def offloaded(folder: RunFolder) -> tuple[str, ...]:
 
 def _found(roster: Roster) -> tuple[FoundRank, ...]:
     return tuple(rank.found for rank in roster.ranks.values())
-
-
-def _spent(roster: Roster) -> tuple[PhaseTime, ...]:
-    seconds: dict[Phase, float] = {}
-    for rank in roster.ranks.values():
-        for one in rank.spending.spent().phases:
-            seconds[one.phase] = seconds.get(one.phase, 0.0) + one.seconds
-    return longest_first(seconds)

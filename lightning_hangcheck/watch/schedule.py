@@ -71,12 +71,7 @@ def figures_of(limits: Limits) -> Figures:
 
 
 class Schedule:
-    """Decides at each reading whether it is time to look.
-
-    Args:
-        look_after_s: Silence from which a job is looked at.
-        figures: Of the table.
-    """
+    """Decides at each reading whether it is time to look."""
 
     def __init__(self, look_after_s: float, figures: Figures | None = None) -> None:
         self._look_after_s = look_after_s
@@ -138,8 +133,7 @@ class Schedule:
             longest_pause_s: That rank's longest known pause in its present place, 0 if unknown.
             idle_s: How long all ranks have been idle.
             now_ns: Present time.
-            passed: How many figures of the table the ranks' silences have passed, or will have when
-                a look has ended.
+            passed: How many figures of the table the silences will have passed as a look ends.
         """
         self._silent_s = silent_s
         since_look = (now_ns - self._last_ns) / NANOSECONDS if self._looks else float("inf")
@@ -174,8 +168,7 @@ class Schedule:
         Args:
             begun_ns: When.
             suspicious: Somebody is suspected.
-            moved: Something moved since the look before: a rank advanced, or did what was new, or
-                the alarm became another.
+            moved: Since the look before a rank advanced or did what was new, or the alarm changed.
             stood_still: It saw a rank that did not move through its code.
             cost_s: Processor time that it took of us and of what we started for it.
             lasted_s: From its beginning until it was judged.

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import psutil
 
 from lightning_hangcheck import log
@@ -25,6 +26,8 @@ from lightning_hangcheck.files.safe import PRIVATE_FILE, write_atomically
 from lightning_hangcheck.look.proc import process_ref
 from lightning_hangcheck.machine import is_alive
 from lightning_hangcheck.model.codec import encode
+from lightning_hangcheck.report.start_report import render_start
+from lightning_hangcheck.rundir import parse_journal
 from lightning_hangcheck.session.run_folders import (
     CLAIMED_WITHIN_S,
     settle_elsewhere,
@@ -37,6 +40,7 @@ from lightning_hangcheck.session.session import (
     taken_sessions_folder,
 )
 from lightning_hangcheck.settings import from_environment
+from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.watch.link import (
     CommandEnded,
     EndAsked,
@@ -45,16 +49,20 @@ from lightning_hangcheck.watch.link import (
     send,
 )
 from lightning_hangcheck.watch.loop import Watcher
-from lightning_hangcheck.watch.other_nodes.among_nodes import among_nodes
-from lightning_hangcheck.watch.other_nodes.meeting import LatePlace, why_moved, why_there
+from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
+from lightning_hangcheck.watch.other_nodes.meeting import (
+    LatePlace,
+    meetings_of,
+    why_moved,
+    why_there,
+)
 from lightning_hangcheck.watch.roster import describe_round
 from lightning_hangcheck.watch.run_files import RunFiles, rounds_so_far
-from lightning_hangcheck.watch.start_states import StartStates
 from lightning_hangcheck.watch.workers import Faults
 from lightning_hangcheck.watch.writer import Alerting, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import FrameType
 
     from lightning_hangcheck.model.run import NodePlace
@@ -70,6 +78,50 @@ SETTLED_AFTER_S = 1.0
 """How long everybody must be gone before the job counts as over, where no launcher says so. The
 rank that starts a sidecar has its page by then, and torchrun, which may start ranks again, counts
 as somebody."""
+
+
+STATE_KIND = b'"kind":"state"'
+PATIENCE_NS = 10 * NANOSECONDS
+"""Ranks leave their process group's making within a second of each other, unless one hangs."""
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """A journal's line of this kind."""
+
+    pid: int
+    facts: dict[str, str]
+
+
+class StartStates:
+    """Compares what ranks say at their start, once for each set of processes."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, dict[str, str]] = {}
+        self._shown: set[int] = set()
+        self._since_ns: int | None = None
+
+    def take(self, lines: bytes) -> None:
+        """Look through lines of a journal on their way to the disk, in whatever thread has them."""
+        if STATE_KIND not in lines:
+            return
+        for entry in parse_journal(lines)[0]:
+            if entry.get("kind") == "state":
+                try:
+                    said = msgspec.convert(entry, _Said)
+                except msgspec.ValidationError:  # of another version of this package
+                    continue
+                self._states[said.pid] = said.facts
+
+    def news(self, pids: Mapping[int, int], now_ns: int) -> str | None:
+        """Return the report of ranks once all have spoken, or have had the time for it."""
+        told = {rank: self._states[pid] for rank, pid in pids.items() if pid in self._states}
+        if not told or not self._shown.isdisjoint(pids.values()):
+            return None
+        self._since_ns = self._since_ns or now_ns
+        if len(told) < len(pids) and now_ns - self._since_ns < PATIENCE_NS:
+            return None
+        self._shown, self._since_ns = set(pids.values()), None
+        return render_start(told, pids.keys() - told.keys())
 
 
 class Sidecar:
@@ -111,7 +163,8 @@ class Sidecar:
             with self._faults.of("what is to be told"):
                 self._tell()
             with self._faults.of("the files of the run"):
-                self._keep_files()
+                watcher, now_ns = self._watcher, time.monotonic_ns()
+                self._files.keep(watcher.roster, watcher.alarm, watcher.earlier, now_ns)
             self._watcher.wait()
             with self._faults.of("the launcher's word"):
                 ended = self._receive()
@@ -130,18 +183,18 @@ class Sidecar:
 
     def _find_place(self) -> None:
         """Join the other nodes once it is known which of them this is."""
-        now_ns = time.monotonic_ns()
-        place = self._place.news(now_ns)
+        place = self._place.news(time.monotonic_ns())
         if place is not None:
             self._files.meeting = why_there(place, self._settings)
             self._met, self._files.node = place, place.number
-            self._watcher.meet(among_nodes(place, self._settings, now_ns))
+            meetings = meetings_of(place, self._settings)
+            self._watcher.meet(AmongNodes(place, meetings) if meetings else None)
         nodes = self._watcher.nodes
         if nodes is None:
             return
-        if self._met is not None and nodes.moved_to:
-            self._files.meeting = why_moved(self._met, self._settings, nodes.moved_to)
-        self._files.clocks = nodes.clocks()
+        if self._met is not None and nodes.peers.moved:
+            self._files.meeting = why_moved(self._met, self._settings, nodes.peers.where)
+        self._files.clocks = nodes.peers.clocks
 
     def _tell(self) -> None:
         """Tell what is saved by now, what stands for long, and how the ranks began."""
@@ -159,11 +212,6 @@ class Sidecar:
             news = self._start_states.news(pids, time.monotonic_ns())
             if news is not None:
                 self._writer.say(news)
-
-    def _keep_files(self) -> None:
-        watcher = self._watcher
-        now_ns = time.monotonic_ns()
-        self._files.keep(watcher.roster, watcher.alarm, watcher.earlier, now_ns)
 
     def _receive(self) -> CommandEnded | None:
         """Take what came since: the launcher's messages, and signals that reached ourselves."""
@@ -186,23 +234,26 @@ class Sidecar:
         return None
 
     def _over(self) -> bool:
-        """Without a launcher's word: everybody who was there is gone, and nobody came back."""
-        roster = self._watcher.roster
-        if self._inbox is not None or roster.anyone_there or self._may_start_again():
+        """Without a launcher's word: everybody who was there is gone, and nobody came back.
+
+        A launcher that starts failed ranks again may still be there, and do so.
+        """
+        roster, facts = self._watcher.roster, self._session.facts
+        launcher = facts.restarts and self._root_ticks is not None
+        if (
+            self._inbox is not None
+            or roster.anyone_there
+            or (
+                launcher
+                and is_alive(facts.root_pid, self._root_ticks or 0)
+                and roster.round.may_be_followed
+            )
+        ):
             self._gone_since = None
             return False
         now = time.monotonic()
         self._gone_since = self._gone_since or now
         return now - self._gone_since >= SETTLED_AFTER_S
-
-    def _may_start_again(self) -> bool:
-        """Whether a launcher that starts failed ranks again is still there, and will do so."""
-        facts = self._session.facts
-        if not facts.restarts or self._root_ticks is None:
-            return False
-        if not is_alive(facts.root_pid, self._root_ticks):
-            return False
-        return not self._watcher.may_judge or self._watcher.roster.round.may_be_followed
 
     def _conclude(self, ended: CommandEnded | None) -> None:
         roster = self._watcher.roster
@@ -252,10 +303,18 @@ def main(arguments: Sequence[str]) -> int:
         session = read_session(folder)
         if not session.facts.launched:
             _leave_starter()
-        if not _claim_watch(session):
+        # the one sidecar of this session, for as long as this process lives: a round may ask for
+        # one while that of the round before is only being replaced
+        lock = os.open(session.watch_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             return 0
         log.start_writer()
-        _announce(session)
+        # named in the session, so that ranks allow it to read them and see its end
+        me = process_ref(os.getpid())
+        facts = SidecarFacts(pid=os.getpid(), started_ticks=me.started_ticks if me else 0)
+        write_atomically(session.sidecar_file, encode(facts))
     except (HangcheckError, OSError) as error:
         if not folder.exists():  # the job has ended already: its last rank freed what was shared
             return 0
@@ -285,37 +344,6 @@ def _leave_starter() -> None:
     """
     if os.fork():
         os._exit(0)
-
-
-def _claim_watch(session: Session) -> bool:
-    """Become the one sidecar of this session, for as long as this process lives.
-
-    A round may ask for a sidecar while that of the round before is only being replaced.
-
-    Returns:
-        Whether no other watches it.
-
-    Raises:
-        OSError: The session is gone.
-    """
-    descriptor = os.open(session.watch_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return False
-    return True
-
-
-def _announce(session: Session) -> None:
-    """Name this process in the session, so that ranks allow it to read them and see its end.
-
-    Raises:
-        OSError: The session is gone.
-    """
-    me = process_ref(os.getpid())
-    facts = SidecarFacts(pid=os.getpid(), started_ticks=me.started_ticks if me else 0)
-    write_atomically(session.sidecar_file, encode(facts))
 
 
 def _leave_at_once(exit_code: int) -> None:

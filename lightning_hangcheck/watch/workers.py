@@ -1,4 +1,4 @@
-"""What the loop leaves to others, so that it never waits: foreign processes, imports, and faults.
+"""What the loop leaves to others, so that it never waits: foreign processes, time, and faults.
 
 Command lines, environments and maps of a process cannot be read while its memory is locked. The
 `Scout` reads them in a thread of its own: which processes are ranks, which hide from us, and which
@@ -12,7 +12,6 @@ import re
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -143,30 +142,6 @@ class Metronome(Starvation):
             self.beat(time.monotonic_ns())
 
 
-class Judgement:
-    """Imports the judgement, 20 MB and a third of a second, once it is needed."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-
-    def ready(self) -> bool:
-        """Whether it is imported; has it imported else."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=_import_judgement, daemon=True)
-            self._thread.start()
-        return not self._thread.is_alive()
-
-
-def _import_judgement() -> None:
-    with suppress(Exception):  # said by whoever asks for what is missing
-        import lightning_hangcheck.judge.activity
-        import lightning_hangcheck.judge.exits
-        import lightning_hangcheck.judge.frames
-        import lightning_hangcheck.judge.phase_of_life
-        import lightning_hangcheck.judge.verdict
-        import lightning_hangcheck.judge.words  # noqa: F401
-
-
 class Scouted(NamedTuple):
     """What one round among the job's processes brought.
 
@@ -214,23 +189,12 @@ class Scout:
     def begin_scan(
         self, beats: dict[int, Beat], now_ns: int, known: Collection[int], *, anyone_there: bool
     ) -> None:
-        """Begin a round among the processes, unless one is under way.
-
-        Args:
-            beats: Page readings by process id.
-            now_ns: Present time.
-            known: Process ids of the ranks that are known.
-            anyone_there: Whether any process of this machine is a rank, or may become one.
-        """
+        """Begin a round among the processes, unless one is under way."""
         if self._scan is None:
             self._scan = self._thread.submit(self._look_round, beats, now_ns, known, anyone_there)
 
     def scanned(self, *, wait: bool = False) -> Scouted | None:
-        """Return what the round brought once it is over, else None.
-
-        Args:
-            wait: For it, within a limit: at the end of the job.
-        """
+        """Return what the round brought once it is over, else None."""
         scan = self._scan
         if scan is None or not (scan.done() or wait):
             return None
@@ -264,10 +228,10 @@ class Scout:
             self._srun.look(now_ns, ranks_seen=anyone_there)
         new = [one.pid for one in found if one.guessed or one.pid not in known]
         words = {pid: command_line(pid) for pid in new}
-        unrecorded = [one.pid for one in found if one.pid not in beats]
         ignoring = {
-            pid: _ignoring_option(words[pid] if pid in words else command_line(pid))
-            for pid in unrecorded
+            one.pid: _ignoring_option(words.get(one.pid) or command_line(one.pid))
+            for one in found
+            if one.pid not in beats
         }
         scouted = Scouted(processes, beats, found, _gone_ranks(beats), words, ignoring)
         self.cost_s = time.thread_time() - began_s
@@ -337,26 +301,21 @@ class SrunInFront:
         if self._needless or (self._looked_ns and now_ns - self._looked_ns < SRUN_EVERY_NS):
             return
         self._looked_ns = now_ns
-        pid = self._srun(now_ns)
-        if pid is not None:
-            self._needless = True
-            log.once(
-                "srun in front",
-                f"no rank of srun (pid {pid}) is seen on this machine: its tasks run on others, or "
-                "have not started; put hangcheck behind it, so that each node watches its own: "
-                "srun hangcheck run -- python train.py",
-            )
-
-    def _srun(self, now_ns: int) -> int | None:
-        """An `srun` below us that is there for long, and starts no `hangcheck` itself."""
         for process in descendants(self._root_pid):
             words = command_line(process.pid)
             if isinstance(words, Gap) or not words or PurePath(words[0]).name != "srun":
                 continue
             inside = any(PurePath(word).name in OURS for word in words)
-            if not inside and now_ns - born_ns(process.pid) >= SRUN_SAID_AFTER_NS:
-                return process.pid
-        return None
+            if inside or now_ns - born_ns(process.pid) < SRUN_SAID_AFTER_NS:
+                continue
+            self._needless = True
+            log.once(
+                "srun in front",
+                f"no rank of srun (pid {process.pid}) is seen on this machine: its tasks run on "
+                "others, or have not started; put hangcheck behind it, so that each node watches "
+                "its own: srun hangcheck run -- python train.py",
+            )
+            return
 
 
 def unrecorded_gap(rank: int, option: str) -> Gap:

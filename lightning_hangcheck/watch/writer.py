@@ -12,6 +12,8 @@ import subprocess
 import threading
 import time
 from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FuturesTimeoutError
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -153,14 +155,7 @@ class Writer:
     def publish(
         self, case: Case, verdict: Verdict, telling: Telling, hang: HangProven | None = None
     ) -> None:
-        """Have a verdict saved with its evidence, and told after that.
-
-        Args:
-            case: What was judged.
-            verdict: What it came to.
-            telling: What the console shows of it.
-            hang: Word for the launcher, where this proves a hang.
-        """
+        """Have a verdict saved with its evidence, and told after that."""
         self.newest, self.told_ns = verdict, time.monotonic_ns()
         self.stalls.take(verdict, self.told_ns)
         told = _Told(verdict, self._text(case, verdict, telling), hang)
@@ -177,11 +172,8 @@ class Writer:
     ) -> None:
         """Tell what is saved by now, or late: first the launcher, then whoever reads our text.
 
-        Args:
-            stands: The hang stands: a job that moves again is not ended for it.
-            known: Whether all other nodes know of a verdict: where the job is ended for it, the
-                store by which they hear of it goes as well.
-            at_once: Wait for nothing: this is the end.
+        A job that moves again is not ended for a hang that no longer ``stands``. Where one is ended
+        for it, the store goes by which other nodes hear of it: so they must have ``known`` it.
         """
         hang = self._hang
         if hang is not None and not at_once and self._ends_the_job and not stands:
@@ -213,7 +205,8 @@ class Writer:
 
     def watch_storage(self) -> None:
         """Say once that the run folder does not answer; to be called now and then."""
-        seconds = self._silent_s()
+        since_s = self._busy_since
+        seconds = 0.0 if since_s is None else time.monotonic() - since_s
         if seconds >= SILENT_AFTER_S:
             since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
             log.once(
@@ -229,7 +222,8 @@ class Writer:
         deadline = time.monotonic() + time_limit_s
         while self._thread.is_alive() and time.monotonic() < deadline:
             self.tell()
-            if self._silent_s() >= WAIT_AT_THE_END_S:
+            since_s = self._busy_since
+            if since_s is not None and time.monotonic() - since_s >= WAIT_AT_THE_END_S:
                 break
             self._thread.join(JOIN_S)
         if self._thread.is_alive():
@@ -258,11 +252,6 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - whatever a form does wrong, the verdict is said
             log.once("text", f"a verdict could not be shown in its form ({error!r})")
             return f"{verdict.verdict.upper()}  {verdict.summary}"
-
-    def _silent_s(self) -> float:
-        """Seconds that the storage has kept the thread at one piece of work."""
-        since = self._busy_since
-        return 0.0 if since is None else time.monotonic() - since
 
     def _write(self) -> None:
         while True:
@@ -325,46 +314,38 @@ class NewestOnly:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._newest: bytes | None = None
-        self._closing = False
-        self._busy_since: float | None = None
-        self._news = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="hangcheck-metrics", daemon=True)
-        self._thread.start()
+        self._left: bytes | None = None
+        self._since_s = 0.0
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="hangcheck-metrics")
+        self._writing: Future[None] | None = None
 
     def write(self, data: bytes) -> None:
-        """Have it written as soon as the storage has taken what came before."""
-        with self._news:
-            self._newest = data
-            self._news.notify()
-        since = self._busy_since
-        if since is not None and time.monotonic() - since >= METRICS_SILENT_AFTER_S:
-            self._say(f"has not answered for {METRICS_SILENT_AFTER_S:g} s")
+        """Have it written, or a later one, once the storage has taken what came before."""
+        now_s = time.monotonic()
+        if self._writing is not None and not self._writing.done():
+            self._left = data
+            if now_s - self._since_s >= METRICS_SILENT_AFTER_S:
+                self._say(f"has not answered for {METRICS_SILENT_AFTER_S:g} s")
+            return
+        self._left, self._since_s = None, now_s
+        self._writing = self._pool.submit(self._write, data)
 
     def close(self, time_limit_s: float) -> None:
         """Write what is left, but wait no longer than so many seconds."""
-        with self._news:
-            self._closing = True
-            self._news.notify()
-        self._thread.join(time_limit_s)
-        if self._thread.is_alive():
+        if self._left is not None:
+            self._writing = self._pool.submit(self._write, self._left)
+        try:
+            if self._writing is not None:
+                self._writing.result(time_limit_s)
+        except FuturesTimeoutError:
             self._say("does not answer; the end of the run is not in it")
+        self._pool.shutdown(wait=False)
 
-    def _run(self) -> None:
-        while True:
-            with self._news:
-                while self._newest is None and not self._closing:
-                    self._news.wait()
-                data, self._newest = self._newest, None
-            if data is None:
-                return
-            self._busy_since = time.monotonic()
-            try:
-                write_atomically(self._file, data, FOR_ALL)
-            except OSError as error:
-                self._say(f"cannot be written ({error.strerror})")
-            finally:
-                self._busy_since = None
+    def _write(self, data: bytes) -> None:
+        try:
+            write_atomically(self._file, data, FOR_ALL)
+        except OSError as error:
+            self._say(f"cannot be written ({error.strerror})")
 
     def _say(self, trouble: str) -> None:
         log.once("metrics", f"the metrics file {self._file} {trouble}; watching goes on")

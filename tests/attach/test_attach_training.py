@@ -11,8 +11,8 @@ import pytest
 from processes import PROGRAMS, end, is_alive, until
 from psutil import Process
 
-from lightning_hangcheck.attach.attach import attach
 from lightning_hangcheck.attach.job_search import find_jobs, look_around
+from lightning_hangcheck.attach.visit import attach
 from lightning_hangcheck.look.proc import slept_s
 from lightning_hangcheck.model.case import Limits
 from lightning_hangcheck.rundir import RunFolder

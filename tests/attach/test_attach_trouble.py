@@ -14,10 +14,8 @@ import pytest
 from processes import PROGRAMS, is_alive, until
 from psutil import Process
 
-from lightning_hangcheck.attach.attach import attach
 from lightning_hangcheck.attach.job_search import find_jobs, look_around
-from lightning_hangcheck.attach.observer import Observer
-from lightning_hangcheck.attach.recorded_session import RecordedSession
+from lightning_hangcheck.attach.visit import attach, look
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.look.proc import slept_s
 from lightning_hangcheck.look.py_spy import find_py_spy
@@ -80,7 +78,7 @@ def test_a_visit_ends_in_time_where_processes_do_not_answer(
     """All looks are taken all the same: what answers is seen as often as ever."""
     job = stuck_job(program("starting_ranks.py", "stuck", "2"), 2)
     stand_in(job.ranks[1].pid, "exec sleep 1000")
-    case = Observer(job, LIMITS, RecordedSession(), time_limit_s=1.5).take_evidence("visit")
+    case, _ = look(job, LIMITS, "visit", time_limit_s=1.5)
     looks = [len(view.processes[0].samples) for view in case.ranks]
     assert looks in ([3, 3], [4, 4]), "a glance comes first where they slept for long already"
     assert any("gave no answer within 0." in gap.why for gap in case.gaps)

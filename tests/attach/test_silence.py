@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cases import IN_BARRIER, IN_LOAD, MAIN, job, rank, user
 from msgspec.structs import replace
 
-from lightning_hangcheck.attach.case import (
+from lightning_hangcheck.attach.silence import (
     of_a_visit,
     stands_still,
     unknown_sleep,

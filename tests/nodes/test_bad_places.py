@@ -128,13 +128,17 @@ def test_a_folder_that_is_replaced_while_nodes_meet_is_looked_at_again(tmp_path:
 
 ANSWERS_ITS_PID = """
 import os
-import msgspec
-from lightning_hangcheck.nodes.store_place import Answer, read_message, write_message
+from multiprocessing.connection import Connection
 
+import msgspec
+from lightning_hangcheck.nodes.store_place import Answer
+
+line = Connection(os.dup(0))
 answer = msgspec.msgpack.encode(Answer(values=(str(os.getpid()).encode(),)))
-write_message(1, answer)
-while read_message(0, None) is not None:
-    write_message(1, answer)
+line.send_bytes(answer)
+while True:
+    line.recv_bytes()
+    line.send_bytes(answer)
 """
 
 

@@ -67,7 +67,6 @@ KERNEL = {"pid": 1, "parent_pid": 1, "state": "", "started_ticks": 1, "cpu_s": 0
 OF_ALL: dict[str, Callable[[int], dict[str, Any]]] = {
     "reach": lambda n: of_state(reach=[["", 0]] * n),
     "addresses": lambda n: of_state(addresses=["ab"] * n),
-    "lost": lambda n: of_state(lost=[{"node": 1}] * n),
     "lines": lambda n: of_state(lines=[[0, [{"rank": 0}], [0, 0]]] * n),
     "ranks": lambda n: of_state(ranks=list(range(300, 300 + n))),
     "stacks of a rank": lambda n: of_rank(stacks=[300] * n),

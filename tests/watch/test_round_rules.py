@@ -10,6 +10,7 @@ from cases import IN_ALL_REDUCE, IN_LOAD, SECOND, gone, job, rank
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
+from lightning_hangcheck.machine import ticks_since_boot
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.run import Round, RoundStart
 from lightning_hangcheck.observe.discovery import FoundRank
@@ -30,7 +31,7 @@ def watched(*ranks: FoundRank, left: int | None = None) -> WatchedRound:
     made = WatchedRound(0)
     for one in ranks:
         made.take_in(one, 0)
-    made.note_alive()
+    made.seen_alive_ticks = ticks_since_boot()
     for one in ranks:
         if left is not None:
             made.note_exit(one.pid, left)
@@ -281,7 +282,7 @@ def test_so_does_the_one_whose_ranks_were_gone_before_anybody_saw_them(
     """Their pages tell who started them; ``sys.exit("no data")`` ends as a good program does."""
     gone_already = found(0, 10, count=0, started_ticks=0, start=RoundStart(number=0))
     made = watched(gone_already)
-    made.note_agent(700)
+    made.agents.add(700)
     made.ranks[0].read(Beat(pid=10, rank=0, ending=ending), 0)
     made.note_exit(10, code)
     agent = FoundRank(rank=0, pid=700, started_ticks=1, guessed=True)

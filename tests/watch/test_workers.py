@@ -6,7 +6,7 @@ import pytest
 
 from lightning_hangcheck import log
 from lightning_hangcheck.recorder.journal_writer import Entry, encode_entry
-from lightning_hangcheck.watch.start_states import PATIENCE_NS, StartStates
+from lightning_hangcheck.watch.sidecar import PATIENCE_NS, StartStates
 from lightning_hangcheck.watch.workers import Faults, Starvation
 
 SECOND = 1_000_000_000

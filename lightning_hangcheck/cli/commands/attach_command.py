@@ -175,8 +175,8 @@ def attach(
         _refuse_together("--hostfile", {"--pid": pids or more})
         return _attach_everywhere(hosts, folder, run_dir)
     # imported here so that the other commands need no part of the sidecar
-    from lightning_hangcheck.attach.attach import attach as attach_job
     from lightning_hangcheck.attach.recorded_session import find_session
+    from lightning_hangcheck.attach.visit import attach as attach_job
     from lightning_hangcheck.observe.discovery import patience_of
 
     job = _the_job((*pids, *more))
@@ -191,9 +191,9 @@ def attach(
 
 def _print_case(pids: Sequence[int], settings: Settings, *, local_values: bool) -> int:
     """What another host asks for: evidence alone, as that host judges it with the others'."""
-    from lightning_hangcheck.attach.attach import look
     from lightning_hangcheck.attach.hosts import HostMessage, encode_message
     from lightning_hangcheck.attach.recorded_session import find_session
+    from lightning_hangcheck.attach.visit import look
     from lightning_hangcheck.judge import judge
     from lightning_hangcheck.observe.discovery import patience_of
 

@@ -22,29 +22,26 @@ from lightning_hangcheck.nodes.word import CALM_BELOW_S, MOST_ASKED, RoundMark, 
 from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.version import __version__
 from lightning_hangcheck.watch.other_nodes.joining import (
+    MOST_COMPARED,
+    STOOD_S,
     absent_nodes,
     addresses_to_ask,
+    agreed_number,
+    first_failure_ns,
+    have_said,
+    join_end,
     join_heard,
     last_progress,
+    mark_of,
     newest_sample_ns,
     silence_gap,
     silent_node,
+    told_and_gone,
     unused_nodes,
     views_of,
     wanted_of,
     which_nodes,
     with_unheard,
-)
-from lightning_hangcheck.watch.other_nodes.meeting import meetings_of
-from lightning_hangcheck.watch.other_nodes.rounds import (
-    MOST_COMPARED,
-    STOOD_S,
-    agreed_number,
-    first_failure_ns,
-    have_said,
-    join_end,
-    mark_of,
-    told_and_gone,
 )
 
 if TYPE_CHECKING:
@@ -52,12 +49,11 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import Case, SilentNode
     from lightning_hangcheck.model.evidence import AddressReach, Gap
-    from lightning_hangcheck.model.run import NodeClock, NodePlace
+    from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.meeting_place import NodesPlace
     from lightning_hangcheck.nodes.peers import Heard
     from lightning_hangcheck.nodes.word import LeftRound, RoundEnd
-    from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.roster import WatchedRound
 
 RELAYED = ("suspect", "slow", "hang", "dead", "recovered")
@@ -81,14 +77,8 @@ WANTS_TIMES = 10
 class AmongNodes:
     """One of several nodes.
 
-    Args:
-        place: Which.
-        meetings: Where they meet, and the folder in which they go on, if there is one.
-        now_ns: Present time.
-        clock: Tells it later on.
-
     Attributes:
-        place: The same.
+        place: Which.
         peers: The other nodes, as this one hears them.
         left: The round before, of this node's own ranks, for the others.
         round_end: What became of it on all nodes, where this one judged it.
@@ -98,14 +88,12 @@ class AmongNodes:
         self,
         place: NodePlace,
         meetings: Sequence[NodesPlace],
-        now_ns: int,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.place = place
         self.peers = Peers(place, meetings, clock)
         self.peers.start()
         self._store = meetings[0].where
-        self._began_ns = now_ns
         self._told_ns = 0
         self.left: LeftRound | None = None
         self.round_end: RoundEnd | None = None
@@ -122,57 +110,40 @@ class AmongNodes:
     @property
     def follows(self) -> bool:
         """Whether another node judges for this one, or is about to."""
-        role = self.peers.role
-        return role.judge is not None or role.waits
+        return self.peers.role.follows
 
     @property
     def judges(self) -> bool:
         """Whether this node judges for all that are heard."""
         return self.peers.role.judges
 
-    @property
-    def moved_to(self) -> str:
-        """The folder in which the nodes go on beside a store that some lost; empty before that."""
-        return self.peers.where if self.peers.moved else ""
-
-    @property
-    def told_end(self) -> RoundEnd | None:
-        """How the round before ended, as the node says that judges for this one."""
-        return self.peers.end
-
-    def clocks(self) -> tuple[NodeClock, ...]:
-        """Return how far other nodes' clocks are ahead of this one's; the first node's only."""
-        return self.peers.clocks
-
     def is_due(self, now_ns: int) -> bool:
         """Whether it is time to tell the others how things are."""
         return now_ns - self._told_ns >= self.peers.pause_s * NANOSECONDS
 
     def agree(self, watched: WatchedRound, now_ns: int) -> None:
-        """Give a round of this node the number that it has on the others, where they know better.
-
-        Args:
-            watched: The present round.
-            now_ns: Present time.
-        """
+        """Give a round the number that it has on the other nodes, where they know better."""
         self._mark = mark_of(watched)
         watched.number = agreed_number(watched, self._mark, self.judged_with().values(), now_ns)
 
     def tell(self, own: Case, verdict: Verdict | None, *, ended: bool = False) -> None:
-        """Tell the other nodes.
-
-        Args:
-            own: Case of the ranks of this node.
-            verdict: The newest that was told here.
-            ended: The command has ended here.
-        """
+        """Tell the other nodes."""
         self._told_ns = own.taken_ns
         ends = any(view.process_exit is not None for view in own.ranks)
         self.peers.hurry(ends=ends)
         followed, known = self.peers.judge_word, self.judged_with()
-        asks = self._look_for_silent(own, known)
-        if self.judges:
-            self._ask_for_evidence(known, own.run.world_size)
+        # our ranks' connections to nodes that the judging node no longer hears
+        missed = self._addresses_of_missed(known)
+        asks = tuple(address for found in missed.values() for address in found)[:MOST_ASKED]
+        asks = asks or (followed.asks if followed is not None else ())
+        pids = [view.pid for view in own.ranks if view.pid is not None]
+        if not own.ended:
+            self._reach = reach_of(asks, pids) if asks else ()
+        began_s = time.monotonic()
+        if self.judges and began_s >= self._wanted_again_s:
+            self._wants = wanted_of(known.values(), own.run.world_size)
+            ended_s = time.monotonic()
+            self._wanted_again_s = ended_s + WANTS_TIMES * (ended_s - began_s)
         word = word_of(
             own,
             self.place.number,
@@ -188,31 +159,9 @@ class AmongNodes:
         )
         relayed = verdict if is_on_whole_job(verdict) else None
         stands = relayed is not None and relayed.verdict != "recovered"
-        silent = [one for one in known.values() if self.peers.silent_s(one)]
+        silent = any(self.peers.silent_s(one) for one in known.values())
         busy = ends or stands or any(one.silent_for_s >= CALM_BELOW_S for one in own.ranks)
-        self.peers.tell(word, relayed, self.round_end, silent=silent, busy=busy or bool(silent))
-
-    def _ask_for_evidence(self, known: dict[int, Heard], world_size: int) -> None:
-        began_s = time.monotonic()
-        if began_s >= self._wanted_again_s:
-            self._wants = wanted_of(known.values(), world_size)
-            ended_s = time.monotonic()
-            self._wanted_again_s = ended_s + WANTS_TIMES * (ended_s - began_s)
-
-    def _look_for_silent(self, own: Case, known: dict[int, Heard]) -> tuple[str, ...]:
-        """Look at our ranks' connections to nodes that the judging node no longer hears.
-
-        Returns:
-            On that node what it asks of the others.
-        """
-        followed = self.peers.judge_word
-        missed = self._addresses_of_missed(known)
-        asks = tuple(address for found in missed.values() for address in found)[:MOST_ASKED]
-        asks = asks or (followed.asks if followed is not None else ())
-        pids = [view.pid for view in own.ranks if view.pid is not None]
-        if not own.ended:
-            self._reach = reach_of(asks, pids) if asks else ()
-        return asks
+        self.peers.tell(word, relayed, self.round_end, busy=busy or silent)
 
     def _addresses_of_missed(self, known: dict[int, Heard]) -> dict[int, tuple[str, ...]]:
         """By which alone nodes are known that may fall silent: then something is known by then."""
@@ -228,15 +177,16 @@ class AmongNodes:
         """Return the nodes that this one may say something of.
 
         Where it judges, all; where it follows, that one and those in whose place it judges; alone,
-        whom it followed last and those that one no longer heard: that others are not heard says
-        nothing where the place to meet is lost.
+        whom it followed last: that others are not heard says nothing where the place to meet is
+        lost.
         """
-        role, known, followed = self.peers.role, self.peers.known, self.peers.followed
+        role, heard, followed = self.peers.role, self.peers.heard, self.peers.followed
         if role.judges:
-            return known
-        if role.judge is not None:
-            return {node: one for node, one in known.items() if node <= role.judge}
-        return {node: one for node, one in known.items() if node == followed or not one.direct}
+            return heard
+        judge = role.judge
+        if judge is not None:
+            return {node: one for node, one in heard.items() if node <= judge}
+        return {node: one for node, one in heard.items() if node == followed}
 
     def news(self) -> Verdict | None:
         """Return what the node has told since last asked that this one follows."""
@@ -250,9 +200,6 @@ class AmongNodes:
         """Whether all nodes are known to have read a verdict, or cannot, or need not.
 
         Not before who judges has told so: any node may serve the store by which they hear of it.
-
-        Args:
-            verdict: That was told here.
         """
         alone = not (self.judges or self.follows) or self.peers.in_trouble
         if verdict is None or alone or not is_on_whole_job(verdict):
@@ -271,9 +218,6 @@ class AmongNodes:
         """Return the case with the ranks of the other nodes, where this one judges for them.
 
         Where it judges alone, those of nodes that nobody hears join as unheard.
-
-        Args:
-            own: Case of the ranks of this node.
         """
         if self.follows or self._unjoinable:
             return own
@@ -290,9 +234,7 @@ class AmongNodes:
         if not self.judges:  # where the place to meet is lost, not to be heard says nothing
             fell_silent = [one for one in fell_silent if one.reach == "unanswered"]
         silent = [heard[one.number] for one in fell_silent]
-        there = [
-            one for one in heard.values() if self.judges and one.direct and not peers.silent_s(one)
-        ]
+        there = [one for one in heard.values() if self.judges and not peers.silent_s(one)]
         joined = join_heard(own, there, silent, number)
         gaps = [*map(silence_gap, fell_silent), *unused_nodes(dict(peers.unused))]
         absent = peers.absent() if self.judges else []
@@ -304,7 +246,7 @@ class AmongNodes:
     def _silent_nodes(self, own: Case) -> Iterator[SilentNode]:
         heard, peers = self.judged_with(), self.peers
         silent = {node: peers.silent_s(one) for node, one in heard.items()}
-        there = [one for node, one in heard.items() if not silent[node] and one.direct]
+        there = [one for node, one in heard.items() if not silent[node]]
         if not any(silent.values()):
             return
         others = [*own.ranks, *views_of(there)]
@@ -319,9 +261,6 @@ class AmongNodes:
         """Return how the job ended on all nodes, where a rank failed here and this one judges.
 
         Where it judges alone, nodes that nothing acknowledged for long enough are gone.
-
-        Args:
-            own: How it ended here.
         """
         try:
             since_ns = first_failure_ns(own)
@@ -355,9 +294,8 @@ class AmongNodes:
                 return said
             time.sleep(POLL_S)
 
-    def elsewhere(self, now_ns: int) -> dict[int, int]:
+    def elsewhere(self) -> dict[int, int]:
         """Return when ranks of other nodes last showed progress, by our monotonic clock."""
-        del now_ns
         heard = self.peers.heard.values()
         return last_progress(one for one in heard if not self.peers.silent_s(one))
 
@@ -366,13 +304,10 @@ class AmongNodes:
 
         Elsewhere of the one that judged, and who does in its place. What nodes cannot both be right
         about is said by who judges; and that the nodes do not hear each other, by each.
-
-        Args:
-            own: Case of the ranks of this node.
         """
         peers, number = self.peers, self.place.number
-        if self.moved_to:
-            log.once("moved", f"{self._store} is lost to some nodes: they go on in {self.moved_to}")
+        if peers.moved:
+            log.once("moved", f"{self._store} is lost to some nodes: they go on in {peers.where}")
         if peers.trouble:
             alone = "the nodes do not hear each other, each gives a verdict of its own"
             log.once("nodes", f"{alone}: {peers.trouble}")
@@ -396,34 +331,20 @@ class AmongNodes:
             last_ns, gap = heard[node].heard_ns, silence_gap(one)
             if one.reach != "unknown" or one.silent_s >= SAID_AFTER_S:
                 self._said_silent[node] = last_ns, gap
-                log.once(f"node {node} {last_ns}", f"{gap.what} {gap.why}{self._instead(node)}")
-
-    def _instead(self, silent: int) -> str:
-        """Say who judges while a node is silent that did."""
-        role, own = self.peers.role, self.place.number
-        if role.judge is not None:
-            return THERE.format(role.judge)
-        if not role.judges:
-            return ALONE
-        return HERE if silent < own else ""
+                role, instead = peers.role, HERE if node < number else ""
+                if role.judge is not None:
+                    instead = THERE.format(role.judge)
+                elif not role.judges:
+                    instead = ALONE
+                log.once(f"node {node} {last_ns}", f"{gap.what} {gap.why}{instead}")
 
     def close(self) -> None:
         """Tell what was asked for last, and end what talks with the store."""
         self.peers.close()
 
 
-def among_nodes(place: NodePlace, settings: Settings, now_ns: int) -> AmongNodes | None:
-    """Join the other nodes of the job; None where they have no place to meet."""
-    meetings = meetings_of(place, settings)
-    return AmongNodes(place, meetings, now_ns) if meetings else None
-
-
 def is_on_whole_job(verdict: Verdict | None) -> bool:
-    """Whether all nodes are to tell it: a pace that was lost is no stall, and told by its own node.
-
-    Args:
-        verdict: The newest of a node, None where it told nothing.
-    """
+    """Whether all nodes are to tell it; of a lost pace only its own node tells."""
     if verdict is None or verdict.verdict not in RELAYED:
         return False
     return verdict.stalled_since is not None
@@ -436,13 +357,6 @@ def contradictions(
     own: Case, mark: RoundMark, heard: Sequence[Heard], number: int
 ) -> Iterator[str]:
     """Compare what nodes tell with what is seen here, and with each other.
-
-    Args:
-        own: Case of the ranks of this node.
-        mark: Of their round.
-        heard: Of the others; what is of another round, or without a launcher's word for its ranks,
-            is left out.
-        number: Of this node.
 
     Yields:
         A sentence for each: how, and what to mend.
@@ -490,12 +404,7 @@ def contradictions(
 
 
 def same_number(number: int, addresses: Sequence[str]) -> str:
-    """Say that another node has this one's number.
-
-    Args:
-        number: Of this node.
-        addresses: Of the other, as far as it tells.
-    """
+    """Say that another node has this one's number."""
     where = f" at {addresses[0][:LONGEST_ADDRESS]}" if addresses else ""
     return (
         f"another node{where} says that it is node {number}, too, and neither is heard as it "

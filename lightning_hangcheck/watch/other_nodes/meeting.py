@@ -32,13 +32,6 @@ if TYPE_CHECKING:
 NO_STORE = "the launcher serves no store that outlives the ranks"
 
 
-class Choice(NamedTuple):
-    """A place to meet, and why it was chosen."""
-
-    meeting: NodesPlace
-    why: str
-
-
 class Nowhere(NamedTuple):
     """Why there is no place to meet, and what would make one."""
 
@@ -62,60 +55,52 @@ NO_ADDRESS = Nowhere(
 )
 
 
+Choice = tuple["NodesPlace", str]
+"""A place to meet, and why it was chosen."""
+
+
 def meetings_of(place: NodePlace, settings: Settings) -> tuple[NodesPlace, ...]:
     """Return where the nodes of a job meet; nothing where there is no such place, or one node.
 
     Behind a store comes the folder in which they go on when it is lost, where one is known.
     """
-    choice = _choose(place, settings)
-    if not isinstance(choice, Choice):
+    choice = choose(place, settings)
+    if choice is None or isinstance(choice, Nowhere):
         return ()
-    if isinstance(choice.meeting, FolderPlace) or settings.run_dir is None:
-        return (choice.meeting,)
-    return choice.meeting, _below_run_folder(settings.run_dir, place)
-
-
-def nowhere(place: NodePlace, settings: Settings) -> Nowhere | None:
-    """Say why the nodes of a job do not meet; None where they do, or where there is one."""
-    choice = _choose(place, settings)
-    return choice if isinstance(choice, Nowhere) else None
+    if isinstance(choice[0], FolderPlace) or settings.run_dir is None:
+        return choice[:1]
+    return choice[0], _folder(Path(settings.run_dir) / NODES_FOLDER, place)
 
 
 def why_there(place: NodePlace, settings: Settings) -> str:
     """Say for run.json where this job's nodes meet, and why; empty for a job of one node."""
-    choice = _choose(place, settings)
+    choice = choose(place, settings)
     if choice is None:
         return ""
     which = f"this is node {place.number} of {place.nnodes}"
     if isinstance(choice, Nowhere):
         return f"nowhere: {choice.why}; {which}"
-    return f"{choice.meeting.where}: {choice.why}; {which}"
+    return f"{choice[0].where}: {choice[1]}; {which}"
 
 
 def why_moved(place: NodePlace, settings: Settings, folder: str) -> str:
-    """Say for run.json where the nodes go on beside the store in which they met.
-
-    Args:
-        place: Of this node.
-        settings: In force.
-        folder: In words.
-    """
+    """Say for run.json where the nodes go on beside the store in which they met."""
     return f"{folder}, since a node lost the store; first {why_there(place, settings)}"
 
 
-def _choose(place: NodePlace, settings: Settings) -> Choice | Nowhere | None:
+def choose(place: NodePlace, settings: Settings) -> Choice | Nowhere | None:
     """What was named for it, else a store that is there, else one to be served, else a folder."""
     if place.nnodes == 1:
         return None
     if settings.nodes_dir is not None:
-        return Choice(_folder(settings.nodes_dir, place), "--nodes-dir names it")
+        return _folder(settings.nodes_dir, place), "--nodes-dir names it"
     if place.host:
-        return Choice(CourierPlace(place.host, place.port), "it is there, and no --nodes-dir")
+        return CourierPlace(place.host, place.port), "it is there, and no --nodes-dir"
     offered = _offered(place, settings.nodes_port) if settings.nodes_port is not None else UNNAMED
-    if isinstance(offered, Choice) or settings.run_dir is None:
+    if not isinstance(offered, Nowhere) or settings.run_dir is None:
         return offered
     why = "no store that outlives the ranks, no --nodes-dir; the nodes were given one --run-dir"
-    return Choice(_below_run_folder(settings.run_dir, place), why)
+    return _folder(Path(settings.run_dir) / NODES_FOLDER, place), why
 
 
 def _offered(place: NodePlace, port: int) -> Choice | Nowhere:
@@ -127,11 +112,7 @@ def _offered(place: NodePlace, port: int) -> Choice | Nowhere:
         return NO_ADDRESS
     store = CourierPlace(place.first, port, offered=True, serves=place.number == FIRST)
     why = "no store that outlives the ranks, no --nodes-dir; --nodes-port has one served"
-    return Choice(SealedPlace(store, secret, _job(place)), why)
-
-
-def _below_run_folder(run_dir: str, place: NodePlace) -> FolderPlace:
-    return _folder(Path(run_dir) / NODES_FOLDER, place)
+    return SealedPlace(store, secret, _job(place)), why
 
 
 def _folder(named: str | Path, place: NodePlace) -> FolderPlace:
@@ -148,12 +129,7 @@ EVERY_NS = NANOSECONDS // 2
 
 
 class LatePlace:
-    """Looks for the place of this node.
-
-    Args:
-        session: Of the job.
-        settings: In force.
-    """
+    """Looks for the place of this node."""
 
     def __init__(self, session: Session, settings: Settings) -> None:
         self._session = session
@@ -162,29 +138,21 @@ class LatePlace:
         self._looked_ns = 0
 
     def news(self, now_ns: int) -> NodePlace | None:
-        """Return the place where it was not known, or was another, when last asked.
-
-        Args:
-            now_ns: Present time.
-        """
+        """Return the place where it was not known, or was another, when last asked."""
         if self._looked_ns and now_ns - self._looked_ns < EVERY_NS:
             return None
         self._looked_ns = now_ns
         place, known = place_of(self._session), self._place
-        alone = known is None and place is not None and place.nnodes == 1
-        if place is None or alone or _is_same(place, known):
+        if place is None or (known is None and place.nnodes == 1):
             return None
+        if known is not None and replace(place, ranks=known.ranks) == known:
+            return None  # nothing changed for the other nodes
         self._place = place
-        without = nowhere(place, self._settings)
-        if without is not None and not self._settings.quiet:
+        without = choose(place, self._settings)
+        if isinstance(without, Nowhere) and not self._settings.quiet:
             log.once(
                 "nowhere to meet",
                 f"this is node {place.number} of {place.nnodes}, and the nodes do not meet: "
                 f"{without.why}, so each gives a verdict of its own; {without.way_out}",
             )
         return place
-
-
-def _is_same(place: NodePlace, known: NodePlace | None) -> bool:
-    """Whether nothing changed for the other nodes."""
-    return known is not None and replace(place, ranks=known.ranks) == known

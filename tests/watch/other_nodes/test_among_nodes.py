@@ -63,7 +63,7 @@ def nodes(tmp_path: Path, clock: Clock) -> Iterator[list[AmongNodes]]:
     """Two nodes that meet in a folder."""
     places = [NodePlace(number=n, nnodes=2) for n in range(2)]
     meeting = FolderPlace(tmp_path / "meet")
-    both = [AmongNodes(one, [meeting], clock(), clock) for one in places]
+    both = [AmongNodes(one, [meeting], clock) for one in places]
     with closing(both[0]), closing(both[1]):
         yield both
 
@@ -124,9 +124,7 @@ def test_it_is_known_on_each_node_when_all_have_read_a_verdict(nodes: list[Among
 
 def test_a_verdict_that_one_node_has_not_read_is_not_known(tmp_path: Path) -> None:
     meeting = FolderPlace(tmp_path / "meet")
-    three = [
-        AmongNodes(NodePlace(number=n, nnodes=3), [meeting], time.monotonic_ns()) for n in range(3)
-    ]
+    three = [AmongNodes(NodePlace(number=n, nnodes=3), [meeting]) for n in range(3)]
     here, there = (replace(one, run=replace(one.run, nnodes=3)) for one in (HERE, THERE))
     with closing(three[0]), closing(three[1]), closing(three[2]):
         last = word_of(now(there), 2, 1)
@@ -241,7 +239,7 @@ def test_a_node_whose_words_cannot_be_read_is_not_called_absent(
     monkeypatch.setattr(log, "_said", set())
     meet = FolderPlace(tmp_path / "meet")
     place = NodePlace(number=own, nnodes=2)
-    with closing(AmongNodes(place, [meet], time.monotonic_ns())) as node:
+    with closing(AmongNodes(place, [meet])) as node:
         stamps = iter(range(1_000_000))
 
         def told() -> bool:

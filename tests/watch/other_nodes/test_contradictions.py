@@ -25,7 +25,7 @@ from lightning_hangcheck.watch.other_nodes.joining import (
     silence_gap,
     silent_node,
 )
-from lightning_hangcheck.watch.other_nodes.meeting import meetings_of, nowhere, why_there
+from lightning_hangcheck.watch.other_nodes.meeting import Nowhere, choose, meetings_of, why_there
 
 FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
 
@@ -193,8 +193,8 @@ def test_a_port_goes_before_the_run_folder() -> None:
 @pytest.mark.parametrize("secret", ["", "short"])
 def test_nothing_is_served_without_a_secret(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SHARED_BY_NODES, secret)
-    without = nowhere(SLURM, OFFERED)
-    assert without is not None
+    without = choose(SLURM, OFFERED)
+    assert isinstance(without, Nowhere)
     assert "needs a secret" in without.why
     assert f"export {SHARED_BY_NODES}=" in without.way_out
     assert "nowhere: " in why_there(SLURM, OFFERED)
@@ -203,21 +203,21 @@ def test_nothing_is_served_without_a_secret(secret: str, monkeypatch: pytest.Mon
 
 
 def test_nothing_is_served_where_nobody_knows_the_first_node() -> None:
-    without = nowhere(NodePlace(number=1, nnodes=2, job="job"), OFFERED)
-    assert without is not None
+    without = choose(NodePlace(number=1, nnodes=2, job="job"), OFFERED)
+    assert isinstance(without, Nowhere)
     assert "nothing says where the first node is" in without.why
 
 
 def test_nothing_is_served_unless_asked() -> None:
-    without = nowhere(SLURM, Settings())
-    assert without is not None
+    without = choose(SLURM, Settings())
+    assert isinstance(without, Nowhere)
     assert "--nodes-port" in without.way_out
     assert meetings_of(SLURM, Settings()) == ()
 
 
 def test_one_node_meets_nobody() -> None:
     alone = NodePlace(number=0, nnodes=1, first="node0")
-    assert (meetings_of(alone, OFFERED), nowhere(alone, OFFERED), why_there(alone, OFFERED)) == (
+    assert (meetings_of(alone, OFFERED), choose(alone, OFFERED), why_there(alone, OFFERED)) == (
         (),
         None,
         "",

@@ -19,7 +19,7 @@ from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.peers import Heard
 from lightning_hangcheck.nodes.word import MOST_ENDS, left_round, word_of
 from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
-from lightning_hangcheck.watch.other_nodes.rounds import (
+from lightning_hangcheck.watch.other_nodes.joining import (
     EndedRounds,
     LeftHere,
     Settled,
@@ -107,7 +107,7 @@ def test_both_nodes_end_the_chapter_in_the_same_words(tmp_path: Path) -> None:
     """The first node's rank was only ended by its agent, as its numbers and words show."""
     meeting = FolderPlace(tmp_path / "meet")
     places = [NodePlace(number=n, nnodes=2) for n in range(2)]
-    nodes = [AmongNodes(one, [meeting], time.monotonic_ns()) for one in places]
+    nodes = [AmongNodes(one, [meeting]) for one in places]
     left = [ENDED_BY_AGENT, FAILED]
     present = [job(rank(0, IN_BARRIER, silent=0.1), round=1, **FACTS), GOES_ON]
     ended = [EndedRounds(), EndedRounds()]

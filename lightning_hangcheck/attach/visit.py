@@ -1,0 +1,308 @@
+"""What `hangcheck attach` does: look a few times within two seconds, judge, save.
+
+The ranks are those of the watcher (`WatchedRank`), and looked at as by it. What nobody watched is
+asked of the kernel, of the ranks' pages, and of a sidecar that is there.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.attach.job_search import command_of
+from lightning_hangcheck.attach.recorded_session import (
+    RecordedSession,
+    beats_of,
+    history,
+    stale_notes,
+    watch_over,
+)
+from lightning_hangcheck.errors import NoJobFound
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.look.exits import ExitWatcher
+from lightning_hangcheck.look.proc import born_ns, root_of, slept_s
+from lightning_hangcheck.look.sample import AT_ONCE, Subject, sample_all
+from lightning_hangcheck.look.source import code_notes
+from lightning_hangcheck.machine import which_machine
+from lightning_hangcheck.model.case import Case, RunFacts
+from lightning_hangcheck.observe.looking import flights_of, where_ranks_stand
+from lightning_hangcheck.observe.process_tree import ProcessTree
+from lightning_hangcheck.observe.run_record import rank_record, save_run
+from lightning_hangcheck.observe.watched_rank import WatchedRank
+from lightning_hangcheck.text.shown import NANOSECONDS, before, utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lightning_hangcheck.attach.job_search import FoundJob
+    from lightning_hangcheck.model.case import Limits
+    from lightning_hangcheck.model.evidence import Gap, Sample
+    from lightning_hangcheck.model.run import RankRecord
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.observe.looking import Target
+    from lightning_hangcheck.observe.run_record import RankNote
+    from lightning_hangcheck.rundir import RunFolder
+
+NOTHING = RecordedSession()
+LOOKS_S = (0.0, 1.02, 2.04)
+"""Three looks over two seconds tell a loop from a computation; see `judge.patience`."""
+SECOND_GLANCE_S = 0.25
+"""Where every rank has slept for long, a glance shows whether its processes work meanwhile: a core
+in use counts 25 ticks of the kernel's clock in that time, and a fifth of one, `BUSY_SHARE`, 5."""
+PROBE_LIMIT_S = 3.0
+TIME_LIMIT_S = 30.0
+STEPS = 3
+"""Of what is left of that time a step gets a third: what comes after it must have its share."""
+LEAST_S = 0.2
+
+
+def look(
+    job: FoundJob,
+    limits: Limits,
+    run_id: str,
+    recorded: RecordedSession = NOTHING,
+    *,
+    local_values: bool = False,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> tuple[Case, tuple[RankRecord, ...]]:
+    """Take the evidence of a job that runs already and knows nothing of us, in under three seconds.
+
+    Nothing is started in the job, and it never waits for us: the only thing that it may notice is a
+    pause of some milliseconds while the stacks of a process that runs are read.
+
+    Args:
+        job: Which; see `job_search`.
+        limits: Patience in force; of what is proven, never more than a second.
+        run_id: For the case.
+        recorded: The session in which the job records, if it does; see `find_session`.
+        local_values: Whether to read the ranks' local variables in the last look.
+        time_limit_s: Seconds for all looks, where processes and their servers don't answer.
+
+    Returns:
+        The case, and who its ranks are.
+
+    Raises:
+        NoJobFound: Nothing of the job could be seen; the sentence says why.
+    """
+    visit = _Visit(job, recorded, local_values=local_values, time_limit_s=time_limit_s)
+    case = visit.take_evidence(limits, run_id)
+    return case, tuple(rank_record(found, visit.host) for found in job.ranks)
+
+
+def attach(
+    job: FoundJob,
+    limits: Limits,
+    folder: RunFolder,
+    recorded: RecordedSession = NOTHING,
+    *,
+    local_values: bool = False,
+) -> tuple[Case, Verdict]:
+    """Diagnose a job that runs already: `look`, and judge.
+
+    Args:
+        job: As for `look`, as are ``limits``, ``recorded`` and ``local_values``.
+        limits: Likewise.
+        folder: Where to keep the verdict and its evidence. One that cannot be written costs no
+            verdict: that is said on stderr.
+        recorded: Likewise.
+        local_values: Likewise.
+
+    Raises:
+        NoJobFound: Nothing of the job could be seen.
+        UsedRunFolder: The folder holds another run.
+    """
+    case, ranks = look(job, limits, folder.run_id, recorded, local_values=local_values)
+    verdict = judge(case)
+    save_run(case, verdict, ranks, folder)
+    return case, verdict
+
+
+class _Visit:
+    def __init__(
+        self, job: FoundJob, recorded: RecordedSession, *, local_values: bool, time_limit_s: float
+    ) -> None:
+        self.host = socket.gethostname()
+        self._job, self._recorded, self._local_values = job, recorded, local_values
+        self._began_ns = time.monotonic_ns()
+        self._deadline = time.monotonic() + time_limit_s
+        self._ranks = {found.pid: WatchedRank(found, self._began_ns) for found in job.ranks}
+        self._born_ns = {pid: born_ns(pid) for pid in self._ranks}
+        self._command = command_of(job)
+        self._slept: dict[int, float | None] = {}
+        self._newest: dict[Target, Sample] = {}
+        self._gaps: dict[tuple[str, int | None], Gap] = {}
+        self._mute: set[Target] = set()  # nobody waits twice for a stack that did not come in time
+        self._exit_watcher = ExitWatcher()
+        self._targets: list[Target] = []
+
+    def take_evidence(self, limits: Limits, run_id: str) -> Case:
+        """Look at the job: for two seconds, or for a quarter where the kernel knows the rest."""
+        try:
+            for pid, rank in self._ranks.items():
+                self._slept[pid] = slept_s(pid)
+                self._exit_watcher.watch(pid)
+                tree = ProcessTree(pid, root_belongs=True)
+                tree.take(self._began_ns)
+                self._targets += tree.targets(rank.found.rank, pid, self._job.pids)
+            self._look(last=False)
+            for target, sample in self._newest.items():
+                # where the main thread only serves others, it counts how long that one slept which
+                # trains: the first look tells which that is, and woke nobody
+                first = sample.stack.threads[0] if sample.stack is not None else None
+                serves = first is not None and first.tid not in (None, target.pid)
+                if target.role == "rank" and first is not None and serves:
+                    self._slept[target.pid] = slept_s(target.pid, first.tid)
+            self._refuse_blindness()
+            # a tenth of a second, which passes between two looks
+            import_module("lightning_hangcheck.judge.verdict")
+            from lightning_hangcheck.attach.silence import of_a_visit, stands_still
+
+            limits = of_a_visit(limits)
+            asleep_s = min((slept or 0.0 for slept in self._slept.values()), default=0.0)
+            if asleep_s >= limits.idle_after:
+                self._wait_until(SECOND_GLANCE_S)
+                self._look(last=True)
+                case = self._case(limits, run_id)
+                if stands_still(case.ranks):
+                    return case
+            for moment_s in LOOKS_S[1:]:
+                self._wait_until(moment_s)
+                self._look(last=moment_s == LOOKS_S[-1])
+            return self._case(limits, run_id)
+        finally:
+            self._exit_watcher.close()
+
+    def _present(self) -> list[Target]:
+        gone = {one.found.rank for one in self._ranks.values() if one.process_exit is not None}
+        return [target for target in self._targets if target.rank not in gone]
+
+    def _look(self, *, last: bool) -> None:
+        present = self._present()
+        subjects = [
+            Subject(
+                pid=target.pid,
+                rank=target.rank,
+                python=target.python and target not in self._mute,
+                local_values=last and self._local_values and target.role == "rank",
+                trains=target.role == "rank",
+            )
+            for target in present
+        ]
+        began, limit_s = time.monotonic(), self._limit_s(len(subjects))
+        taken = sample_all(subjects, limit_s)
+        late = time.monotonic() - began >= limit_s
+        for target, (sample, gaps) in zip(present, taken, strict=True):
+            self._newest[target] = sample
+            if late and sample.stack is None:
+                self._mute.add(target)
+            self._note(gaps)
+        for rank in self._ranks.values():
+            own = [(t, self._newest[t]) for t in present if t.rank == rank.found.rank]
+            if own:  # one that is gone keeps what was seen of it
+                rank.add_samples(own)
+
+    def _note(self, gaps: Iterable[Gap]) -> None:
+        self._gaps.update(((gap.what, gap.rank), gap) for gap in gaps)
+
+    def _limit_s(self, processes: int) -> float:
+        """Seconds for one of so many processes, if all are asked and the other steps come too."""
+        left_s = self._deadline - time.monotonic()
+        rounds = max(1, -(-processes // AT_ONCE))
+        return max(LEAST_S, min(PROBE_LIMIT_S, left_s / STEPS / rounds))
+
+    def _wait_until(self, moment_s: float) -> None:
+        """Wait until so many seconds of the visit are over, and see meanwhile which ranks end."""
+        moment_ns, left_s = self._began_ns + int(moment_s * NANOSECONDS), 1.0
+        while left_s > 0:
+            left_s = max(0.0, (moment_ns - time.monotonic_ns()) / NANOSECONDS)
+            for ended in self._exit_watcher.wait(left_s):
+                order = sum(one.process_exit is not None for one in self._ranks.values())
+                self._ranks[ended.pid].note_exit(order, utc_now(), ended.exit_code)
+
+    def _refuse_blindness(self) -> None:
+        """Without any stack a healthy job and a hung one look the same: say so, and no verdict."""
+        own = [sample for target, sample in self._newest.items() if target.role == "rank"]
+        stopped = (one.kernel is not None and one.kernel.state == "T" for one in own)
+        if any(one.stack is not None for one in own) or any(stopped):
+            return
+        gap = next((gap for gap in self._gaps.values() if gap.kind == "stack"), None)
+        why, remedy = (gap.why, gap.remedy) if gap is not None else ("its processes are gone", "")
+        raise NoJobFound(
+            f"no stack of the job can be read: {why}",
+            remedy or "look for its processes again: hangcheck attach",
+        )
+
+    def _case(self, limits: Limits, run_id: str) -> Case:
+        from lightning_hangcheck.attach.silence import (
+            unknown_sleep,
+            where_nobody_moves,
+            with_absent,
+            with_silences,
+        )
+        from lightning_hangcheck.judge.joining import complete_case
+
+        watched, unwatched = self._read_recorded()
+        self._wait_until(0)
+        taken_at, taken_ns = utc_now(), time.monotonic_ns()
+        ages_s = [(taken_ns - born) / NANOSECONDS for born in self._born_ns.values()]
+        seen = []
+        for pid, rank in self._ranks.items():
+            slept = self._slept[pid]
+            slept = None if slept is None else round(slept, 3)
+            seen.append(replace(rank.view(self.host, taken_ns), slept_for_s=slept, spent=None))
+        watched_s = (taken_ns - self._began_ns) / NANOSECONDS
+        views = with_silences(seen, watched_s, limits, taken_ns, watched)
+        found, world_size = self._job.ranks, self._job.world_size
+        local = max((one.local_world_size or 0 for one in found), default=0)
+        root = root_of(self._targets[0].pid) if self._targets else ""
+        oldest_s = max(ages_s, default=0.0)
+        case = Case(
+            run=RunFacts(
+                run_id=run_id,
+                command=self._command,
+                started_at=before(taken_at, oldest_s),
+                world_size=world_size,
+                nnodes=max(1, -(-world_size // local)) if local else 1,
+                local_world_size=local or None,
+                one_by_one=any(one.one_by_one for one in found),
+                machine=which_machine(),
+            ),
+            ranks=views,
+            gaps=(*self._gaps.values(), *unwatched, *unknown_sleep(views, watched)),
+            code=code_notes(
+                where_ranks_stand(self._newest.items()), time.time() - oldest_s, PROBE_LIMIT_S, root
+            ),
+            limits=where_nobody_moves(limits, views, watched),
+            taken_at=taken_at,
+            taken_ns=taken_ns,
+            seen_in="attach",
+        )
+        return with_absent(complete_case(case), min(ages_s, default=0.0))
+
+    def _read_recorded(self) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
+        """Read what the ranks recorded: pages last, so that they are as new as the last look.
+
+        Returns:
+            What a sidecar knew of the ranks before we came, and what of it does not count.
+        """
+        self._note(self._recorded.gaps)
+        session = self._recorded.session
+        if session is None:
+            return {}, ()
+        limit_s = self._limit_s(len(self._ranks))
+        flights, gaps = flights_of(self._present(), session.torch_servers, limit_s)
+        self._note(gaps)
+        beats = beats_of(session, self._born_ns)
+        for pid, rank in self._ranks.items():
+            rank.beat, rank.flight = beats.get(pid), flights.get(rank.found.rank)
+        watch, now_ns = watch_over(session), time.monotonic_ns()
+        if watch is None or watch.notes is None:
+            return {}, () if watch is None else watch.gaps
+        watched_s = (now_ns - self._began_ns) / NANOSECONDS
+        asleep = {pid: slept + watched_s for pid, slept in self._slept.items() if slept is not None}
+        known = history(watch.notes, self._job.ranks, asleep, now_ns)
+        return known, stale_notes(watch.notes, now_ns)
