@@ -48,11 +48,6 @@ GROUPS = Path("/sys/fs/cgroup")
 def groups_of(pid: int, controller: str, groups: Path = GROUPS) -> list[tuple[Path, bool]]:
     """Return the folder of the process's group, then of those above it: each may have a limit.
 
-    Args:
-        pid: The process.
-        controller: ``memory`` or ``pids``.
-        groups: Where control groups are mounted.
-
     Returns:
         Each folder, and whether it is of the unified hierarchy (version 2), whose files have names
         of their own; none at all where it cannot be read.
@@ -217,11 +212,6 @@ def _stack_bytes() -> int:
 def start_thread(work: Callable[[], None], name: str, ranks: int = 1) -> threading.Thread:
     """Start a daemon thread, if that leaves training enough.
 
-    Args:
-        work: What it does.
-        name: Shown in stacks; ours begin with ``hangcheck-``.
-        ranks: That start as much on this machine.
-
     Raises:
         NoRoom: A limit is near, or the kernel refused.
     """
@@ -339,11 +329,7 @@ MOUNT_POINT = 4
 
 
 def mounts_of_network(mountinfo: str) -> dict[str, bool]:
-    """Return of each mount whether it is of a network.
-
-    Args:
-        mountinfo: Text of /proc/PID/mountinfo (proc(5)), which asks no file system.
-    """
+    """Return of each mount whether it is of a network."""
     found = {}
     for line in mountinfo.splitlines():
         before, dash, behind = line.partition(" - ")
@@ -355,12 +341,7 @@ def mounts_of_network(mountinfo: str) -> dict[str, bool]:
 
 
 def is_of_network(path: str, mounts: Mapping[str, bool]) -> bool:
-    """Whether a path is on storage of a network.
-
-    Args:
-        path: Absolute.
-        mounts: As `mounts_of_network` tells them; the innermost one counts.
-    """
+    """Whether a path is on storage of a network."""
     folder = path
     while folder not in mounts and folder not in ("", "/"):
         folder = folder.rpartition("/")[0] or "/"
@@ -373,21 +354,12 @@ WITH_VALUES = ("-W", "-X")
 
 
 def is_unbuffered(environment: Mapping[str, str], command: Sequence[str]) -> bool:
-    """Whether Python was told to hand on each line.
-
-    Args:
-        environment: That it was started with.
-        command: Its command line, or that of what starts it.
-    """
+    """Whether Python was told to hand on each line."""
     return bool(environment.get(VARIABLE)) or any("u" in one for one in _options(command))
 
 
 def kept_back_in(mode: int) -> str | None:
-    """Where output waits for more of it, by its kind; None where it does not, as on a terminal.
-
-    Args:
-        mode: Of standard output, as `os.stat` gives it.
-    """
+    """Where output waits for more of it, by its kind; None where it does not, as on a terminal."""
     if stat.S_ISFIFO(mode):
         return "a pipe"
     return "a file" if stat.S_ISREG(mode) else None

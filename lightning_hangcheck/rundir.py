@@ -142,23 +142,14 @@ def name_run_folder(wanted: str | None, now: datetime | None = None) -> RunFolde
 
 
 def folder_of_node(shared: str | None, node: str) -> RunFolder:
-    """Choose the run folder of one of a job's nodes, which were all given the same.
-
-    Args:
-        shared: As for `name_run_folder`; the first node takes it as a whole.
-        node: Names this node: its number, or its host's name.
-    """
+    """Choose the run folder of one of a job's nodes, which were all given the same."""
     if shared is None:
         return name_run_folder(None)
     return RunFolder(name_run_folder(shared).path / f"{NODE_PREFIX}{node}")
 
 
 def folders_of_nodes(folder: RunFolder) -> list[RunFolder]:
-    """Find the run folders of the other nodes of a job, which were all given the same.
-
-    Args:
-        folder: Of the first node.
-    """
+    """Find the run folders of the other nodes of a job, which were all given the same."""
     try:
         below = [one for one in folder.path.iterdir() if one.name.startswith(NODE_PREFIX)]
     except OSError:
@@ -168,21 +159,12 @@ def folders_of_nodes(folder: RunFolder) -> list[RunFolder]:
 
 
 def folder_of_start(first: RunFolder, number: int) -> RunFolder:
-    """Choose the run folder of a later start of a job, which was given the same as its first.
-
-    Args:
-        first: Of the job's first start.
-        number: 2 for the second.
-    """
+    """Choose the run folder of a later start of a job, which was given the same as its first."""
     return RunFolder(first.path / f"{START_PREFIX}{number}")
 
 
 def starts_so_far(first: RunFolder) -> int:
-    """Count the starts of a job in its run folder, at least 1.
-
-    Args:
-        first: Of the job's first start.
-    """
+    """Count the starts of a job in its run folder, at least 1."""
     try:
         names = [one.name.removeprefix(START_PREFIX) for one in first.path.glob(f"{START_PREFIX}*")]
     except OSError:
@@ -239,10 +221,6 @@ def _used(folder: RunFolder) -> UsedRunFolder:
 def claim_run_folder(folder: RunFolder, record: bytes) -> None:
     """Make the folder this run's own by writing run.json; of two runs that try, one wins.
 
-    Args:
-        folder: Already prepared.
-        record: First content of run.json.
-
     Raises:
         UsedRunFolder: It holds another run; nothing was touched.
         OSError: It cannot be written.
@@ -287,9 +265,6 @@ LARGEST_BYTES = 32 * 1024 * 1024
 def read_journal(path: Path) -> tuple[list[dict[str, Any]], tuple[Gap, ...]]:
     """Read all whole lines; of a journal that is larger than 32 MiB, those at its end.
 
-    Args:
-        path: ``ranks/rank-<R>.jsonl``; it may still be written.
-
     Returns:
         The entries in the order in which they were written, and what could not be read.
     """
@@ -322,10 +297,6 @@ def read_early(path: Path, kind: str) -> list[dict[str, Any]]:
     """Read the lines of one kind among a journal's first MiB; none where it cannot be read.
 
     What is told while a script starts is there, however long its journal became since.
-
-    Args:
-        path: ``ranks/rank-<R>.jsonl``.
-        kind: Of line.
     """
     try:
         with os.fdopen(open_owned(path), "rb") as file:
@@ -370,9 +341,6 @@ def folders_of_job(folder: RunFolder) -> list[RunFolder]:
 def journals_of_job(folder: RunFolder) -> dict[str, list[Path]]:
     """Return all journals of a job by their names, those of processes of other nodes left out.
 
-    Args:
-        folder: Of one of its nodes.
-
     Raises:
         OSError: That folder cannot be read; one of another node that cannot is left out.
     """
@@ -382,11 +350,7 @@ def journals_of_job(folder: RunFolder) -> dict[str, list[Path]]:
 
 
 def journals_in(folders: Iterable[RunFolder]) -> dict[str, list[Path]]:
-    """Return the journals of ranks by their names, such as ``rank-3``: one for each node.
-
-    Args:
-        folders: Of nodes; one that cannot be read is left out.
-    """
+    """Return the journals of ranks by their names, such as ``rank-3``: one for each node."""
     found: dict[str, list[Path]] = {}
     for one in folders:
         with suppress(OSError):
@@ -397,9 +361,6 @@ def journals_in(folders: Iterable[RunFolder]) -> dict[str, list[Path]]:
 
 def read_rank(paths: Iterable[Path]) -> tuple[Entries, tuple[Gap, ...]]:
     """Read the journals of one rank as one; each entry says on which ``host`` it was written.
-
-    Args:
-        paths: Of that rank, one for each node on which it ran.
 
     Returns:
         The entries, process by process, and what could not be read.

@@ -246,11 +246,6 @@ def read_assignments(assignments: Iterable[str]) -> dict[str, object]:
 def read_option(name: str, text: str, said: str = "") -> object:
     """Convert one setting's text to its value.
 
-    Args:
-        name: Of the setting.
-        text: Its value.
-        said: Where the text was given; its variable where empty.
-
     Raises:
         BadUsage: The text is not of the setting's kind, or is a number that cannot be a duration.
     """

@@ -42,12 +42,6 @@ def guarded(
 ) -> Looked[Fact]:
     """Run a probe that may fail in any way.
 
-    Args:
-        kind: Of the evidence, for the gap.
-        what: The evidence, likewise.
-        rank: Whose evidence.
-        probe: The work; bounded in time by itself.
-
     Returns:
         What the probe returned, or a gap that names its failure.
     """
@@ -140,11 +134,7 @@ class SharedTime:
     """Pieces of work, one after the other, that share a time limit."""
 
     def __init__(self, time_limit_s: float = READING_LIMIT_S) -> None:
-        """Begin to count.
-
-        Args:
-            time_limit_s: Seconds for all of them together.
-        """
+        """Begin to count."""
         self._deadline = time.monotonic() + time_limit_s
 
     def within(self, work: Callable[[], Fact], part_limit_s: float = PART_LIMIT_S) -> Fact:

@@ -113,12 +113,7 @@ def split_endpoint(endpoint: str) -> tuple[str, str]:
 
 
 def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """Take a command apart.
-
-    Args:
-        command: Its words.
-        environment: Of SLURM's allocation, which says how many tasks `srun` starts.
-    """
+    """Take a command apart."""
     kind, start = _kind(command)
     if kind == "none":
         return Launch()

@@ -162,10 +162,6 @@ def expect(command: Sequence[str], runs: Iterable[Run]) -> Expected | None:
     The newest run that was done tells; without one, the longest that was not. A run of another
     length tells the pace: ``--max_steps 100`` that took ten minutes makes 5,400 steps nine hours.
     What comes once, such as loading the model, is not multiplied.
-
-    Args:
-        command: As it would be started.
-        runs: The oldest first.
     """
     wanted, length = _without_length(command)
     alike: list[tuple[Run, float | None]] = []

@@ -142,11 +142,6 @@ def try_ranks(
 ) -> Trial:
     """Start ranks, listen until they end or nothing more is heard, and end what is left.
 
-    Args:
-        command: As `trial_command` makes it.
-        environment: That the ranks will have.
-        limits: Usual ones where None.
-
     Raises:
         OSError: The launcher cannot be started.
     """
@@ -244,9 +239,6 @@ def _end_with_parent(parent_pid: int) -> None:
 
 def judge_trial(trial: Trial) -> tuple[Finding, ...]:
     """Say how far the ranks came: each step that all have done, and the first that they have not.
-
-    Args:
-        trial: That is over.
     """
     starts = [note for note in trial.notes if note.did == "start"]
     if not starts:

@@ -209,11 +209,7 @@ def _unusable(url: str, error: Exception) -> Finding:
 
 
 def tree(files: Mapping[str, int]) -> tuple[str, ...]:
-    """Draw files below a place as a tree: sizes at the right, what is too much counted.
-
-    Args:
-        files: Bytes by the path from its root, folders divided by ``/``.
-    """
+    """Draw files below a place as a tree: sizes at the right, what is too much counted."""
     lines = list(_branches(files, ""))
     if len(lines) > MOST_LINES:
         lines[MOST_LINES:] = [f"... {several(len(lines) - MOST_LINES, 'more line')}"]

@@ -49,9 +49,6 @@ def folder_of(dependency: str) -> str | None:
     What is installed goes before what PYTHONPATH or the script's folder offers. The working folder
     counts only if this process has itself imported something from there under that name.
 
-    Args:
-        dependency: Name of a module without dots.
-
     Returns:
         The folder, an entry of the path of modules; None where there is none, or where something
         else than a path finds it (an editable installation), which will do so in the new process.

@@ -256,11 +256,7 @@ class PlannedPhase(Struct, frozen=True, kw_only=True):
     extras: tuple[Extra, ...] = ()
 
     def use_in(self, rest: Use) -> Use:
-        """Return the use of the model in this phase.
-
-        Args:
-            rest: The use elsewhere.
-        """
+        """Return the use of the model in this phase."""
         own = {extra.name for extra in self.extras}
         return replace(
             rest,

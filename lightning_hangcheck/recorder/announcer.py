@@ -195,9 +195,6 @@ def harmless(
 class Announcer:
     """Speaks for one process, to nobody until `_speak_through` says where; any thread may call it.
 
-    Args:
-        in_training_thread: Says which thread trains.
-
     Attributes:
         page: What the sidecar reads.
         in_training_thread: Whether the thread that calls it is the one that trains.
@@ -219,13 +216,7 @@ class Announcer:
     def _speak_through(
         self, page: PageWriter, console: Console, journal: JournalWriter | None
     ) -> None:
-        """Speak through these from now on, as one who has said nothing and opened nothing yet.
-
-        Args:
-            page: What the sidecar reads.
-            console: What people read while it runs.
-            journal: What is read afterwards; None where there is no run folder.
-        """
+        """Speak through these from now on, as one who has said nothing and opened nothing yet."""
         self.page = page
         self._console = console
         self._journal = journal

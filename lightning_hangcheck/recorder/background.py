@@ -106,12 +106,6 @@ INTERVAL_S = 0.5
 class Pulse:
     """Writes the clock to the page twice a second and looks after the sidecar.
 
-    Args:
-        page: Of this process.
-        watch: Looks after the sidecar.
-        errand: What else is to be done at each pulse.
-        ranks: That start one on this machine.
-
     Raises:
         NoRoom: There is none for its thread.
     """

@@ -89,9 +89,6 @@ class Console:
         """Print one line.
 
         It is left out where standard error does not take it at once; the journal has it.
-
-        Args:
-            text: Without newlines.
         """
         if self._mode == "off":
             return
@@ -112,12 +109,6 @@ def name_rank(identity: Identity, pid: int) -> str:
 
 def format_line(at_s: float, elapsed_s: float, who: str, text: str) -> bytes:
     """Write one line of the contract, section 1.
-
-    Args:
-        at_s: Wall clock, seconds since 1970; shown in local time.
-        elapsed_s: Seconds since the process started.
-        who: As `name_rank` gives it.
-        text: What happened.
 
     Returns:
         The line with its newline, at most 4096 bytes.

@@ -96,12 +96,7 @@ class JournalWriter:
         self._thread = start_thread(self._run, "hangcheck-journal", ranks)
 
     def add(self, kind: str, fields: dict[str, object]) -> None:
-        """Have a line written, about a microsecond; it is left out while too many wait.
-
-        Args:
-            kind: What happened.
-            fields: Values that JSON can hold; strings are redacted, other values shown by ``str``.
-        """
+        """Have a line written, about a microsecond; it is left out while too many wait."""
         if self._queue.qsize() >= MOST_WAITING:
             self._dropped += 1
             return
@@ -113,9 +108,6 @@ class JournalWriter:
 
     def close(self, limit_s: float) -> bool:
         """Leave what waits, or write it where there is nobody to leave it to.
-
-        Args:
-            limit_s: Seconds to wait for a slow disk.
 
         Returns:
             Whether all was done in time.

@@ -50,9 +50,6 @@ class Recorder(Announcer):
     A process that multiprocessing started, a forked child, and a helper that a rank started do not
     record, unless `learn_identity` says that they are ranks. Nothing here raises or waits.
 
-    Args:
-        environment: Of this process; the session is exported in it, for the processes it starts.
-
     Attributes:
         settings: Options, defaults where the environment names none that can be used.
         identity: Who this process is, as far as known.
@@ -117,14 +114,7 @@ class Recorder(Announcer):
     def learn_identity(
         self, rank: int, world_size: int, local_rank: int | None, store_port: int | None = None
     ) -> None:
-        """Take the word of Lightning, or of whoever knows, for which rank this process is.
-
-        Args:
-            rank: Global.
-            world_size: Of the job.
-            local_rank: None where nobody says.
-            store_port: As in `Identity`; None where what is known of it stays.
-        """
+        """Take the word of Lightning, or of whoever knows, for which rank this process is."""
         self.start()
         if self.settings.disable or self._given_up:
             return
@@ -182,12 +172,7 @@ class Recorder(Announcer):
 
     @harmless
     def note_child_end(self, pid: int, exit_code: int) -> None:
-        """Hand on how a child ended that has a page: nobody but its parent is sure to be told.
-
-        Args:
-            pid: The child, which is reaped.
-            exit_code: As subprocess gives it.
-        """
+        """Hand on how a child ended that has a page: nobody but its parent is sure to be told."""
         if self.session is not None:
             self.session.note_end(pid, exit_code)
 

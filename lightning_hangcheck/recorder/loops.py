@@ -150,12 +150,6 @@ class Step:
 
     As a context manager it ends with its block. Without ``with`` it ends where the next step
     begins, or with the item of the loop around it.
-
-    Args:
-        recorder: Of this process.
-        name: The same one each time.
-        values: What is said of it, beside its name.
-        say: Whether to print a line when it ends; the option ``steps`` says so for all.
     """
 
     __slots__ = ("_name", "_recorder", "_says", "_stack", "_stays", "_values")
@@ -225,16 +219,7 @@ Bar = Literal["rich", "tqdm", "off"]
 
 
 class Track(Generic[Item]):
-    """An iterable whose items are counted, timed and shown; the items are the very same objects.
-
-    Args:
-        recorder: Of this process.
-        iterable: Any; its exceptions pass.
-        name: Of the loop.
-        total: Number of items for the bar; None asks ``len``, and unknown is fine.
-        bar: Which progress bar; drawn by rank 0 on a terminal only.
-        say: Whether to print a line for each item; the option ``steps`` says so for all.
-    """
+    """An iterable whose items are counted, timed and shown; the items are the very same objects."""
 
     def __init__(
         self,
@@ -487,13 +472,7 @@ class _Tqdm:
 
 
 def open_bar(kind: Bar, name: str, total: int | None) -> ProgressBar:
-    """Open a bar, or one that draws nothing where there is no terminal or it cannot be drawn.
-
-    Args:
-        kind: Whose; ``off`` for none.
-        name: Stands before it.
-        total: None where it is not known.
-    """
+    """Open a bar, or one that draws nothing where there is no terminal or it cannot be drawn."""
     if kind == "off" or not _is_terminal():
         return NoBar()
     shown = clean_name(name)

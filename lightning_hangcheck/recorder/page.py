@@ -121,9 +121,6 @@ class BeatWriter:
 
     Its ``beat`` may be taken before recording begins (``from lightning_hangcheck import beat``): it
     reads the present buffer at each call.
-
-    Args:
-        begin: Called by the first beat of all; it must `attach` a buffer.
     """
 
     __slots__ = ("_begin", "_buffer", "_stamp")
@@ -305,9 +302,6 @@ class PageWriter:
     def mark_save(self, at_ns: int) -> int | None:
         """Count a save of a checkpoint that ended well, now and at the step shown.
 
-        Args:
-            at_ns: Nanoseconds since 1970.
-
         Returns:
             That step, None where none is shown.
         """
@@ -316,12 +310,7 @@ class PageWriter:
         return self.step
 
     def mark_loaded(self, at_ns: int, step: int | None) -> None:
-        """Show a checkpoint that training goes on from as the last one; it is no save.
-
-        Args:
-            at_ns: Nanoseconds since 1970.
-            step: Optimizer steps that it holds; None where it does not tell.
-        """
+        """Show a checkpoint that training goes on from as the last one; it is no save."""
         self._write("save", SAVE, self._saves, at_ns, UNKNOWN if step is None else step)
 
     def show_membership(self, membership: Membership) -> None:
@@ -400,11 +389,7 @@ class Memory(Protocol):
 
 
 class PageReader:
-    """One page; opened by the first `read` that finds it.
-
-    Args:
-        path: ``<session>/pages/<pid>.page``.
-    """
+    """One page; opened by the first `read` that finds it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -100,10 +100,6 @@ def is_helper(pages: Path, identity: Identity) -> bool:
     """Whether an ancestor records, and this process has no rank of its own beside it.
 
     Ranks that Lightning starts from the first one have a LOCAL_RANK that differs from its own.
-
-    Args:
-        pages: The session's folder of pages.
-        identity: Of this process, by its environment.
     """
     for pid in ancestors(os.getpid()):
         reader = PageReader(pages / f"{pid}.page")
@@ -196,11 +192,7 @@ LARGEST_FILE = 1_000_000  # bytes
 
 
 class LoneProcess:
-    """This process, as the only one of its job or not.
-
-    Args:
-        environment: Of this process, as its launcher left it.
-    """
+    """This process, as the only one of its job or not."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -210,9 +202,6 @@ class LoneProcess:
 
         Under a millisecond for each file of its own code the first time, later under a microsecond.
         Never raises.
-
-        Args:
-            identity: Of this process, as far as it is known.
         """
         if identity.launcher != "none" or identity.rank is not None:
             return False

@@ -57,11 +57,6 @@ def messages_file(server: Path) -> Path:
 def note_group(server: Path, group: str, ranks: Sequence[int]) -> None:
     """Note that this rank makes a group.
 
-    Args:
-        server: Path of the rank's worker server.
-        group: As torch's record names it.
-        ranks: Its members, by global rank.
-
     Raises:
         OSError: Shared memory cannot be used.
     """
@@ -93,9 +88,6 @@ def noted_groups(server: Path) -> dict[str, tuple[int, ...]]:
 
 class MessageCounter:
     """Counts messages of this process, for whoever looks at it from outside.
-
-    Args:
-        server: Path of the rank's worker server.
 
     Raises:
         OSError: Shared memory is full, or not ours.
@@ -145,9 +137,6 @@ def noted_messages(server: Path) -> MessageCounts | None:
     """Return what a rank counted; None where it had no room to count all.
 
     Who notes groups counts messages, too: one that has not begun to has posted none.
-
-    Args:
-        server: Path of the rank's worker server.
     """
     try:
         data = read_owned(messages_file(server))
@@ -209,9 +198,6 @@ class NotedSite(msgspec.Struct, frozen=True):
 class CallNoter:
     """Notes the collectives of this process, for whoever looks at it from outside.
 
-    Args:
-        server: Path of the rank's worker server.
-
     Raises:
         OSError: Shared memory is full, or not ours.
     """
@@ -224,13 +210,7 @@ class CallNoter:
         self._known: dict[tuple[int | str, ...], tuple[int, tuple[CodeType, ...]]] = {}
 
     def note(self, caller: FrameType, root: str = "", reduction: str = "") -> None:
-        """Note a call; about 0.1 microseconds a frame, and a write where the site is new.
-
-        Args:
-            caller: The frame that calls.
-            root: As in `CallSite`.
-            reduction: As in `CallSite`.
-        """
+        """Note a call; about 0.1 microseconds a frame, and a write where the site is new."""
         way: list[int | str] = [root, reduction]
         frame: FrameType | None = caller
         while frame is not None and len(way) < 2 * DEEPEST:
@@ -281,11 +261,7 @@ class CallNoter:
 
 
 def noted_calls(server: Path) -> tuple[NotedCall, ...]:
-    """Return the newest calls that a rank noted, oldest first; none where it notes nothing.
-
-    Args:
-        server: Path of the rank's worker server.
-    """
+    """Return the newest calls that a rank noted, oldest first; none where it notes nothing."""
     try:
         descriptor = open_owned(_calls_file(server))
     except OSError:
@@ -299,11 +275,7 @@ def noted_calls(server: Path) -> tuple[NotedCall, ...]:
 
 
 def noted_sites(server: Path) -> dict[int, CallSite]:
-    """Return the places that a rank's collectives were called from, by number.
-
-    Args:
-        server: Path of the rank's worker server.
-    """
+    """Return the places that a rank's collectives were called from, by number."""
     found: dict[int, CallSite] = {}
     try:
         lines = read_owned(_sites_file(server), LARGEST_SITES).splitlines()

@@ -43,9 +43,6 @@ def remove_left_behind(sessions: Path) -> None:
     looks old at once: so a session stays while that command, or the sidecar, is there. One that
     another pid namespace wrote (a container that shares this memory) is left alone: its processes
     cannot be seen from here.
-
-    Args:
-        sessions: Folder of this user's sessions.
     """
     try:
         folders = [folder for folder in sessions.iterdir() if folder.is_dir()]

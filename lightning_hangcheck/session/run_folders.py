@@ -65,10 +65,6 @@ def settle_run_folder(session: Session) -> Settled:
 def settle_elsewhere(session: Session, why: Exception) -> Settled:
     """Keep a session's run in a temporary folder, where the disk of the named one does not answer.
 
-    Args:
-        session: Of the run.
-        why: What is wrong with the named folder.
-
     Raises:
         UnpreparedRunFolder: Not even a temporary folder can be had.
         OSError: Likewise, or the session is gone.
@@ -159,11 +155,7 @@ REMOVED = "its file was removed or moved while the job ran"
 
 
 class Handover:
-    """A rank's end: leaves lines of its journal.
-
-    Args:
-        folder: The session's ``journals``.
-    """
+    """A rank's end: leaves lines of its journal."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -212,9 +204,6 @@ class Carrier:
 
     def carry(self, only_pid: int | None = None) -> None:
         """Carry all that was left, in that order; blocks for as long as the disk does.
-
-        Args:
-            only_pid: Only what this process left.
 
         Raises:
             UnpreparedRunFolder: The run folder cannot be made.
@@ -275,9 +264,6 @@ class _Lost(NamedTuple):
 
 class _Journal:
     """One journal in the run folder: keeps its first part and its newest lines.
-
-    Args:
-        path: Its file; if the last line was torn, it is ended, so that ours begins on its own.
 
     Attributes:
         lines: In it, with those that were left out.

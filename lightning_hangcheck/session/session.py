@@ -154,12 +154,7 @@ class Session(Struct, frozen=True):
         return self.path / "torch"
 
     def note_end(self, pid: int, exit_code: int) -> None:
-        """Keep what only a parent is told of a child that has a page: how it ended.
-
-        Args:
-            pid: The child, which its parent has reaped.
-            exit_code: As subprocess gives it.
-        """
+        """Keep what only a parent is told of a child that has a page: how it ended."""
         if (self.pages / f"{pid}.page").exists():
             write_atomically(self.path / "ends" / str(pid), str(exit_code).encode())
 

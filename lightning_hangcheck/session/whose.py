@@ -38,10 +38,6 @@ def job_key(environment: Mapping[str, str], identity: Identity) -> str:
 
     Jobs that follow each other with the same rendezvous address and no --rdzv-id share it, where
     they are spread over nodes: nothing that torchrun tells all nodes differs.
-
-    Args:
-        environment: Of this process.
-        identity: What it says.
     """
     started_by_hand = identity.launcher in ("none", "lightning")
     spread = "NODE_RANK" in environment and "MASTER_ADDR" in environment
@@ -57,10 +53,6 @@ def job_key(environment: Mapping[str, str], identity: Identity) -> str:
 
 def node_key(environment: Mapping[str, str], identity: Identity) -> str:
     """A key that the ranks of the job share on this node in all its rounds, and no other job has.
-
-    Args:
-        environment: Of this process.
-        identity: What it says.
     """
     if identity.launcher == "torchrun":
         return f"torchrun-{_named_for_ever(agent_pid(environment))}"
@@ -78,10 +70,6 @@ def start_key(environment: Mapping[str, str], identity: Identity) -> str:
     """A key that the ranks of this start of the job share on this node, and no other start has.
 
     One session can see several: a launcher that restarts failed ranks, a script that trains twice.
-
-    Args:
-        environment: Of this process.
-        identity: What it says.
     """
     if identity.launcher == "torchrun":
         count = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -111,10 +99,6 @@ def key_of_nodes(environment: Mapping[str, str], identity: Identity) -> str:
     """A key that all ranks of the job share on all nodes; other starts of it may share it.
 
     TORCHELASTIC_RESTART_COUNT is not in it: in one and the same round it differs between nodes.
-
-    Args:
-        environment: Of this process.
-        identity: What it says.
     """
     if identity.launcher == "slurm":
         return start_key(environment, identity)
@@ -126,9 +110,6 @@ def agent_pid(environment: Mapping[str, str]) -> int:
     """Return torchrun's own process on this node: the first above us that it told no run id.
 
     It is our parent, unless a shell script stands between (``torchrun --no-python wrapper.sh``).
-
-    Args:
-        environment: Of this process.
     """
     run = environment.get("TORCHELASTIC_RUN_ID", "")
     pid = os.getppid()
@@ -183,9 +164,6 @@ MOST_ALONE = 2
 def place_in(environment: Mapping[str, str]) -> NodePlace | None:
     """Read which node a rank is on.
 
-    Args:
-        environment: Of the rank.
-
     Returns:
         None where nothing says which node of how many this is. A job of several nodes may go on
         with one.
@@ -219,9 +197,6 @@ def place_of_task(environment: Mapping[str, str]) -> NodePlace | None:
 
     Where a step has several tasks on a node, each counts as a node.
 
-    Args:
-        environment: Of the task.
-
     Returns:
         None for the only task of its step, and for what is no task.
     """
@@ -237,20 +212,13 @@ def place_of_task(environment: Mapping[str, str]) -> NodePlace | None:
 
 
 def step_nodes(environment: Mapping[str, str]) -> int:
-    """Return how many nodes a SLURM step has, at least 1.
-
-    Args:
-        environment: Of one of its tasks.
-    """
+    """Return how many nodes a SLURM step has, at least 1."""
     names = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES")
     return next(filter(None, (_number(environment, name) for name in names)), 1)
 
 
 def first_host(environment: Mapping[str, str]) -> str:
     """Return the first host of a SLURM step: ``node[007-012,20],gpu3`` begins with ``node007``.
-
-    Args:
-        environment: Of one of its tasks.
 
     Returns:
         Empty where no list is there, or it is of another form.
@@ -290,12 +258,7 @@ def tell_place(session: Session, place: NodePlace) -> None:
 
 
 class PlaceTeller:
-    """Tells the sidecar which node this is, once a rank's environment says so.
-
-    Args:
-        session: Of the rank.
-        environment: Of the rank; read again and again until it says so.
-    """
+    """Tells the sidecar which node this is, once a rank's environment says so."""
 
     def __init__(self, session: Session, environment: Mapping[str, str]) -> None:
         self._session = session

@@ -123,9 +123,6 @@ def plan_trials(command: Sequence[str]) -> tuple[Trial, ...]:
 def reference_trials(output_dir: Path) -> tuple[Trial, ...]:
     """Plan the sequence with the reference script: by torchrun, and alone without a launcher.
 
-    Args:
-        output_dir: Where it keeps its tokenizer and its logs.
-
     Raises:
         BadUsage: This installation has no reference script.
     """

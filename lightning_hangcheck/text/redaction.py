@@ -179,9 +179,6 @@ _MOST_ROUNDS = 8
 def redact_text(text: str) -> str:
     """Hide what looks like a secret.
 
-    Args:
-        text: Anything that is about to be shown or written.
-
     Returns:
         The text with ``[redacted]`` in place of secrets. Redacting twice changes nothing more.
     """

@@ -41,10 +41,6 @@ def one_line(text: str) -> str:
 def told_apart(values: Sequence[str], longest: int) -> list[str]:
     """Cut each of several different texts so that what differs between them is still seen.
 
-    Args:
-        values: As they are; each is shown as `visible` shows it.
-        longest: Characters shown of each.
-
     Returns:
         In the same order. Of a long one that begins as another does, the part that is the same
         is left out but for its end; where they still look alike, their lengths tell.
@@ -192,9 +188,6 @@ LARGEST_RANK = 10_000_000
 def format_ranks(ranks: Iterable[int]) -> str:
     """Write ranks as ascending ranges.
 
-    Args:
-        ranks: Global ranks in any order; repeats count once.
-
     Returns:
         For example ``"0-6,8"``; the empty string for no rank.
     """
@@ -255,9 +248,6 @@ _SHORT_WITH_VALUE = re.compile(r"(?s)(?P<flag>-[A-Za-z])(?P<value>[^-=].+)")
 
 def show_command(words: Sequence[str]) -> str:
     """Show a command line; the only way that one leaves this process.
-
-    Args:
-        words: As the kernel has them: only so it is certain which value belongs to which flag.
 
     Returns:
         One line for a POSIX shell, ``[redacted]`` in place of secrets.
