@@ -238,8 +238,7 @@ def _end_with_parent(parent_pid: int) -> None:
 
 
 def judge_trial(trial: Trial) -> tuple[Finding, ...]:
-    """Say how far the ranks came: each step that all have done, and the first that they have not.
-    """
+    """Say how far the ranks came: each step that all have done, and the first that is not done."""
     starts = [note for note in trial.notes if note.did == "start"]
     if not starts:
         found = f"no rank was heard{_ending(trial)}"

@@ -17,7 +17,6 @@ from lightning_hangcheck.recorder.background import SidecarWatch, start_journal,
 from lightning_hangcheck.recorder.console import Console
 from lightning_hangcheck.recorder.page import BeatWriter, PageWriter
 from lightning_hangcheck.recorder.process import (
-    LoneProcess,
     ProcessHooks,
     is_helper,
     is_multiprocessing_child,
@@ -240,8 +239,7 @@ class Recorder(Announcer):
         page = self._announced_page or self._create_page()  # who reads the first looks for no other
         page.introduce(self.identity)
         mode = "off" if self.settings.quiet else self.settings.console
-        console = Console(mode, self.identity, LoneProcess(self._environment).is_alone)
-        self._speak_through(page, console, journal)
+        self._speak_through(page, Console(mode, self.identity), journal)
         self._beat_writer.attach(self.page.buffer)
         self._records = True
         self.note("start", **start_facts(self._environment, self.identity))

@@ -52,8 +52,7 @@ def job_key(environment: Mapping[str, str], identity: Identity) -> str:
 
 
 def node_key(environment: Mapping[str, str], identity: Identity) -> str:
-    """A key that the ranks of the job share on this node in all its rounds, and no other job has.
-    """
+    """A key that the job's ranks share on this node in all its rounds, and no other job has."""
     if identity.launcher == "torchrun":
         return f"torchrun-{_named_for_ever(agent_pid(environment))}"
     if identity.launcher == "slurm":
