@@ -13,8 +13,9 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.recorder.announcer import Announcer, harmless, last_words
-from lightning_hangcheck.recorder.background import SidecarWatch, start_journal, start_pulse
+from lightning_hangcheck.recorder.background import Pulse, SidecarWatch, unless_no_room
 from lightning_hangcheck.recorder.console import Console
+from lightning_hangcheck.recorder.journal_writer import JournalWriter
 from lightning_hangcheck.recorder.page import BeatWriter, PageWriter
 from lightning_hangcheck.recorder.process import (
     ProcessHooks,
@@ -33,7 +34,6 @@ from lightning_hangcheck.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
-    from lightning_hangcheck.recorder.background import Pulse
     from lightning_hangcheck.recorder.training_thread import TrainingEnd
     from lightning_hangcheck.rundir import RunFolder
 
@@ -184,7 +184,8 @@ class Recorder(Announcer):
             self.mark_finished()
         if self._pulse:
             self._pulse.stop(EXIT_LIMIT_S)
-        self._close_journal(EXIT_LIMIT_S)
+        if self._journal:
+            self._journal.close(EXIT_LIMIT_S)
         if self.session is not None:
             self.session.leave(os.getpid())
 
@@ -211,7 +212,7 @@ class Recorder(Announcer):
         """Leave a page that shows only that the process lives: it is judged from outside then."""
         self._given_up = True
         blank = PageWriter(self.page.buffer)
-        blank.introduce(self.identity)
+        blank.identify(self.identity)
         self.fall_silent()
 
     def fall_silent(self) -> None:
@@ -219,7 +220,7 @@ class Recorder(Announcer):
         self._life_lock = threading.RLock()
         self._pulse = self.on_pulse = self._announced_page = None
         self._records = False
-        self._speak_to_nobody()
+        super().fall_silent()
         self._beat_writer.attach(self.page.buffer)
 
     def _join(self) -> Session | None:
@@ -233,26 +234,30 @@ class Recorder(Announcer):
 
     def _record(self) -> None:
         """Open page, console and journal, and begin to speak."""
+        session, identity = self.session, self.identity
         journal = None
-        if self.session is not None:
-            journal = start_journal(self.session, self.identity, partial(_settle, self.session))
+        if session is not None:
+            start = partial(JournalWriter, session, partial(_settle, session))
+            journal = unless_no_room(session, lambda: start(identity.rank, identity.ranks_here))
         page = self._announced_page or self._create_page()  # who reads the first looks for no other
-        page.introduce(self.identity)
+        page.identify(identity)
         mode = "off" if self.settings.quiet else self.settings.console
         self._speak_through(page, Console(mode, self.identity), journal)
         self._beat_writer.attach(self.page.buffer)
         self._records = True
         self.note("start", **start_facts(self._environment, self.identity))
         self._hooks.install()
-        if self.session is not None:
-            self._place_teller = PlaceTeller(self.session, self._environment)
+        if session is not None:
+            self._place_teller = PlaceTeller(session, self._environment)
             self._tell_place()
             watch = SidecarWatch(
-                self.session.sidecar_file, self._say_sidecar_lost, self._patience_with_sidecar_s
+                session.sidecar_file, self._say_sidecar_lost, self._patience_with_sidecar_s
             )
-            self._pulse = start_pulse(
-                self.session, self.identity, self.page, watch, self._run_errand
+            self._pulse = unless_no_room(
+                session, lambda: Pulse(page, watch, self._run_errand, identity.ranks_here)
             )
+            if self._pulse is None:
+                watch.look()  # this once
 
     def _create_page(self) -> PageWriter:
         page = PageWriter.unseen()
