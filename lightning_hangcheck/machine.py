@@ -9,11 +9,13 @@ import resource
 import stat
 import threading
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
@@ -222,6 +224,29 @@ def start_thread(work: Callable[[], None], name: str, ranks: int = 1) -> threadi
     except RuntimeError as error:
         raise NoRoom("the machine gives no further thread") from error
     return thread
+
+
+def end_with_children(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Ask a command to end what it started; what is left after so many seconds is killed."""
+    import subprocess  # a rank does not ask, and does not pay for these imports
+
+    import psutil
+
+    if process.poll() is not None:
+        return
+    with suppress(psutil.NoSuchProcess):  # once the command is gone, nothing leads to the others
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        for each in below:  # a stopped one hears its end only then
+            with suppress(psutil.Error):
+                each.resume()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(grace_s)
+        for each in below:
+            with suppress(psutil.Error):
+                each.kill()
+    process.kill()
+    process.wait()
 
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")

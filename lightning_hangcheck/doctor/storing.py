@@ -261,7 +261,7 @@ def rclone_remotes(subject: Subject) -> tuple[Finding, ...]:
     except (OSError, NoAnswerFromStorage) as error:
         return (warning(f"{file} cannot be read: {error}", f"ls -l {file}"),)
     remotes = _asked_of_rclone(file, environment) if text else {}
-    stray: dict[int, str] = {}
+    stray: list[int] = []
     if remotes is None and ENCRYPTED not in text:
         remotes, stray = read_remotes(text)
     if not (remotes or stray):
@@ -300,33 +300,21 @@ def _asked_of_rclone(
     return None
 
 
-def read_remotes(text: str) -> tuple[dict[str, dict[str, str]], dict[int, str]]:
-    """Take a configuration apart as rclone does.
-
-    Returns:
-        Values by remote, and the lines that are no configuration, by their numbers from 1.
-    """
+def read_remotes(text: str) -> tuple[dict[str, dict[str, str]], list[int]]:
+    """Return values by remote, and the numbers from 1 of the lines that are no configuration."""
     parser = configparser.ConfigParser(
         default_section="", interpolation=None, strict=False, comment_prefixes=("#", ";")
     )
     parser.optionxform = str  # type: ignore[assignment,method-assign] # names as they are written
-    stray: dict[int, str] = {}
+    stray: list[int] = []
     # what stands before the first block belongs to a nameless one; no line goes on in the next
     lines = [line.strip() for line in text.splitlines()]
     try:
         parser.read_string("\n".join([f"[{NO_BLOCK}]", *lines]))
     except configparser.ParsingError as error:
-        stray = {number - 1: lines[number - 2] for number, _ in error.errors}
+        stray = [number - 1 for number, _ in error.errors]
     remotes = {name: dict(parser[name]) for name in parser.sections() if name != NO_BLOCK}
-    for number, line in enumerate(lines, start=1):
-        # backticks quote a name or a value, and must be closed
-        setting = re.fullmatch(r"([^=:]*)[=:]\s*(.*)", line)
-        if setting and (setting[1].count("`") % 2 or re.fullmatch("`[^`]*", setting[2])):
-            stray[number] = line
-    for values in remotes.values():
-        for name, value in list(values.items()):
-            values[name.strip("`")] = values.pop(name).strip("`") if "`" in name + value else value
-    return remotes, dict(sorted(stray.items()))
+    return remotes, stray
 
 
 def _problems(
