@@ -94,19 +94,6 @@ class NoRoom(OSError):
     """A thread or process of ours was not started; the text says which limit is near."""
 
 
-class Bound(NamedTuple):
-    """A limit, in whatever it counts."""
-
-    name: str
-    limit: int
-    used: int
-    needed: int
-
-    def __str__(self) -> str:
-        taken = f"{self.name} is {self.limit}, in use are {self.used}"
-        return f"{taken}, and {self.needed} should be free"
-
-
 def require_room(threads: int, ranks: int = 1, groups: Path = GROUPS) -> None:
     """Look at every limit that so many threads count towards; 0.4 ms far from one.
 
@@ -118,53 +105,44 @@ def require_room(threads: int, ranks: int = 1, groups: Path = GROUPS) -> None:
     Raises:
         NoRoom: After them too little would be left to training.
     """
-    for bound in _bounds(threads, ranks, groups):
-        if bound.limit - bound.used < bound.needed:
-            raise NoRoom(str(bound))
+    for name, limit, used, needed in _bounds(threads, ranks, groups):
+        if limit - used < needed:
+            taken = f"{name} is {limit}, in use are {used}"
+            raise NoRoom(f"{taken}, and {needed} should be free")
 
 
-def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[Bound]:
-    needed = ranks * (threads + LEFT_THREADS + POOLS * _pool_size())
-    yield from _system_bounds(needed)
-    yield from _group_bounds(needed, groups)
-    yield from _user_bound(needed)
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if descriptors != resource.RLIM_INFINITY:
-        used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names alone, and at every start
-        needed = DESCRIPTORS + LEFT_DESCRIPTORS
-        yield Bound("the limit of open files (ulimit -n)", descriptors, used, needed)
-    space, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if space != resource.RLIM_INFINITY:
-        used = int(Path("/proc/self/statm").read_bytes().split()[0]) * mmap.PAGESIZE
-        needed = round(threads * (_stack_bytes() + ARENA_BYTES) / OURS_OF_ADDRESS_SPACE)
-        yield Bound("the limit of address space (ulimit -v)", space, used, needed)
-
-
-def _system_bounds(needed: int) -> Iterator[Bound]:
-    used = _all_threads()
+def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[tuple[str, int, int, int]]:
+    """Each limit by its name, how much of it is in use, and how much should be free."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    pool = int(said) if said.isdecimal() else os.cpu_count() or 1
+    needed = ranks * (threads + LEFT_THREADS + POOLS * pool)
+    # of the whole machine, whatever of it can be seen from here
+    everybody = int(Path("/proc/loadavg").read_bytes().split()[3].partition(b"/")[2])
     for name in ("threads-max", "pid_max"):
         limit = int(Path("/proc/sys/kernel", name).read_bytes())
-        yield Bound(f"the kernel's {name}", limit, used, needed)
-
-
-def _group_bounds(needed: int, groups: Path) -> Iterator[Bound]:
+        yield f"the kernel's {name}", limit, everybody, needed
     for folder, _ in groups_of(os.getpid(), "pids", groups):
-        try:
+        with suppress(OSError, ValueError):  # no such file, or "max"
             limit = int((folder / "pids.max").read_bytes())
             used = int((folder / "pids.current").read_bytes())
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-        yield Bound("pids.max of the control group", limit, used, needed)
-
-
-def _user_bound(needed: int) -> Iterator[Bound]:
+            yield "pids.max of the control group", limit, used, needed
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if limit == resource.RLIM_INFINITY or _passes_user_limit():
-        return
-    used = _all_threads()  # as many at most, and read in one go
-    if limit - used < needed:
-        used = _threads_of_user(used)
-    yield Bound("the user's limit of processes and threads (ulimit -u)", limit, used, needed)
+    if limit != resource.RLIM_INFINITY and not _passes_user_limit():
+        # everybody's are as many at least, and read in one go
+        used = everybody if limit - everybody >= needed else _threads_of_user(everybody)
+        yield "the user's limit of processes and threads (ulimit -u)", limit, used, needed
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY:
+        used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names alone, and at every start
+        needed = DESCRIPTORS + LEFT_DESCRIPTORS
+        yield "the limit of open files (ulimit -n)", limit, used, needed
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        used = int(Path("/proc/self/statm").read_bytes().split()[0]) * mmap.PAGESIZE
+        stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+        stack = DEFAULT_STACK_BYTES if stack == resource.RLIM_INFINITY else stack
+        needed = round(threads * (stack + ARENA_BYTES) / OURS_OF_ADDRESS_SPACE)
+        yield "the limit of address space (ulimit -v)", limit, used, needed
 
 
 def _passes_user_limit() -> bool:
@@ -172,17 +150,6 @@ def _passes_user_limit() -> bool:
     if Path("/proc/self/uid_map").read_text().split()[:2] != ["0", "0"]:
         return False  # such rights count in the first user namespace alone
     return os.getuid() == 0 or bool(int(_status(_OWN_STATUS)["CapEff"], 16) & _MAY_PASS)
-
-
-def _pool_size() -> int:
-    """Threads of an OpenMP pool: as many as the machine has cores, unless somebody said."""
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    return int(said) if said.isdecimal() else os.cpu_count() or 1
-
-
-def _all_threads() -> int:
-    """Of the whole machine, whatever of it can be seen from here."""
-    return int(Path("/proc/loadavg").read_bytes().split()[3].partition(b"/")[2])
 
 
 def _threads_of_user(everybody: int) -> int:
@@ -204,11 +171,6 @@ def _threads_of_user(everybody: int) -> int:
 def _status(file: Path) -> dict[str, str]:
     lines = file.read_text(errors="replace").splitlines()
     return {name: value for name, _, value in (line.partition(":") for line in lines)}
-
-
-def _stack_bytes() -> int:
-    size, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    return DEFAULT_STACK_BYTES if size == resource.RLIM_INFINITY else size
 
 
 def start_thread(work: Callable[[], None], name: str, ranks: int = 1) -> threading.Thread:

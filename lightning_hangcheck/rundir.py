@@ -31,7 +31,7 @@ from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 RUNS_FOLDER = "hangcheck_runs"
@@ -94,7 +94,9 @@ class RunFolder(Struct, frozen=True):
 
     def verdict_numbers(self) -> list[int]:
         """Numbers of the verdicts so far, ascending."""
-        found = (re.fullmatch(r"(\d+)\.json", path.name) for path in self._verdict_files())
+        folder = self.path / "verdicts"
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        found = (re.fullmatch(r"(\d+)\.json", name) for name in names)
         return sorted(int(match[1]) for match in found if match)
 
     def evidence_numbers(self) -> list[int]:
@@ -111,10 +113,6 @@ class RunFolder(Struct, frozen=True):
                 f"{folder} cannot be read ({error.strerror})", "read it as the user who made it"
             ) from error
         return sorted(int(name) for name in names if name.isdecimal())
-
-    def _verdict_files(self) -> Iterator[Path]:
-        folder = self.path / "verdicts"
-        return folder.iterdir() if folder.is_dir() else iter(())
 
 
 def name_run_folder(wanted: str | None, now: datetime | None = None) -> RunFolder:
@@ -371,7 +369,8 @@ def read_rank(paths: Iterable[Path]) -> tuple[Entries, tuple[Gap, ...]]:
         entries, unread = read_journal(path)
         processes += _by_process(entries)
         gaps += unread
-    ordered = sorted(processes, key=_began)
+    # moments are ISO 8601 UTC, which sort as they are
+    ordered = sorted(processes, key=lambda entries: str(entries[0].get("at", "")))
     return [entry for entries in ordered for entry in entries], tuple(gaps)
 
 
@@ -386,11 +385,6 @@ def _by_process(entries: Sequence[dict[str, Any]]) -> list[Entries]:
         entry.setdefault("host", host)
         found[-1].append(entry)
     return [one for one in found if one]
-
-
-def _began(entries: Entries) -> str:
-    """Moments are ISO 8601 UTC, which sort as they are."""
-    return str(entries[0].get("at", ""))
 
 
 CASE_FILE = "case.json"

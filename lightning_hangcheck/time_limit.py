@@ -45,10 +45,11 @@ def guarded(
     Returns:
         What the probe returned, or a gap that names its failure.
     """
-    outcome = _attempt(probe)
-    if isinstance(outcome, Exception):
-        return None, (Gap(what, rank, f"the probe failed ({_in_words(outcome)})", kind),)
-    return outcome
+    try:
+        return probe()
+    except Exception as error:  # noqa: BLE001 - whatever a look does wrong, the watcher looks on
+        why = f"the probe failed ({type(error).__name__}: {error})"
+        return None, (Gap(what, rank, why, kind),)
 
 
 def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None) -> Fact:
@@ -71,7 +72,9 @@ def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None)
 
     def run() -> None:
         try:
-            outcomes.append(_attempt(work))
+            outcomes.append(work())
+        except Exception as error:  # noqa: BLE001 - raised again by whoever waits
+            outcomes.append(error)
         finally:
             _give_place_back(of)
 
@@ -117,17 +120,6 @@ def _give_place_back(of: int | None) -> None:
         _taken[of] -= 1
         if not _taken[of]:
             del _taken[of]
-
-
-def _attempt(work: Callable[[], Fact]) -> Fact | Exception:
-    try:
-        return work()
-    except Exception as error:  # noqa: BLE001 - whatever a look does wrong, the watcher looks on
-        return error
-
-
-def _in_words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 class SharedTime:

@@ -22,14 +22,13 @@ from lightning_hangcheck.recorder.process import (
     is_helper,
     is_multiprocessing_child,
     start_facts,
-    usable_settings,
 )
 from lightning_hangcheck.recorder.training_thread import TrainingThread
 from lightning_hangcheck.session.joining import join_session
 from lightning_hangcheck.session.run_folders import settle_run_folder
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session
 from lightning_hangcheck.session.whose import PlaceTeller
-from lightning_hangcheck.settings import Settings
+from lightning_hangcheck.settings import Settings, from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
@@ -97,12 +96,12 @@ class Recorder(Announcer):
 
     @harmless
     def _begin(self) -> None:
-        self.settings = usable_settings(self._environment)
+        self.settings = from_environment(self._environment, _say_once)
         if self.settings.disable:
             return
         self.identity = identify(self._environment)
         for problem in self.identity.problems:
-            log.once(problem, problem)
+            _say_once(problem)
         if is_multiprocessing_child():
             return
         self.session = self._join()
@@ -289,6 +288,10 @@ class Recorder(Announcer):
         log.once(f"sidecar-{pid}", f"the sidecar (pid {pid}) is gone; training goes on unwatched")
         if self.on_sidecar_lost is not None:
             self.on_sidecar_lost()
+
+
+def _say_once(sentence: str) -> None:
+    log.once(sentence, sentence)
 
 
 def _settle(session: Session) -> RunFolder:

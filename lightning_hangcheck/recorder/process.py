@@ -9,14 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from lightning_hangcheck import log
-from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.machine import ancestors
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.recorder.page import PageReader
-from lightning_hangcheck.settings import PREFIX, Settings, read_option
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.text.shown import DISTRIBUTIONS, published_environment, show_command
 
@@ -139,17 +134,3 @@ def _working_folder() -> str:
         return str(Path.cwd())
     except OSError:  # it was removed
         return ""
-
-
-def usable_settings(environment: Mapping[str, str]) -> Settings:
-    """Read the options that the environment sets; says each bad one once and never raises."""
-    values: dict[str, object] = {}
-    for option in msgspec.structs.fields(Settings):
-        text = environment.get(PREFIX + option.name.upper())
-        if not text:
-            continue
-        try:
-            values[option.name] = read_option(option.name, text)
-        except BadUsage as problem:
-            log.once(f"option-{option.name}", f"{problem}; taking the default, {option.default}")
-    return msgspec.convert(values, Settings)

@@ -242,8 +242,11 @@ class Carrier:
         self._lost[journal] = _Lost(lines + (before.lines if before is not None else 0), why)
 
     def _taken(self, only_pid: int | None) -> Iterator[tuple[str, bytes]]:
-        names = (name for name in _names(self._left) if not name.startswith("."))
-        for name in sorted(names):
+        try:
+            names = os.listdir(self._left)  # noqa: PTH208 - names alone, twice a second
+        except OSError:
+            return
+        for name in sorted(name for name in names if not name.startswith(".")):
             _, pid, journal = name.split(".", 2)
             if only_pid is None or pid == str(only_pid):
                 batch = self._left / name
@@ -344,10 +347,3 @@ def _parsed(line: bytes) -> dict[str, Any]:
     with suppress(msgspec.MsgspecError, UnicodeDecodeError):
         parsed = msgspec.json.decode(line, type=dict[str, Any])
     return parsed
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - names alone, twice a second
-    except OSError:
-        return []
