@@ -274,7 +274,12 @@ def rclone_remotes(subject: Subject) -> tuple[Finding, ...]:
         number = next((at for at, line in enumerate(lines, 1) if line.strip() == f"[{name}]"), 0)
         for sentence, corrections, sure in _problems(values, environment, home):
             told = f"{file}:{number}: [{name}] {sentence}"
-            found.append((worst if sure else warning)(told, _block(name, values, corrections)))
+            # the block as it would be right, to be compared with what is there
+            right = {key: redact_value(key, value) for key, value in values.items()} | corrections
+            settings = [f"{key} = {value}" for key, value in right.items()]
+            settings.sort(key=lambda setting: not setting.startswith("type "))
+            block = "\n".join([f"[{name}]", *settings])
+            found.append((worst if sure else warning)(told, block))
     return tuple(found) or (ok(f"complete in {file}: {', '.join(remotes or {})}"),)
 
 
@@ -336,10 +341,3 @@ def _problems(
             yield sentence, {"env_auth": "false", **KEYS}, False
     elif not values.get("access_key_id"):
         yield "has no access_key_id: only what is public can be read", KEYS, False
-
-
-def _block(name: str, values: Mapping[str, str], corrections: Mapping[str, str]) -> str:
-    """A block as it would be right, to be compared with what is there."""
-    shown = {key: redact_value(key, value) for key, value in values.items()} | dict(corrections)
-    lines = [f"{key} = {value}" for key, value in shown.items()]
-    return "\n".join([f"[{name}]", *sorted(lines, key=lambda line: not line.startswith("type "))])

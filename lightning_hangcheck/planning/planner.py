@@ -157,7 +157,13 @@ def make_plan(
 ) -> Plan:
     """Plan one use of a model on one machine, with the ways out if it does not fit."""
     plans = {one.name: outline(model, machine, one.use_in(use), placing) for one in phases}
-    plan = outline(model, machine, use, placing) if not plans else max(plans.values(), key=_need)
+    if plans:  # the slower class first, then what is carried, then what is left
+        plan = max(
+            plans.values(),
+            key=lambda one: (SPEEDS.index(one.speed), one.seconds_per_pass, -one.least_left),
+        )
+    else:
+        plan = outline(model, machine, use, placing)
     hardest = next((name for name, one in plans.items() if one is plan), "")
     placed_for = (f"placed for {hardest}, the phase that needs the most",) if hardest else ()
     return replace(
@@ -180,11 +186,6 @@ def make_plan(
         ),
         ways_out=ways_out(model, plan),
     )
-
-
-def _need(plan: Plan) -> tuple[int, float, int]:
-    """The slower class first, then what is carried, then what is left."""
-    return SPEEDS.index(plan.speed), plan.seconds_per_pass, -plan.least_left
 
 
 def _unused(model: Model, plan: Plan) -> tuple[str, ...]:

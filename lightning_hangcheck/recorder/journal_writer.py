@@ -238,16 +238,14 @@ def _plain(value: object) -> object:
     if isinstance(value, dict):
         named = ((str(key), each) for key, each in value.items())
         return {
-            _plain_text(name): HIDDEN if _is_secret(name, each) else _plain(each)
+            _plain_text(name): HIDDEN
+            if isinstance(each, str) and redact_value(name, each) == HIDDEN
+            else _plain(each)
             for name, each in named
         }
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
     return _plain_text(str(value))
-
-
-def _is_secret(name: str, value: object) -> bool:
-    return isinstance(value, str) and redact_value(name, value) == HIDDEN
 
 
 @lru_cache(maxsize=512)

@@ -250,7 +250,10 @@ class Recorder(Announcer):
             self._place_teller = PlaceTeller(session, self._environment)
             self._tell_place()
             watch = SidecarWatch(
-                session.sidecar_file, self._say_sidecar_lost, self._patience_with_sidecar_s
+                session.sidecar_file,
+                self._say_sidecar_lost,
+                # for whoever keeps the sidecar, the launcher or a rank, to say so and replace it
+                lambda: REPLACED_WITHIN_S if self.on_sidecar_lost is None else 0.0,
             )
             self._pulse = unless_no_room(
                 session, lambda: Pulse(page, watch, self._run_errand, identity.ranks_here)
@@ -279,10 +282,6 @@ class Recorder(Announcer):
         self._tell_place()
         if self.on_pulse is not None:
             self.on_pulse()
-
-    def _patience_with_sidecar_s(self) -> float:
-        """Time for whoever keeps the sidecar, the launcher or a rank, to say so and replace it."""
-        return REPLACED_WITHIN_S if self.on_sidecar_lost is None else 0.0
 
     def _say_sidecar_lost(self, pid: int) -> None:
         log.once(f"sidecar-{pid}", f"the sidecar (pid {pid}) is gone; training goes on unwatched")

@@ -6,6 +6,7 @@ import atexit
 import os
 import platform
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,6 +105,9 @@ def is_helper(pages: Path, identity: Identity) -> bool:
 
 def start_facts(environment: Mapping[str, str], identity: Identity) -> dict[str, object]:
     """Gather who and where this process is, redacted. Imports nothing."""
+    folder = ""
+    with suppress(OSError):  # it was removed
+        folder = str(Path.cwd())
     return {
         "rank": identity.rank,
         "world_size": identity.world_size,
@@ -112,7 +116,7 @@ def start_facts(environment: Mapping[str, str], identity: Identity) -> dict[str,
         "launcher": identity.launcher,
         "host": os.uname().nodename,
         "command": show_command(sys.orig_argv),
-        "folder": _working_folder(),
+        "folder": folder,
         "versions": versions(),
         "environment": redact_values(published_environment(environment)),
     }
@@ -127,10 +131,3 @@ def versions() -> dict[str, str]:
         if sys.modules.get(name) is not None
     }
     return {"python": platform.python_version(), **found}
-
-
-def _working_folder() -> str:
-    try:
-        return str(Path.cwd())
-    except OSError:  # it was removed
-        return ""

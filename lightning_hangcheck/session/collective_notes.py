@@ -232,7 +232,12 @@ class CallNoter:
             frame = frame.f_back
         number, codes = next(self._numbers), tuple(one.f_code for one in frames)
         called = tuple(
-            Frame(_name(one.f_code), one.f_code.co_filename, one.f_lineno or 0)
+            # named as py-spy does: with its class from Python 3.11 on
+            Frame(
+                str(getattr(one.f_code, "co_qualname", one.f_code.co_name)),
+                one.f_code.co_filename,
+                one.f_lineno or 0,
+            )
             for one in reversed(frames)
             if not one.f_code.co_filename.startswith(OURS)
         )
@@ -289,8 +294,3 @@ def _calls_file(server: Path) -> Path:
 
 def _sites_file(server: Path) -> Path:
     return server.with_name(f"{server.name}.sites")
-
-
-def _name(code: CodeType) -> str:
-    """Return the name that py-spy shows: with its class from Python 3.11 on."""
-    return str(getattr(code, "co_qualname", code.co_name))

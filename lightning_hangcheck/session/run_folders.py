@@ -211,7 +211,12 @@ class Carrier:
         """
         for journal, lines in self._taken(only_pid):
             self._seen(lines)
-            self._leave_removed(journal)
+            written = self._journals.get(journal)
+            if written is not None and written.is_removed():
+                # begin anew: what is written to it reaches nobody
+                lost = self.removed.get(journal, 0) + written.lines
+                self.removed = {**self.removed, journal: lost}
+                self._lose(journal, written.lines, REMOVED)
             try:
                 self._append(journal, lines)
             except (OSError, UnpreparedRunFolder) as error:
@@ -225,14 +230,6 @@ class Carrier:
         said = b"" if lost is None else _dropped(lost.lines, lost.why, lines)
         self._journals[journal].append(said + lines)
         self._lost.pop(journal, None)
-
-    def _leave_removed(self, name: str) -> None:
-        """Begin anew where somebody removed a journal: what is written to it reaches nobody."""
-        journal = self._journals.get(name)
-        if journal is not None and journal.is_removed():
-            lines = journal.lines
-            self.removed = {**self.removed, name: self.removed.get(name, 0) + lines}
-            self._lose(name, lines, REMOVED)
 
     def _lose(self, journal: str, lines: int, why: str) -> None:
         """Let go of a journal, and remember what it lacks until it can say so."""

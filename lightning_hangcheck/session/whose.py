@@ -62,7 +62,10 @@ def node_key(environment: Mapping[str, str], identity: Identity) -> str:
         # daemons of two nodes may be tried on one machine, started from one terminal
         node = "" if identity.node_rank is None else f"-node-{identity.node_rank}"
         return f"{named}{node}-{which_machine()}"
-    return f"pid-{_named_for_ever(_starter_pid(identity))}"
+    # the process from which Lightning starts, or will start, the other ranks
+    child = identity.launcher == "lightning" and bool(identity.local_rank)
+    starter = os.getppid() if child or _spawned_as() is not None else os.getpid()
+    return f"pid-{_named_for_ever(starter)}"
 
 
 def start_key(environment: Mapping[str, str], identity: Identity) -> str:
@@ -76,7 +79,11 @@ def start_key(environment: Mapping[str, str], identity: Identity) -> str:
     started = node_key(environment, identity)
     spawned = _spawned_as()
     if identity.launcher in ("none", "lightning") and spawned is not None:
-        return f"{started}-spawn-{_first_sibling(spawned, identity.local_rank or 0)}"
+        # children of ddp_spawn number themselves in the order of their start (SpawnProcess-3): the
+        # number of the first that was spawned with us tells one `fit` from the next
+        number = spawned.rpartition("-")[2]
+        first = int(number) - (identity.local_rank or 0) if number.isdecimal() else 0
+        return f"{started}-spawn-{first}"
     return started if identity.round is None else f"{started}-{identity.round}"
 
 
@@ -127,12 +134,6 @@ def _was_told(pid: int, line: str) -> bool:
         return False
 
 
-def _starter_pid(identity: Identity) -> int:
-    """The process from which Lightning starts, or will start, the other ranks."""
-    child = identity.launcher == "lightning" and bool(identity.local_rank)
-    return os.getppid() if child or _spawned_as() is not None else os.getpid()
-
-
 def _spawned_as() -> str | None:
     """Our name among the processes that multiprocessing started; None if it did not start us."""
     # such a child has imported it already; importing it here would cost every other process 10 ms
@@ -140,15 +141,6 @@ def _spawned_as() -> str | None:
     if process is None or process.parent_process() is None:
         return None
     return str(process.current_process().name)
-
-
-def _first_sibling(name: str, local_rank: int) -> int:
-    """The number of the first process that was spawned with us tells one ``fit`` from the next.
-
-    Children of ``ddp_spawn`` number themselves in the order of their start (SpawnProcess-3).
-    """
-    number = name.rpartition("-")[2]
-    return int(number) - local_rank if number.isdecimal() else 0
 
 
 def _named_for_ever(pid: int) -> str:

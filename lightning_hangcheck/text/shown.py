@@ -9,6 +9,7 @@ import re
 import shlex
 from datetime import datetime, timedelta, timezone
 from itertools import groupby
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Literal
 
 from lightning_hangcheck.text.redaction import HIDDEN, is_secret, looks_random, redact_text, telling
@@ -30,7 +31,8 @@ def visible(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(sign if sign.isprintable() else _escape(sign) for sign in text)
+    signs = (s if s.isprintable() else s.encode("unicode_escape").decode() for s in text)
+    return "".join(signs)
 
 
 def one_line(text: str) -> str:
@@ -47,7 +49,9 @@ def told_apart(values: Sequence[str], longest: int) -> list[str]:
     """
     shown = []
     for value in values:
-        same = max((_same(value, other) for other in values if other != value), default=0)
+        # RUF071 means paths: these are texts
+        others = (commonprefix([value, one]) for one in values if one != value)  # noqa: RUF071
+        same = max(map(len, others), default=0)
         begin = max(0, same - SAME_SHOWN) if len(value) > longest else 0
         end = begin + longest
         more = (CUT if begin else "", CUT if end < len(value) else "")
@@ -75,16 +79,6 @@ def visible_json(data: bytes) -> bytes:
         return data
     signs = (sign if sign.isprintable() or sign == "\n" else _json(sign) for sign in data.decode())
     return "".join(signs).encode()
-
-
-def _same(one: str, other: str) -> int:
-    """Number of characters with which both begin."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-def _escape(sign: str) -> str:
-    return sign.encode("unicode_escape").decode()
 
 
 def _json(sign: str) -> str:
@@ -252,7 +246,13 @@ def show_command(words: Sequence[str]) -> str:
     Returns:
         One line for a POSIX shell, ``[redacted]`` in place of secrets.
     """
-    return visible(" ".join(map(_quoted, _without_secrets(words))))
+    shown = []
+    for word in _without_secrets(words):
+        # what stands for a secret needs no quotes: nobody types it again
+        around = word.replace(HIDDEN, "")
+        plain = word and shlex.quote(around) in (around, "''")
+        shown.append(word if plain else shlex.quote(word))
+    return visible(" ".join(shown))
 
 
 def _without_secrets(words: Sequence[str]) -> Iterator[str]:
@@ -277,21 +277,9 @@ def _redacted(word: str) -> str:
     return redact_text(word)
 
 
-def _quoted(word: str) -> str:
-    """What stands for a secret needs no quotes: nobody types it again."""
-    around = word.replace(HIDDEN, "")
-    return word if word and shlex.quote(around) in (around, "''") else shlex.quote(word)
-
-
 DISTRIBUTIONS = (
-    "lightning-hangcheck",
-    "torch",
-    "lightning",
-    "pytorch-lightning",
-    "transformers",
-    "wandb",
-    "deepspeed",
-    "py-spy",
+    *("lightning-hangcheck", "torch", "lightning", "pytorch-lightning"),
+    *("transformers", "wandb", "deepspeed", "py-spy"),
 )
 """Each is imported by its own name, with underscores."""
 _READ_BY_TRAINING = (
