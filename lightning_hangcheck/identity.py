@@ -85,17 +85,19 @@ def identify(environment: Mapping[str, str]) -> Identity:
     local_rank, node_rank = read("LOCAL_RANK"), read("NODE_RANK")
     local_world_size = read("LOCAL_WORLD_SIZE")
     launcher: Launcher = "none"
+    step = "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment  # a shell has no step
     if "RANK" in environment:
         launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in environment else "environment"
         node_rank = read("GROUP_RANK") if node_rank is None else node_rank
-    elif _is_slurm_step(environment):
+    elif step and environment.get("SLURM_JOB_NAME") not in SLURM_SHELLS:
         launcher = "slurm"
         rank, world_size = read("SLURM_PROCID"), read("SLURM_NTASKS")
         local_rank, node_rank = read("SLURM_LOCALID"), read("SLURM_NODEID")
         local_world_size = _tasks_on(node_rank, environment)
     elif local_rank is not None:
         launcher = "lightning"
-        rank = _lightning_rank(local_rank, node_rank)
+        # on the first node the local rank is the global one; elsewhere only `fit` knows the sum
+        rank = None if node_rank else local_rank
     return Identity(
         rank=rank,
         world_size=world_size,
@@ -131,20 +133,9 @@ class _Reader:
         return None
 
 
-def _is_slurm_step(environment: Mapping[str, str]) -> bool:
-    """An srun step sets SLURM_STEP_ID; a shell is none."""
-    shell = environment.get("SLURM_JOB_NAME") in SLURM_SHELLS
-    return "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment and not shell
-
-
 def _tasks_on(node: int | None, environment: Mapping[str, str]) -> int | None:
     """Read how many tasks of the step run on a node: ``2(x3),1`` is 2 on each of three, then 1."""
     text = environment.get("SLURM_STEP_TASKS_PER_NODE", environment.get("SLURM_TASKS_PER_NODE", ""))
     found = re.findall(r"(\d+)(?:\(x(\d+)\))?(?:,|$)", text, re.ASCII)
     nodes = [int(tasks) for tasks, times in found for _ in range(min(int(times or 1), MOST_NODES))]
     return nodes[node] if node is not None and node < len(nodes) else None
-
-
-def _lightning_rank(local_rank: int, node_rank: int | None) -> int | None:
-    """On the first node the local rank is the global one; elsewhere only ``fit`` knows the sum."""
-    return None if node_rank else local_rank

@@ -67,9 +67,6 @@ def write_at_once(data: bytes) -> bool:
 
     A pipe or a terminal is opened anew, because O_NONBLOCK on the descriptor of standard error
     would hold for all processes that share it. A file has no reader, and its place is shared.
-
-    Args:
-        data: Whole lines; of more than 4096 bytes a pipe may take a part.
     """
     try:
         if stat.S_ISREG(os.fstat(STDERR).st_mode):

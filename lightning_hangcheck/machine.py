@@ -9,11 +9,13 @@ import resource
 import stat
 import threading
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
@@ -47,11 +49,6 @@ GROUPS = Path("/sys/fs/cgroup")
 
 def groups_of(pid: int, controller: str, groups: Path = GROUPS) -> list[tuple[Path, bool]]:
     """Return the folder of the process's group, then of those above it: each may have a limit.
-
-    Args:
-        pid: The process.
-        controller: ``memory`` or ``pids``.
-        groups: Where control groups are mounted.
 
     Returns:
         Each folder, and whether it is of the unified hierarchy (version 2), whose files have names
@@ -97,19 +94,6 @@ class NoRoom(OSError):
     """A thread or process of ours was not started; the text says which limit is near."""
 
 
-class Bound(NamedTuple):
-    """A limit, in whatever it counts."""
-
-    name: str
-    limit: int
-    used: int
-    needed: int
-
-    def __str__(self) -> str:
-        taken = f"{self.name} is {self.limit}, in use are {self.used}"
-        return f"{taken}, and {self.needed} should be free"
-
-
 def require_room(threads: int, ranks: int = 1, groups: Path = GROUPS) -> None:
     """Look at every limit that so many threads count towards; 0.4 ms far from one.
 
@@ -121,53 +105,44 @@ def require_room(threads: int, ranks: int = 1, groups: Path = GROUPS) -> None:
     Raises:
         NoRoom: After them too little would be left to training.
     """
-    for bound in _bounds(threads, ranks, groups):
-        if bound.limit - bound.used < bound.needed:
-            raise NoRoom(str(bound))
+    for name, limit, used, needed in _bounds(threads, ranks, groups):
+        if limit - used < needed:
+            taken = f"{name} is {limit}, in use are {used}"
+            raise NoRoom(f"{taken}, and {needed} should be free")
 
 
-def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[Bound]:
-    needed = ranks * (threads + LEFT_THREADS + POOLS * _pool_size())
-    yield from _system_bounds(needed)
-    yield from _group_bounds(needed, groups)
-    yield from _user_bound(needed)
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if descriptors != resource.RLIM_INFINITY:
-        used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names alone, and at every start
-        needed = DESCRIPTORS + LEFT_DESCRIPTORS
-        yield Bound("the limit of open files (ulimit -n)", descriptors, used, needed)
-    space, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if space != resource.RLIM_INFINITY:
-        used = int(Path("/proc/self/statm").read_bytes().split()[0]) * mmap.PAGESIZE
-        needed = round(threads * (_stack_bytes() + ARENA_BYTES) / OURS_OF_ADDRESS_SPACE)
-        yield Bound("the limit of address space (ulimit -v)", space, used, needed)
-
-
-def _system_bounds(needed: int) -> Iterator[Bound]:
-    used = _all_threads()
+def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[tuple[str, int, int, int]]:
+    """Each limit by its name, how much of it is in use, and how much should be free."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    pool = int(said) if said.isdecimal() else os.cpu_count() or 1
+    needed = ranks * (threads + LEFT_THREADS + POOLS * pool)
+    # of the whole machine, whatever of it can be seen from here
+    everybody = int(Path("/proc/loadavg").read_bytes().split()[3].partition(b"/")[2])
     for name in ("threads-max", "pid_max"):
         limit = int(Path("/proc/sys/kernel", name).read_bytes())
-        yield Bound(f"the kernel's {name}", limit, used, needed)
-
-
-def _group_bounds(needed: int, groups: Path) -> Iterator[Bound]:
+        yield f"the kernel's {name}", limit, everybody, needed
     for folder, _ in groups_of(os.getpid(), "pids", groups):
-        try:
+        with suppress(OSError, ValueError):  # no such file, or "max"
             limit = int((folder / "pids.max").read_bytes())
             used = int((folder / "pids.current").read_bytes())
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-        yield Bound("pids.max of the control group", limit, used, needed)
-
-
-def _user_bound(needed: int) -> Iterator[Bound]:
+            yield "pids.max of the control group", limit, used, needed
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if limit == resource.RLIM_INFINITY or _passes_user_limit():
-        return
-    used = _all_threads()  # as many at most, and read in one go
-    if limit - used < needed:
-        used = _threads_of_user(used)
-    yield Bound("the user's limit of processes and threads (ulimit -u)", limit, used, needed)
+    if limit != resource.RLIM_INFINITY and not _passes_user_limit():
+        # everybody's are as many at least, and read in one go
+        used = everybody if limit - everybody >= needed else _threads_of_user(everybody)
+        yield "the user's limit of processes and threads (ulimit -u)", limit, used, needed
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY:
+        used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names alone, and at every start
+        needed = DESCRIPTORS + LEFT_DESCRIPTORS
+        yield "the limit of open files (ulimit -n)", limit, used, needed
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        used = int(Path("/proc/self/statm").read_bytes().split()[0]) * mmap.PAGESIZE
+        stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+        stack = DEFAULT_STACK_BYTES if stack == resource.RLIM_INFINITY else stack
+        needed = round(threads * (stack + ARENA_BYTES) / OURS_OF_ADDRESS_SPACE)
+        yield "the limit of address space (ulimit -v)", limit, used, needed
 
 
 def _passes_user_limit() -> bool:
@@ -175,17 +150,6 @@ def _passes_user_limit() -> bool:
     if Path("/proc/self/uid_map").read_text().split()[:2] != ["0", "0"]:
         return False  # such rights count in the first user namespace alone
     return os.getuid() == 0 or bool(int(_status(_OWN_STATUS)["CapEff"], 16) & _MAY_PASS)
-
-
-def _pool_size() -> int:
-    """Threads of an OpenMP pool: as many as the machine has cores, unless somebody said."""
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    return int(said) if said.isdecimal() else os.cpu_count() or 1
-
-
-def _all_threads() -> int:
-    """Of the whole machine, whatever of it can be seen from here."""
-    return int(Path("/proc/loadavg").read_bytes().split()[3].partition(b"/")[2])
 
 
 def _threads_of_user(everybody: int) -> int:
@@ -209,18 +173,8 @@ def _status(file: Path) -> dict[str, str]:
     return {name: value for name, _, value in (line.partition(":") for line in lines)}
 
 
-def _stack_bytes() -> int:
-    size, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    return DEFAULT_STACK_BYTES if size == resource.RLIM_INFINITY else size
-
-
 def start_thread(work: Callable[[], None], name: str, ranks: int = 1) -> threading.Thread:
     """Start a daemon thread, if that leaves training enough.
-
-    Args:
-        work: What it does.
-        name: Shown in stacks; ours begin with ``hangcheck-``.
-        ranks: That start as much on this machine.
 
     Raises:
         NoRoom: A limit is near, or the kernel refused.
@@ -232,6 +186,29 @@ def start_thread(work: Callable[[], None], name: str, ranks: int = 1) -> threadi
     except RuntimeError as error:
         raise NoRoom("the machine gives no further thread") from error
     return thread
+
+
+def end_with_children(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Ask a command to end what it started; what is left after so many seconds is killed."""
+    import subprocess  # a rank does not ask, and does not pay for these imports
+
+    import psutil
+
+    if process.poll() is not None:
+        return
+    with suppress(psutil.NoSuchProcess):  # once the command is gone, nothing leads to the others
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        for each in below:  # a stopped one hears its end only then
+            with suppress(psutil.Error):
+                each.resume()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(grace_s)
+        for each in below:
+            with suppress(psutil.Error):
+                each.kill()
+    process.kill()
+    process.wait()
 
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -339,11 +316,7 @@ MOUNT_POINT = 4
 
 
 def mounts_of_network(mountinfo: str) -> dict[str, bool]:
-    """Return of each mount whether it is of a network.
-
-    Args:
-        mountinfo: Text of /proc/PID/mountinfo (proc(5)), which asks no file system.
-    """
+    """Return of each mount whether it is of a network."""
     found = {}
     for line in mountinfo.splitlines():
         before, dash, behind = line.partition(" - ")
@@ -355,12 +328,7 @@ def mounts_of_network(mountinfo: str) -> dict[str, bool]:
 
 
 def is_of_network(path: str, mounts: Mapping[str, bool]) -> bool:
-    """Whether a path is on storage of a network.
-
-    Args:
-        path: Absolute.
-        mounts: As `mounts_of_network` tells them; the innermost one counts.
-    """
+    """Whether a path is on storage of a network."""
     folder = path
     while folder not in mounts and folder not in ("", "/"):
         folder = folder.rpartition("/")[0] or "/"
@@ -373,21 +341,12 @@ WITH_VALUES = ("-W", "-X")
 
 
 def is_unbuffered(environment: Mapping[str, str], command: Sequence[str]) -> bool:
-    """Whether Python was told to hand on each line.
-
-    Args:
-        environment: That it was started with.
-        command: Its command line, or that of what starts it.
-    """
+    """Whether Python was told to hand on each line."""
     return bool(environment.get(VARIABLE)) or any("u" in one for one in _options(command))
 
 
 def kept_back_in(mode: int) -> str | None:
-    """Where output waits for more of it, by its kind; None where it does not, as on a terminal.
-
-    Args:
-        mode: Of standard output, as `os.stat` gives it.
-    """
+    """Where output waits for more of it, by its kind; None where it does not, as on a terminal."""
     if stat.S_ISFIFO(mode):
         return "a pipe"
     return "a file" if stat.S_ISREG(mode) else None

@@ -31,7 +31,7 @@ from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 RUNS_FOLDER = "hangcheck_runs"
@@ -94,7 +94,9 @@ class RunFolder(Struct, frozen=True):
 
     def verdict_numbers(self) -> list[int]:
         """Numbers of the verdicts so far, ascending."""
-        found = (re.fullmatch(r"(\d+)\.json", path.name) for path in self._verdict_files())
+        folder = self.path / "verdicts"
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        found = (re.fullmatch(r"(\d+)\.json", name) for name in names)
         return sorted(int(match[1]) for match in found if match)
 
     def evidence_numbers(self) -> list[int]:
@@ -111,10 +113,6 @@ class RunFolder(Struct, frozen=True):
                 f"{folder} cannot be read ({error.strerror})", "read it as the user who made it"
             ) from error
         return sorted(int(name) for name in names if name.isdecimal())
-
-    def _verdict_files(self) -> Iterator[Path]:
-        folder = self.path / "verdicts"
-        return folder.iterdir() if folder.is_dir() else iter(())
 
 
 def name_run_folder(wanted: str | None, now: datetime | None = None) -> RunFolder:
@@ -142,23 +140,14 @@ def name_run_folder(wanted: str | None, now: datetime | None = None) -> RunFolde
 
 
 def folder_of_node(shared: str | None, node: str) -> RunFolder:
-    """Choose the run folder of one of a job's nodes, which were all given the same.
-
-    Args:
-        shared: As for `name_run_folder`; the first node takes it as a whole.
-        node: Names this node: its number, or its host's name.
-    """
+    """Choose the run folder of one of a job's nodes, which were all given the same."""
     if shared is None:
         return name_run_folder(None)
     return RunFolder(name_run_folder(shared).path / f"{NODE_PREFIX}{node}")
 
 
 def folders_of_nodes(folder: RunFolder) -> list[RunFolder]:
-    """Find the run folders of the other nodes of a job, which were all given the same.
-
-    Args:
-        folder: Of the first node.
-    """
+    """Find the run folders of the other nodes of a job, which were all given the same."""
     try:
         below = [one for one in folder.path.iterdir() if one.name.startswith(NODE_PREFIX)]
     except OSError:
@@ -168,21 +157,12 @@ def folders_of_nodes(folder: RunFolder) -> list[RunFolder]:
 
 
 def folder_of_start(first: RunFolder, number: int) -> RunFolder:
-    """Choose the run folder of a later start of a job, which was given the same as its first.
-
-    Args:
-        first: Of the job's first start.
-        number: 2 for the second.
-    """
+    """Choose the run folder of a later start of a job, which was given the same as its first."""
     return RunFolder(first.path / f"{START_PREFIX}{number}")
 
 
 def starts_so_far(first: RunFolder) -> int:
-    """Count the starts of a job in its run folder, at least 1.
-
-    Args:
-        first: Of the job's first start.
-    """
+    """Count the starts of a job in its run folder, at least 1."""
     try:
         names = [one.name.removeprefix(START_PREFIX) for one in first.path.glob(f"{START_PREFIX}*")]
     except OSError:
@@ -239,10 +219,6 @@ def _used(folder: RunFolder) -> UsedRunFolder:
 def claim_run_folder(folder: RunFolder, record: bytes) -> None:
     """Make the folder this run's own by writing run.json; of two runs that try, one wins.
 
-    Args:
-        folder: Already prepared.
-        record: First content of run.json.
-
     Raises:
         UsedRunFolder: It holds another run; nothing was touched.
         OSError: It cannot be written.
@@ -287,9 +263,6 @@ LARGEST_BYTES = 32 * 1024 * 1024
 def read_journal(path: Path) -> tuple[list[dict[str, Any]], tuple[Gap, ...]]:
     """Read all whole lines; of a journal that is larger than 32 MiB, those at its end.
 
-    Args:
-        path: ``ranks/rank-<R>.jsonl``; it may still be written.
-
     Returns:
         The entries in the order in which they were written, and what could not be read.
     """
@@ -322,10 +295,6 @@ def read_early(path: Path, kind: str) -> list[dict[str, Any]]:
     """Read the lines of one kind among a journal's first MiB; none where it cannot be read.
 
     What is told while a script starts is there, however long its journal became since.
-
-    Args:
-        path: ``ranks/rank-<R>.jsonl``.
-        kind: Of line.
     """
     try:
         with os.fdopen(open_owned(path), "rb") as file:
@@ -370,9 +339,6 @@ def folders_of_job(folder: RunFolder) -> list[RunFolder]:
 def journals_of_job(folder: RunFolder) -> dict[str, list[Path]]:
     """Return all journals of a job by their names, those of processes of other nodes left out.
 
-    Args:
-        folder: Of one of its nodes.
-
     Raises:
         OSError: That folder cannot be read; one of another node that cannot is left out.
     """
@@ -382,11 +348,7 @@ def journals_of_job(folder: RunFolder) -> dict[str, list[Path]]:
 
 
 def journals_in(folders: Iterable[RunFolder]) -> dict[str, list[Path]]:
-    """Return the journals of ranks by their names, such as ``rank-3``: one for each node.
-
-    Args:
-        folders: Of nodes; one that cannot be read is left out.
-    """
+    """Return the journals of ranks by their names, such as ``rank-3``: one for each node."""
     found: dict[str, list[Path]] = {}
     for one in folders:
         with suppress(OSError):
@@ -398,9 +360,6 @@ def journals_in(folders: Iterable[RunFolder]) -> dict[str, list[Path]]:
 def read_rank(paths: Iterable[Path]) -> tuple[Entries, tuple[Gap, ...]]:
     """Read the journals of one rank as one; each entry says on which ``host`` it was written.
 
-    Args:
-        paths: Of that rank, one for each node on which it ran.
-
     Returns:
         The entries, process by process, and what could not be read.
     """
@@ -410,7 +369,8 @@ def read_rank(paths: Iterable[Path]) -> tuple[Entries, tuple[Gap, ...]]:
         entries, unread = read_journal(path)
         processes += _by_process(entries)
         gaps += unread
-    ordered = sorted(processes, key=_began)
+    # moments are ISO 8601 UTC, which sort as they are
+    ordered = sorted(processes, key=lambda entries: str(entries[0].get("at", "")))
     return [entry for entries in ordered for entry in entries], tuple(gaps)
 
 
@@ -425,11 +385,6 @@ def _by_process(entries: Sequence[dict[str, Any]]) -> list[Entries]:
         entry.setdefault("host", host)
         found[-1].append(entry)
     return [one for one in found if one]
-
-
-def _began(entries: Entries) -> str:
-    """Moments are ISO 8601 UTC, which sort as they are."""
-    return str(entries[0].get("at", ""))
 
 
 CASE_FILE = "case.json"

@@ -15,7 +15,7 @@ from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.limits import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 PREFIX = "HANGCHECK_"
 SHARED_BY_NODES = "HANGCHECK_NODES_TOKEN"
@@ -207,8 +207,14 @@ ONLY_OF_RUN = frozenset(PREFIX + name for name in ("NOTIFY", "ON_HANG_EXEC"))
 """Of options that `hangcheck run` keeps to itself: they may hold secrets."""
 
 
-def from_environment(environment: Mapping[str, str]) -> Settings:
+def from_environment(
+    environment: Mapping[str, str], on_refusal: Callable[[str], object] | None = None
+) -> Settings:
     """Read the settings that the environment names.
+
+    Args:
+        environment: Of this process.
+        on_refusal: Told of each value that cannot be used, where its default serves instead.
 
     Raises:
         BadUsage: A variable's value is not of its kind; the sentence names it and what to write.
@@ -216,8 +222,13 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
     values: dict[str, object] = {}
     for option in msgspec.structs.fields(Settings):
         text = environment.get(PREFIX + option.name.upper())
-        if text:
-            values[option.name] = read_option(option.name, text)
+        try:
+            if text:
+                values[option.name] = read_option(option.name, text)
+        except BadUsage as refusal:
+            if on_refusal is None:
+                raise
+            on_refusal(f"{refusal}; taking the default, {option.default}")
     return msgspec.convert(values, Settings)
 
 
@@ -245,11 +256,6 @@ def read_assignments(assignments: Iterable[str]) -> dict[str, object]:
 
 def read_option(name: str, text: str, said: str = "") -> object:
     """Convert one setting's text to its value.
-
-    Args:
-        name: Of the setting.
-        text: Its value.
-        said: Where the text was given; its variable where empty.
 
     Raises:
         BadUsage: The text is not of the setting's kind, or is a number that cannot be a duration.

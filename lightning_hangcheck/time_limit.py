@@ -42,19 +42,14 @@ def guarded(
 ) -> Looked[Fact]:
     """Run a probe that may fail in any way.
 
-    Args:
-        kind: Of the evidence, for the gap.
-        what: The evidence, likewise.
-        rank: Whose evidence.
-        probe: The work; bounded in time by itself.
-
     Returns:
         What the probe returned, or a gap that names its failure.
     """
-    outcome = _attempt(probe)
-    if isinstance(outcome, Exception):
-        return None, (Gap(what, rank, f"the probe failed ({_in_words(outcome)})", kind),)
-    return outcome
+    try:
+        return probe()
+    except Exception as error:  # noqa: BLE001 - whatever a look does wrong, the watcher looks on
+        why = f"the probe failed ({type(error).__name__}: {error})"
+        return None, (Gap(what, rank, why, kind),)
 
 
 def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None) -> Fact:
@@ -77,7 +72,9 @@ def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None)
 
     def run() -> None:
         try:
-            outcomes.append(_attempt(work))
+            outcomes.append(work())
+        except Exception as error:  # noqa: BLE001 - raised again by whoever waits
+            outcomes.append(error)
         finally:
             _give_place_back(of)
 
@@ -125,26 +122,11 @@ def _give_place_back(of: int | None) -> None:
             del _taken[of]
 
 
-def _attempt(work: Callable[[], Fact]) -> Fact | Exception:
-    try:
-        return work()
-    except Exception as error:  # noqa: BLE001 - whatever a look does wrong, the watcher looks on
-        return error
-
-
-def _in_words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
 class SharedTime:
     """Pieces of work, one after the other, that share a time limit."""
 
     def __init__(self, time_limit_s: float = READING_LIMIT_S) -> None:
-        """Begin to count.
-
-        Args:
-            time_limit_s: Seconds for all of them together.
-        """
+        """Begin to count."""
         self._deadline = time.monotonic() + time_limit_s
 
     def within(self, work: Callable[[], Fact], part_limit_s: float = PART_LIMIT_S) -> Fact:

@@ -21,11 +21,11 @@ from lightning_hangcheck.observe.discovery import Pages
 from lightning_hangcheck.observe.run_record import WatchNotes
 from lightning_hangcheck.recorder.page import PageReader
 from lightning_hangcheck.report.running_ranks import RunningRank
-from lightning_hangcheck.session.housekeeping import of_this_namespace
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     Session,
     SidecarFacts,
+    of_this_namespace,
     read_session,
     sessions_folder,
 )

@@ -147,12 +147,7 @@ class Check(NamedTuple):
     alone: bool = False
 
     def __call__(self, subject: Subject, **given: object) -> tuple[Finding, ...]:
-        """Make the check.
-
-        Args:
-            subject: The run.
-            given: What would be asked of the machine otherwise.
-        """
+        """Make the check."""
         found = self.look(subject, **given)
         findings = (found,) if isinstance(found, Finding) else found or ()
         return tuple(one if one.check else replace(one, check=self.name) for one in findings)

@@ -81,10 +81,6 @@ class Examination(Struct, frozen=True, kw_only=True):
         """0 where all is well, 1 after a warning, 2 where something failed."""
         return get_args(Status).index(self.status)
 
-    def count(self, status: Status) -> int:
-        """Return how many answers have this status."""
-        return sum(answer.status == status for answer in self.answers)
-
 
 def checks_of(groups: Sequence[str] = ()) -> list[Check]:
     """Return the checks of these groups, or all of them, in the order in which they are shown."""
@@ -164,7 +160,8 @@ def _headline(examination: Examination) -> str:
         )
     if examination.status == "ok":
         return f"all is well: {took}"
-    failures, warnings = examination.count("failed"), examination.count("warning")
+    statuses = [answer.status for answer in examination.answers]
+    failures, warnings = statuses.count("failed"), statuses.count("warning")
     told = [f"{failures} failed"] * bool(failures) + [several(warnings, "warning")] * bool(warnings)
     return f"{', '.join(told)}: {took}"
 

@@ -113,12 +113,7 @@ def split_endpoint(endpoint: str) -> tuple[str, str]:
 
 
 def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """Take a command apart.
-
-    Args:
-        command: Its words.
-        environment: Of SLURM's allocation, which says how many tasks `srun` starts.
-    """
+    """Take a command apart."""
     kind, start = _kind(command)
     if kind == "none":
         return Launch()
@@ -130,7 +125,12 @@ def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launc
     nodes = _number(options, _NODES.get(kind, ())) or 1
     ranks = _number(options, _RANKS.get(kind, ()))
     if kind == "slurm":
-        nodes, ranks = _of_slurm(options, environment)
+        # what srun is not told it takes from the allocation
+        here = {name: environment.get(f"SLURM_{name}", "") for name in ("NNODES", "NTASKS")}
+        nodes = _number(options, _NODES["slurm"]) or _number(here, ("NNODES",)) or 1
+        tasks = ranks or _number(here, ("NTASKS",))
+        per_node = _number(options, ("--ntasks-per-node",))
+        ranks = per_node or (max(1, tasks // nodes) if tasks is not None else None)
     if kind == "torchrun" and ranks is None and "--nproc-per-node" not in options:
         ranks = 1
     if kind in ("accelerate", "mpi") and ranks is not None:
@@ -200,15 +200,6 @@ def _number(options: Mapping[str, str], names: Sequence[str]) -> int | None:
     """The number that an option gives, of a range ``1:4`` the largest."""
     texts = [options[name].rpartition(":")[2] for name in names if name in options]
     return next((int(text) for text in texts if text.isdecimal()), None)
-
-
-def _of_slurm(options: Mapping[str, str], environment: Mapping[str, str]) -> tuple[int, int | None]:
-    """Nodes, and tasks on each: what srun is not told it takes from the allocation."""
-    here = {name: environment.get(f"SLURM_{name}", "") for name in ("NNODES", "NTASKS")}
-    nodes = _number(options, _NODES["slurm"]) or _number(here, ("NNODES",)) or 1
-    per_node = _number(options, ("--ntasks-per-node",))
-    tasks = _number(options, _RANKS["slurm"]) or _number(here, ("NTASKS",))
-    return nodes, per_node or (max(1, tasks // nodes) if tasks is not None else None)
 
 
 def node_place(command: Sequence[str], environment: Mapping[str, str]) -> NodePlace | None:

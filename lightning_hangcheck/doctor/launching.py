@@ -162,10 +162,6 @@ def expect(command: Sequence[str], runs: Iterable[Run]) -> Expected | None:
     The newest run that was done tells; without one, the longest that was not. A run of another
     length tells the pace: ``--max_steps 100`` that took ten minutes makes 5,400 steps nine hours.
     What comes once, such as loading the model, is not multiplied.
-
-    Args:
-        command: As it would be started.
-        runs: The oldest first.
     """
     wanted, length = _without_length(command)
     alike: list[tuple[Run, float | None]] = []
@@ -428,15 +424,24 @@ def _strategies(tree: ast.Module, *, starts_ranks: bool) -> Iterator[tuple[int, 
 
     None stands for one that only running the script would tell.
     """
-    trainers, modules = _names_of_lightning(tree)
+    known: dict[str, bool] = {}  # Lightning's names in the script, and whether each is its Trainer
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                package = one.name.split(".")[0]
+                known |= {one.asname or package: False} if package in LIGHTNING else {}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in LIGHTNING:
+            for one in node.names:
+                name = "Trainer" if one.name == "*" else one.name
+                known[one.asname or name] = name == "Trainer"
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
         given = {keyword.arg: keyword.value for keyword in node.keywords}
         value, devices = given.get("strategy"), given.get("devices")
         words = ast.unparse(node.func).split(".")
-        is_trainer = words[0] in trainers if len(words) == 1 else words[-1] == "Trainer"
-        if not is_trainer or (len(words) > 1 and words[0] not in modules):
+        alone = len(words) == 1
+        if known.get(words[0]) is not alone or not (alone or words[-1] == "Trainer"):
             if isinstance(value, ast.Constant) and value.value == "auto":
                 yield value.lineno, "auto"
             continue
@@ -450,20 +455,3 @@ def _strategies(tree: ast.Module, *, starts_ranks: bool) -> Iterator[tuple[int, 
         else:
             made = ast.unparse(value.func).split(".")[-1] if isinstance(value, ast.Call) else ""
             yield value.lineno, made if made.endswith("Strategy") else None
-
-
-def _names_of_lightning(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """The names under which a script has Lightning's Trainer, and modules that have it."""
-    trainers: set[str] = set()
-    modules: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = ((one.asname, one.name.split(".")[0]) for one in node.names)
-            modules |= {own or name for own, name in names if name in LIGHTNING}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in LIGHTNING:
-            for one in node.names:
-                if one.name in ("Trainer", "*"):
-                    trainers.add(one.asname or "Trainer")
-                else:
-                    modules.add(one.asname or one.name)
-    return trainers, modules

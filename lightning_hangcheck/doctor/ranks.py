@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.doctor.check import Finding, check, failed, ok, warning
 from lightning_hangcheck.doctor.launch import Launch, read_launch
-from lightning_hangcheck.look.proc import descendants, process_ref
+from lightning_hangcheck.machine import end_with_children
 from lightning_hangcheck.text.shown import bytes_in_words, format_ranks, several
 
 if TYPE_CHECKING:
@@ -142,11 +142,6 @@ def try_ranks(
 ) -> Trial:
     """Start ranks, listen until they end or nothing more is heard, and end what is left.
 
-    Args:
-        command: As `trial_command` makes it.
-        environment: That the ranks will have.
-        limits: Usual ones where None.
-
     Raises:
         OSError: The launcher cannot be started.
     """
@@ -170,7 +165,9 @@ def try_ranks(
             # file is that of the writers
             words = os.pread(complaints.fileno(), MOST_WORDS, 0).decode(errors="replace")
         finally:
-            _end(launcher)
+            end_with_children(launcher, GRACE_S)
+            if launcher.stdout is not None:
+                launcher.stdout.close()
     return msgspec.structs.replace(trial, exit_code=exit_code, last_words=words)
 
 
@@ -211,30 +208,6 @@ def read_note(line: bytes) -> Note | None:
         return None
 
 
-def _end(launcher: subprocess.Popen[bytes]) -> None:
-    """First those below it are found: once the launcher is gone, nothing leads to them."""
-    below = descendants(launcher.pid)
-    if launcher.poll() is None:
-        launcher.send_signal(signal.SIGTERM)
-        for one in below:  # a stopped rank hears its end only then
-            if process_ref(one.pid) == one:
-                with suppress(ProcessLookupError):
-                    os.kill(one.pid, signal.SIGCONT)
-        with suppress(subprocess.TimeoutExpired):
-            launcher.wait(GRACE_S)
-    if launcher.poll() is None:
-        launcher.kill()
-    for one in below:
-        seen = process_ref(one.pid)
-        if seen is not None and seen.started_ticks == one.started_ticks:
-            with suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):
-        launcher.wait(GRACE_S)
-    if launcher.stdout is not None:
-        launcher.stdout.close()
-
-
 def _end_with_parent(parent_pid: int) -> None:
     """Whatever ends us, even SIGKILL, asks the launcher to end its ranks."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -243,11 +216,7 @@ def _end_with_parent(parent_pid: int) -> None:
 
 
 def judge_trial(trial: Trial) -> tuple[Finding, ...]:
-    """Say how far the ranks came: each step that all have done, and the first that they have not.
-
-    Args:
-        trial: That is over.
-    """
+    """Say how far the ranks came: each step that all have done, and the first that is not done."""
     starts = [note for note in trial.notes if note.did == "start"]
     if not starts:
         found = f"no rank was heard{_ending(trial)}"

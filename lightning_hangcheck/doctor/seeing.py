@@ -213,12 +213,7 @@ def judge_clock(times: Times) -> Finding:
 
 
 def checks_before_run(run_dir: Path, environment: Mapping[str, str]) -> tuple[Finding, ...]:
-    """Make the checks that `hangcheck run` makes while it starts, all at once, within 1.5 s.
-
-    Args:
-        run_dir: The run folder; need not be there yet.
-        environment: That the ranks will have.
-    """
+    """Make the checks that `hangcheck run` makes while it starts, all at once, within 1.5 s."""
     subject = Subject(environment=environment, run_dir=run_dir)
     checks: tuple[Callable[[], tuple[Finding, ...]], ...] = (
         lambda: stacks_readable(subject, time_limit_s=QUICK_STACKS_S),

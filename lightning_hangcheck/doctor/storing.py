@@ -209,11 +209,7 @@ def _unusable(url: str, error: Exception) -> Finding:
 
 
 def tree(files: Mapping[str, int]) -> tuple[str, ...]:
-    """Draw files below a place as a tree: sizes at the right, what is too much counted.
-
-    Args:
-        files: Bytes by the path from its root, folders divided by ``/``.
-    """
+    """Draw files below a place as a tree: sizes at the right, what is too much counted."""
     lines = list(_branches(files, ""))
     if len(lines) > MOST_LINES:
         lines[MOST_LINES:] = [f"... {several(len(lines) - MOST_LINES, 'more line')}"]
@@ -265,7 +261,7 @@ def rclone_remotes(subject: Subject) -> tuple[Finding, ...]:
     except (OSError, NoAnswerFromStorage) as error:
         return (warning(f"{file} cannot be read: {error}", f"ls -l {file}"),)
     remotes = _asked_of_rclone(file, environment) if text else {}
-    stray: dict[int, str] = {}
+    stray: list[int] = []
     if remotes is None and ENCRYPTED not in text:
         remotes, stray = read_remotes(text)
     if not (remotes or stray):
@@ -278,7 +274,12 @@ def rclone_remotes(subject: Subject) -> tuple[Finding, ...]:
         number = next((at for at, line in enumerate(lines, 1) if line.strip() == f"[{name}]"), 0)
         for sentence, corrections, sure in _problems(values, environment, home):
             told = f"{file}:{number}: [{name}] {sentence}"
-            found.append((worst if sure else warning)(told, _block(name, values, corrections)))
+            # the block as it would be right, to be compared with what is there
+            right = {key: redact_value(key, value) for key, value in values.items()} | corrections
+            settings = [f"{key} = {value}" for key, value in right.items()]
+            settings.sort(key=lambda setting: not setting.startswith("type "))
+            block = "\n".join([f"[{name}]", *settings])
+            found.append((worst if sure else warning)(told, block))
     return tuple(found) or (ok(f"complete in {file}: {', '.join(remotes or {})}"),)
 
 
@@ -304,33 +305,21 @@ def _asked_of_rclone(
     return None
 
 
-def read_remotes(text: str) -> tuple[dict[str, dict[str, str]], dict[int, str]]:
-    """Take a configuration apart as rclone does.
-
-    Returns:
-        Values by remote, and the lines that are no configuration, by their numbers from 1.
-    """
+def read_remotes(text: str) -> tuple[dict[str, dict[str, str]], list[int]]:
+    """Return values by remote, and the numbers from 1 of the lines that are no configuration."""
     parser = configparser.ConfigParser(
         default_section="", interpolation=None, strict=False, comment_prefixes=("#", ";")
     )
     parser.optionxform = str  # type: ignore[assignment,method-assign] # names as they are written
-    stray: dict[int, str] = {}
+    stray: list[int] = []
     # what stands before the first block belongs to a nameless one; no line goes on in the next
     lines = [line.strip() for line in text.splitlines()]
     try:
         parser.read_string("\n".join([f"[{NO_BLOCK}]", *lines]))
     except configparser.ParsingError as error:
-        stray = {number - 1: lines[number - 2] for number, _ in error.errors}
+        stray = [number - 1 for number, _ in error.errors]
     remotes = {name: dict(parser[name]) for name in parser.sections() if name != NO_BLOCK}
-    for number, line in enumerate(lines, start=1):
-        # backticks quote a name or a value, and must be closed
-        setting = re.fullmatch(r"([^=:]*)[=:]\s*(.*)", line)
-        if setting and (setting[1].count("`") % 2 or re.fullmatch("`[^`]*", setting[2])):
-            stray[number] = line
-    for values in remotes.values():
-        for name, value in list(values.items()):
-            values[name.strip("`")] = values.pop(name).strip("`") if "`" in name + value else value
-    return remotes, dict(sorted(stray.items()))
+    return remotes, stray
 
 
 def _problems(
@@ -352,10 +341,3 @@ def _problems(
             yield sentence, {"env_auth": "false", **KEYS}, False
     elif not values.get("access_key_id"):
         yield "has no access_key_id: only what is public can be read", KEYS, False
-
-
-def _block(name: str, values: Mapping[str, str], corrections: Mapping[str, str]) -> str:
-    """A block as it would be right, to be compared with what is there."""
-    shown = {key: redact_value(key, value) for key, value in values.items()} | dict(corrections)
-    lines = [f"{key} = {value}" for key, value in shown.items()]
-    return "\n".join([f"[{name}]", *sorted(lines, key=lambda line: not line.startswith("type "))])

@@ -74,10 +74,6 @@ def open_owned(path: Path) -> int:
 def read_owned(path: Path, largest: int = FACT_BYTES) -> bytes:
     """Read a whole file of ours; see `open_owned`.
 
-    Args:
-        path: The file.
-        largest: Bytes above which it is refused.
-
     Raises:
         UnusableFile: It is no such file, or larger.
         OSError: It is gone or not permitted.
@@ -166,11 +162,6 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 def write_atomically(path: Path, data: bytes, mode: int = PRIVATE_FILE) -> None:
     """Write to a temporary name beside the file, then rename.
 
-    Args:
-        path: Of the file.
-        data: All of it.
-        mode: For a file that others shall read; the umask counts.
-
     Raises:
         OSError: The folder is gone, full or not ours; the old file, if any, is untouched.
     """
@@ -192,11 +183,6 @@ def name_beside(path: Path) -> Path:
 
 def create_once(path: Path, data: bytes, largest: int = FACT_BYTES) -> bytes:
     """Create a file unless it exists, and return what it holds: of several writers one wins.
-
-    Args:
-        path: Of the file.
-        data: All of it.
-        largest: Bytes above which what another one wrote is refused.
 
     Raises:
         OSError: The folder is gone, full or not ours.
@@ -300,11 +286,6 @@ SCHEMA_VERSION = 1
 def decode(data: bytes, kind: type[Fact], source: str) -> Fact:
     """Decode a fact.
 
-    Args:
-        data: JSON.
-        kind: The struct to build; unknown fields are ignored so that a newer writer stays readable.
-        source: Where the bytes came from, for the error's sentence.
-
     Raises:
         UnreadableRun: The bytes are no such fact, or are of another schema version.
     """
@@ -337,10 +318,6 @@ class _Versioned(msgspec.Struct):
 
 def reserve(descriptor: int, size: int) -> mmap.mmap:
     """Map an open file of zeros.
-
-    Args:
-        descriptor: Of it; may be closed afterwards.
-        size: In bytes.
 
     Raises:
         OSError: There is no room for it.

@@ -49,9 +49,6 @@ def folder_of(dependency: str) -> str | None:
     What is installed goes before what PYTHONPATH or the script's folder offers. The working folder
     counts only if this process has itself imported something from there under that name.
 
-    Args:
-        dependency: Name of a module without dots.
-
     Returns:
         The folder, an entry of the path of modules; None where there is none, or where something
         else than a path finds it (an editable installation), which will do so in the new process.
@@ -59,7 +56,11 @@ def folder_of(dependency: str) -> str | None:
     known = json.loads(os.environ.get(DEPENDENCIES_VARIABLE, "{}"))
     if dependency in known:
         return str(known[dependency])
-    return next((entry for entry in _places(dependency) if _has(entry, dependency)), None)
+    for entry in _places(dependency):
+        spec = PathFinder.find_spec(dependency, [entry])
+        if spec is not None and spec.origin is not None:  # a plain folder of that name has none
+            return entry
+    return None
 
 
 def _places(dependency: str) -> list[str]:
@@ -67,7 +68,8 @@ def _places(dependency: str) -> list[str]:
     here = names_of_working_folder()
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     offered = {os.path.normpath(os.path.join(top, one)) for top in here for one in named if one}  # noqa: PTH118
-    offered.add(_folder_of_script())
+    script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    offered.add(os.path.dirname(os.path.normpath(script)))  # noqa: PTH120 - a name to compare
     entries = [os.path.normpath(entry) for entry in sys.path if entry.startswith("/")]
     away = [entry for entry in entries if entry not in here]
     return [
@@ -75,13 +77,3 @@ def _places(dependency: str) -> list[str]:
         *(entry for entry in away if entry in offered),
         *(here if dependency in sys.modules else ()),
     ]
-
-
-def _folder_of_script() -> str:
-    script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-    return os.path.dirname(os.path.normpath(script))  # noqa: PTH120 - a name to compare
-
-
-def _has(entry: str, module: str) -> bool:
-    spec = PathFinder.find_spec(module, [entry])
-    return spec is not None and spec.origin is not None  # a plain folder of that name has none

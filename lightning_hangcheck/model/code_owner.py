@@ -19,44 +19,11 @@ DISTINCT_FILES = 65_536
 """Files remembered: a job of 1,024 ranks has a few hundred; beyond this the oldest are dropped."""
 PACKAGE = __name__.partition(".")[0]
 PARTS = frozenset(
-    (
-        "alerts",
-        "attach",
-        "cli",
-        "doctor",
-        "files",
-        "hooks",
-        "isolation",
-        "judge",
-        "launch",
-        "ledger",
-        "lint",
-        "live_view",
-        "look",
-        "model",
-        "nodes",
-        "observe",
-        "planning",
-        "postmortem",
-        "recorder",
-        "rehearse",
-        "report",
-        "session",
-        "smoke",
-        "text",
-        "watch",
-        "__init__.py",
-        "__main__.py",
-        "errors.py",
-        "identity.py",
-        "log.py",
-        "machine.py",
-        "rundir.py",
-        "settings.py",
-        "time_limit.py",
-        "transformers.py",
-        "version.py",
-    )
+    {"alerts", "attach", "cli", "doctor", "files", "hooks", "isolation", "judge", "launch"}
+    | {"ledger", "lint", "live_view", "look", "model", "nodes", "observe", "planning"}
+    | {"postmortem", "recorder", "rehearse", "report", "session", "smoke", "text", "watch"}
+    | {"__init__.py", "__main__.py", "errors.py", "identity.py", "log.py", "machine.py"}
+    | {"rundir.py", "settings.py", "time_limit.py", "transformers.py", "version.py"}
 )
 """What lies in this package's own folder, as a test of it holds: a project's folder may have the
 same name, and what else lies in that is its owner's."""
@@ -84,15 +51,8 @@ SOURCES = re.compile(
 MODULE = "<module>"
 """The outermost call of a program."""
 TRAINING = frozenset(
-    (
-        "accelerate",
-        "deepspeed",
-        "lightning",
-        "lightning_fabric",
-        "pytorch_lightning",
-        "torch",
-        "transformers",
-    )
+    {"accelerate", "deepspeed", "lightning", "lightning_fabric", "pytorch_lightning", "torch"}
+    | {"transformers"}
 )
 """Packages of which a call is on the stack of a thread that trains, whoever wrote the loop."""
 

@@ -32,12 +32,7 @@ def json_decoder(kind: type[Fact], *, strict: bool = True) -> msgspec.json.Decod
 @overload
 def json_decoder(kind: Any, *, strict: bool = True) -> msgspec.json.Decoder[Any]: ...  # noqa: ANN401
 def json_decoder(kind: Any, *, strict: bool = True) -> msgspec.json.Decoder[Any]:
-    """Return the decoder of JSON for a type, whichever thread asks for it first.
-
-    Args:
-        kind: A struct, or a list, tuple or union of such.
-        strict: As msgspec has it.
-    """
+    """Return the decoder of JSON for a type, whichever thread asks for it first."""
     found = _of_json.get((kind, strict))
     if found is None:
         with _lock:
@@ -51,11 +46,7 @@ def msgpack_decoder(kind: type[Fact]) -> msgspec.msgpack.Decoder[Fact]: ...
 @overload
 def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]: ...  # noqa: ANN401
 def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    """Return the decoder of msgpack for a type, whichever thread asks for it first.
-
-    Args:
-        kind: As for `json_decoder`.
-    """
+    """Return the decoder of msgpack for a type, whichever thread asks for it first."""
     found = _of_msgpack.get(kind)
     if found is None:
         with _lock:

@@ -229,10 +229,6 @@ def phase_after_checkpoint(name: str, present: Phase | None) -> Phase | None:
 
     A checkpoint says what is done ("Model created"), rarely what begins, so it ends the phase that
     it names and opens none, except the end of all: "Training finished".
-
-    Args:
-        name: Of the checkpoint.
-        present: The phase before it.
     """
     words = frozenset(words_of(name))
     if not words & DONE:

@@ -115,9 +115,6 @@ _FOUR_BITS = ("mxfp4", "awq", "gptq")
 def find_config(model: str) -> Path | None:
     """Return the config.json that is meant, None where there is no such file or folder.
 
-    Args:
-        model: A folder that holds it, or the file itself.
-
     Raises:
         BadUsage: The folder is there, and has no config.json.
     """

@@ -182,7 +182,11 @@ def place(sizes: Sizes, limits: tuple[int, ...]) -> Placement:
         limits: ``max_memory`` of each GPU, then of the main memory; the disk takes the rest.
     """
     share = QUANTIZING_SHARE if sizes.quantized else 1.0
-    rooms = [*(int(limit * share) for limit in _balanced(sizes, limits)), None]
+    last_gpu = len(limits) - 2
+    if last_gpu > 0:  # balanced: each but the last takes a fair part
+        fair = sizes.weights // (last_gpu + 1) + int(BUFFER * max(sizes.pieces))
+        limits = (*(min(limit, fair) for limit in limits[:last_gpu]), *limits[last_gpu:])
+    rooms = [*(int(limit * share) for limit in limits), None]
     main = {0, len(limits) - 1}
     used, layers = [0] * len(rooms), [0] * len(rooms)
     device, last = 0, len(sizes.pieces) - 1
@@ -238,7 +242,9 @@ def shares_of(
     """
     gpus, layers = len(machine.gpus), max(1, sizes.layers)
     shares = []
-    for index, (name, memory) in enumerate(_devices(machine)):
+    devices = [*((str(number), memory) for number, memory in enumerate(machine.gpus))]
+    devices += [("cpu", machine.cpu), ("disk", 0)]
+    for index, (name, memory) in enumerate(devices):
         is_gpu = index < gpus
         runs = is_gpu or (index == 0 and not gpus)
         mine = placement.layers[index] + (0 if index else sum(placement.layers[max(1, gpus) :]))
@@ -257,19 +263,6 @@ def shares_of(
         if is_gpu or taken:
             shares.append(replace(share, headroom=0 if name == "disk" else memory - taken))
     return tuple(shares)
-
-
-def _balanced(sizes: Sizes, limits: tuple[int, ...]) -> tuple[int, ...]:
-    gpus = len(limits) - 1
-    if gpus < 2:
-        return limits
-    fair = sizes.weights // gpus + int(BUFFER * max(sizes.pieces))
-    return (*(min(limit, fair) for limit in limits[: gpus - 1]), *limits[gpus - 1 :])
-
-
-def _devices(machine: Machine) -> list[tuple[str, int]]:
-    gpus = [(str(index), memory) for index, memory in enumerate(machine.gpus)]
-    return [*gpus, ("cpu", machine.cpu), ("disk", 0)]
 
 
 BUS = 12e9

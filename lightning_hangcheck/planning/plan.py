@@ -256,11 +256,7 @@ class PlannedPhase(Struct, frozen=True, kw_only=True):
     extras: tuple[Extra, ...] = ()
 
     def use_in(self, rest: Use) -> Use:
-        """Return the use of the model in this phase.
-
-        Args:
-            rest: The use elsewhere.
-        """
+        """Return the use of the model in this phase."""
         own = {extra.name for extra in self.extras}
         return replace(
             rest,
@@ -280,25 +276,18 @@ def read_phase(text: str) -> PlannedPhase:
     settings = [one.strip() for one in rest.split(",") if one.strip()]
     if not (name.strip() and colon and settings):
         raise BadUsage(f"--phase {text} is no NAME:SETTING,SETTING", EXAMPLE)
-    numbers = {"context": None, "batch": None} | {
-        key: _number(text, value)
-        for key, _, value in (one.partition("=") for one in settings)
-        if key in ("context", "batch")
-    }
-    extras = tuple(
-        read_extra(one) for one in settings if one.partition("=")[0] not in ("context", "batch")
-    )
-    return PlannedPhase(
-        name=name.strip(), context=numbers["context"], batch=numbers["batch"], extras=extras
-    )
-
-
-def _number(text: str, value: str) -> int:
-    if not value.isdecimal() or not 0 < int(value) <= LARGEST_NUMBER:
-        raise BadUsage(
-            f"--phase {text}: {value!r} is no number from 1 to {LARGEST_NUMBER}", EXAMPLE
-        )
-    return int(value)
+    numbers: dict[str, int] = {}
+    extras = []
+    for one in settings:
+        key, _, value = one.partition("=")
+        if key not in ("context", "batch"):
+            extras.append(read_extra(one))
+        elif value.isdecimal() and 0 < int(value) <= LARGEST_NUMBER:
+            numbers[key] = int(value)
+        else:
+            why = f"{value!r} is no number from 1 to {LARGEST_NUMBER}"
+            raise BadUsage(f"--phase {text}: {why}", EXAMPLE)
+    return PlannedPhase(name=name.strip(), extras=tuple(extras), **numbers)
 
 
 CONTEXT = 4096

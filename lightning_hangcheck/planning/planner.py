@@ -37,14 +37,7 @@ class Model(Struct, frozen=True):
 
 
 def outline(model: Model, machine: Machine, use: Use, placing: Placing = place) -> Plan:
-    """Plan one use of a model on one machine.
-
-    Args:
-        model: Which.
-        machine: Where.
-        use: What for.
-        placing: Says which weights go where; by default the same rules without the model.
-    """
+    """Plan one use of a model on one machine."""
     sizes = sizes_of(model.fields, model.weights, use)
     limits = fitting_limits(sizes, machine, placing)
     placement = placing(sizes, limits)
@@ -85,12 +78,7 @@ LEAST_CONTEXT = 256
 
 
 def ways_out(model: Model, plan: Plan) -> tuple[WayOut, ...]:
-    """Plan the usual changes, one at a time; those with which everything fits come first.
-
-    Args:
-        model: Which.
-        plan: That is neither fast nor good; for any other there is nothing to do.
-    """
+    """Plan the usual changes, one at a time; those with which everything fits come first."""
     if plan.speed in ("fast", "good"):
         return ()
     found = list(_tried_changes(model, plan))
@@ -167,18 +155,15 @@ def make_plan(
     assumed: tuple[str, ...] = (),
     phases: tuple[PlannedPhase, ...] = (),
 ) -> Plan:
-    """Plan one use of a model on one machine, with the ways out if it does not fit.
-
-    Args:
-        model: Which.
-        machine: Where.
-        use: What for.
-        placing: Says which weights go where; ways out are placed by the same rules, without it.
-        assumed: What the caller chose where the user did not say.
-        phases: In which the use differs; the one that needs the most is planned for.
-    """
+    """Plan one use of a model on one machine, with the ways out if it does not fit."""
     plans = {one.name: outline(model, machine, one.use_in(use), placing) for one in phases}
-    plan = outline(model, machine, use, placing) if not plans else max(plans.values(), key=_need)
+    if plans:  # the slower class first, then what is carried, then what is left
+        plan = max(
+            plans.values(),
+            key=lambda one: (SPEEDS.index(one.speed), one.seconds_per_pass, -one.least_left),
+        )
+    else:
+        plan = outline(model, machine, use, placing)
     hardest = next((name for name, one in plans.items() if one is plan), "")
     placed_for = (f"placed for {hardest}, the phase that needs the most",) if hardest else ()
     return replace(
@@ -201,11 +186,6 @@ def make_plan(
         ),
         ways_out=ways_out(model, plan),
     )
-
-
-def _need(plan: Plan) -> tuple[int, float, int]:
-    """The slower class first, then what is carried, then what is left."""
-    return SPEEDS.index(plan.speed), plan.seconds_per_pass, -plan.least_left
 
 
 def _unused(model: Model, plan: Plan) -> tuple[str, ...]:

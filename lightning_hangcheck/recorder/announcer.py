@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from functools import lru_cache
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
@@ -161,14 +161,7 @@ def _shorten(file: str) -> str:
 LONGEST_SAID = 1000  # characters of a line that a hook says
 
 
-class GivesUp(Protocol):
-    """What can stop its work for good."""
-
-    def give_up(self) -> None:
-        """Do nothing more from now on."""
-
-
-Owner = TypeVar("Owner", bound=GivesUp)
+Owner = TypeVar("Owner", bound="Announcer")
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -195,9 +188,6 @@ def harmless(
 class Announcer:
     """Speaks for one process, to nobody until `_speak_through` says where; any thread may call it.
 
-    Args:
-        in_training_thread: Says which thread trains.
-
     Attributes:
         page: What the sidecar reads.
         in_training_thread: Whether the thread that calls it is the one that trains.
@@ -207,25 +197,20 @@ class Announcer:
 
     def __init__(self, in_training_thread: Callable[[], bool]) -> None:
         self.in_training_thread = in_training_thread
-        self._speak_to_nobody()
+        Announcer.fall_silent(self)
 
     def give_up(self) -> None:
         """Say nothing more: something in here has failed."""
-        self._speak_to_nobody()
+        self.fall_silent()
 
-    def _speak_to_nobody(self) -> None:
+    def fall_silent(self) -> None:
+        """Speak to nobody from now on."""
         self._speak_through(PageWriter.unseen(), Console("off", Identity()), None)
 
     def _speak_through(
         self, page: PageWriter, console: Console, journal: JournalWriter | None
     ) -> None:
-        """Speak through these from now on, as one who has said nothing and opened nothing yet.
-
-        Args:
-            page: What the sidecar reads.
-            console: What people read while it runs.
-            journal: What is read afterwards; None where there is no run folder.
-        """
+        """Speak through these from now on, as one who has said nothing and opened nothing yet."""
         self.page = page
         self._console = console
         self._journal = journal
@@ -239,7 +224,7 @@ class Announcer:
         """Say which rank this is, as soon as it is known."""
         rank, world_size, local_rank = identity.rank, identity.world_size, identity.local_rank
         self._console.identify(identity)
-        self.page.introduce(identity)
+        self.page.identify(identity)
         if self._journal and rank is not None:
             self._journal.settle(rank)
         self.note(
@@ -320,9 +305,20 @@ class Announcer:
     @harmless
     def close_section(self, opened: OpenedSection, error: BaseException | None) -> None:
         """Say how a critical section ended; nothing in a child that was forked within it."""
-        if not self._take_back(opened, error) or not opened.spoken:
-            return
         name, seconds = opened.shown.name, opened.seconds
+        with self._lock:
+            if opened not in self._open:  # it was opened before a fork, by the parent
+                return
+            self._open.remove(opened)
+            self._show_sections(advanced=opened.shown.in_main_thread)
+            if opened.phase and opened.shown.in_main_thread and self.page.phase == opened.phase:
+                self.page.show_phase(opened.phase_before)
+            saves = any(one.phase == "checkpoint_save" for one in self._open)
+            if opened.phase == "checkpoint_save" and error is None and not saves:
+                # one save, however many parts of it had sections of their own
+                self.note("saved", seconds=seconds, step=self.page.mark_save(time.time_ns()))
+        if not opened.spoken:
+            return
         if error is None:
             self._console.say(f"{name} returned ({seconds:.3f}s)")
             self.note("section_end", name=name, seconds=seconds)
@@ -331,26 +327,6 @@ class Announcer:
         reason = describe_exception(error)
         self._console.say(f"{name} raised {reason} ({seconds:.3f}s)")
         self.note("section_raised", name=name, seconds=seconds, error=reason)
-
-    def _take_back(self, opened: OpenedSection, error: BaseException | None) -> bool:
-        """Show it no more; whether it was shown: one opened before a fork is the parent's."""
-        with self._lock:
-            if opened not in self._open:
-                return False
-            self._open.remove(opened)
-            self._show_sections(advanced=opened.shown.in_main_thread)
-            if opened.phase and opened.shown.in_main_thread and self.page.phase == opened.phase:
-                self.page.show_phase(opened.phase_before)
-            if opened.phase == "checkpoint_save" and error is None:
-                self._saved(opened.seconds)
-        return True
-
-    def _saved(self, seconds: float) -> None:
-        """Count a save, as one however many parts of it had sections of their own."""
-        if any(one.phase == "checkpoint_save" for one in self._open):
-            return
-        step = self.page.mark_save(time.time_ns())
-        self.note("saved", seconds=seconds, step=step)
 
     def _show_sections(self, *, advanced: bool) -> None:
         self.page.show_sections([one.shown for one in self._open], advanced=advanced)
@@ -396,8 +372,3 @@ class Announcer:
         """Show that the interpreter ends, unless an exception ends it: its place says more."""
         if self.page.ending == "running":
             self.open_section("interpreter shutdown", spoken=False)
-
-    def _close_journal(self, limit_s: float) -> None:
-        """Write what waits, for at most so many seconds."""
-        if self._journal:
-            self._journal.close(limit_s)

@@ -10,20 +10,17 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lightning_hangcheck import log
 from lightning_hangcheck.machine import NoRoom, is_alive, start_thread
-from lightning_hangcheck.recorder.journal_writer import JournalWriter
 from lightning_hangcheck.session.offers import withhold
 from lightning_hangcheck.session.session import read_sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lightning_hangcheck.identity import Identity
     from lightning_hangcheck.recorder.page import PageWriter
-    from lightning_hangcheck.rundir import RunFolder
     from lightning_hangcheck.session.session import Session, SidecarFacts
 
 
@@ -106,12 +103,6 @@ INTERVAL_S = 0.5
 class Pulse:
     """Writes the clock to the page twice a second and looks after the sidecar.
 
-    Args:
-        page: Of this process.
-        watch: Looks after the sidecar.
-        errand: What else is to be done at each pulse.
-        ranks: That start one on this machine.
-
     Raises:
         NoRoom: There is none for its thread.
     """
@@ -144,33 +135,16 @@ class Pulse:
             log.once(otherwise, f"{otherwise}: {error!r}")
 
 
+Started = TypeVar("Started")
 NO_THREADS = "this rank starts no further threads of ours, training may need them: {}"
 
 
-def start_journal(
-    session: Session, identity: Identity, prepare: Callable[[], RunFolder]
-) -> JournalWriter | None:
-    """Start the journal; None where there is no room for its thread."""
+def unless_no_room(session: Session, start: Callable[[], Started]) -> Started | None:
+    """Start something that needs a thread; None where there is no room for one, which is said."""
     try:
-        return JournalWriter(session, prepare, identity.rank, identity.ranks_here)
+        return start()
     except NoRoom as refusal:
         say_withheld(session, NO_THREADS.format(refusal))
-        return None
-
-
-def start_pulse(
-    session: Session,
-    identity: Identity,
-    page: PageWriter,
-    watch: SidecarWatch,
-    errand: Callable[[], None],
-) -> Pulse | None:
-    """Start the pulse; None where there is no room: then the sidecar is looked for this once."""
-    try:
-        return Pulse(page, watch, errand, identity.ranks_here)
-    except NoRoom as refusal:
-        say_withheld(session, NO_THREADS.format(refusal))
-        watch.look()
         return None
 
 

@@ -9,15 +9,11 @@ import os
 import time
 from typing import TYPE_CHECKING, Literal
 
-from msgspec.structs import replace
-
 from lightning_hangcheck import log
 from lightning_hangcheck.machine import TICKS_PER_SECOND, read_process_stat
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from lightning_hangcheck.identity import Identity
 
 
@@ -39,11 +35,6 @@ def process_start_ns() -> int:
     return start if 0 < start <= now else now
 
 
-def seconds_since(start_ns: int) -> float:
-    """Seconds since a moment of CLOCK_BOOTTIME, a suspended laptop's sleep included."""
-    return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - start_ns) / NANOSECONDS
-
-
 # POSIX keeps a write to a pipe whole up to PIPE_BUF, 4096 on Linux
 LONGEST_LINE = 4096
 RANKS_THAT_ALL_SPEAK = 16
@@ -52,35 +43,20 @@ RANKS_THAT_ALL_SPEAK = 16
 class Console:
     """Prints lines, unless that could hold the process up or the rank should be quiet.
 
-    Args:
-        mode: The option ``console``.
-        identity: Of this process.
-        is_alone: Whether a process of this identity is the only one of its job; asked for each line
-            while nobody has said which rank this is. By default that is never known.
-
     Attributes:
         in_trouble: An exception left a section or the program: from now on the rank speaks at any
             world size.
     """
 
-    def __init__(
-        self,
-        mode: Literal["auto", "all", "off"],
-        identity: Identity,
-        is_alone: Callable[[Identity], bool] = lambda _: False,
-    ) -> None:
+    def __init__(self, mode: Literal["auto", "all", "off"], identity: Identity) -> None:
         self.in_trouble = False
-        self._is_alone = is_alone
         self._mode = mode
         self._start_ns = 0 if mode == "off" else process_start_ns()
         self.identify(identity)
 
     def identify(self, identity: Identity) -> None:
         """Speak as this rank."""
-        pid = os.getpid()
-        self._identity = identity
-        self._who = name_rank(identity, pid)
-        self._who_alone = name_rank(replace(identity, rank=0, world_size=1, local_rank=0), pid)
+        self._who = name_rank(identity, os.getpid())
         self._is_spokesman = (
             identity.rank == 0 or (identity.world_size or 1) <= RANKS_THAT_ALL_SPEAK
         )
@@ -89,17 +65,13 @@ class Console:
         """Print one line.
 
         It is left out where standard error does not take it at once; the journal has it.
-
-        Args:
-            text: Without newlines.
         """
         if self._mode == "off":
             return
         if not (self._is_spokesman or self.in_trouble or self._mode == "all"):
             return
-        who = self._who_alone if self._is_alone(self._identity) else self._who
-        line = format_line(time.time(), seconds_since(self._start_ns), who, text)
-        log.write_at_once(line)
+        elapsed_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - self._start_ns
+        log.write_at_once(format_line(time.time(), elapsed_ns / NANOSECONDS, self._who, text))
 
 
 def name_rank(identity: Identity, pid: int) -> str:
@@ -112,12 +84,6 @@ def name_rank(identity: Identity, pid: int) -> str:
 
 def format_line(at_s: float, elapsed_s: float, who: str, text: str) -> bytes:
     """Write one line of the contract, section 1.
-
-    Args:
-        at_s: Wall clock, seconds since 1970; shown in local time.
-        elapsed_s: Seconds since the process started.
-        who: As `name_rank` gives it.
-        text: What happened.
 
     Returns:
         The line with its newline, at most 4096 bytes.

@@ -13,6 +13,7 @@ import os
 import queue
 import threading
 import time
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -96,12 +97,7 @@ class JournalWriter:
         self._thread = start_thread(self._run, "hangcheck-journal", ranks)
 
     def add(self, kind: str, fields: dict[str, object]) -> None:
-        """Have a line written, about a microsecond; it is left out while too many wait.
-
-        Args:
-            kind: What happened.
-            fields: Values that JSON can hold; strings are redacted, other values shown by ``str``.
-        """
+        """Have a line written, about a microsecond; it is left out while too many wait."""
         if self._queue.qsize() >= MOST_WAITING:
             self._dropped += 1
             return
@@ -113,9 +109,6 @@ class JournalWriter:
 
     def close(self, limit_s: float) -> bool:
         """Leave what waits, or write it where there is nobody to leave it to.
-
-        Args:
-            limit_s: Seconds to wait for a slow disk.
 
         Returns:
             Whether all was done in time.
@@ -149,24 +142,22 @@ class JournalWriter:
         return self._session.run_folder.journal(rank, self._pid).name
 
     def _next_items(self) -> list[Entry | _Settle]:
-        """Wait for an item, then a moment for those that follow it, unless the end is near."""
-        items = [self._next_item()]
-        self._closing.wait(GATHER_S)
-        while True:
-            try:
-                items.append(self._queue.get_nowait())
-            except queue.Empty:
-                return items
+        """Wait for an item, then a moment for those that follow it, unless the end is near.
 
-    def _next_item(self) -> Entry | _Settle:
-        """Wait for an item, and see meanwhile to it that what was left is taken."""
-        while self._handover.waiting_bytes():
-            self._guard(self._carry_if_alone)
-            try:
-                return self._queue.get(timeout=WAIT_TO_BE_TAKEN_S)
-            except queue.Empty:
-                continue
-        return self._queue.get()
+        What was left before is seen to meanwhile.
+        """
+        items: list[Entry | _Settle] = []
+        while not items:
+            waiting = self._handover.waiting_bytes()
+            if waiting:
+                self._guard(self._carry_if_alone)
+            with suppress(queue.Empty):
+                items.append(self._queue.get(timeout=WAIT_TO_BE_TAKEN_S if waiting else None))
+        self._closing.wait(GATHER_S)
+        with suppress(queue.Empty):
+            while True:
+                items.append(self._queue.get_nowait())
+        return items
 
     def _leave(self, name: str, entries: list[Entry]) -> None:
         """Leave lines as there comes room for them; what finds none at the end is counted."""
@@ -192,16 +183,13 @@ class JournalWriter:
 
     def _room_comes(self) -> bool:
         """Wait for room, but not at the end: then there is no time."""
-        while True:
+        while self._handover.waiting_bytes() >= MOST_LEFT_BYTES:
             at_the_end = self._closing.is_set()
-            if self._is_full():
-                self._carry_if_alone()
-            if not self._is_full() or at_the_end:
-                return not self._is_full()
+            self._carry_if_alone()
+            if at_the_end:
+                return self._handover.waiting_bytes() < MOST_LEFT_BYTES
             self._closing.wait(WAIT_TO_BE_TAKEN_S)
-
-    def _is_full(self) -> bool:
-        return self._handover.waiting_bytes() >= MOST_LEFT_BYTES
+        return True
 
     def _carry_if_alone(self) -> None:
         """Write to the disk ourselves where nobody else does, or will."""
@@ -248,15 +236,16 @@ def _plain(value: object) -> object:
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, dict):
-        return {_plain_text(str(key)): _plain_named(str(key), each) for key, each in value.items()}
+        named = ((str(key), each) for key, each in value.items())
+        return {
+            _plain_text(name): HIDDEN
+            if isinstance(each, str) and redact_value(name, each) == HIDDEN
+            else _plain(each)
+            for name, each in named
+        }
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
     return _plain_text(str(value))
-
-
-def _plain_named(name: str, value: object) -> object:
-    told = isinstance(value, str) and redact_value(name, value) == HIDDEN
-    return HIDDEN if told else _plain(value)
 
 
 @lru_cache(maxsize=512)

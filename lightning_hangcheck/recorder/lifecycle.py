@@ -13,28 +13,26 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.recorder.announcer import Announcer, harmless, last_words
-from lightning_hangcheck.recorder.background import SidecarWatch, start_journal, start_pulse
+from lightning_hangcheck.recorder.background import Pulse, SidecarWatch, unless_no_room
 from lightning_hangcheck.recorder.console import Console
+from lightning_hangcheck.recorder.journal_writer import JournalWriter
 from lightning_hangcheck.recorder.page import BeatWriter, PageWriter
 from lightning_hangcheck.recorder.process import (
-    LoneProcess,
     ProcessHooks,
     is_helper,
     is_multiprocessing_child,
     start_facts,
-    usable_settings,
 )
 from lightning_hangcheck.recorder.training_thread import TrainingThread
 from lightning_hangcheck.session.joining import join_session
 from lightning_hangcheck.session.run_folders import settle_run_folder
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session
 from lightning_hangcheck.session.whose import PlaceTeller
-from lightning_hangcheck.settings import Settings
+from lightning_hangcheck.settings import Settings, from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
-    from lightning_hangcheck.recorder.background import Pulse
     from lightning_hangcheck.recorder.training_thread import TrainingEnd
     from lightning_hangcheck.rundir import RunFolder
 
@@ -49,9 +47,6 @@ class Recorder(Announcer):
 
     A process that multiprocessing started, a forked child, and a helper that a rank started do not
     record, unless `learn_identity` says that they are ranks. Nothing here raises or waits.
-
-    Args:
-        environment: Of this process; the session is exported in it, for the processes it starts.
 
     Attributes:
         settings: Options, defaults where the environment names none that can be used.
@@ -101,12 +96,12 @@ class Recorder(Announcer):
 
     @harmless
     def _begin(self) -> None:
-        self.settings = usable_settings(self._environment)
+        self.settings = from_environment(self._environment, _say_once)
         if self.settings.disable:
             return
         self.identity = identify(self._environment)
         for problem in self.identity.problems:
-            log.once(problem, problem)
+            _say_once(problem)
         if is_multiprocessing_child():
             return
         self.session = self._join()
@@ -117,14 +112,7 @@ class Recorder(Announcer):
     def learn_identity(
         self, rank: int, world_size: int, local_rank: int | None, store_port: int | None = None
     ) -> None:
-        """Take the word of Lightning, or of whoever knows, for which rank this process is.
-
-        Args:
-            rank: Global.
-            world_size: Of the job.
-            local_rank: None where nobody says.
-            store_port: As in `Identity`; None where what is known of it stays.
-        """
+        """Take the word of Lightning, or of whoever knows, for which rank this process is."""
         self.start()
         if self.settings.disable or self._given_up:
             return
@@ -182,12 +170,7 @@ class Recorder(Announcer):
 
     @harmless
     def note_child_end(self, pid: int, exit_code: int) -> None:
-        """Hand on how a child ended that has a page: nobody but its parent is sure to be told.
-
-        Args:
-            pid: The child, which is reaped.
-            exit_code: As subprocess gives it.
-        """
+        """Hand on how a child ended that has a page: nobody but its parent is sure to be told."""
         if self.session is not None:
             self.session.note_end(pid, exit_code)
 
@@ -200,7 +183,8 @@ class Recorder(Announcer):
             self.mark_finished()
         if self._pulse:
             self._pulse.stop(EXIT_LIMIT_S)
-        self._close_journal(EXIT_LIMIT_S)
+        if self._journal:
+            self._journal.close(EXIT_LIMIT_S)
         if self.session is not None:
             self.session.leave(os.getpid())
 
@@ -227,7 +211,7 @@ class Recorder(Announcer):
         """Leave a page that shows only that the process lives: it is judged from outside then."""
         self._given_up = True
         blank = PageWriter(self.page.buffer)
-        blank.introduce(self.identity)
+        blank.identify(self.identity)
         self.fall_silent()
 
     def fall_silent(self) -> None:
@@ -235,7 +219,7 @@ class Recorder(Announcer):
         self._life_lock = threading.RLock()
         self._pulse = self.on_pulse = self._announced_page = None
         self._records = False
-        self._speak_to_nobody()
+        super().fall_silent()
         self._beat_writer.attach(self.page.buffer)
 
     def _join(self) -> Session | None:
@@ -249,27 +233,33 @@ class Recorder(Announcer):
 
     def _record(self) -> None:
         """Open page, console and journal, and begin to speak."""
+        session, identity = self.session, self.identity
         journal = None
-        if self.session is not None:
-            journal = start_journal(self.session, self.identity, partial(_settle, self.session))
+        if session is not None:
+            start = partial(JournalWriter, session, partial(_settle, session))
+            journal = unless_no_room(session, lambda: start(identity.rank, identity.ranks_here))
         page = self._announced_page or self._create_page()  # who reads the first looks for no other
-        page.introduce(self.identity)
+        page.identify(identity)
         mode = "off" if self.settings.quiet else self.settings.console
-        console = Console(mode, self.identity, LoneProcess(self._environment).is_alone)
-        self._speak_through(page, console, journal)
+        self._speak_through(page, Console(mode, self.identity), journal)
         self._beat_writer.attach(self.page.buffer)
         self._records = True
         self.note("start", **start_facts(self._environment, self.identity))
         self._hooks.install()
-        if self.session is not None:
-            self._place_teller = PlaceTeller(self.session, self._environment)
+        if session is not None:
+            self._place_teller = PlaceTeller(session, self._environment)
             self._tell_place()
             watch = SidecarWatch(
-                self.session.sidecar_file, self._say_sidecar_lost, self._patience_with_sidecar_s
+                session.sidecar_file,
+                self._say_sidecar_lost,
+                # for whoever keeps the sidecar, the launcher or a rank, to say so and replace it
+                lambda: REPLACED_WITHIN_S if self.on_sidecar_lost is None else 0.0,
             )
-            self._pulse = start_pulse(
-                self.session, self.identity, self.page, watch, self._run_errand
+            self._pulse = unless_no_room(
+                session, lambda: Pulse(page, watch, self._run_errand, identity.ranks_here)
             )
+            if self._pulse is None:
+                watch.look()  # this once
 
     def _create_page(self) -> PageWriter:
         page = PageWriter.unseen()
@@ -293,14 +283,14 @@ class Recorder(Announcer):
         if self.on_pulse is not None:
             self.on_pulse()
 
-    def _patience_with_sidecar_s(self) -> float:
-        """Time for whoever keeps the sidecar, the launcher or a rank, to say so and replace it."""
-        return REPLACED_WITHIN_S if self.on_sidecar_lost is None else 0.0
-
     def _say_sidecar_lost(self, pid: int) -> None:
         log.once(f"sidecar-{pid}", f"the sidecar (pid {pid}) is gone; training goes on unwatched")
         if self.on_sidecar_lost is not None:
             self.on_sidecar_lost()
+
+
+def _say_once(sentence: str) -> None:
+    log.once(sentence, sentence)
 
 
 def _settle(session: Session) -> RunFolder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from time import perf_counter
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -34,17 +34,11 @@ class Times(Struct):
     total_s: float = 0.0
     longest_s: float = 0.0
 
-    def add(self, seconds: float) -> None:
-        """Take one more."""
-        self.count += 1
+    def add(self, seconds: float, longest_s: float | None = None, count: int = 1) -> None:
+        """Take one more, or so many that took these seconds together."""
+        self.count += count
         self.total_s += seconds
-        self.longest_s = max(self.longest_s, seconds)
-
-    def join(self, other: Times) -> None:
-        """Take all of another's."""
-        self.count += other.count
-        self.total_s += other.total_s
-        self.longest_s = max(self.longest_s, other.longest_s)
+        self.longest_s = max(self.longest_s, seconds if longest_s is None else longest_s)
 
     def __str__(self) -> str:
         total = seconds_in_words(self.total_s)
@@ -70,7 +64,7 @@ class StepTimes:
     def join(self, other: StepTimes) -> None:
         """Take all of another's."""
         for name, times in other.by_name.items():
-            self.of(name).join(times)
+            self.of(name).add(times.total_s, times.longest_s, times.count)
 
     def __str__(self) -> str:
         """The steps that took most, for example ``; get observation 41x, ...``."""
@@ -114,18 +108,13 @@ class _Thread(Scope):
 
 
 class _Scopes(threading.local):
-    """The scopes of each thread, outermost first."""
+    """The scopes of each thread, outermost first; the first is the thread itself."""
 
     def __init__(self) -> None:
         self.stack: list[Scope] = [_Thread(StepTimes())]
 
 
 _scopes = _Scopes()
-
-
-def scopes() -> list[Scope]:
-    """The scopes that this thread is in; the first is the thread itself."""
-    return _scopes.stack
 
 
 class _Stay(Struct, eq=False):
@@ -150,12 +139,6 @@ class Step:
 
     As a context manager it ends with its block. Without ``with`` it ends where the next step
     begins, or with the item of the loop around it.
-
-    Args:
-        recorder: Of this process.
-        name: The same one each time.
-        values: What is said of it, beside its name.
-        say: Whether to print a line when it ends; the option ``steps`` says so for all.
     """
 
     __slots__ = ("_name", "_recorder", "_says", "_stack", "_stays", "_values")
@@ -167,7 +150,7 @@ class Step:
         self._name = name
         self._values = dict(values)
         self._says = say or recorder.settings.steps
-        self._stack = scopes()
+        self._stack = _scopes.stack
         self._stays: list[_Stay] = []
         self._begin()
         self._stack[-1].plain = self
@@ -225,16 +208,7 @@ Bar = Literal["rich", "tqdm", "off"]
 
 
 class Track(Generic[Item]):
-    """An iterable whose items are counted, timed and shown; the items are the very same objects.
-
-    Args:
-        recorder: Of this process.
-        iterable: Any; its exceptions pass.
-        name: Of the loop.
-        total: Number of items for the bar; None asks ``len``, and unknown is fine.
-        bar: Which progress bar; drawn by rank 0 on a terminal only.
-        say: Whether to print a line for each item; the option ``steps`` says so for all.
-    """
+    """An iterable whose items are counted, timed and shown; the items are the very same objects."""
 
     def __init__(
         self,
@@ -276,20 +250,6 @@ class Track(Generic[Item]):
 class _Loop(Scope):
     """One passage through a tracked loop."""
 
-    __slots__ = (
-        "_all",
-        "_bar",
-        "_began",
-        "_item_began",
-        "_items",
-        "_name",
-        "_opened",
-        "_recorder",
-        "_says",
-        "_stack",
-        "whole",
-    )
-
     def __init__(
         self, recorder: Recorder, name: str, total: int | None, bar: Bar, *, says: bool
     ) -> None:
@@ -298,9 +258,9 @@ class _Loop(Scope):
         self._says = says
         self._recorder = recorder
         self._name = name
-        self._stack = scopes()
+        self._stack = _scopes.stack
         draws = self._is_outermost and recorder.identity.rank in (None, 0)
-        self._bar = open_bar(bar if draws else "off", name, total)
+        self._bar = _ProgressBar(bar if draws else "off", name, total)
         self._items = Times()
         self._all = StepTimes()
         recorder.leave_startup()
@@ -330,29 +290,10 @@ class _Loop(Scope):
         self._bar.close()
         seconds = perf_counter() - self._began
         self._all.join(self.times)
-        if self._is_outermost:
-            self._say(seconds)
-        else:
+        if not self._is_outermost:
             self._stack[-1].times.of(self._name).add(seconds)
             self._stack[-1].times.join(self._all)
-
-    def _end_item(self) -> None:
-        self.end_plain()
-        now = perf_counter()
-        if self.number:
-            self._items.add(now - self._item_began)
-            self._bar.advance(now)
-            if self._says:
-                self._say_item(now - self._item_began)
-        self._item_began = now
-
-    def _say_item(self, seconds: float) -> None:
-        """Say one item, and what took most of it; its steps go over to those of the whole loop."""
-        self._recorder.say(f"{self._name} {self.number}: {seconds_in_words(seconds)}{self.times}")
-        self._all.join(self.times)
-        self.times = StepTimes()
-
-    def _say(self, seconds: float) -> None:
+            return
         ended = "" if self.whole else " (left early)"
         slowest = f", longest {seconds_in_words(self._items.longest_s)}" if self.number else ""
         took = seconds_in_words(seconds)
@@ -368,6 +309,20 @@ class _Loop(Scope):
             steps={name: asdict(times) for name, times in self._all.by_name.items()},
         )
 
+    def _end_item(self) -> None:
+        self.end_plain()
+        now = perf_counter()
+        if self.number:
+            seconds = now - self._item_began
+            self._items.add(seconds)
+            self._bar.advance(now)
+            if self._says:  # with what took most of it; then its steps go over to the whole loop's
+                took = seconds_in_words(seconds)
+                self._recorder.say(f"{self._name} {self.number}: {took}{self.times}")
+                self._all.join(self.times)
+                self.times = StepTimes()
+        self._item_began = now
+
 
 def _length(iterable: object) -> int | None:
     """The number of items, None where it is not known or its ``__len__`` fails."""
@@ -381,132 +336,57 @@ PAUSE_S = 0.1
 """Least seconds between two drawings."""
 
 
-class ProgressBar(Protocol):
-    """What a loop tells its bar."""
+class _ProgressBar:
+    """A bar of rich or tqdm on a terminal. It is theirs to draw: a failure only ends the drawing.
 
-    def advance(self, now_s: float) -> None:
-        """One more item is done; draw if it is time."""
+    rich's is drawn by us: its own thread would run in every process forked from here.
+    """
 
-    def close(self) -> None:
-        """The loop was left."""
-
-
-class Drawn(Protocol):
-    """What rich's and tqdm's bars are made to."""
-
-    def show(self, done: int) -> None:
-        """Draw it with so many items done."""
-
-    def close(self) -> None:
-        """Take it off the screen."""
-
-
-class NoBar:
-    """Draws nothing."""
-
-    def advance(self, now_s: float) -> None:
-        """Nothing to draw."""
-
-    def close(self) -> None:
-        """Nothing to end."""
-
-
-class _Painted:
-    """A bar of rich or tqdm. It is theirs to draw, so any failure of it only ends the drawing."""
-
-    def __init__(self, bar: Drawn) -> None:
-        self._bar = bar
+    def __init__(self, kind: Bar, name: str, total: int | None) -> None:
         self._done = 0
         self._drawn_s = 0.0
-
-    def advance(self, now_s: float) -> None:
-        self._done += 1
-        if now_s - self._drawn_s >= PAUSE_S:
-            self._drawn_s = now_s
-            self._draw()
-
-    def close(self) -> None:
-        self._draw()
-        self._attempt(lambda: self._bar.close())
-
-    def _draw(self) -> None:
-        self._attempt(lambda: self._bar.show(self._done))
-
-    def _attempt(self, drawing: Callable[[], None]) -> None:
+        self._show: Callable[[int], object] | None = None
+        self._close: Callable[[], object] = lambda: None
         try:
-            drawing()
-        except Exception as error:  # noqa: BLE001 - a terminal that went away must not end the loop
-            log.once("progress bar", f"the progress bar is off: {error!r}")
-            self._bar = _NOTHING
+            if kind != "off" and sys.stderr.isatty():
+                (self._open_tqdm if kind == "tqdm" else self._open_rich)(clean_name(name), total)
+        except Exception as error:  # noqa: BLE001 - no tqdm, another display, a program's own stderr
+            log.once("progress bar", f"no progress bar: {error!r}")
 
-
-class _Nothing:
-    def show(self, done: int) -> None:
-        """Draws nothing."""
-
-    def close(self) -> None:
-        """Ends nothing."""
-
-
-_NOTHING = _Nothing()
-
-
-class _Rich:
-    """rich's bar, drawn by us: its own thread would run in every process forked from here."""
-
-    def __init__(self, name: str, total: int | None) -> None:
+    def _open_rich(self, name: str, total: int | None) -> None:
         from rich.console import Console
         from rich.markup import escape
         from rich.progress import Progress
 
-        self._progress = Progress(
+        bar = Progress(
             console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False
         )
-        self._task = self._progress.add_task(escape(name), total=total)
-        self._progress.start()
+        task = bar.add_task(escape(name), total=total)
+        bar.start()
+        self._show = lambda done: bar.update(task, completed=done, refresh=True)
+        self._close = bar.stop
 
-    def show(self, done: int) -> None:
-        self._progress.update(self._task, completed=done)
-        self._progress.refresh()
-
-    def close(self) -> None:
-        self._progress.stop()
-
-
-class _Tqdm:
-    def __init__(self, name: str, total: int | None) -> None:
+    def _open_tqdm(self, name: str, total: int | None) -> None:
         from tqdm import tqdm
 
-        self._bar = tqdm(desc=name, total=total, file=sys.stderr, mininterval=0, leave=False)
+        bar = tqdm(desc=name, total=total, file=sys.stderr, mininterval=0, leave=False)
+        self._show = lambda done: bar.update(done - bar.n)
+        self._close = bar.close
 
-    def show(self, done: int) -> None:
-        self._bar.update(done - self._bar.n)
+    def advance(self, now_s: float) -> None:
+        self._done += 1
+        if self._show is not None and now_s - self._drawn_s >= PAUSE_S:
+            self._drawn_s = now_s
+            self._attempt(self._show, self._done)
 
     def close(self) -> None:
-        self._bar.close()
+        if self._show is not None:
+            self._attempt(self._show, self._done)
+            self._attempt(self._close)
 
-
-def open_bar(kind: Bar, name: str, total: int | None) -> ProgressBar:
-    """Open a bar, or one that draws nothing where there is no terminal or it cannot be drawn.
-
-    Args:
-        kind: Whose; ``off`` for none.
-        name: Stands before it.
-        total: None where it is not known.
-    """
-    if kind == "off" or not _is_terminal():
-        return NoBar()
-    shown = clean_name(name)
-    try:
-        return _Painted(_Tqdm(shown, total) if kind == "tqdm" else _Rich(shown, total))
-    except Exception as error:  # noqa: BLE001 - another live display or a missing tqdm: no bar then
-        log.once("progress bar", f"no progress bar: {error!r}")
-        return NoBar()
-
-
-def _is_terminal() -> bool:
-    """Whether stderr is one; a program may have closed it or put its own object there."""
-    try:
-        return sys.stderr.isatty()
-    except (AttributeError, ValueError):
-        return False
+    def _attempt(self, drawing: Callable[..., object], *done: int) -> None:
+        try:
+            drawing(*done)
+        except Exception as error:  # noqa: BLE001 - a terminal that went away must not end the loop
+            log.once("progress bar", f"the progress bar is off: {error!r}")
+            self._show, self._close = None, lambda: None

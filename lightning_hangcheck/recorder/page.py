@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, get_args
 
 from lightning_hangcheck import log
 from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE, name_beside, open_owned, reserve
+from lightning_hangcheck.identity import Identity
 from lightning_hangcheck.model.beat import (
     Beat,
     CheckpointMark,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Sequence
     from pathlib import Path
-
-    from lightning_hangcheck.identity import Identity
 
 
 MAGIC: Final = b"HANGPAGE"
@@ -121,9 +120,6 @@ class BeatWriter:
 
     Its ``beat`` may be taken before recording begins (``from lightning_hangcheck import beat``): it
     reads the present buffer at each call.
-
-    Args:
-        begin: Called by the first beat of all; it must `attach` a buffer.
     """
 
     __slots__ = ("_begin", "_buffer", "_stamp")
@@ -178,7 +174,6 @@ class PageWriter:
         self._saves = 0
         self._sections_ns = 0
         self._phase_stamp = 0
-        self._step_stamp = 0
         self._timed = [0, 0, 0, 0]
         self._stamps: dict[str, int] = {}
         self._write_first()
@@ -256,20 +251,9 @@ class PageWriter:
         self.phase = phase
         self._write_phase()
 
-    def introduce(self, me: Identity) -> None:
-        """Say who this process is, as far as it knows."""
-        self.identify(me.rank, me.world_size, me.local_rank, me.round, me.store_port)
-
-    def identify(
-        self,
-        rank: int | None,
-        world_size: int | None,
-        local_rank: int | None,
-        round_number: int | None = None,
-        store_port: int | None = None,
-    ) -> None:
-        """Say which rank this is, in which round, and where the ranks' store is."""
-        told = (rank, world_size, local_rank, round_number, store_port)
+    def identify(self, me: Identity) -> None:
+        """Say which rank this is, in which round, and where its store is, as far as known."""
+        told = (me.rank, me.world_size, me.local_rank, me.round, me.store_port)
         numbers = (UNKNOWN if number is None else number for number in told)
         self._write("identity", IDENTITY, *numbers)
 
@@ -305,9 +289,6 @@ class PageWriter:
     def mark_save(self, at_ns: int) -> int | None:
         """Count a save of a checkpoint that ended well, now and at the step shown.
 
-        Args:
-            at_ns: Nanoseconds since 1970.
-
         Returns:
             That step, None where none is shown.
         """
@@ -316,18 +297,12 @@ class PageWriter:
         return self.step
 
     def mark_loaded(self, at_ns: int, step: int | None) -> None:
-        """Show a checkpoint that training goes on from as the last one; it is no save.
-
-        Args:
-            at_ns: Nanoseconds since 1970.
-            step: Optimizer steps that it holds; None where it does not tell.
-        """
+        """Show a checkpoint that training goes on from as the last one; it is no save."""
         self._write("save", SAVE, self._saves, at_ns, UNKNOWN if step is None else step)
 
     def show_membership(self, membership: Membership) -> None:
         """Show whether the rank is in a process group."""
-        index = MEMBERSHIPS.index(membership)
-        self._write("membership", MEMBERSHIP, index)
+        self._write("membership", MEMBERSHIP, MEMBERSHIPS.index(membership))
 
     def show_training(self, training: Training) -> None:
         """Show in which thread the process trains, or that this is over."""
@@ -335,12 +310,9 @@ class PageWriter:
 
     def time_step(self, loader_ns: int, forward_ns: int, rest_ns: int) -> None:
         """Add one step to the sums of their parts, as in `StepTimes`."""
-        timed = self._timed
-        timed[0] += 1
-        timed[1] += loader_ns
-        timed[2] += forward_ns
-        timed[3] += rest_ns
-        self._write_times()
+        parts = zip(self._timed, (1, loader_ns, forward_ns, rest_ns), strict=True)
+        self._timed = [before + more for before, more in parts]
+        self._write("step_times", STEP_TIMES, *self._timed)
 
     def end(self, ending: Ending, last_words: str = "") -> None:
         """Show how the process ended."""
@@ -352,7 +324,7 @@ class PageWriter:
         header = (MAGIC, LAYOUT_VERSION, PAGE_SIZE, os.getpid())
         HEADER.form.pack_into(self.buffer, 0, *header, monotonic_ns(), os.getppid())
         BEAT.form.pack_into(self.buffer, BEAT.start, 1, 0, 1)
-        self.identify(None, None, None)
+        self.identify(Identity())
         self.announce(None)
         self.show_phase(None)
         self._write("checkpoint", CHECKPOINT, 0, UNKNOWN, 0, b"")
@@ -360,7 +332,7 @@ class PageWriter:
         self._write("save", SAVE, 0, 0, UNKNOWN)
         self.show_membership("none")
         self.show_training("main")
-        self._write_times()
+        self._write("step_times", STEP_TIMES, *self._timed)
         self.end("running")
 
     def _write_phase(self) -> None:
@@ -377,11 +349,6 @@ class PageWriter:
             self._entries,
             stamp,
         )
-
-    def _write_times(self) -> None:
-        self._step_stamp = stamp = self._step_stamp + 1
-        record = STEP_TIMES
-        record.form.pack_into(self.buffer, record.start, stamp, *self._timed, stamp)
 
     def _write(self, name: str, record: Record, *fields: int | bytes) -> None:
         self._stamps[name] = stamp = self._stamps.get(name, 0) + 1
@@ -402,20 +369,19 @@ class Memory(Protocol):
 class PageReader:
     """One page; opened by the first `read` that finds it.
 
-    Args:
-        path: ``<session>/pages/<pid>.page``.
+    It is read and not mapped: a mapped file that somebody cuts ends the reader.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._page: _OpenPage | None = None
+        self._descriptor: int | None = None
 
     def read(self) -> Beat | Gap:
         """Read the page, about 25 microseconds. Never raises, never waits for the writer."""
         try:
-            if self._page is None:
-                self._page = _OpenPage(self._path)
-            return read_page(self._page)
+            if self._descriptor is None:
+                self._descriptor = open_owned(self._path)
+            return read_page(self)
         except PageUnreadable as problem:
             return self._gap(str(problem))
         except OSError as error:
@@ -423,9 +389,17 @@ class PageReader:
 
     def close(self) -> None:
         """Close the page; a later `read` opens it again."""
-        if self._page is not None:
-            self._page.close()
-            self._page = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __getitem__(self, part: slice, /) -> bytes:
+        descriptor = self._descriptor if self._descriptor is not None else -1
+        data = os.pread(descriptor, part.stop - part.start, part.start)
+        if len(data) < part.stop - part.start:
+            size = os.fstat(descriptor).st_size
+            raise PageUnreadable(f"{self._path} has {size} bytes; a page has {PAGE_SIZE}")
+        return data
 
     def _gap(self, why: str) -> Gap:
         return Gap(f"page of pid {self._path.stem}", None, why, "page")
@@ -435,31 +409,21 @@ class PageUnreadable(Exception):
     """These bytes are no page, or no consistent one, at this moment."""
 
 
-class _OpenPage:
-    """A page's file. It is read and not mapped: a mapped one that somebody cuts ends the reader."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor = open_owned(path)
-
-    def __getitem__(self, part: slice, /) -> bytes:
-        data = os.pread(self._descriptor, part.stop - part.start, part.start)
-        if len(data) < part.stop - part.start:
-            size = os.fstat(self._descriptor).st_size
-            raise PageUnreadable(f"{self._path} has {size} bytes; a page has {PAGE_SIZE}")
-        return data
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-
 def read_page(memory: Memory) -> Beat:
     """Read each record of a page.
 
     Raises:
         PageUnreadable: It is no page, is of another layout, or a record is torn.
     """
-    pid, created_ns, parent_pid = _read_header(memory)
+    header = HEADER.form.unpack(memory[HEADER.start : HEADER.stop])
+    magic, version, _size, pid, created_ns, parent_pid = header
+    if magic != MAGIC:
+        raise PageUnreadable("it is no page of lightning-hangcheck")
+    if version != LAYOUT_VERSION:
+        raise PageUnreadable(
+            f"its layout is version {version}, this version reads {LAYOUT_VERSION}; "
+            "install the same lightning-hangcheck for the job and for its sidecar"
+        )
     stamp, beat_ns = _read_record(memory, BEAT)
     phase_ns, phase, epoch, step, batch, entries = _read_record(memory, PHASE)[1:]
     rank, world_size, local_rank, round_number, port = _read_record(memory, IDENTITY)[1:]
@@ -487,7 +451,7 @@ def read_page(memory: Memory) -> Beat:
         epoch=_known(epoch),
         step=_known(step),
         batch=_known(batch),
-        checkpoint=_checkpoint(number, at_ns, name),
+        checkpoint=CheckpointMark(number, read_text(name), _clock(at_ns)) if at_ns else None,
         sections=_sections(count, slots),
         save=SaveMark(saves, _clock(saved_ns), _known(saved_step)) if saved_ns else None,
         pulse_ns=pulse_ns,
@@ -500,19 +464,6 @@ def read_page(memory: Memory) -> Beat:
         membership=_named(MEMBERSHIPS, membership, "membership"),
         step_times=StepTimes(timed, *(part / NANOSECONDS for part in parts_ns)) if timed else None,
     )
-
-
-def _read_header(memory: Memory) -> tuple[int, int, int]:
-    data = memory[HEADER.start : HEADER.stop]
-    magic, version, _size, pid, created_ns, parent_pid = HEADER.form.unpack(data)
-    if magic != MAGIC:
-        raise PageUnreadable("it is no page of lightning-hangcheck")
-    if version != LAYOUT_VERSION:
-        raise PageUnreadable(
-            f"its layout is version {version}, this version reads {LAYOUT_VERSION}; "
-            "install the same lightning-hangcheck for the job and for its sidecar"
-        )
-    return pid, created_ns, parent_pid
 
 
 def _read_record(memory: Memory, record: Record) -> tuple[Any, ...]:
@@ -537,28 +488,16 @@ def _named(names: tuple[Name, ...], index: int, what: str) -> Name:
     return names[index]
 
 
-def _checkpoint(number: int, at_ns: int, name: bytes) -> CheckpointMark | None:
-    if not at_ns:
-        return None
-    return CheckpointMark(number, read_text(name), _clock(at_ns))
-
-
 def _clock(ns: int) -> str:
     return utc(moment_of(ns), "microseconds")
 
 
 def _sections(count: int, slots: list[Any]) -> tuple[OpenSection, ...]:
-    shown = max(0, min(count, SECTION_SLOTS))
     width = len(slots) // SECTION_SLOTS
-    starts = range(0, width * shown, width)
-    return tuple(_section(*slots[start : start + width]) for start in starts)
-
-
-def _section(since_ns: int, item: int, limit_ms: int, in_main: int, name: bytes) -> OpenSection:
-    return OpenSection(
-        read_text(name),
-        since_ns,
-        _known(item),
-        None if limit_ms < 0 else limit_ms / 1000,
-        bool(in_main),
-    )
+    shown = width * max(0, min(count, SECTION_SLOTS))
+    found = []
+    for at in range(0, shown, width):
+        since_ns, item, limit_ms, in_main, name = slots[at : at + width]
+        limit_s = None if limit_ms < 0 else limit_ms / 1000
+        found.append(OpenSection(read_text(name), since_ns, _known(item), limit_s, bool(in_main)))
+    return tuple(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -13,6 +13,8 @@ from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from lightning_hangcheck.recorder.announcer import Announcer
 
 
 class OpenedSection(Struct, eq=False):
@@ -37,18 +39,6 @@ class OpenedSection(Struct, eq=False):
         return (time.monotonic_ns() - self.shown.since_ns) / NANOSECONDS
 
 
-class SectionKeeper(Protocol):
-    """What a section tells; the recorder is one."""
-
-    def open_section(
-        self, name: str, *, spoken: bool = True, goes_on_after_s: float | None = None
-    ) -> OpenedSection | None:
-        """A section begins; None if nobody records."""
-
-    def close_section(self, opened: OpenedSection, error: BaseException | None) -> None:
-        """It ends, by this exception if any."""
-
-
 class Section:
     """``with section("WandbLogger constructor"):`` says so before and after, and how it ended.
 
@@ -57,17 +47,17 @@ class Section:
     then the wait is no hang.
     """
 
-    __slots__ = ("_goes_on_after_s", "_keeper", "_name", "_opened", "_spoken")
+    __slots__ = ("_goes_on_after_s", "_name", "_opened", "_recorder", "_spoken")
 
     def __init__(
         self,
-        keeper: SectionKeeper,
+        recorder: Announcer,
         name: str,
         *,
         spoken: bool = True,
         goes_on_after_s: float | None = None,
     ) -> None:
-        self._keeper = keeper
+        self._recorder = recorder
         self._name = name
         self._spoken = spoken
         self._goes_on_after_s = goes_on_after_s
@@ -75,7 +65,7 @@ class Section:
 
     def __enter__(self) -> None:
         self._opened.append(
-            self._keeper.open_section(
+            self._recorder.open_section(
                 self._name, spoken=self._spoken, goes_on_after_s=self._goes_on_after_s
             )
         )
@@ -88,4 +78,4 @@ class Section:
     ) -> None:
         opened = self._opened.pop()
         if opened is not None:
-            self._keeper.close_section(opened, error)
+            self._recorder.close_section(opened, error)

@@ -34,9 +34,6 @@ def offer_stacks(session: Session | None) -> None:
     No signal that anybody handles, ignores or blocks is taken. A process that offers none, because
     it has no session, runs this outside its main thread, or every signal is taken, is read by
     py-spy alone.
-
-    Args:
-        session: Where this process records.
     """
     if session is None or threading.current_thread() is not threading.main_thread():
         return

@@ -60,9 +60,6 @@ class TrainingThread:
 
     So it is in an actor of Ray Train: see `only_serves`. What asks is user's code, or a hook that
     the training calls.
-
-    Args:
-        on_end: Called as such a thread ends, in it.
     """
 
     def __init__(self, on_end: Callable[[TrainingEnd], None]) -> None:

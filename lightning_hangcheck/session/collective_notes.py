@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from struct import Struct as Layout
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from lightning_hangcheck.files.safe import make_private_folder, open_owned, read_owned, reserve_file
+from lightning_hangcheck.files.safe import (
+    FACT_BYTES,
+    PRIVATE_FILE,
+    make_private_folder,
+    open_owned,
+    read_owned,
+    reserve_file,
+)
 from lightning_hangcheck.model.codec import encode, json_decoder
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import CallSite, MessageCounts
@@ -35,6 +43,9 @@ MOST_PEERS = 1_024
 """With how many ranks one exchanges messages: its neighbours in a mesh, or the experts' ranks."""
 COUNTS_AT = POSTED_KEPT * POSTED.size
 MESSAGES_BYTES = COUNTS_AT + (MOST_PEERS + 1) * COUNTS.size
+
+
+Noted = TypeVar("Noted", bound=msgspec.Struct)
 
 
 class NotedGroup(msgspec.Struct, frozen=True):
@@ -57,45 +68,20 @@ def messages_file(server: Path) -> Path:
 def note_group(server: Path, group: str, ranks: Sequence[int]) -> None:
     """Note that this rank makes a group.
 
-    Args:
-        server: Path of the rank's worker server.
-        group: As torch's record names it.
-        ranks: Its members, by global rank.
-
     Raises:
         OSError: Shared memory cannot be used.
     """
     make_private_folder(server.parent)
-    line = msgspec.json.encode(NotedGroup(group, tuple(ranks))) + b"\n"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    descriptor = os.open(groups_file(server), flags, 0o600)
-    try:
-        os.write(descriptor, line)
-    finally:
-        os.close(descriptor)
+    _append(groups_file(server), encode(NotedGroup(group, tuple(ranks))))
 
 
 def noted_groups(server: Path) -> dict[str, tuple[int, ...]]:
     """Return the members of each group that a rank noted; of a name used again the newest."""
-    found: dict[str, tuple[int, ...]] = {}
-    try:
-        lines = read_owned(groups_file(server)).splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        try:
-            noted = json_decoder(NotedGroup).decode(line)
-        except msgspec.MsgspecError:  # a line that is just being written
-            continue
-        found[noted.group] = noted.ranks
-    return found
+    return {noted.group: noted.ranks for noted in _noted(groups_file(server), NotedGroup)}
 
 
 class MessageCounter:
     """Counts messages of this process, for whoever looks at it from outside.
-
-    Args:
-        server: Path of the rank's worker server.
 
     Raises:
         OSError: Shared memory is full, or not ours.
@@ -145,9 +131,6 @@ def noted_messages(server: Path) -> MessageCounts | None:
     """Return what a rank counted; None where it had no room to count all.
 
     Who notes groups counts messages, too: one that has not begun to has posted none.
-
-    Args:
-        server: Path of the rank's worker server.
     """
     try:
         data = read_owned(messages_file(server))
@@ -209,9 +192,6 @@ class NotedSite(msgspec.Struct, frozen=True):
 class CallNoter:
     """Notes the collectives of this process, for whoever looks at it from outside.
 
-    Args:
-        server: Path of the rank's worker server.
-
     Raises:
         OSError: Shared memory is full, or not ours.
     """
@@ -224,13 +204,7 @@ class CallNoter:
         self._known: dict[tuple[int | str, ...], tuple[int, tuple[CodeType, ...]]] = {}
 
     def note(self, caller: FrameType, root: str = "", reduction: str = "") -> None:
-        """Note a call; about 0.1 microseconds a frame, and a write where the site is new.
-
-        Args:
-            caller: The frame that calls.
-            root: As in `CallSite`.
-            reduction: As in `CallSite`.
-        """
+        """Note a call; about 0.1 microseconds a frame, and a write where the site is new."""
         way: list[int | str] = [root, reduction]
         frame: FrameType | None = caller
         while frame is not None and len(way) < 2 * DEEPEST:
@@ -258,34 +232,25 @@ class CallNoter:
             frame = frame.f_back
         number, codes = next(self._numbers), tuple(one.f_code for one in frames)
         called = tuple(
-            Frame(_name(one.f_code), one.f_code.co_filename, one.f_lineno or 0)
+            # named as py-spy does: with its class from Python 3.11 on
+            Frame(
+                str(getattr(one.f_code, "co_qualname", one.f_code.co_name)),
+                one.f_code.co_filename,
+                one.f_lineno or 0,
+            )
             for one in reversed(frames)
             if not one.f_code.co_filename.startswith(OURS)
         )
-        line = encode(NotedSite(number, CallSite(called, root, reduction))) + b"\n"
-        written = self._written(line)
-        return self._known.setdefault(key, (number, codes) if written else UNKNOWN_SITE)
-
-    def _written(self, line: bytes) -> bool:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        known = number, codes
         try:
-            descriptor = os.open(self._sites_file, flags, 0o600)
-        except OSError:
-            return False
-        try:
-            return os.write(descriptor, line) == len(line)
+            _append(self._sites_file, encode(NotedSite(number, CallSite(called, root, reduction))))
         except OSError:  # shared memory is full
-            return False
-        finally:
-            os.close(descriptor)
+            known = UNKNOWN_SITE
+        return self._known.setdefault(key, known)
 
 
 def noted_calls(server: Path) -> tuple[NotedCall, ...]:
-    """Return the newest calls that a rank noted, oldest first; none where it notes nothing.
-
-    Args:
-        server: Path of the rank's worker server.
-    """
+    """Return the newest calls that a rank noted, oldest first; none where it notes nothing."""
     try:
         descriptor = open_owned(_calls_file(server))
     except OSError:
@@ -299,22 +264,27 @@ def noted_calls(server: Path) -> tuple[NotedCall, ...]:
 
 
 def noted_sites(server: Path) -> dict[int, CallSite]:
-    """Return the places that a rank's collectives were called from, by number.
+    """Return the places that a rank's collectives were called from, by number."""
+    noted = _noted(_sites_file(server), NotedSite, LARGEST_SITES)
+    return {one.site: one.called for one in noted}
 
-    Args:
-        server: Path of the rank's worker server.
-    """
-    found: dict[int, CallSite] = {}
+
+def _append(file: Path, line: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    descriptor = os.open(file, flags, PRIVATE_FILE)
     try:
-        lines = read_owned(_sites_file(server), LARGEST_SITES).splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        try:
-            noted = json_decoder(NotedSite).decode(line)
-        except msgspec.MsgspecError:  # a line that is just being written
-            continue
-        found[noted.site] = noted.called
+        if os.write(descriptor, line + b"\n") <= len(line):
+            raise OSError("only a part was written")
+    finally:
+        os.close(descriptor)
+
+
+def _noted(file: Path, kind: type[Noted], largest: int = FACT_BYTES) -> list[Noted]:
+    found = []
+    with suppress(OSError):
+        for line in read_owned(file, largest).splitlines():
+            with suppress(msgspec.MsgspecError):  # a line that is just being written
+                found.append(json_decoder(kind).decode(line))
     return found
 
 
@@ -324,8 +294,3 @@ def _calls_file(server: Path) -> Path:
 
 def _sites_file(server: Path) -> Path:
     return server.with_name(f"{server.name}.sites")
-
-
-def _name(code: CodeType) -> str:
-    """Return the name that py-spy shows: with its class from Python 3.11 on."""
-    return str(getattr(code, "co_qualname", code.co_name))

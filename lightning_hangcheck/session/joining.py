@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.machine import which_machine
-from lightning_hangcheck.rundir import RunFolder, folder_of_node, name_run_folder
+from lightning_hangcheck.rundir import folder_of_node, name_run_folder
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     Session,
@@ -23,7 +23,7 @@ from lightning_hangcheck.session.whose import agent_pid, job_key, node_key
 from lightning_hangcheck.text.shown import show_command, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import MutableMapping
 
     from lightning_hangcheck.identity import Identity
 
@@ -48,16 +48,27 @@ def join_session(
     """
     named = environment.get(SESSION_VARIABLE)
     if named:
-        return _named_session(Path(named), identity)
+        # in front of srun, `hangcheck run` named a session of another machine
+        if identity.launcher == "slurm" and not Path(named).exists():
+            raise UnreadableRun(
+                f"{named} is not on this machine, where hangcheck run was not started",
+                "put it behind srun: srun hangcheck run -- python train.py",
+            )
+        return read_session(Path(named))
     alone = identity.launcher in ("none", "lightning")
     # containers may share this memory, and have equal numbers of processes and of SLURM's steps
     key = new_key() if alone else f"{node_key(environment, identity)}-{which_machine()}"
+    folder = name_run_folder(run_dir)
+    if identity.node_rank and run_dir is not None:
+        # all nodes of a job are given the same; each but the first takes a folder below that
+        folder = folder_of_node(run_dir, str(identity.node_rank))
+    root_pid = os.getpid() if alone else os.getppid()
     facts = SessionFacts(
-        run_dir=str(_run_folder(run_dir, identity).path),
+        run_dir=str(folder.path),
         command=show_command(sys.orig_argv),
         started_at=utc_now("microseconds"),
         job=job_key(environment, identity),
-        root_pid=_root_pid(environment, identity),
+        root_pid=agent_pid(environment) if identity.launcher == "torchrun" else root_pid,
         numbered=not alone,
         restarts=identity.launcher == "torchrun",
     )
@@ -65,26 +76,3 @@ def join_session(
     if alone:
         environment[SESSION_VARIABLE] = str(session.path)
     return session
-
-
-def _named_session(folder: Path, identity: Identity) -> Session:
-    """Read the session that `hangcheck run` named: in front of `srun` it is on another machine."""
-    if identity.launcher == "slurm" and not folder.exists():
-        raise UnreadableRun(
-            f"{folder} is not on this machine, where hangcheck run was not started",
-            "put it behind srun: srun hangcheck run -- python train.py",
-        )
-    return read_session(folder)
-
-
-def _run_folder(run_dir: str | None, identity: Identity) -> RunFolder:
-    """All nodes of a job are given the same; each but the first takes a folder below that."""
-    if identity.node_rank and run_dir is not None:
-        return folder_of_node(run_dir, str(identity.node_rank))
-    return name_run_folder(run_dir)
-
-
-def _root_pid(environment: Mapping[str, str], identity: Identity) -> int:
-    if identity.launcher == "torchrun":
-        return agent_pid(environment)
-    return os.getpid() if identity.launcher in ("none", "lightning") else os.getppid()

@@ -57,16 +57,12 @@ def withhold(socket: Path, why: str) -> None:
     """Leave the reason for the sidecar; where shared memory fails, there is no sidecar either."""
     with suppress(OSError):
         make_private_folder(socket.parent)
-        write_atomically(_file(socket), why.encode(errors="replace"))
+        write_atomically(socket.with_name(f"{socket.name}.withheld"), why.encode(errors="replace"))
 
 
 def why_withheld(socket: Path) -> str | None:
     """Return the reason that a rank left, None where it left none."""
     try:
-        return _file(socket).read_text(errors="replace")
+        return socket.with_name(f"{socket.name}.withheld").read_text(errors="replace")
     except OSError:
         return None
-
-
-def _file(socket: Path) -> Path:
-    return socket.with_name(f"{socket.name}.withheld")

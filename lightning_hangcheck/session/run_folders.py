@@ -65,10 +65,6 @@ def settle_run_folder(session: Session) -> Settled:
 def settle_elsewhere(session: Session, why: Exception) -> Settled:
     """Keep a session's run in a temporary folder, where the disk of the named one does not answer.
 
-    Args:
-        session: Of the run.
-        why: What is wrong with the named folder.
-
     Raises:
         UnpreparedRunFolder: Not even a temporary folder can be had.
         OSError: Likewise, or the session is gone.
@@ -159,11 +155,7 @@ REMOVED = "its file was removed or moved while the job ran"
 
 
 class Handover:
-    """A rank's end: leaves lines of its journal.
-
-    Args:
-        folder: The session's ``journals``.
-    """
+    """A rank's end: leaves lines of its journal."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -213,16 +205,18 @@ class Carrier:
     def carry(self, only_pid: int | None = None) -> None:
         """Carry all that was left, in that order; blocks for as long as the disk does.
 
-        Args:
-            only_pid: Only what this process left.
-
         Raises:
             UnpreparedRunFolder: The run folder cannot be made.
             OSError: A journal cannot be written; those lines are lost, which it says once it can.
         """
         for journal, lines in self._taken(only_pid):
             self._seen(lines)
-            self._leave_removed(journal)
+            written = self._journals.get(journal)
+            if written is not None and written.is_removed():
+                # begin anew: what is written to it reaches nobody
+                lost = self.removed.get(journal, 0) + written.lines
+                self.removed = {**self.removed, journal: lost}
+                self._lose(journal, written.lines, REMOVED)
             try:
                 self._append(journal, lines)
             except (OSError, UnpreparedRunFolder) as error:
@@ -237,14 +231,6 @@ class Carrier:
         self._journals[journal].append(said + lines)
         self._lost.pop(journal, None)
 
-    def _leave_removed(self, name: str) -> None:
-        """Begin anew where somebody removed a journal: what is written to it reaches nobody."""
-        journal = self._journals.get(name)
-        if journal is not None and journal.is_removed():
-            lines = journal.lines
-            self.removed = {**self.removed, name: self.removed.get(name, 0) + lines}
-            self._lose(name, lines, REMOVED)
-
     def _lose(self, journal: str, lines: int, why: str) -> None:
         """Let go of a journal, and remember what it lacks until it can say so."""
         opened, before = self._journals.pop(journal, None), self._lost.get(journal)
@@ -253,8 +239,11 @@ class Carrier:
         self._lost[journal] = _Lost(lines + (before.lines if before is not None else 0), why)
 
     def _taken(self, only_pid: int | None) -> Iterator[tuple[str, bytes]]:
-        names = (name for name in _names(self._left) if not name.startswith("."))
-        for name in sorted(names):
+        try:
+            names = os.listdir(self._left)  # noqa: PTH208 - names alone, twice a second
+        except OSError:
+            return
+        for name in sorted(name for name in names if not name.startswith(".")):
             _, pid, journal = name.split(".", 2)
             if only_pid is None or pid == str(only_pid):
                 batch = self._left / name
@@ -275,9 +264,6 @@ class _Lost(NamedTuple):
 
 class _Journal:
     """One journal in the run folder: keeps its first part and its newest lines.
-
-    Args:
-        path: Its file; if the last line was torn, it is ended, so that ours begins on its own.
 
     Attributes:
         lines: In it, with those that were left out.
@@ -358,10 +344,3 @@ def _parsed(line: bytes) -> dict[str, Any]:
     with suppress(msgspec.MsgspecError, UnicodeDecodeError):
         parsed = msgspec.json.decode(line, type=dict[str, Any])
     return parsed
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - names alone, twice a second
-    except OSError:
-        return []

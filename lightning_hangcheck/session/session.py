@@ -24,6 +24,8 @@ from __future__ import annotations
 
 import os
 import stat
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -40,14 +42,12 @@ from lightning_hangcheck.machine import pid_namespace
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.rundir import RunFolder
-from lightning_hangcheck.session.housekeeping import (
-    NAMESPACE_FILE,
-    SESSION_FILE,
-    SIDECAR_FILE,
-    remove_left_behind,
-)
 
 SESSION_VARIABLE = "HANGCHECK_SESSION"
+NAMESPACE_FILE = "namespace"
+SESSION_FILE, SIDECAR_FILE = "session.json", "sidecar.json"
+LEFT_BEHIND_AFTER_S = 3600.0
+"""What is to be written next in a session that is being made comes within moments."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own below it, mode 0700
 
 NOBODY_YET = -1
@@ -154,12 +154,7 @@ class Session(Struct, frozen=True):
         return self.path / "torch"
 
     def note_end(self, pid: int, exit_code: int) -> None:
-        """Keep what only a parent is told of a child that has a page: how it ended.
-
-        Args:
-            pid: The child, which its parent has reaped.
-            exit_code: As subprocess gives it.
-        """
+        """Keep what only a parent is told of a child that has a page: how it ended."""
         if (self.pages / f"{pid}.page").exists():
             write_atomically(self.path / "ends" / str(pid), str(exit_code).encode())
 
@@ -234,6 +229,53 @@ def read_sidecar(file: Path) -> SidecarFacts | None:
         return decode(read_owned(file), SidecarFacts, str(file))
     except (OSError, UnreadableRun):
         return None
+
+
+def remove_left_behind(sessions: Path) -> None:
+    """Remove sessions that are old and whose processes are all gone: killed jobs leave them.
+
+    Its ranks may come hours after the command that starts them, and one whose clock is set by hours
+    looks old at once: so a session stays while that command, or the sidecar, is there. One that
+    another pid namespace wrote (a container that shares this memory) is left alone: its processes
+    cannot be seen from here.
+    """
+    try:
+        folders = [folder for folder in sessions.iterdir() if folder.is_dir()]
+    except OSError:
+        return
+    for folder in folders:
+        if _is_left_behind(folder):
+            import shutil  # 2 ms that a rank does not pay at its start
+
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def of_this_namespace(session: Path) -> bool:
+    """Whether a session's processes can be seen from here.
+
+    Raises:
+        OSError: The session does not say.
+    """
+    return read_owned(session / NAMESPACE_FILE) == pid_namespace().encode()
+
+
+def _is_left_behind(session: Path) -> bool:
+    pages = session / "pages"
+    try:
+        if not of_this_namespace(session):
+            return False
+        newest = max(path.stat().st_mtime for path in (session, pages, *pages.iterdir()))
+        if time.time() - newest <= LEFT_BEHIND_AFTER_S:
+            return False
+        pids = {page.stem for page in pages.glob("*.page")}
+    except OSError:
+        return False
+    with suppress(UnreadableRun):
+        pids.add(str(read_session(session).facts.root_pid))
+    sidecar = read_sidecar(session / SIDECAR_FILE)
+    if sidecar is not None:
+        pids.add(str(sidecar.pid))
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def sessions_folder(user_id: int | None = None) -> Path:

@@ -38,10 +38,6 @@ def job_key(environment: Mapping[str, str], identity: Identity) -> str:
 
     Jobs that follow each other with the same rendezvous address and no --rdzv-id share it, where
     they are spread over nodes: nothing that torchrun tells all nodes differs.
-
-    Args:
-        environment: Of this process.
-        identity: What it says.
     """
     started_by_hand = identity.launcher in ("none", "lightning")
     spread = "NODE_RANK" in environment and "MASTER_ADDR" in environment
@@ -56,12 +52,7 @@ def job_key(environment: Mapping[str, str], identity: Identity) -> str:
 
 
 def node_key(environment: Mapping[str, str], identity: Identity) -> str:
-    """A key that the ranks of the job share on this node in all its rounds, and no other job has.
-
-    Args:
-        environment: Of this process.
-        identity: What it says.
-    """
+    """A key that the job's ranks share on this node in all its rounds, and no other job has."""
     if identity.launcher == "torchrun":
         return f"torchrun-{_named_for_ever(agent_pid(environment))}"
     if identity.launcher == "slurm":
@@ -71,17 +62,16 @@ def node_key(environment: Mapping[str, str], identity: Identity) -> str:
         # daemons of two nodes may be tried on one machine, started from one terminal
         node = "" if identity.node_rank is None else f"-node-{identity.node_rank}"
         return f"{named}{node}-{which_machine()}"
-    return f"pid-{_named_for_ever(_starter_pid(identity))}"
+    # the process from which Lightning starts, or will start, the other ranks
+    child = identity.launcher == "lightning" and bool(identity.local_rank)
+    starter = os.getppid() if child or _spawned_as() is not None else os.getpid()
+    return f"pid-{_named_for_ever(starter)}"
 
 
 def start_key(environment: Mapping[str, str], identity: Identity) -> str:
     """A key that the ranks of this start of the job share on this node, and no other start has.
 
     One session can see several: a launcher that restarts failed ranks, a script that trains twice.
-
-    Args:
-        environment: Of this process.
-        identity: What it says.
     """
     if identity.launcher == "torchrun":
         count = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -89,7 +79,11 @@ def start_key(environment: Mapping[str, str], identity: Identity) -> str:
     started = node_key(environment, identity)
     spawned = _spawned_as()
     if identity.launcher in ("none", "lightning") and spawned is not None:
-        return f"{started}-spawn-{_first_sibling(spawned, identity.local_rank or 0)}"
+        # children of ddp_spawn number themselves in the order of their start (SpawnProcess-3): the
+        # number of the first that was spawned with us tells one `fit` from the next
+        number = spawned.rpartition("-")[2]
+        first = int(number) - (identity.local_rank or 0) if number.isdecimal() else 0
+        return f"{started}-spawn-{first}"
     return started if identity.round is None else f"{started}-{identity.round}"
 
 
@@ -111,10 +105,6 @@ def key_of_nodes(environment: Mapping[str, str], identity: Identity) -> str:
     """A key that all ranks of the job share on all nodes; other starts of it may share it.
 
     TORCHELASTIC_RESTART_COUNT is not in it: in one and the same round it differs between nodes.
-
-    Args:
-        environment: Of this process.
-        identity: What it says.
     """
     if identity.launcher == "slurm":
         return start_key(environment, identity)
@@ -126,9 +116,6 @@ def agent_pid(environment: Mapping[str, str]) -> int:
     """Return torchrun's own process on this node: the first above us that it told no run id.
 
     It is our parent, unless a shell script stands between (``torchrun --no-python wrapper.sh``).
-
-    Args:
-        environment: Of this process.
     """
     run = environment.get("TORCHELASTIC_RUN_ID", "")
     pid = os.getppid()
@@ -147,12 +134,6 @@ def _was_told(pid: int, line: str) -> bool:
         return False
 
 
-def _starter_pid(identity: Identity) -> int:
-    """The process from which Lightning starts, or will start, the other ranks."""
-    child = identity.launcher == "lightning" and bool(identity.local_rank)
-    return os.getppid() if child or _spawned_as() is not None else os.getpid()
-
-
 def _spawned_as() -> str | None:
     """Our name among the processes that multiprocessing started; None if it did not start us."""
     # such a child has imported it already; importing it here would cost every other process 10 ms
@@ -160,15 +141,6 @@ def _spawned_as() -> str | None:
     if process is None or process.parent_process() is None:
         return None
     return str(process.current_process().name)
-
-
-def _first_sibling(name: str, local_rank: int) -> int:
-    """The number of the first process that was spawned with us tells one ``fit`` from the next.
-
-    Children of ``ddp_spawn`` number themselves in the order of their start (SpawnProcess-3).
-    """
-    number = name.rpartition("-")[2]
-    return int(number) - local_rank if number.isdecimal() else 0
 
 
 def _named_for_ever(pid: int) -> str:
@@ -182,9 +154,6 @@ MOST_ALONE = 2
 
 def place_in(environment: Mapping[str, str]) -> NodePlace | None:
     """Read which node a rank is on.
-
-    Args:
-        environment: Of the rank.
 
     Returns:
         None where nothing says which node of how many this is. A job of several nodes may go on
@@ -219,9 +188,6 @@ def place_of_task(environment: Mapping[str, str]) -> NodePlace | None:
 
     Where a step has several tasks on a node, each counts as a node.
 
-    Args:
-        environment: Of the task.
-
     Returns:
         None for the only task of its step, and for what is no task.
     """
@@ -237,20 +203,13 @@ def place_of_task(environment: Mapping[str, str]) -> NodePlace | None:
 
 
 def step_nodes(environment: Mapping[str, str]) -> int:
-    """Return how many nodes a SLURM step has, at least 1.
-
-    Args:
-        environment: Of one of its tasks.
-    """
+    """Return how many nodes a SLURM step has, at least 1."""
     names = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES")
     return next(filter(None, (_number(environment, name) for name in names)), 1)
 
 
 def first_host(environment: Mapping[str, str]) -> str:
     """Return the first host of a SLURM step: ``node[007-012,20],gpu3`` begins with ``node007``.
-
-    Args:
-        environment: Of one of its tasks.
 
     Returns:
         Empty where no list is there, or it is of another form.
@@ -290,12 +249,7 @@ def tell_place(session: Session, place: NodePlace) -> None:
 
 
 class PlaceTeller:
-    """Tells the sidecar which node this is, once a rank's environment says so.
-
-    Args:
-        session: Of the rank.
-        environment: Of the rank; read again and again until it says so.
-    """
+    """Tells the sidecar which node this is, once a rank's environment says so."""
 
     def __init__(self, session: Session, environment: Mapping[str, str]) -> None:
         self._session = session

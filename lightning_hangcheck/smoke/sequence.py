@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import psutil
 from msgspec import Struct
 
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE
 from lightning_hangcheck.launch.job import unstartable
+from lightning_hangcheck.machine import end_with_children
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run
 from lightning_hangcheck.rundir import refuse_used
@@ -123,9 +123,6 @@ def plan_trials(command: Sequence[str]) -> tuple[Trial, ...]:
 def reference_trials(output_dir: Path) -> tuple[Trial, ...]:
     """Plan the sequence with the reference script: by torchrun, and alone without a launcher.
 
-    Args:
-        output_dir: Where it keeps its tokenizer and its logs.
-
     Raises:
         BadUsage: This installation has no reference script.
     """
@@ -208,23 +205,7 @@ def _started(command: tuple[str, ...], output_file: Path) -> Iterator[subprocess
     try:
         yield process
     finally:
-        _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask `hangcheck run` to end its job; what outlives that is nobody's, and is killed."""
-    if process.poll() is not None:
-        return
-    with suppress(psutil.NoSuchProcess):
-        job = psutil.Process(process.pid).children(recursive=True)
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(END_LIMIT_S)
-        for one in job:
-            with suppress(psutil.NoSuchProcess):
-                one.kill()
-    process.kill()
-    process.wait()
+        end_with_children(process, END_LIMIT_S)
 
 
 def _where(saved: SavedRun, exit_code: int | None, limit_s: float) -> str:

@@ -68,11 +68,7 @@ NOTHING_TO_COMPARE = Meaning(
 
 
 def interpret(outcomes: Sequence[Outcome]) -> Meaning:
-    """Say what it means which of the runs passed, and which did not.
-
-    Args:
-        outcomes: Of all planned runs.
-    """
+    """Say what it means which of the runs passed, and which did not."""
     passed = {(one.trial.devices, one.trial.workers): one.result == "passed" for one in outcomes}
     if (None, None) in passed:
         return NOTHING_TO_COMPARE
@@ -96,11 +92,7 @@ def first_trouble(outcomes: Sequence[Outcome]) -> Outcome | None:
 
 
 def name_picture(verdict: Verdict) -> str:
-    """Name which of three usual pictures this is, and what it says; empty where it is none.
-
-    Args:
-        verdict: On a job that hangs, or that is suspected of it.
-    """
+    """Name which of three usual pictures this is, and what it says; empty where it is none."""
     phases = {state.phase for state in verdict.ranks}
     who = "all ranks are" if len(verdict.ranks) > 1 else "the process is"
     if phases == {"logger_init"}:
@@ -124,11 +116,7 @@ def _reached(state: RankState) -> tuple[int, int]:
 
 
 def render(outcomes: Sequence[Outcome]) -> str:
-    """Write it all, at most 40 lines, ending in a newline.
-
-    Args:
-        outcomes: Of all planned runs, at least one.
-    """
+    """Write it all, at most 40 lines, ending in a newline."""
     meaning, trouble = interpret(outcomes), first_trouble(outcomes)
     runs, passed = several(len(outcomes), "run"), sum(one.result == "passed" for one in outcomes)
     headline = f"SMOKE  {runs} passed"

@@ -69,37 +69,25 @@ def telling(name: str, *, in_prose: bool = False) -> Secrecy:
     words = [word.lower() for word in _WORD.findall(name)]
     if not words:
         return "no"
-    if any(map(_STRONG.fullmatch, words)) or any(map(_is_strong_key, pairwise(words))):
+    strong = any(
+        first in _STRONG_BEFORE_KEY and second in ("key", "keys")
+        for first, second in pairwise(words)
+    )
+    if strong or any(map(_STRONG.fullmatch, words)):
         return "surely"
-    if _ends_weakly(words):
-        return _judge_alone(words[0], name, in_prose) if len(words) == 1 else _judge_last(words)
+    before, last = ["", *words][-2:]
+    weak = before in _SECRET_IN_NUMBERS if last == "tokens" else bool(_WEAK.fullmatch(last))
+    if weak and before:
+        singular = "key" if last == "keys" else last
+        ordinary = _ORDINARY_BEFORE.get(singular)
+        is_ordinary = ordinary is not None and ordinary.fullmatch(before) is not None
+        return "perhaps" if is_ordinary or singular in _SIGNATURES else "surely"
+    if weak:
+        ambiguous = last in _AMBIGUOUS_ALONE and not name.startswith("-")
+        return "perhaps" if in_prose or ambiguous else "surely"
     single_letter_flag = len(name) == 2 and name.startswith("-")
     inside = any(map(_WEAK.fullmatch, words[:-1]))
     return "perhaps" if inside or single_letter_flag else "no"
-
-
-def _is_strong_key(pair: tuple[str, str]) -> bool:
-    return pair[0] in _STRONG_BEFORE_KEY and pair[1] in ("key", "keys")
-
-
-def _ends_weakly(words: list[str]) -> bool:
-    if words[-1] == "tokens":
-        return len(words) > 1 and words[-2] in _SECRET_IN_NUMBERS
-    return _WEAK.fullmatch(words[-1]) is not None
-
-
-def _judge_alone(word: str, name: str, in_prose: bool) -> Secrecy:
-    if in_prose:
-        return "perhaps"
-    return "perhaps" if word in _AMBIGUOUS_ALONE and not name.startswith("-") else "surely"
-
-
-def _judge_last(words: list[str]) -> Secrecy:
-    *_, before, last = words
-    singular = "key" if last == "keys" else last
-    ordinary = _ORDINARY_BEFORE.get(singular)
-    is_ordinary = ordinary is not None and ordinary.fullmatch(before) is not None
-    return "perhaps" if is_ordinary or singular in _SIGNATURES else "surely"
 
 
 def is_secret(told: Secrecy, value: str) -> bool:
@@ -179,14 +167,14 @@ _MOST_ROUNDS = 8
 def redact_text(text: str) -> str:
     """Hide what looks like a secret.
 
-    Args:
-        text: Anything that is about to be shown or written.
-
     Returns:
         The text with ``[redacted]`` in place of secrets. Redacting twice changes nothing more.
     """
     for _ in range(_MOST_ROUNDS):
-        before, text = text, _redact_once(text)
+        before = text
+        text = _IN_URL.sub(f"{HIDDEN}@", text)
+        text = _SHAPES.sub(HIDDEN, text)
+        text = _redact_named(_BEARER.sub(rf"\1{HIDDEN}", text))
         if text == before:
             break
     return text
@@ -204,13 +192,6 @@ def redact_values(named: Mapping[str, str]) -> dict[str, str]:
         The same names, in the same order.
     """
     return {name: redact_value(name, value) for name, value in named.items()}
-
-
-def _redact_once(text: str) -> str:
-    text = _IN_URL.sub(f"{HIDDEN}@", text)
-    text = _SHAPES.sub(HIDDEN, text)
-    text = _BEARER.sub(rf"\1{HIDDEN}", text)
-    return _redact_named(text)
 
 
 def _redact_named(text: str) -> str:

@@ -9,6 +9,7 @@ import re
 import shlex
 from datetime import datetime, timedelta, timezone
 from itertools import groupby
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Literal
 
 from lightning_hangcheck.text.redaction import HIDDEN, is_secret, looks_random, redact_text, telling
@@ -30,7 +31,8 @@ def visible(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(sign if sign.isprintable() else _escape(sign) for sign in text)
+    signs = (s if s.isprintable() else s.encode("unicode_escape").decode() for s in text)
+    return "".join(signs)
 
 
 def one_line(text: str) -> str:
@@ -41,17 +43,15 @@ def one_line(text: str) -> str:
 def told_apart(values: Sequence[str], longest: int) -> list[str]:
     """Cut each of several different texts so that what differs between them is still seen.
 
-    Args:
-        values: As they are; each is shown as `visible` shows it.
-        longest: Characters shown of each.
-
     Returns:
         In the same order. Of a long one that begins as another does, the part that is the same
         is left out but for its end; where they still look alike, their lengths tell.
     """
     shown = []
     for value in values:
-        same = max((_same(value, other) for other in values if other != value), default=0)
+        # RUF071 means paths: these are texts
+        others = (commonprefix([value, one]) for one in values if one != value)  # noqa: RUF071
+        same = max(map(len, others), default=0)
         begin = max(0, same - SAME_SHOWN) if len(value) > longest else 0
         end = begin + longest
         more = (CUT if begin else "", CUT if end < len(value) else "")
@@ -79,16 +79,6 @@ def visible_json(data: bytes) -> bytes:
         return data
     signs = (sign if sign.isprintable() or sign == "\n" else _json(sign) for sign in data.decode())
     return "".join(signs).encode()
-
-
-def _same(one: str, other: str) -> int:
-    """Number of characters with which both begin."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-def _escape(sign: str) -> str:
-    return sign.encode("unicode_escape").decode()
 
 
 def _json(sign: str) -> str:
@@ -192,9 +182,6 @@ LARGEST_RANK = 10_000_000
 def format_ranks(ranks: Iterable[int]) -> str:
     """Write ranks as ascending ranges.
 
-    Args:
-        ranks: Global ranks in any order; repeats count once.
-
     Returns:
         For example ``"0-6,8"``; the empty string for no rank.
     """
@@ -256,13 +243,16 @@ _SHORT_WITH_VALUE = re.compile(r"(?s)(?P<flag>-[A-Za-z])(?P<value>[^-=].+)")
 def show_command(words: Sequence[str]) -> str:
     """Show a command line; the only way that one leaves this process.
 
-    Args:
-        words: As the kernel has them: only so it is certain which value belongs to which flag.
-
     Returns:
         One line for a POSIX shell, ``[redacted]`` in place of secrets.
     """
-    return visible(" ".join(map(_quoted, _without_secrets(words))))
+    shown = []
+    for word in _without_secrets(words):
+        # what stands for a secret needs no quotes: nobody types it again
+        around = word.replace(HIDDEN, "")
+        plain = word and shlex.quote(around) in (around, "''")
+        shown.append(word if plain else shlex.quote(word))
+    return visible(" ".join(shown))
 
 
 def _without_secrets(words: Sequence[str]) -> Iterator[str]:
@@ -287,53 +277,16 @@ def _redacted(word: str) -> str:
     return redact_text(word)
 
 
-def _quoted(word: str) -> str:
-    """What stands for a secret needs no quotes: nobody types it again."""
-    around = word.replace(HIDDEN, "")
-    return word if word and shlex.quote(around) in (around, "''") else shlex.quote(word)
-
-
 DISTRIBUTIONS = (
-    "lightning-hangcheck",
-    "torch",
-    "lightning",
-    "pytorch-lightning",
-    "transformers",
-    "wandb",
-    "deepspeed",
-    "py-spy",
+    *("lightning-hangcheck", "torch", "lightning", "pytorch-lightning"),
+    *("transformers", "wandb", "deepspeed", "py-spy"),
 )
 """Each is imported by its own name, with underscores."""
 _READ_BY_TRAINING = (
-    "ACCELERATE_",
-    "CUDA_",
-    "FI_",
-    "FSDP_",
-    "GLOO_",
-    "GROUP_",
-    "HANGCHECK_",
-    "HF_",
-    "KMP_",
-    "LIGHTNING_",
-    "LOCAL_",
-    "MASTER_",
-    "MKL_",
-    "NCCL_",
-    "NODE_RANK",
-    "NVIDIA_",
-    "OMP_",
-    "PL_",
-    "PYTHON",
-    "PYTORCH_",
-    "RANK",
-    "SLURM_",
-    "TOKENIZERS_",
-    "TORCH",
-    "TRANSFORMERS_",
-    "TRITON_",
-    "UCX_",
-    "WANDB_",
-    "WORLD_SIZE",
+    *("ACCELERATE_", "CUDA_", "FI_", "FSDP_", "GLOO_", "GROUP_", "HANGCHECK_", "HF_", "KMP_"),
+    *("LIGHTNING_", "LOCAL_", "MASTER_", "MKL_", "NCCL_", "NODE_RANK", "NVIDIA_", "OMP_", "PL_"),
+    *("PYTHON", "PYTORCH_", "RANK", "SLURM_", "TOKENIZERS_", "TORCH", "TRANSFORMERS_", "TRITON_"),
+    *("UCX_", "WANDB_", "WORLD_SIZE"),
 )
 """Beginnings of names."""
 

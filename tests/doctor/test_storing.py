@@ -240,22 +240,6 @@ def test_a_stray_line_is_named_by_its_number(tmp_path: Path) -> None:
     assert "`" not in after.remedy
 
 
-@pytest.mark.parametrize(
-    ("line", "status"),
-    [
-        ("endpoint = `https://store.example`", "ok"),
-        ("endpoint: https://store.example", "ok"),
-        ("`endpoint` = https://store.example", "ok"),
-        ("endpoint = ``", "failed"),
-        ("endpoint = `https://store.example", "failed"),
-        ("`endpoint = https://store.example`", "failed"),
-    ],
-)
-def test_lines_are_taken_apart_as_rclone_does(tmp_path: Path, line: str, status: str) -> None:
-    (check, *_) = _check(tmp_path, WELL.replace("endpoint = https://store.example", line))
-    assert check.status == status
-
-
 def test_aws_without_a_region_is_us_east_1(tmp_path: Path) -> None:
     text = WELL.replace("Cloudflare", "AWS").replace("endpoint = https://store.example\n", "")
     (check,) = _check(tmp_path, text)

@@ -17,18 +17,16 @@ from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.machine import is_alive, pid_namespace, read_process_stat
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.session import session as session_module
-from lightning_hangcheck.session.housekeeping import (
-    LEFT_BEHIND_AFTER_S,
-    NAMESPACE_FILE,
-    remove_left_behind,
-)
 from lightning_hangcheck.session.joining import join_session
 from lightning_hangcheck.session.session import (
+    LEFT_BEHIND_AFTER_S,
+    NAMESPACE_FILE,
     SESSION_VARIABLE,
     SessionFacts,
     SidecarFacts,
     open_session,
     read_session,
+    remove_left_behind,
     session_folder,
 )
 

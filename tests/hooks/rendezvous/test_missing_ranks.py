@@ -11,6 +11,7 @@ import pytest
 from processes import until
 
 from lightning_hangcheck.hooks.missing_ranks import look_for_missing
+from lightning_hangcheck.identity import Identity
 from lightning_hangcheck.recorder.page import PageWriter
 from lightning_hangcheck.session.session import Session, SessionFacts, open_session
 
@@ -49,7 +50,7 @@ def test_stopped_rank_is_read_and_one_that_ended_is_told_by_its_last_words(
 ) -> None:
     running = program("sleeping.py")
     page = PageWriter.create(session.pages / f"{running.pid}.page")
-    page.identify(1, 2, 1)
+    page.identify(Identity(rank=1, world_size=2, local_rank=1))
     os.kill(running.pid, signal.SIGSTOP)
     until(lambda: psutil.Process(running.pid).status() == psutil.STATUS_STOPPED, "it to stop")
 

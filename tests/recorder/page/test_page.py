@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from lightning_hangcheck.identity import Identity
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark, StepTimes
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import PHASES
@@ -59,7 +60,8 @@ def test_a_page_reads_as_it_was_written(
     page = PageWriter.unseen()
     writer = BeatWriter(no_start)
     writer.attach(page.buffer)
-    page.identify(3, 8, 1, 2, 29500)
+    me = Identity(rank=3, world_size=8, local_rank=1, round=2, store_port=29500)
+    page.identify(me)
     page.announce(1)
     page.show_membership("left")
     page.enter_phase(phase, epoch, step, batch)
@@ -151,11 +153,11 @@ def test_a_writer_that_died_midway_leaves_old_new_or_nothing(
 
 def _two_states() -> tuple[bytearray, bytearray]:
     page = PageWriter(bytearray(layout.PAGE_SIZE))
-    page.identify(0, 2, 0)
+    page.identify(Identity(rank=0, world_size=2, local_rank=0))
     page.enter_phase("training_step", 0, 0, 0)
     page.mark_checkpoint(1, "one", 10**18)
     old = bytearray(page.buffer)
-    page.identify(1, 2, 1)
+    page.identify(Identity(rank=1, world_size=2, local_rank=1))
     page.enter_phase("backward", 1, 1, 1)
     page.mark_checkpoint(2, "two", 2 * 10**18)
     page.show_sections([OpenSection("three", 3)])
