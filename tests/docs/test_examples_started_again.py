@@ -102,6 +102,7 @@ def test_a_job_that_slurm_requeues_trains_again(name: str) -> None:
     assert said.count("already holds a run; this one is kept in") == 2
 
 
+@WHEN_ASKED_FOR
 def test_a_callback_in_a_job_that_slurm_requeues_gets_another_folder(tmp_path: Path) -> None:
     told = Path("told")
     (tmp_path / "bin" / "python").write_text('#!/bin/sh\necho "$HANGCHECK_RUN_DIR" >> told\n')

@@ -39,6 +39,7 @@ def _runs(pid: int) -> bool:
     return psutil.pid_exists(pid) and is_alive(psutil.Process(pid))
 
 
+@WHEN_ASKED_FOR
 def test_a_rank_that_outlives_its_launcher_keeps_no_run_from_its_end(tmp_path: Path) -> None:
     outcome, child = _run(tmp_path, "sys.exit(3)", PATIENCE_S)
     assert outcome.exit_code == 3

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hooks.zero_code.injecting import as_script
+from long_tests import WHEN_ASKED_FOR
 from processes import start_program
 
 from lightning_hangcheck.model.beat import Beat
@@ -54,6 +55,7 @@ def test_a_loop_has_steps_and_beats(loop: str, tmp_path: Path) -> None:
     assert beat.phase == "training_step"
 
 
+@WHEN_ASKED_FOR
 def test_the_first_step_of_the_next_optimizer_joins_the_last_of_the_one_before(
     tmp_path: Path,
 ) -> None:
