@@ -213,7 +213,9 @@ def _recorded_ranks(folder: Path) -> list[int]:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("callback", ["HangCheck", "HuggingFaceHangCheck"])
+@pytest.mark.parametrize(
+    "callback", ["HangCheck", pytest.param("HuggingFaceHangCheck", marks=WHEN_ASKED_FOR)]
+)
 def test_each_callback_offers_the_stacks_of_its_rank(callback: str, tmp_path: Path) -> None:
     """Where nobody may read a process from outside, its own offer is all that there is."""
     ended = run_job(tmp_path, "hooks_offers.py", callback)

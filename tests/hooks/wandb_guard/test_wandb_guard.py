@@ -64,6 +64,7 @@ def check_trained(job: Ended, folder: Path, ranks: int) -> dict[int, Any]:
     return trained
 
 
+@WHEN_ASKED_FOR
 def test_ranks_that_lightning_starts_in_fit_read_what_the_first_process_left(
     tmp_path: Path, serve: Serve
 ) -> None:
