@@ -66,7 +66,13 @@ def test_a_folder_that_holds_a_run_is_refused_before_its_verdict_is_taken_for_th
 @pytest.mark.parametrize(
     ("when", "results", "first", "means"),
     [
-        ("workers", ["passed", "HANG", "passed"], "2 ranks, 1 worker: hangs", "only with workers"),
+        pytest.param(
+            "workers",
+            ["passed", "HANG", "passed"],
+            "2 ranks, 1 worker: hangs",
+            "only with workers",
+            marks=WHEN_ASKED_FOR,
+        ),
         ("ranks", ["HANG", "HANG", "passed"], "2 ranks, 0 workers: hangs", "only with 2 ranks"),
     ],
 )

@@ -64,7 +64,6 @@ def check_trained(job: Ended, folder: Path, ranks: int) -> dict[int, Any]:
     return trained
 
 
-@WHEN_ASKED_FOR
 def test_ranks_that_lightning_starts_in_fit_read_what_the_first_process_left(
     tmp_path: Path, serve: Serve
 ) -> None:
@@ -79,6 +78,7 @@ def test_ranks_that_lightning_starts_in_fit_read_what_the_first_process_left(
     assert {line["package"] for line in job.of("ended").values()} == {"pytorch_lightning"}
 
 
+@WHEN_ASKED_FOR
 def test_spawned_ranks_attach_to_the_run_of_the_main_process(tmp_path: Path, serve: Serve) -> None:
     """The server resets every connection: the job goes on offline."""
     environment = serve("resets")
