@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import end, until
 from reference.faults import parse_fault
 from reference.injection import Injection
@@ -127,6 +128,7 @@ def test_only_the_first_save_is_slow() -> None:
     assert [injection.before_save(step) for step in (4, 5, 10)] == [False, True, False]
 
 
+@WHEN_ASKED_FOR
 def test_straggler_takes_several_times_its_own_pace() -> None:
     """In a process of its own, because it computes with torch."""
     lagging = subprocess.run(
