@@ -1,4 +1,8 @@
-"""Marks of tests that run only when asked for, with ``RUN_LONG_TESTS=1``."""
+"""Marks of tests that run only when asked for, with ``RUN_LONG_TESTS=1``: CI has no time for them.
+
+CI keeps one real run for each command and each mechanism. What shows more of the same, takes
+minutes, or depends on how busy the machine is, runs by hand and before a release.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import os
 import pytest
 
 WHEN_ASKED_FOR = pytest.mark.skipif(
-    "RUN_LONG_TESTS" not in os.environ, reason="it takes minutes; RUN_LONG_TESTS=1 runs it"
+    "RUN_LONG_TESTS" not in os.environ, reason="not in CI; RUN_LONG_TESTS=1 runs it"
 )
 LONG_TEST = (pytest.mark.real, pytest.mark.timeout(1800), WHEN_ASKED_FOR)
 """Of a test that may take half an hour on a crowded machine."""

@@ -120,7 +120,8 @@ def report_of(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "launcher", [pytest.param("python", marks=WHEN_ASKED_FOR), "torchrun", "hangcheck run"]
+    "launcher",
+    [*(pytest.param(one, marks=WHEN_ASKED_FOR) for one in ("python", "torchrun")), "hangcheck run"],
 )
 def test_a_job_that_hangs_among_its_secrets(launcher: str, tmp_path: Path) -> None:
     """In the run folder, in shared memory while it runs, on its console and in its reports."""

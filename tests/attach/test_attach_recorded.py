@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, until
 from watch.launched import start_run, verdict_of
 
@@ -38,6 +39,7 @@ def _waits(pid: int) -> bool:
     return slept is None or slept >= 1.5
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_watched_job_is_told_with_its_checkpoints_and_flight_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -99,6 +99,7 @@ def test_a_job_that_recovered_is_no_hang_whatever_was_told_before(
     assert ": RECOVERED " in said.err
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_after_another_tools_look_a_hang_is_suspected_and_never_healthy(
     program: StartProgram, tmp_path: Path
@@ -115,6 +116,7 @@ def test_after_another_tools_look_a_hang_is_suspected_and_never_healthy(
     assert any("which wakes it" in gap.why for gap in verdict.gaps)
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_page_or_notes_that_are_no_files_hold_neither_watcher_nor_visitor_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

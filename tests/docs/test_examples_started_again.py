@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from long_tests import WHEN_ASKED_FOR
+from long_tests import LONG_TEST
 
 from lightning_hangcheck.launch.folder import SCHEDULERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-pytestmark = pytest.mark.real
+pytestmark = list(LONG_TEST)
 EXAMPLES = Path(__file__).parent.parent.parent / "docs" / "clusters" / "examples"
 LONGEST_S = 240
 LAUNCHER = """\
@@ -91,7 +91,7 @@ def of_two_nodes(*runs: str) -> list[str]:
     return sorted(folder for run in runs for folder in (run, f"{run}/node-1"))
 
 
-@pytest.mark.parametrize("name", [pytest.param("torchrun", marks=WHEN_ASKED_FOR), "pyxis"])
+@pytest.mark.parametrize("name", ["torchrun", "pyxis"])
 def test_a_job_that_slurm_requeues_trains_again(name: str) -> None:
     job = ["bash", str(EXAMPLES / "slurm" / f"{name}.sbatch")]
     start(job, **SLURM)
@@ -117,7 +117,7 @@ def test_a_callback_in_a_job_that_slurm_requeues_gets_another_folder(tmp_path: P
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        pytest.param("pytorchjob", "RANK", marks=WHEN_ASKED_FOR),
+        ("pytorchjob", "RANK"),
         ("jobset", "JOB_COMPLETION_INDEX"),
     ],
 )
@@ -141,7 +141,7 @@ def test_pods_that_are_started_again_train_again(name: str, number: str, tmp_pat
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        pytest.param("accelerate-node", ("node0", "{node}"), marks=WHEN_ASKED_FOR),
+        ("accelerate-node", ("node0", "{node}")),
         ("torchrun-elastic", ("node0",)),
     ],
 )

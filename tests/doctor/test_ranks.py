@@ -10,6 +10,7 @@ import sys
 import msgspec
 import psutil
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, free_port, is_alive, until
 from subjects import subject
 
@@ -61,6 +62,7 @@ def test_a_rank_that_freezes_is_named_with_its_step_and_is_ended() -> None:
     assert last.sentence.startswith("rank 0 hangs in all_reduce (gloo), rank 1 has not come there")
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_an_interface_that_is_not_there_fails_in_the_rendezvous() -> None:
     """A launcher that starts failed ranks again changes nothing of that."""
@@ -70,6 +72,7 @@ def test_an_interface_that_is_not_there_fails_in_the_rendezvous() -> None:
     assert "no-such-0" in last.sentence
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_node_that_never_comes_is_given_up_within_the_limit() -> None:
     words = ("torchrun", "--nnodes=2", "--node_rank=0", f"--master_port={free_port()}")
@@ -241,6 +244,7 @@ def test_fewer_gpus_than_ranks_is_said() -> None:
     assert (last.check, last.status) == ("nccl", "warning")
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_whatever_ends_doctor_ends_what_it_started(how: signal.Signals) -> None:

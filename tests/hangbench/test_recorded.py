@@ -9,7 +9,6 @@ from hangbench.scoring import ALARMS
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.verdict import Verdict
 
-pytestmark = pytest.mark.xdist_group("recorded")  # one worker judges them, once
 Judged = list[tuple[Recording, Verdict]]
 
 

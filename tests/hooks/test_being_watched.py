@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from hooks.launching import run_job
+from long_tests import WHEN_ASKED_FOR
 from processes import RunningProgram, is_sidecar, marked_processes, runs, until
 from watch.launched import verdict_of
 
@@ -56,6 +57,7 @@ def one_sidecar(session: Path, pid: int) -> bool:
     return [process.pid for process in sidecars_of(session)] == [pid]
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_bad_option_is_said_once_and_its_sidecar_takes_the_same_default(
     program: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -69,6 +71,7 @@ def test_a_bad_option_is_said_once_and_its_sidecar_takes_the_same_default(
     assert capfd.readouterr().err.count("HANGCHECK_STALL_TIMEOUT='soon' cannot be used") == 1
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_lost_sidecar_is_replaced_three_times_and_training_goes_on(
     program: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -87,6 +90,7 @@ def test_lost_sidecar_is_replaced_three_times_and_training_goes_on(
     assert capfd.readouterr().err.count("a new sidecar was started") == 1, "said once"
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_second_sidecar_leaves_the_session_to_the_first(program: Start, tmp_path: Path) -> None:
     """A round may ask for one while that of the round before is only being replaced."""
@@ -121,17 +125,6 @@ def test_the_sidecar_is_no_child_of_the_rank_and_outlives_its_launchers_sweep(
 
 
 @pytest.mark.real
-def test_sidecar_ends_with_its_job(program: Start, tmp_path: Path) -> None:
-    job = program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"))
-    file = tmp_path.joinpath(job.first_words, "sidecar.json")
-    pid = until(lambda: sidecar_pid(file, set()), "a sidecar")
-    job.process.communicate(timeout=120)
-
-    mark = os.environ["HANGCHECK_TEST_SESSION"]
-    until(lambda: pid not in {left.pid for left in marked_processes(mark)}, "the sidecar's end")
-
-
-@pytest.mark.real
 @pytest.mark.parametrize("variables", [{"RANK": "1", "LOCAL_RANK": "1"}, {"LOCAL_RANK": "1"}])
 def test_only_the_first_of_a_node_starts_one(
     variables: dict[str, str], program: Start, tmp_path: Path
@@ -143,6 +136,7 @@ def test_only_the_first_of_a_node_starts_one(
     assert not sidecars_of(Path(job.first_words))
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_children_that_set_their_rank_themselves_are_watched_together(
     program: Start, tmp_path: Path
@@ -181,6 +175,7 @@ def test_job_that_hangcheck_run_started_has_one_already(program: Start, tmp_path
     assert not sidecars_of(Path(job.first_words))
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_of_two_jobs_in_one_folder_the_second_is_watched_beside_it_and_says_so_once(
     program: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -218,7 +213,9 @@ def _recorded_ranks(folder: Path) -> list[int]:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("callback", ["HangCheck", "HuggingFaceHangCheck"])
+@pytest.mark.parametrize(
+    "callback", ["HangCheck", pytest.param("HuggingFaceHangCheck", marks=WHEN_ASKED_FOR)]
+)
 def test_each_callback_offers_the_stacks_of_its_rank(callback: str, tmp_path: Path) -> None:
     """Where nobody may read a process from outside, its own offer is all that there is."""
     ended = run_job(tmp_path, "hooks_offers.py", callback)

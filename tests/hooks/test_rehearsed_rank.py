@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS
 
 from lightning_hangcheck.model.rehearsal import VARIABLE, Part
@@ -54,6 +55,7 @@ def test_what_shall_be_on_a_gpu_stays_on_the_cpu(tmp_path: Path) -> None:
     assert "SyncBatchNorm is BatchNorm" in notes
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_part_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
     ran = _run(tmp_path, "{", "alone.py")

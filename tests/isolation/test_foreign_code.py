@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, until
 from watch.launched import start_run, verdict_of
 
@@ -113,6 +114,7 @@ def test_a_callbacks_sidecar_runs_no_foreign_code(foreign: Path) -> None:
     assert not of_our_own(importers(foreign))
 
 
+@WHEN_ASKED_FOR
 def test_a_visit_from_a_foreign_folder_runs_no_foreign_program(
     foreign: Path, program: StartProgram, bare_python: Path, tmp_path: Path
 ) -> None:
@@ -154,6 +156,7 @@ def installed_elsewhere(tmp_path: Path, *more: Path) -> str:
     return str(folder)
 
 
+@WHEN_ASKED_FOR
 def test_what_only_pythonpath_and_the_working_folder_hold_is_found_all_the_same(
     foreign: Path, bare_python: Path, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, until
 from watch.launched import python, record_of, run, verdict_of
 
@@ -95,6 +96,7 @@ def test_a_sidecar_whose_job_has_ended_already_has_nothing_to_say(tmp_path: Path
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_no_rank_failed_where_torchrun_did(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run"]

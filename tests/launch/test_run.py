@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, end_by_pid, is_sidecar, until
 from watch.launched import (
     python,
@@ -92,6 +93,7 @@ sys.exit(1)
 """
 
 
+@WHEN_ASKED_FOR
 def test_an_exception_that_was_caught_is_not_told_as_why_it_ended(tmp_path: Path) -> None:
     ended = run(tmp_path, python(CURES_AND_FAILS))
     assert ended.returncode == 1
@@ -108,6 +110,7 @@ def journal_of(folder: Path) -> str:
     return (folder / "run" / "ranks" / "rank-0.jsonl").read_text()
 
 
+@WHEN_ASKED_FOR
 def test_quiet_prints_nothing_but_what_went_wrong(tmp_path: Path) -> None:
     well = run(tmp_path, python(WAIT_UNTIL_SEEN), "--quiet")
     assert (well.returncode, well.stderr) == (0, "")
@@ -118,6 +121,7 @@ def test_quiet_prints_nothing_but_what_went_wrong(tmp_path: Path) -> None:
     assert badly.stderr.startswith("CRASHED ")
 
 
+@WHEN_ASKED_FOR
 def test_the_run_is_described_without_its_secrets(tmp_path: Path) -> None:
     run(tmp_path, python(WAIT_UNTIL_SEEN), WANDB_API_KEY="a" * 40, WANDB_MODE="offline")
     record = record_of(tmp_path / "run")
@@ -205,6 +209,7 @@ def test_a_used_run_folder_is_refused_where_somebody_can_name_another(
     assert not (tmp_path / "run" / "start-2").exists()
 
 
+@WHEN_ASKED_FOR
 def test_of_two_runs_that_want_one_folder_at_once_one_gets_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +253,7 @@ def _sidecar_of(launcher: subprocess.Popen[str]) -> int | None:
     return next(iter(sidecars_below(launcher.pid)), None)
 
 
+@WHEN_ASKED_FOR
 def test_journals_are_kept_where_the_last_sidecar_is_lost(tmp_path: Path) -> None:
     """Its launcher says each loss; a rank need not say that nobody watches while one is to come."""
     word = tmp_path / "word"
@@ -278,6 +284,7 @@ def sidecars_below(pid: int) -> set[int]:
     return {child.pid for child in filter(is_sidecar, psutil.Process(pid).children())}
 
 
+@WHEN_ASKED_FOR
 def test_a_program_that_closes_all_descriptors_is_not_ended_by_ours(tmp_path: Path) -> None:
     """As daemons do; torch's worker server aborts the process that closes its socket."""
     closes = """
@@ -293,6 +300,7 @@ time.sleep(1)
     assert ended.returncode == 0, ended.stderr
 
 
+@WHEN_ASKED_FOR
 def test_what_a_script_starts_beside_the_job_is_not_watched_as_a_rank(tmp_path: Path) -> None:
     """Seen: an exporter that waited for ever was called a hang, and the job was ended for it."""
     waits = "import threading; print(1, flush=True); threading.Event().wait()"

@@ -101,6 +101,7 @@ def test_output_that_nobody_reads_keeps_neither_the_run_nor_the_verdict(
     assert verdict_of(tmp_path).verdict == kind
 
 
+@WHEN_ASKED_FOR
 def test_a_full_disk_costs_the_files_but_not_the_verdict(tmp_path: Path) -> None:
     code, errors = abort_on_hang(
         tmp_path, prefix=["bash", "-c", 'ulimit -f 2; exec "$@"', "limited"]
@@ -167,6 +168,7 @@ def test_a_folder_whose_name_is_not_utf8_is_no_reason_not_to_run(tmp_path: Path)
         shutil.rmtree(kept)
 
 
+@WHEN_ASKED_FOR
 def test_a_session_folder_that_another_user_made_is_passed_by_and_told_once(
     tmp_path: Path,
 ) -> None:
@@ -208,6 +210,7 @@ def test_a_py_spy_that_never_answers_delays_the_verdict_but_does_not_stop_it(
     assert any("no answer" in gap.why for gap in verdict_of(tmp_path / "run").gaps)
 
 
+@WHEN_ASKED_FOR
 def test_a_look_that_is_under_way_keeps_nobody_once_the_job_has_ended(
     tmp_path: Path, bare_python: Path
 ) -> None:
@@ -275,6 +278,7 @@ def test_a_rank_that_outlives_a_killed_run_is_told_and_leaves_nothing_in_shared_
         end(running)
 
 
+@WHEN_ASKED_FOR
 def test_a_run_that_is_killed_as_its_command_has_ended_leaves_nothing_in_shared_memory(
     tmp_path: Path,
 ) -> None:

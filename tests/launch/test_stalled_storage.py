@@ -73,6 +73,7 @@ def check_said_once(errors: str) -> None:
     assert errors.count("does not answer") + errors.count("is kept in") == 1, errors
 
 
+@WHEN_ASKED_FOR
 def test_a_run_folder_that_stalls_delays_no_end_and_is_said_once(
     tmp_path: Path, storage: StallingStorage
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_run_folder_that_stalls_delays_no_end_and_is_said_once(
     storage.answer_again()
 
 
+@WHEN_ASKED_FOR
 def test_after_a_stall_that_ends_nothing_is_missing(
     tmp_path: Path, storage: StallingStorage
 ) -> None:

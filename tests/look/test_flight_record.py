@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cases import job
 from flights import AT_ITEM, spinning
+from long_tests import WHEN_ASKED_FOR
 from msgspec.structs import replace
 from processes import PATIENCE_S, until
 
@@ -415,7 +416,7 @@ def test_a_rank_that_keeps_the_interpreter_lock_still_answers(
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("mode", [(), ("keep-lock",)])
+@pytest.mark.parametrize("mode", [(), pytest.param(("keep-lock",), marks=WHEN_ASKED_FOR)])
 def test_the_installed_torch_counts_what_was_entered_and_what_ended(
     mode: tuple[str, ...], program: StartProgram, tmp_path: Path
 ) -> None:

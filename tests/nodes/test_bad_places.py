@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cases import IN_BARRIER, job, rank
+from long_tests import WHEN_ASKED_FOR
 from processes import until
 
 from lightning_hangcheck.errors import MeetingFailed
@@ -162,6 +163,7 @@ def own_python(source: str) -> list[str]:
     return [sys.executable, "-c", source]
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_who_talks_with_a_store_is_given_twice_the_time_where_it_was_not_there_in_time(
     monkeypatch: pytest.MonkeyPatch,

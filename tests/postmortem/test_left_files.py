@@ -201,8 +201,8 @@ FOREIGN = {
     "program": (b"\x7fELF\x02", "a program"),
     "noise": (bytes(range(256)) * 8, "of no kind that is known"),
     "torn_gzip": (gzip.compress(TORN)[:200], "its gzip data is torn"),
-    "bomb": (gzip.compress(b"\0" * 300_000_000), "no kind that is known"),
-    "pickle_bomb": (gzip.compress(TORN[:-1] + b"N0" * 150_000_000), "a bomb"),
+    "bomb": (300 * gzip.compress(b"\0" * 1_000_000), "no kind that is known"),
+    "pickle_bomb": (gzip.compress(TORN[:-1]) + 300 * gzip.compress(b"N0" * 500_000), "a bomb"),
 }
 
 

@@ -6,11 +6,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from reference.arguments import parse_arguments, stays_alone
 from reference.faults import KINDS, BadFault, Fault, parse_fault
-from reference.pauses import LONGEST_S, SHARE, SHORTEST_S, Pauses
+from reference.pauses import Pauses
 from reference.tokenizer import END_OF_TEXT, VOCABULARY_SIZE, corpus_files, load_tokenizer
 
 if TYPE_CHECKING:
@@ -27,13 +25,6 @@ def _parse(words: str, **environment: str) -> Arguments:
     return parse_arguments(words.split(), environment)
 
 
-def test_defaults() -> None:
-    arguments = _parse("")
-    assert (arguments.batch_size, arguments.max_steps) == (32, 10000)
-    assert (arguments.fast_dev_run, arguments.num_workers) == (0, 0)
-    assert (arguments.devices, arguments.inject) == (1, ())
-
-
 def test_devices_follow_the_launcher() -> None:
     assert _parse("", **TWO_RANKS).devices == 2
 
@@ -42,13 +33,6 @@ def test_devices_follow_the_launcher() -> None:
 def test_the_local_rank_of_torch_distributed_launch_is_accepted(words: str) -> None:
     """It says no more than the variable of that name, which the launcher sets as well."""
     assert _parse(words, **TWO_RANKS) == _parse("", **TWO_RANKS)
-
-
-def test_a_strategy_is_taken_as_it_is() -> None:
-    assert _parse("").strategy is None
-    assert _parse("--strategy ddp_find_unused_parameters_true").strategy == (
-        "ddp_find_unused_parameters_true"
-    )
 
 
 @pytest.mark.parametrize(
@@ -113,34 +97,9 @@ def test_help_describes_every_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert "rank_stalled      waits in training_step" in capsys.readouterr().out
 
 
-FIRST_SET = [
-    "rank_stalled",
-    "spinning",
-    "process_stopped",
-    "process_dead",
-    "crashed",
-    "logger_init",
-    "rendezvous",
-    "dataloader_worker",
-    "slow_first_step",
-    "slow_save",
-    "straggler",
-    "uneven_pauses",
-]
-
-
-def test_catalogue_is_the_first_set() -> None:
-    assert sorted(KINDS) == sorted(FIRST_SET)
-
-
-@pytest.mark.parametrize("cause", FIRST_SET)
+@pytest.mark.parametrize("cause", KINDS)
 def test_every_fault_can_be_asked_for_by_name(cause: str) -> None:
     assert parse_fault(f"{cause}@0") == Fault(cause, 0, KINDS[cause].default_step)
-
-
-@given(rank=st.integers(0, 5000), step=st.integers(2, 10**6))
-def test_rank_and_step_are_read_as_written(rank: int, step: int) -> None:
-    assert parse_fault(f"spinning@{rank}:{step}") == Fault("spinning", rank, step)
 
 
 @pytest.mark.parametrize("text", ["", "spinning", "spinning@", "@1", "spinning@-1", "spinning@1:"])
@@ -148,12 +107,7 @@ def test_refusal_lists_the_names(text: str) -> None:
     """Also for text that has no fault's name in it."""
     with pytest.raises(BadFault) as refused:
         parse_fault(text)
-    assert all(name in str(refused.value) for name in FIRST_SET)
-
-
-def test_unknown_name_is_repeated_and_the_names_listed() -> None:
-    with pytest.raises(BadFault, match=r"'spining@1' names no fault; use one of rank_stalled"):
-        parse_fault("spining@1")
+    assert all(name in str(refused.value) for name in KINDS)
 
 
 @pytest.mark.parametrize(
@@ -170,9 +124,6 @@ def test_fault_that_cannot_strike_there_says_what_to_write(text: str, instead: s
         parse_fault(text)
 
 
-STEPS = 20_000
-
-
 def _of(rank: int) -> Iterator[float]:
     pauses = Pauses(rank)
     return iter(pauses.next_s, None)
@@ -182,19 +133,6 @@ def test_every_run_has_the_same_pauses_and_every_rank_its_own() -> None:
     first, again, other = (list(islice(_of(rank), 50)) for rank in (1, 1, 0))
     assert first == again
     assert first != other
-
-
-def test_most_pauses_are_short_and_none_is_out_of_bounds() -> None:
-    pauses = sorted(seconds for seconds in islice(_of(0), STEPS) if seconds)
-    assert abs(len(pauses) / STEPS - SHARE) < 0.02
-    assert SHORTEST_S <= pauses[0] <= pauses[-1] == LONGEST_S
-    assert pauses[len(pauses) // 2] < 0.2
-    assert 0.04 < sum(seconds > 2 for seconds in pauses) / len(pauses) < 0.07
-
-
-def test_corpus_is_small_plain_text() -> None:
-    texts = [path.read_text(encoding="ascii") for path in corpus_files()]
-    assert 200_000 < sum(map(len, texts)) < 300_000
 
 
 def test_tokenizer_is_trained_once_then_read(tmp_path: Path) -> None:

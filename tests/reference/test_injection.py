@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import end, until
 from reference.faults import parse_fault
 from reference.injection import Injection
-from reference.strikes import FAULT_MARK_VARIABLE, find_port_without_listener
+from reference.strikes import FAULT_MARK_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -117,16 +118,12 @@ def test_dead_process_was_killed(struck: Callable[[str], psutil.Process]) -> Non
     assert struck("process_dead@1:2").wait(timeout=120) == -9
 
 
-def test_only_the_first_worker_blocks(mark: Path) -> None:
-    _inject("dataloader_worker@1:0").in_worker(worker=1, batch=5)
-    assert not mark.exists()
-
-
 def test_only_the_first_save_is_slow() -> None:
     injection = _inject("slow_save@0:5", rank=0)
     assert [injection.before_save(step) for step in (4, 5, 10)] == [False, True, False]
 
 
+@WHEN_ASKED_FOR
 def test_straggler_takes_several_times_its_own_pace() -> None:
     """In a process of its own, because it computes with torch."""
     lagging = subprocess.run(
@@ -164,7 +161,3 @@ def test_logger_fault_points_rank_zero_at_a_silent_server(monkeypatch: pytest.Mo
         connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
         with pytest.raises(TimeoutError):
             connection.recv(1)
-
-
-def test_free_port_is_one() -> None:
-    assert 0 < find_port_without_listener() < 65536

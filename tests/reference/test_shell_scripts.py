@@ -48,20 +48,11 @@ def test_unknown_word_is_one_sentence(script: str) -> None:
     assert "--help" in refused.stderr
 
 
-def test_quickstart_offers_what_the_readme_promises() -> None:
-    usage = _run("scripts/quickstart", "--help").stdout
-    assert all(option in usage for option in ("--healthy", "--no-venv", "--run-dir"))
-
-
 def test_quickstart_checks_no_verdict_of_an_earlier_run(tmp_path: Path) -> None:
     (tmp_path / "run.json").touch()
     refused = _run("scripts/quickstart", "--no-venv", "--run-dir", str(tmp_path))
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert f"{tmp_path} already holds a run" in refused.stderr
-
-
-def test_test_parts_can_be_selected() -> None:
-    assert "[lint] [tests] [docs] [benchmark]" in _run("scripts/test", "--help").stdout
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

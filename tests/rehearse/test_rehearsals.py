@@ -7,6 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, until
 from rehearse.rehearsing import (
     PYTHON,
@@ -32,6 +33,7 @@ def test_a_program_that_skips_a_batch_on_one_rankis_found(tmp_path: Path) -> Non
     assert "ddp_skips_nan.py" in verdict["summary"]
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 @pytest.mark.timeout(900)
 def test_a_program_whose_ranks_agree_is_not_accused(tmp_path: Path) -> None:
@@ -41,6 +43,7 @@ def test_a_program_whose_ranks_agree_is_not_accused(tmp_path: Path) -> None:
     assert {one["result"] for one in scenes(ran).values()} == {"passed"}
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 @pytest.mark.timeout(900)
 def test_a_program_of_one_process_cannot_be_rehearsed(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.real
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2")
 
 
+@WHEN_ASKED_FOR
 def test_ranks_that_all_yield_in_a_loop_are_suspected_after_ten_seconds(tmp_path: Path) -> None:
     program = [*TORCHRUN, str(PROGRAMS / "computing.py"), "yielding", "0"]
     ended = run(tmp_path, program, "--stall-timeout", "13", "--on-hang", "abort")

@@ -95,6 +95,7 @@ def test_ctrl_c(tmp_path: Path, start: Callable[..., Terminal]) -> None:
     assert "RECOVERED" not in terminal.shown
 
 
+@WHEN_ASKED_FOR
 def test_sigterm_to_everybody_as_schedulers_send_it(tmp_path: Path) -> None:
     """The sidecar gets it, too, and stays to tell the end."""
     process = start_run(tmp_path, ALONE, **AS_RANK, **IMPATIENT)
@@ -174,6 +175,7 @@ while True:
 """
 
 
+@WHEN_ASKED_FOR
 def test_a_healthy_job_that_saves_for_long_when_it_is_ended_is_left_alone(tmp_path: Path) -> None:
     exit_code, errors = ended_when_ready(tmp_path, HANDLES_SIGTERM)
     assert exit_code == 3, "the command's own"
@@ -211,6 +213,7 @@ def test_a_healthy_job_that_is_ended_is_told_what_it_loses(tmp_path: Path) -> No
     assert "RECOVERED" not in errors
 
 
+@WHEN_ASKED_FOR
 def test_nohup_keeps_sighup_from_ending_it(tmp_path: Path) -> None:
     process = start_run(
         tmp_path,
@@ -258,6 +261,7 @@ def until_sidecar_ended(process: subprocess.Popen[bytes]) -> None:
     until(lambda: not any(map(is_alive, sidecars)), "the sidecar to end")
 
 
+@WHEN_ASKED_FOR
 def test_ctrl_c_where_the_callback_alone_watches(
     tmp_path: Path, callback_alone: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
@@ -273,6 +277,7 @@ def test_ctrl_c_where_the_callback_alone_watches(
     )
 
 
+@WHEN_ASKED_FOR
 def test_a_suspicion_stays_where_a_signals_handler_waits_for_ranks_that_cannot_answer(
     tmp_path: Path, callback_alone: Callable[..., subprocess.Popen[bytes]]
 ) -> None:

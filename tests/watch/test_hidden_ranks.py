@@ -95,7 +95,7 @@ def test_an_srun_that_starts_hangcheck_is_as_it_should_be(
     [
         (["-uI", "-X", "dev"], "-I"),
         pytest.param(["-W", "ignore", "-E"], "-E", marks=WHEN_ASKED_FOR),
-        (["-u"], ""),
+        pytest.param(["-u"], "", marks=WHEN_ASKED_FOR),
     ],
 )
 def test_a_python_that_runs_no_start_up_file_is_watched_from_outside_and_that_is_said(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, until
 from watch.launched import record_of, run, verdict_of
 
@@ -63,6 +64,7 @@ def test_a_failure_that_a_restart_mended_is_told_when_it_happens_and_at_the_end(
         assert judge(msgspec.json.decode(case, type=Case)) == verdict
 
 
+@WHEN_ASKED_FOR
 def test_a_hang_after_a_restart_is_found_and_names_the_ranks_of_its_own_round(
     tmp_path: Path,
 ) -> None:
@@ -76,6 +78,7 @@ def test_a_hang_after_a_restart_is_found_and_names_the_ranks_of_its_own_round(
     assert [one.verdict for one in record_of(tmp_path / "run").rounds] == ["crashed", "hang"]
 
 
+@WHEN_ASKED_FOR
 def test_a_job_that_only_the_callback_watches_keeps_one_run_folder(tmp_path: Path) -> None:
     """Also where its sidecar is lost together with a rank."""
     job = subprocess.Popen(
@@ -97,6 +100,7 @@ def test_a_job_that_only_the_callback_watches_keeps_one_run_folder(tmp_path: Pat
     assert (record.rounds[0].culprits, record.rounds[1].number) == ((1,), 1)
 
 
+@WHEN_ASKED_FOR
 def test_the_next_command_of_a_shell_script_is_no_round_of_the_one_before(tmp_path: Path) -> None:
     wait = (
         "import os, pathlib, sys, time\n"
@@ -133,6 +137,7 @@ def test_a_shell_that_starts_a_failed_script_again_is_one_run_with_its_rounds(
     assert "rounds 0-1 had ended: rank 0 failed first: it exited with code 3" in summary
 
 
+@WHEN_ASKED_FOR
 def test_on_hang_restart_has_torchrun_start_the_ranks_again_while_it_does(tmp_path: Path) -> None:
     """The second hang finds no restart left, and ends the job."""
     words = (torchrun("hang", "hang"), "--on-hang", "restart", *QUICKLY[2:])
@@ -158,6 +163,7 @@ main()
 """
 
 
+@WHEN_ASKED_FOR
 def test_a_torchrun_that_takes_long_to_end_when_asked_to_begins_no_round(tmp_path: Path) -> None:
     """One that waits for other nodes has ranks that are gone for so long, too."""
     slowly = [sys.executable, "-c", ENDS_SLOWLY, *torchrun("hang")[3:]]

@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, until
 from recorded_run import recorded_run
 from watch.launched import record_of
@@ -86,6 +87,7 @@ def test_a_run_is_kept_with_its_stalls_and_what_they_cost(tmp_path: Path) -> Non
     assert stall.rank_hours == pytest.approx(stall.seconds / 3600, abs=1e-6)
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_run_folder_that_was_named_gets_nothing_beside_it(tmp_path: Path) -> None:
     assert watched(tmp_path, "raise SystemExit(4)", "--run-dir", "mine") == 4

@@ -48,6 +48,7 @@ def test_a_rank_that_failed_is_dead_where_the_other_asks_for_its_key(tmp_path: P
     assert "rank 1 is idle in read_key" in called.summary
 
 
+@WHEN_ASKED_FOR
 def test_a_launcher_that_waits_for_a_node_is_named(tmp_path: Path) -> None:
     endpoint = "127.0.0.1:0"
     words = ["-m", "torch.distributed.run", "--nnodes=2", f"--rdzv-endpoint={endpoint}"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import pytest
 from cases import IN_BARRIER, IN_LOAD, job, rank
+from long_tests import WHEN_ASKED_FOR
 from processes import until
 from stalling_storage import stalling_storage
 
@@ -205,6 +206,7 @@ def test_what_cannot_be_written_is_said_once_and_comes_once_it_can(
     assert file.read_bytes() == b"three"
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_storage_that_stalls_holds_up_nobody(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, is_alive, until
 
 if TYPE_CHECKING:
@@ -65,7 +66,13 @@ def test_a_folder_that_holds_a_run_is_refused_before_its_verdict_is_taken_for_th
 @pytest.mark.parametrize(
     ("when", "results", "first", "means"),
     [
-        ("workers", ["passed", "HANG", "passed"], "2 ranks, 1 worker: hangs", "only with workers"),
+        pytest.param(
+            "workers",
+            ["passed", "HANG", "passed"],
+            "2 ranks, 1 worker: hangs",
+            "only with workers",
+            marks=WHEN_ASKED_FOR,
+        ),
         ("ranks", ["HANG", "HANG", "passed"], "2 ranks, 0 workers: hangs", "only with 2 ranks"),
     ],
 )
@@ -84,6 +91,7 @@ def test_the_first_that_hangs_is_named(
     assert f"      means    {means}" in ran.stdout
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_run_that_does_not_end_is_ended_at_the_limit(tmp_path: Path) -> None:
     program = [sys.executable, str(PROGRAMS / "smoking.py"), "1", "0", "always", "wait"]
@@ -93,6 +101,7 @@ def test_a_run_that_does_not_end_is_ended_at_the_limit(tmp_path: Path) -> None:
     assert "still ran after 6 s" in ran.stdout
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_whoever_ends_it_ends_the_run_too(tmp_path: Path) -> None:
     program = [sys.executable, str(PROGRAMS / "smoking.py"), "1", "0", "always", "wait"]

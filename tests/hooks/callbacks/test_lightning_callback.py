@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hooks.launching import OFFLINE, Ended, run_job
+from long_tests import WHEN_ASKED_FOR
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +23,10 @@ EVALUATED = {
 }
 
 
-@pytest.fixture(scope="module", params=["lightning.pytorch", "pytorch_lightning"])
+@pytest.fixture(
+    scope="module",
+    params=["lightning.pytorch", pytest.param("pytorch_lightning", marks=WHEN_ASKED_FOR)],
+)
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     """One process through all stages, which the tests below look at."""
     folder: Path = tmp_path_factory.mktemp("single")

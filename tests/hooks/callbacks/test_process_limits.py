@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from long_tests import WHEN_ASKED_FOR
+from long_tests import LONG_TEST
 from processes import PROGRAMS, end
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ JUST_ENOUGH = 16
 SPARE_USER = 61_000  # plus our pid: a user who runs nothing else
 
 pytestmark = [
-    pytest.mark.real,
+    *LONG_TEST,
     pytest.mark.skipif(
         os.geteuid() != 0 or not shutil.which("setpriv") or not shutil.which("prlimit"),
         reason="another user without root's rights is needed: the kernel asks nothing of root",
@@ -73,7 +73,7 @@ def without_us(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[str]
         (JUST_ENOUGH, "the command runs unwatched"),
         (120, "starts no further threads of ours"),
         # how many threads are there at that moment depends on how fast others end
-        pytest.param(155, "offers no flight record", marks=WHEN_ASKED_FOR),
+        (155, "offers no flight record"),
     ],
 )
 def test_training_ends_as_without_us(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hooks.zero_code.injecting import as_rank, carried_journals, run_script
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS
 
 from lightning_hangcheck.rundir import read_journal
@@ -42,12 +43,14 @@ def test_weights_alone_are_said_once_at_the_second_step_that_saves(tmp_path: Pat
     assert kinds == ["saved", "saved", "saved", "saves_lack", "saved"]
 
 
+@WHEN_ASKED_FOR
 def test_parts_in_files_of_their_own_are_not_missed(tmp_path: Path) -> None:
     errors, entries = saved(tmp_path, "apart")
     assert "saved so far" not in errors
     assert [one["kind"] for one in entries].count("saved") == 8
 
 
+@WHEN_ASKED_FOR
 def test_a_sharded_checkpoint_is_a_save_and_counts_once(tmp_path: Path) -> None:
     _, entries = saved(tmp_path, "sharded")
     assert [(one["kind"], one["step"]) for one in entries if one["kind"] == "saved"] == [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hooks.launching import OFFLINE as WANDB_OFFLINE
 from hooks.launching import Ended, run_job
+from long_tests import WHEN_ASKED_FOR
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,6 +177,7 @@ def test_a_failure_of_our_own_is_said_and_the_load_goes_on(job: Ended) -> None:
     assert said(job, "looking at the files failed (DecodeError")
 
 
+@WHEN_ASKED_FOR
 def test_disabled_it_says_nothing_and_changes_nothing(tmp_path: Path) -> None:
     off = {**OFFLINE, "HANGCHECK_DISABLE": "1"}
     ended = run_job(tmp_path, "hooks_pretrained.py", "briefly", environment=off)

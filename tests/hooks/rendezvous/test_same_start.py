@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hooks.launching import json_lines, start_job
+from long_tests import WHEN_ASKED_FOR
 from processes import end
 
 from lightning_hangcheck.hooks.places import PlaceOfStart, Start
@@ -118,6 +119,7 @@ def test_only_the_first_rank_is_missing_before_it_has_come(join: Join) -> None:
     assert point.missing() == [0]
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_round_that_agents_count_differently_meets_in_torchs_store(tmp_path: Path) -> None:
     """torchrun's agents do not count a change of nodes: in one round ranks have other counts."""

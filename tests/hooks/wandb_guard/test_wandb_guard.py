@@ -8,6 +8,7 @@ import pytest
 from hooks.launching import OFFLINE, TORCHRUN, Ended, run_job
 from hooks.wandb_guard.wandb_run_file import logged
 from hooks.wandb_guard.wandb_server import Manner, WandbServer
+from long_tests import WHEN_ASKED_FOR
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.wandb_guard import guarded_wandb_logger
@@ -77,6 +78,7 @@ def test_ranks_that_lightning_starts_in_fit_read_what_the_first_process_left(
     assert {line["package"] for line in job.of("ended").values()} == {"pytorch_lightning"}
 
 
+@WHEN_ASKED_FOR
 def test_spawned_ranks_attach_to_the_run_of_the_main_process(tmp_path: Path, serve: Serve) -> None:
     """The server resets every connection: the job goes on offline."""
     environment = serve("resets")
@@ -88,6 +90,7 @@ def test_spawned_ranks_attach_to_the_run_of_the_main_process(tmp_path: Path, ser
     assert main["pid"] not in {said["pid"] for said in trained.values()}
 
 
+@WHEN_ASKED_FOR
 def test_switched_off_guard_gives_a_plain_logger(tmp_path: Path) -> None:
     environment = {**OFFLINE, "HANGCHECK_DISABLE": "1"}
     job = run_job(tmp_path, "hooks_training.py", "auto", "1", environment=environment)

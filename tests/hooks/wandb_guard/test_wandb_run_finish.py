@@ -8,6 +8,7 @@ import pytest
 from hooks.launching import run_job
 from hooks.wandb_guard.wandb_run_file import exit_code, logged
 from hooks.wandb_guard.wandb_server import WandbServer
+from long_tests import WHEN_ASKED_FOR
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.real
 SLOW_S = 0.6
 
 
-@pytest.mark.parametrize("how", ["by itself", "at exit"])
+@pytest.mark.parametrize("how", ["by itself", pytest.param("at exit", marks=WHEN_ASKED_FOR)])
 def test_a_mute_server_is_left_and_nothing_logged_is_lost(how: str, tmp_path: Path) -> None:
     """The server first answers slowly, which must not be cut short."""
     server = WandbServer("answers", delay=SLOW_S)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hooks.zero_code.injecting import as_script
+from long_tests import WHEN_ASKED_FOR
 from processes import start_program
 
 from lightning_hangcheck.model.beat import Beat
@@ -46,7 +47,7 @@ def step_page(loop: str, tmp_path: Path) -> Beat:
     return beat
 
 
-@pytest.mark.parametrize("loop", ["plain", "adversaries"])
+@pytest.mark.parametrize("loop", [pytest.param("plain", marks=WHEN_ASKED_FOR), "adversaries"])
 def test_a_loop_has_steps_and_beats(loop: str, tmp_path: Path) -> None:
     beat = step_page(loop, tmp_path)
     assert beat.step == STEPS
@@ -54,6 +55,7 @@ def test_a_loop_has_steps_and_beats(loop: str, tmp_path: Path) -> None:
     assert beat.phase == "training_step"
 
 
+@WHEN_ASKED_FOR
 def test_the_first_step_of_the_next_optimizer_joins_the_last_of_the_one_before(
     tmp_path: Path,
 ) -> None:
@@ -61,6 +63,7 @@ def test_the_first_step_of_the_next_optimizer_joins_the_last_of_the_one_before(
     assert (beat.step, beat.beats) == (STEPS - 1, STEPS)
 
 
+@WHEN_ASKED_FOR
 def test_a_script_that_beats_itself_has_its_own_beats_and_our_steps(tmp_path: Path) -> None:
     beat = step_page("by_hand", tmp_path)
     assert (beat.beats, beat.step, beat.phase) == (STEPS, STEPS, "training_step")

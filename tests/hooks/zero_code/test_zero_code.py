@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import until
 
 from lightning_hangcheck.hooks.zero_code.start import INJECT_FOLDER, injected
@@ -250,6 +251,7 @@ def test_the_pulse_starts_torchs_server_and_ends_the_startup(
     assert record.groups[0].last_enqueued == 3
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_rank_with_torchs_server_ends_as_without(session: Session, tmp_path: Path) -> None:
     """The server is silent, answers to the end, and holds no exit up."""

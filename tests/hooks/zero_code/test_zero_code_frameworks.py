@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hooks.zero_code.injecting import PACKAGE, as_script, carried_journals, run_script
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS
 
 from lightning_hangcheck.model.beat import Beat
@@ -50,7 +51,10 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("unaware_fabric.py", marks=WHEN_ASKED_FOR), "unaware_huggingface.py"],
+)
 def test_a_framework_is_seen_to_its_end(name: str, tmp_path: Path) -> None:
     script = tmp_path / name
     shutil.copy(PROGRAMS / name, script)
@@ -72,6 +76,7 @@ def test_a_framework_is_seen_to_its_end(name: str, tmp_path: Path) -> None:
     assert [entry["kind"] for entry in entries].count("saved") == 1
 
 
+@WHEN_ASKED_FOR
 def test_what_hugging_faces_trainer_goes_on_from_is_said_with_what_is_missing(
     tmp_path: Path,
 ) -> None:

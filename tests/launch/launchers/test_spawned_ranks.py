@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from watch.launched import record_of, run, verdict_of
 
 from lightning_hangcheck.rundir import read_journal
@@ -73,7 +74,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("how", ["torch", "fork"])
+@pytest.mark.parametrize("how", ["torch", pytest.param("fork", marks=WHEN_ASKED_FOR)])
 def test_a_child_that_was_killed_before_it_joined_is_known_by_the_number_it_was_given(
     how: str, tmp_path: Path
 ) -> None:

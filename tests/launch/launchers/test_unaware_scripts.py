@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS
 from watch.launched import run
 
@@ -70,6 +71,7 @@ def test_a_training_is_seen_from_its_start_to_its_end_and_is_not_changed(tmp_pat
         assert sum(one.startswith(f"{section} returned (") for one in said) == begun.count(section)
 
 
+@WHEN_ASKED_FOR
 def test_each_rank_of_lightnings_own_launcher_is_seen(tmp_path: Path) -> None:
     ended = run(tmp_path, script("pytorch_lightning"), TWO_RANKS="1", **OFFLINE)
     assert (ended.returncode, ended.stdout.count("steps 4 vocabulary 1\n")) == (3, 2)

@@ -55,6 +55,7 @@ def test_tasks_that_run_hangcheck_meet_below_the_run_folder_that_they_share(
     assert record.meeting.endswith("this is node 1 of 2")
 
 
+@WHEN_ASKED_FOR
 def test_the_stalled_rank_of_another_node_is_named_by_all_and_all_nodes_end(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:
@@ -72,6 +73,7 @@ def test_the_stalled_rank_of_another_node_is_named_by_all_and_all_nodes_end(
     assert "stand_still" in first.summary
 
 
+@WHEN_ASKED_FOR
 def test_a_step_that_overlaps_sees_the_ranks_of_its_job_and_no_others(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def test_closing_the_terminal_of_the_session_that_we_lead(program: str, tmp_path
     assert "SIGHUP (its terminal was closed)" in verdict_of(tmp_path / "run").summary
 
 
+@WHEN_ASKED_FOR
 def test_below_a_shell_the_terminals_own_word_is_enough(tmp_path: Path) -> None:
     """The shell leads: the kernel tells it, and it passes the signal on as it always does."""
     words = shlex.join(run_words([sys.executable, "-c", SLEEPS]))

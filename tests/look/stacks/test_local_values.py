@@ -25,9 +25,11 @@ def stands_in_load(running: RunningProgram) -> LocalValues | None:
     return last if last is not None and last.frame.function == "load" else None
 
 
-def test_values_are_shown_short_and_without_secrets(program: StartProgram) -> None:
+def test_values_are_shown_only_on_request_short_and_without_secrets(program: StartProgram) -> None:
     running = program("holding_secrets.py")
     values = until(lambda: stands_in_load(running), "it to stand in load").values
+    ((plain, _),) = sample_all([Subject(pid=running.pid)], PATIENCE_S)
+    assert plain.local_values == ()
     assert values["batch"] == "17"
     assert "data/train.bin" in values["path"]
     assert "xxxx" not in str(values)
@@ -37,15 +39,6 @@ def test_values_are_shown_short_and_without_secrets(program: StartProgram) -> No
         "pw",
     }
     assert len(values["long"]) <= LONGEST_VALUE + len("...")
-
-
-def test_a_sample_has_them_only_on_request(program: StartProgram) -> None:
-    running = program("holding_secrets.py")
-    until(lambda: stands_in_load(running), "it to stand in load")
-    ((plain, _),) = sample_all([Subject(pid=running.pid)], PATIENCE_S)
-    ((asked, _),) = sample_all([Subject(pid=running.pid, local_values=True)], PATIENCE_S)
-    assert plain.local_values == ()
-    assert asked.local_values[-1].frame.function == "load"
 
 
 def test_secrets_are_hidden_wherever_in_a_value_they_stand(program: StartProgram) -> None:

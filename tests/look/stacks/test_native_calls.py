@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S
 
 from lightning_hangcheck.look import py_spy as looking
@@ -66,6 +67,7 @@ def test_a_process_that_somebody_stops_during_a_look_stays_stopped_and_is_told_o
     assert vitals(running.pid).state == "T"
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_look_that_is_killed_leaves_nothing_stopped(program: StartProgram) -> None:
     running = program("many_threads.py", "200")

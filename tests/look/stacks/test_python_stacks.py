@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, until
 
-from lightning_hangcheck.look.proc import vitals
 from lightning_hangcheck.look.py_spy import python_stacks
 from lightning_hangcheck.look.source import Sources
 
@@ -63,19 +62,6 @@ def test_a_blocked_main_thread_is_shown_at_its_line(
     assert frame.file == str(PROGRAMS / name)
 
 
-def test_a_reader_of_a_fifo_is_shown_at_its_line(program: StartProgram, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    running = program("fifo_reading.py", str(tmp_path / "fifo"))
-    frame = innermost_when_at(running.pid, line_of("fifo_reading.py", "os.read("))
-    assert frame.function == "reads_the_fifo"
-
-
-def test_frames_are_outermost_first(program: StartProgram) -> None:
-    running = program("sleeping.py")
-    functions = [frame.function for frame in take(running.pid).threads[0].frames]
-    assert functions[:2] == ["<module>", "waits_in_sleep"]
-
-
 def test_a_busy_thread_holds_the_interpreter_lock(program: StartProgram) -> None:
     running = program("busy_loop.py")
     main = until(lambda: (t := take(running.pid).threads[0]).owns_gil and t, "the lock")
@@ -91,14 +77,7 @@ def test_both_sides_of_a_deadlock_are_shown_under_their_names(program: StartProg
     assert "wants_first" in [frame.function for frame in threads[1].frames]
 
 
-def test_a_stopped_process_is_read_without_pausing_it(program: StartProgram) -> None:
-    running = program("stopping_itself.py")
-    until(lambda: vitals(running.pid).state == "T", "it to stop")
-    frames = take(running.pid).threads[0].frames
-    assert frames[-1].function == "stops_here"
-    assert vitals(running.pid).state == "T"
-
-
+@WHEN_ASKED_FOR
 def test_two_hundred_threads_are_all_shown_the_main_thread_first(program: StartProgram) -> None:
     running = program("many_threads.py", "200")
     threads = take(running.pid).threads
@@ -130,14 +109,6 @@ def test_names_and_paths_that_are_not_ascii_come_out_whole(
     assert frame.function == "öffnet_das_märchenbuch"
     assert frame.file == str(folder / "unusual_names.py")
     assert [thread.name for thread in threads[1:]] == ["Fädchen (1) {x}"]
-
-
-def test_a_process_in_state_d_is_read(program: StartProgram) -> None:
-    """A pause would wait for it as long as the kernel does."""
-    pid = int(program("uninterruptible.py").first_words)
-    until(lambda: vitals(pid).state == "D", "state D")
-    frames = take(pid).threads[0].frames
-    assert "waits_for_its_child" in [frame.function for frame in frames]
 
 
 @pytest.mark.parametrize(

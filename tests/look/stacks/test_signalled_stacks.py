@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, until
 
 from lightning_hangcheck.look.signalled_stacks import read_stacks, signalled_stacks
@@ -90,6 +91,7 @@ def test_it_answers_while_a_call_keeps_the_interpreter_lock_and_again(
     assert innermost(running.pid) == "keeps_the_interpreter_lock"
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_beyond_a_hundred_threads_the_main_one_is_missing_and_the_gap_says_so(
     offering: StartProgram,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, until
 
 from lightning_hangcheck.look.proc import slept_s
@@ -102,6 +103,7 @@ def test_all_attempts_share_one_time_limit(program: StartProgram, tmp_path: Path
     assert asked(tmp_path) <= 2 < MOST_DUMPS
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="py-spy marks the outer end of any stack")
 @pytest.mark.real
 def test_a_thread_that_calls_without_end_is_shown_in_whole_stacks(program: StartProgram) -> None:
@@ -143,6 +145,7 @@ def switches(pid: int) -> list[str]:
     return [line for line in lines if "ctxt_switches" in line]
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_threads_that_python_does_not_number_have_the_kernels_ids_all_the_same(
     program: StartProgram, tmp_path: Path

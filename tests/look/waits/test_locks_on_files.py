@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from look.waits.blocked import PROGRAM, state_of, target_of
 from processes import PATIENCE_S, until
 
@@ -174,7 +175,7 @@ def test_a_file_whose_maker_is_gone_is_abandoned(tmp_path: Path, text: str) -> N
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("text", "known"), [("{}", True), ("{}\nelsewhere", False), ("busy", False)]
+    ("text", "known"), [("{}", True), ("{}\n" + HERE + "7", False), ("busy", False)]
 )
 def test_a_file_is_held_by_whom_it_names_on_this_host(
     tmp_path: Path, text: str, known: bool
@@ -218,6 +219,7 @@ print(maker_of(sys.argv[1], __import__("os").getpid()).gone)
 """
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 @pytest.mark.parametrize(("apart", "gone"), [((), "True"), (UNSHARE, "False")])
 def test_a_container_does_not_see_who_made_a_file_on_a_disk_of_others(
@@ -263,15 +265,7 @@ def test_a_process_of_a_container_is_not_the_one_of_that_number_here(tmp_path: P
         inside.communicate(timeout=120)
 
 
-@pytest.mark.real
-def test_a_host_whose_name_only_begins_like_ours_is_another(tmp_path: Path) -> None:
-    path = tmp_path / "a.lock"
-    path.write_text(f"{os.getpid()}\n{socket.gethostname()}7\n")
-    assert maker_of(str(path), os.getpid()) == UNKNOWN
-    path.write_text(f"{os.getpid()}\n{socket.gethostname()}\n")
-    assert [one.pid for one in maker_of(str(path), os.getpid()).holders]
-
-
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_lock_with_a_time_limit_is_left_to_that(program: StartProgram, tmp_path: Path) -> None:
     path = tmp_path / "lock"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hooks.launching import Ended, run_job
 from hooks.zero_code.injecting import PACKAGE, as_script, run_script
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return ended
 
 
+@WHEN_ASKED_FOR
 def test_each_token_is_a_sign_of_life_and_none_is_a_beat(job: Ended) -> None:
     """A beat would speak for the pace of the script's own loop."""
     seen = job.of("main")[0]
@@ -92,6 +94,7 @@ def test_each_token_is_a_sign_of_life_and_none_is_a_beat(job: Ended) -> None:
     assert seen["beats"] == 0
 
 
+@WHEN_ASKED_FOR
 def test_in_another_thread_it_has_a_section_and_leaves_the_main_threads_phase_alone(
     job: Ended,
 ) -> None:
