@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.hooks.generating import (
     WARN_AFTER,
-    GenerationReport,
     GenerationWatch,
     TokenBeat,
     answers_in,
@@ -29,8 +28,8 @@ from lightning_hangcheck.hooks.generating import (
     sign_of_life,
     took_in_words,
 )
-from lightning_hangcheck.hooks.loading import UNSEEN, Load, ShardProgress, announce, follow_loading
-from lightning_hangcheck.hooks.models import class_and_device, tell_offloaded_parts
+from lightning_hangcheck.hooks.loading import UNSEEN, Load, announce, follow_loading
+from lightning_hangcheck.hooks.models import show_class_and_device
 from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.start import passed
@@ -51,8 +50,6 @@ from lightning_hangcheck.text.shown import several
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
-
-    from lightning_hangcheck.hooks.models import Model
 
 CRITERIA = "stopping_criteria"
 OURS = __name__.partition(".")[0]
@@ -99,17 +96,11 @@ def _loading_model(call: Call) -> Iterator[None]:
         return
     recorder = current()
     _announce(call, "model")
-    progress = ShardProgress(UNSEEN, recorder.say, partial(sign_of_life, recorder))
-    with _model(call), follow_loading(progress):
+    with _model(call), follow_loading(UNSEEN, recorder):
         yield
     # a model alone, or with what from_pretrained tells of the load (output_loading_info=True)
-    attempt("a look at the model", _look_at_loaded, call.result)
-
-
-def _look_at_loaded(result: Any) -> None:  # noqa: ANN401 - a guest's
-    model = result[0] if isinstance(result, tuple) else result
-    current().say(class_and_device(model))
-    tell_offloaded_parts(model, current())
+    model = call.result[0] if isinstance(call.result, tuple) else call.result
+    attempt("a look at the model", show_class_and_device, model, recorder)
 
 
 @contextmanager
@@ -175,26 +166,21 @@ def _watched_generation(call: Call, given: Mapping[str, Any]) -> Iterator[None]:
     with watch.around():
         yield
     if spoken and number:
-        report = partial(
-            GenerationReport,
-            prompts=number,
-            prompt_tokens=number * width,
-            max_new_tokens=most,
-            tokenize_s=0.0,
-        )
-        attempt("the report", _tell_generated, model, width, call.result, watch, report)
+        attempt("the report", _tell_generated, call, watch, number, width, most)
 
 
 def _tell_generated(
-    model: Model,
-    width: int,
-    output: Any,  # noqa: ANN401 - what generate returned
-    watch: GenerationWatch,
-    report: Callable[..., GenerationReport],
+    call: Call, watch: GenerationWatch, number: int, width: int, most: int | None
 ) -> None:
     """Tell the end; the new tokens are read from the device, on which nothing runs any more."""
-    count = count_tokens(model, new_tokens(model, width, output))
-    current().say(end_line(watch.complete(report(new_tokens=count))))
+    report = watch.report(
+        prompts=number,
+        prompt_tokens=number * width,
+        max_new_tokens=most,
+        tokenize_s=0.0,
+        new_tokens=count_tokens(call.instance, new_tokens(call.instance, width, call.result)),
+    )
+    current().say(end_line(report))
 
 
 def instrument_pipelines(module: ModuleType) -> None:

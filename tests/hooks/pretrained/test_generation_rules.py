@@ -13,7 +13,6 @@ from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.generating import (
     GenerationReport,
     Limits,
-    LongRun,
     asked_new_tokens,
     doubts_before,
     end_line,
@@ -26,6 +25,7 @@ from lightning_hangcheck.hooks.models import (
     set_on_model,
     set_on_tokenizer,
 )
+from lightning_hangcheck.hooks.never_raise import later
 
 END = "</s>"
 
@@ -155,13 +155,13 @@ def test_a_pad_token_is_set_from_the_end_of_sequence_and_only_if_missing() -> No
 
 def test_a_long_run_is_warned_of_once_while_it_runs() -> None:
     warned = threading.Event()
-    with LongRun(0.001, warned.set):
+    with later(0.001, "a warning", warned.set):
         assert warned.wait(120)
 
 
 def test_a_short_run_is_not_warned_of() -> None:
     warned = threading.Event()
-    with LongRun(60.0, warned.set):
+    with later(60.0, "a warning", warned.set):
         pass
     assert not warned.is_set()
     until(lambda: not any(isinstance(one, threading.Timer) for one in threading.enumerate()), "end")
