@@ -335,8 +335,10 @@ def _watched_text_generation() -> type:
             width = model_inputs["input_ids"].shape[1]
             default = self.model.generation_config
             prepare = getattr(self, "_prepare_generate_kwargs", None)  # transformers 5
-            flags = {"generation_config": self.generation_config, **options}
-            flags = flags if prepare is None else dict(prepare(dict(options)))
+            if prepare is not None:
+                flags = dict(prepare(dict(options)))
+            else:
+                flags = {"generation_config": self.generation_config, **options}
             wanted = asked_new_tokens(default, flags, width)
             capped = self.limits.cap(options, wanted) if self.limits is not None else None
             options = options if capped is None else capped

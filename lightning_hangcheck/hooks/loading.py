@@ -6,7 +6,6 @@ arguments walk into; while it goes on each weight is a beat and each file of wei
 
 from __future__ import annotations
 
-import os
 import stat
 import threading
 import time
@@ -36,6 +35,7 @@ from lightning_hangcheck.text.shown import bytes_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from lightning_hangcheck.hooks.models import Model

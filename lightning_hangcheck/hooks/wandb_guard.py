@@ -22,14 +22,9 @@ import msgspec
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, MeetingFailed
 from lightning_hangcheck.hooks.callbacks import lightning_packages
-from lightning_hangcheck.hooks.never_raise import attempt
-from lightning_hangcheck.hooks.places import check_limit
-from lightning_hangcheck.hooks.rendezvous import (
-    PeerGroup,
-    find_peer_group,
-    join_rendezvous,
-    said_while_waiting,
-)
+from lightning_hangcheck.hooks.never_raise import attempt, later
+from lightning_hangcheck.hooks.places import check_limit, notice_after
+from lightning_hangcheck.hooks.rendezvous import PeerGroup, find_peer_group, join_rendezvous
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
@@ -39,6 +34,7 @@ from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from lightning.pytorch.loggers import WandbLogger
     from wandb.sdk.wandb_run import Run
@@ -218,7 +214,7 @@ def _make(request: _Request, run_id: str) -> WandbLogger:
     goes_on = None if request.on_failure == "raise" else limit
     section = Section(current(), "wandb run creation", goes_on_after_s=goes_on)
     try:
-        with section, said_while_waiting(waiting, limit):
+        with section, _said(waiting, limit):
             logger = bounded(limit, partial(_online, request))
     except Exception as error:  # noqa: BLE001 - wandb's boundary: whatever it raises, every rank learns
         failed = _failure(error, time.monotonic() - started)
@@ -229,6 +225,11 @@ def _make(request: _Request, run_id: str) -> WandbLogger:
     attempt("closing wandb", _forget_service)
     _raise_if_asked(request, failed)
     return _make_substitute(request, run_id)
+
+
+def _said(sentence: str, limit: float) -> AbstractContextManager[None]:
+    """Say a sentence once if the body takes longer than a few seconds."""
+    return later(notice_after(limit), "a line about wandb", log.once, sentence, sentence)
 
 
 def bounded(limit: float, work: Callable[[], Result]) -> Result:
@@ -334,7 +335,10 @@ def _bound_finish(run: Run, limit: float) -> None:
             return
         is_over = True
         try:
-            with shown(), said_while_waiting(waiting, limit):
+            with (
+                shown(),
+                _said(waiting, limit),
+            ):
                 bounded(limit, partial(plain, exit_code))
         except NoAnswer:
             log.once(
