@@ -55,7 +55,7 @@ CRITERIA = "stopping_criteria"
 OURS = __name__.partition(".")[0]
 
 
-def instrument_model_loading(module: ModuleType) -> None:
+def instrument_loading(module: ModuleType) -> None:
     """Watch what the classes of this module load.
 
     Each AutoModel has copies of these methods (auto_factory.py, copy_func), so each is wrapped.
@@ -70,7 +70,7 @@ def instrument_model_loading(module: ModuleType) -> None:
             wrap(owner, "from_config", _configured_model)
 
 
-def instrument_generation_config(module: ModuleType) -> None:
+def instrument_config(module: ModuleType) -> None:
     """Watch how a generation config is read, but for the one that a model brings."""
     wrap(module.GenerationConfig, "from_pretrained", _loading_generation_config)
 
