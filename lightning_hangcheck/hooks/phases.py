@@ -61,7 +61,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.identity import Identity
     from lightning_hangcheck.ledger.book import AnyLine
-    from lightning_hangcheck.ledger.story import PhaseStory
     from lightning_hangcheck.recorder.lifecycle import Recorder
     from lightning_hangcheck.settings import Settings
 
@@ -208,18 +207,18 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             self._ledger.write(line)
 
     def _weigh(self) -> Decision:
-        if not self._ledger.writes:
-            return self._decision
-        self._inputs = _look_at(self._input_paths)
-        self._decision = decide(
-            self._ledger.story(),
-            self._name,
-            self._if_done,
-            self._inputs,
-            self._output_paths,
-            self._thresholds,
-            _look,
-        )
+        if self._ledger.writes:
+            self._inputs = tuple(map(_look, self._input_paths))
+            story, thresholds = self._ledger.story(), self._thresholds
+            self._decision = decide(
+                story,
+                self._name,
+                self._if_done,
+                self._inputs,
+                self._output_paths,
+                thresholds,
+                _look,
+            )
         return self._decision
 
     def _begin(self) -> None:
@@ -232,7 +231,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
                 deciding=self._deciding,
                 ask_from=self._thresholds[1] if self._if_done == "ask" else None,
                 # not looked at yet where ranks could not meet, or nothing could be decided
-                inputs=self._inputs or _look_at(self._input_paths),
+                inputs=self._inputs or tuple(map(_look, self._input_paths)),
             )
             self._ledger.write(begun)
 
@@ -246,26 +245,20 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             cpu_s=round(_cpu_s() - self._began_cpu_s, 3),
             error=said,
             metrics=self._metrics,
-            outputs=() if said else _look_at(self._output_paths),
+            outputs=() if said else tuple(map(_look, self._output_paths)),
             offloaded=offloaded_so_far(),
         )
-        self._ledger.write(ended, *self._discarded(ended))
-
-    def _discarded(self, ended: Ended) -> tuple[Discarded, ...]:
-        """What a phase that ended well takes the place of; what rests on it, if it differs."""
-
-        def discard(story: PhaseStory, why: str) -> Discarded:
-            return Discarded(id=story.id, at=utc_now(), phase=story.name, by=self._id, why=why)
-
-        earlier = self._decision.earlier
-        if earlier is None or ended.error:
-            return ()
-        rest = () if earlier.made_same(ended.outputs) else self._decision.invalidated
-        left = f"{self._name}, which it rests on, was run again"
-        return (
-            discard(earlier, f"it was run again: {self._decision.why}"),
-            *(discard(one, left) for one in rest),
-        )
+        # what it takes the place of where it ended well, and what rests on that, if it differs
+        earlier = self._decision.earlier if not said else None
+        gone = [] if earlier is None else [(earlier, f"it was run again: {self._decision.why}")]
+        if earlier is not None and not earlier.made_same(ended.outputs):
+            left = f"{self._name}, which it rests on, was run again"
+            gone += [(one, left) for one in self._decision.invalidated]
+        discarded = [
+            Discarded(id=one.id, at=utc_now(), phase=one.name, by=self._id, why=why)
+            for one, why in gone
+        ]
+        self._ledger.write(ended, *discarded)
 
     def _seconds(self) -> float:
         return round((time.monotonic_ns() - self._began_ns) / 1e9, 3)
@@ -280,10 +273,6 @@ def _absolute(paths: Paths) -> tuple[str, ...]:
                 named = os.path.abspath(named)  # noqa: PTH100
         found.append(named)
     return tuple(found)
-
-
-def _look_at(paths: Iterable[str]) -> tuple[Fingerprint, ...]:
-    return tuple(_look(path) for path in paths)
 
 
 def _look(path: str) -> Fingerprint:
@@ -314,21 +303,19 @@ class _Ledger:
             self._file = Path(settings.ledger or book.LEDGER_FILE)
 
     def write(self, *lines: AnyLine) -> None:
-        """Append lines and renew ``state.json``; what goes wrong is said once, and that is all.
-
-        Storage that gave no answer once is not tried again.
-        """
+        """Append lines and renew ``state.json``; what goes wrong is said once, and that is all."""
 
         def work() -> None:
             for line in lines:
                 book.append(self._file, line)
             book.write_state(self._file, tell(book.read(self._file)))
 
-        if not self.writes or not lines:
+        if not self.writes:
             return
         try:
             within(WRITE_LIMIT_S, work)
         except Exception as error:  # noqa: BLE001 - whatever storage, names and values refuse
+            # storage that gave no answer once is not tried again
             self.writes = not isinstance(error, NoAnswer)
             log.once(
                 "ledger",
@@ -338,12 +325,11 @@ class _Ledger:
 
     def story(self) -> Story:
         """Return what the ledger tells so far; nothing where it cannot be read, which is said."""
-
-        def work() -> Story:
-            return tell(book.read(self._file)) if self._file.exists() else Story()
-
         try:
-            return within(WRITE_LIMIT_S, work)
+            return within(
+                WRITE_LIMIT_S,
+                lambda: tell(book.read(self._file)) if self._file.exists() else Story(),
+            )
         except Exception as error:  # noqa: BLE001 - as above
             log.once("ledger read", f"what was done before is not known: {error}")
             return Story()
@@ -351,14 +337,24 @@ class _Ledger:
 
 def _look_around(identity: Identity) -> Place:
     """Find out where this process is; about 20 ms, or 0.3 s with GPUs. Each look is bounded."""
+
+    def git(*words: str) -> str | None:
+        """Ask git, without taking a lock of the repository; None where it gives no answer."""
+        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+        try:
+            ended = answer_of(["git", *words], GIT_LIMIT_S, environment)
+        except (OSError, ChildLate):
+            return None
+        return ended.stdout.decode(errors="replace").strip() if ended.returncode == 0 else None
+
     stat, processor = read_process_stat(os.getpid()), ""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
         named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
         processor = next(named, "")
-    commit = _git("rev-parse", "HEAD")
+    commit = git("rev-parse", "HEAD")
     tracked = ("status", "--porcelain", "--untracked-files=no")
-    changes = _git(*tracked) if commit is not None else None
+    changes = git(*tracked) if commit is not None else None
     return Place(
         host=os.uname().nodename,
         pid=os.getpid(),
@@ -371,16 +367,6 @@ def _look_around(identity: Identity) -> Place:
         dirty=None if changes is None else bool(changes),
         command=show_command(sys.orig_argv),
     )
-
-
-def _git(*words: str) -> str | None:
-    """Ask git, without taking a lock of the repository; None where it gives no answer."""
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    try:
-        ended = answer_of(["git", *words], GIT_LIMIT_S, environment)
-    except (OSError, ChildLate):
-        return None
-    return ended.stdout.decode(errors="replace").strip() if ended.returncode == 0 else None
 
 
 class Word(msgspec.Struct, frozen=True):

@@ -8,23 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
-import wrapt
 
 from lightning_hangcheck import log
+from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.hooks.rehearsal import on_cpus, scenes
-from lightning_hangcheck.hooks.rehearsal.rank import (
-    Rehearsal,
-    safely,
-    stay_connected,
-    tell_exceptions,
-)
+from lightning_hangcheck.hooks.rehearsal.rank import Rehearsal, stay_connected, tell_exceptions
+from lightning_hangcheck.hooks.zero_code.start import on_import
 from lightning_hangcheck.model.rehearsal import VARIABLE, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-_LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 INSTRUMENTS: tuple[tuple[str, Callable[[Rehearsal, ModuleType], None]], ...] = (
     ("torch.utils.data.dataloader", scenes.instrument_data),
     ("torch.utils.data._utils.fetch", scenes.instrument_fetching),
@@ -39,11 +34,10 @@ INSTRUMENTS: tuple[tuple[str, Callable[[Rehearsal, ModuleType], None]], ...] = (
     ("torch", on_cpus.instrument_devices),
     ("torch.distributed.distributed_c10d", on_cpus.instrument_groups),
     ("transformers.training_args", on_cpus.instrument_arguments),
-    ("lightning.fabric.fabric", on_cpus.instrument_fabric),
-    ("lightning_fabric.fabric", on_cpus.instrument_fabric),
-    *((f"{one}.trainer.trainer", on_cpus.instrument_trainer) for one in _LIGHTNING),
-    *((f"{one}.callbacks.model_checkpoint", on_cpus.instrument_checkpoints) for one in _LIGHTNING),
-    *((f"{one}.callbacks.early_stopping", scenes.instrument_stopping) for one in _LIGHTNING),
+    ("FABRIC.fabric", on_cpus.instrument_fabric),
+    ("LIGHTNING.trainer.trainer", on_cpus.instrument_trainer),
+    ("LIGHTNING.callbacks.model_checkpoint", on_cpus.instrument_checkpoints),
+    ("LIGHTNING.callbacks.early_stopping", scenes.instrument_stopping),
 )
 
 
@@ -55,7 +49,6 @@ def begin() -> None:
         log.once("rehearsal", f"this rank takes no part in the rehearsal ({error})")
         return
     for module, instrument in INSTRUMENTS:
-        act = partial(safely, module, instrument, rehearsal)
-        wrapt.register_post_import_hook(act, module)
+        on_import(module, partial(instrument, rehearsal))
     tell_exceptions(rehearsal)
-    atexit.register(safely, "end", stay_connected, rehearsal)
+    atexit.register(attempt, "leaving", stay_connected, rehearsal)
