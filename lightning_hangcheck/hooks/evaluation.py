@@ -79,11 +79,7 @@ class Turns:
         self._taken.append(step)
 
     def so_far(self, first: int | None) -> list[Step]:
-        """The steps that there were, up to and with the newest.
-
-        Args:
-            first: The first of the training, where an earlier process took it.
-        """
+        """The steps that there were, up to and with the newest."""
         numbers = [step for step in self._taken if step != "final"]
         if first is not None and numbers:
             numbers = list(range(first, numbers[-1] + 1, self.every))
@@ -95,11 +91,7 @@ _turns: dict[tuple[str, int], Turns] = {}
 
 
 def check_step(step: Step) -> None:
-    """Refuse what is no step.
-
-    Raises:
-        BadUsage: It is neither a number from 0 on nor ``"final"``.
-    """
+    """Refuse what is no step."""
     is_number = isinstance(step, int) and not isinstance(step, bool) and step >= 0
     if not is_number and step != "final":
         raise BadUsage(f"step={step!r} is no step", 'write step=0, 1, 2... and step="final"')
@@ -254,12 +246,7 @@ def rank_zero_evaluation(
 
 
 def _refuse_parted(name: str, arrivals: dict[int, tuple[Step, str]]) -> None:
-    """Raise on all ranks alike where one is out of turn, or they are at different steps.
-
-    Args:
-        name: Of the evaluation.
-        arrivals: The step at which each rank is, and why it is not the turn of that step, if so.
-    """
+    """Raise on all ranks alike where one is out of turn, or they are at different steps."""
     for rank, (_, complaint) in arrivals.items():
         if complaint:
             where = f" (on rank {rank})" if len(arrivals) > 1 else ""
@@ -387,11 +374,6 @@ def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[N
     """Keep models and optimizers off the GPU while the body runs, and say what that frees.
 
     They are whole meanwhile, on the CPU. Gradients stay where they are.
-
-    Raises:
-        BadUsage: One of them is neither, or is shared out over the ranks: moved on one rank alone,
-            its share would be lost for the others' collectives.
-        torch.OutOfMemoryError: What the body left on the GPU takes the room that they had.
     """
     import torch
 
@@ -423,11 +405,7 @@ def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[N
 
 
 def tensors_of(held: Iterable[Held]) -> list[Tensor]:
-    """Find parameters, buffers, and the state of optimizers, each tensor once.
-
-    Raises:
-        BadUsage: One of them holds no tensors, or a share of them only.
-    """
+    """Find parameters, buffers, and the state of optimizers, each tensor once."""
     from torch import Tensor
     from torch.nn import Module
     from torch.optim import Optimizer

@@ -573,13 +573,7 @@ class GenerationWatch:
 def doubts_before(
     device_type: str, memory: Sequence[GpuMemory], offloaded: Sequence[str]
 ) -> list[str]:
-    """Name each doubt and the way out.
-
-    Args:
-        device_type: Of the first parameter.
-        memory: Of the GPUs that the model is on.
-        offloaded: Places beside a GPU that hold parts of the model.
-    """
+    """Name each doubt and the way out."""
     found = [
         f"GPU {gpu.index} is {gpu.share:.0%} full before generation: it may run out of memory or "
         "become very slow; use a smaller batch or context, 8 bits, or more GPUs"

@@ -172,11 +172,7 @@ UNSEEN = Source(name="", kind="folder", offline=True)
 
 
 def watched_load(recorder: Recorder, load: Load, work: Callable[[], Loaded]) -> Loaded:
-    """Announce a load, do it in a section of its own, and hear how far it is.
-
-    Raises:
-        Exception: Whatever the work raises.
-    """
+    """Announce a load, do it in a section of its own, and hear how far it is."""
     if recorder.settings.disable:
         return work()
     source = attempt("looking at the files", announce, recorder, load) or UNSEEN
@@ -188,15 +184,7 @@ def watched_load(recorder: Recorder, load: Load, work: Callable[[], Loaded]) -> 
 
 
 def announce(recorder: Recorder, load: Load) -> Source:
-    """Say what will be loaded and which traps its arguments walk into, within about 2 seconds.
-
-    Returns:
-        Where it will come from, as far as it was seen in time.
-
-    Raises:
-        OSError: A file cannot be looked at.
-        msgspec.DecodeError: The index of the weights is damaged.
-    """
+    """Say what will be loaded and which traps its arguments walk into, within about 2 seconds."""
     import transformers
 
     try:

@@ -23,13 +23,7 @@ HOOK_NAMES = ("setup", "teardown")  # besides all that begin with on_
 
 
 def attempt(what: str, work: Callable[..., Result], *given: Any) -> Result | None:  # noqa: ANN401
-    """Do something of our own beside the user's call; None if it failed.
-
-    Args:
-        what: Names it, for the one sentence that is said if it fails.
-        work: What to do.
-        given: Its arguments.
-    """
+    """Do something of our own beside the user's call; None if it failed."""
     try:
         return work(*given)
     except Exception as error:  # noqa: BLE001 - our additions must not end the user's own call

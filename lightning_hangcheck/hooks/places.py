@@ -44,11 +44,7 @@ BACKLOG = 1_024
 
 
 def check_limit(name: str, seconds: float | None) -> None:
-    """Refuse a limit that is none.
-
-    Raises:
-        BadUsage: It is not above 0, or endless: everything here has a limit.
-    """
+    """Refuse a limit that is none."""
     if seconds is not None and not 0 < seconds < float("inf"):
         raise BadUsage(f"{name}={seconds!r} is no positive number", f"write seconds: {name}=60.0")
 
@@ -59,13 +55,7 @@ def notice_after(limit: float) -> float:
 
 
 class StorePlace:
-    """A store of torch under a prefix of ours: torchrun's agent's, or a process group's.
-
-    Args:
-        store: That is connected.
-        prefix: Keeps our keys apart from torch's own, and one start of the job from the next.
-        where: The store in words.
-    """
+    """A store of torch under a prefix of ours: torchrun's agent's, or a process group's."""
 
     def __init__(self, store: Store, prefix: str, where: str) -> None:
         from torch.distributed import PrefixStore
@@ -77,11 +67,7 @@ class StorePlace:
     def of_agent(
         cls, host: str, port: int, prefix: str, timeout: float = STORE_TIMEOUT
     ) -> StorePlace:
-        """Connect to the store of torchrun's agent at MASTER_ADDR and MASTER_PORT.
-
-        Raises:
-            MeetingFailed: It cannot be reached within so many seconds.
-        """
+        """Connect to the store of torchrun's agent at MASTER_ADDR and MASTER_PORT."""
         from torch.distributed import TCPStore
 
         where, limit = f"torchrun's store at {host}:{port}", timedelta(seconds=timeout)
@@ -291,11 +277,7 @@ def _pauses(bounds: tuple[float, float], deadline: float) -> Iterator[float]:
 
 
 def offered_store(host: str, port: int, prefix: str, timeout: float) -> StorePlace:
-    """Serve a store, as long as this process lives, and use it.
-
-    Raises:
-        MeetingFailed: It cannot listen there.
-    """
+    """Serve a store, as long as this process lives, and use it."""
     from torch.distributed import TCPStore
 
     where = f"the store that this node offers at {host}:{port}"
@@ -322,9 +304,6 @@ def listen(host: str, port: int) -> socket.socket:
     """Listen at the address by which others know this machine; everywhere if it is none of ours.
 
     A machine's name may lead itself to a loopback address (Debian's 127.0.1.1), and others not.
-
-    Raises:
-        OSError: The port is taken.
     """
     named = host == "localhost" or _is_loopback(host)
     try:

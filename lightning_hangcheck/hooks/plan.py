@@ -100,12 +100,7 @@ Device: TypeAlias = "int | str"
 
 
 class MetaModel:
-    """A model whose weights have shapes and no data, so that it takes no memory.
-
-    Raises:
-        ImportError: torch, transformers or accelerate is not installed.
-        Exception: Whatever transformers raises for a configuration that it does not know.
-    """
+    """A model whose weights have shapes and no data, so that it takes no memory."""
 
     def __init__(self, config: Path) -> None:
         self._module = _build(config)

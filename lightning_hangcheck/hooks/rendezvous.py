@@ -209,7 +209,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         failure: What went wrong, in one clause; empty if all went well.
-        remedy: The way out, in one clause.
         details: Where the ranks stand that were waited for, in lines.
         payloads: What each rank brought, by its index.
         asked: Where the first rank asks before it decides: of each other node the rank that is to
@@ -224,23 +223,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     wanted: tuple[int, ...] = ()
 
     def unwrap(self) -> dict[int, bytes]:
-        """Return the payloads.
-
-        Raises:
-            MeetingFailed: The outcome is a failure.
-        """
+        """Return the payloads."""
         if self.failure:
             raise MeetingFailed(self.failure, self.remedy, self.details)
         return self.payloads
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank leaves when it comes.
-
-    Attributes:
-        node: Where it runs: ranks of one node see each other's processes.
-        payload: What it brings for the others.
-    """
+    """What a rank leaves when it comes: its node, whose ranks see each other, and a payload."""
 
     node: str
     payload: bytes = b""
@@ -289,13 +279,7 @@ class RendezvousPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def next_point(peers: PeerGroup, name: str, time_limit: float) -> RendezvousPoint:
-    """Open the next rendezvous of this name.
-
-    Args:
-        peers: Who meets.
-        name: The same on all ranks, at most about 100 characters.
-        time_limit: Seconds that each rank waits at most.
-    """
+    """Open the next rendezvous of this name, at which each rank waits so many seconds at most."""
     plain = quote(name, safe=" ")[:LONGEST_NAME]
     _times_met[plain] += 1
     if isinstance(peers.place, PlaceOfStart):
@@ -305,13 +289,7 @@ def next_point(peers: PeerGroup, name: str, time_limit: float) -> RendezvousPoin
 
 
 class Patience:
-    """How long a rank waits at a point, and what it says of that meanwhile.
-
-    Args:
-        point: Where.
-        limit: Seconds.
-        awaited: Whom it waits for, in words; asked when it is said.
-    """
+    """How long a rank waits at a point, and whom it says that it waits for meanwhile."""
 
     def __init__(self, point: RendezvousPoint, limit: float, awaited: Callable[[], str]) -> None:
         now = time.monotonic()

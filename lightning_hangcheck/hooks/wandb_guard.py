@@ -59,8 +59,9 @@ class _Request(msgspec.Struct, frozen=True):
     on_failure: LoggerFailure
 
     def logger(self, **changes: object) -> WandbLogger:
-        """Make a logger with these arguments in place of the caller's."""
+        """Make a logger with these arguments in place of the caller's, and its run."""
         made: WandbLogger = self.kind(**{**self.given, **changes})
+        _ = made.experiment  # the run is created when it is first asked for
         return made
 
 
@@ -183,12 +184,10 @@ def _follow(request: _Request) -> WandbLogger:
         _raise_if_asked(request, error)
     if created.failure:
         raise MeetingFailed(created.failure, created.remedy)
-    known = {
-        "project": created.name,
-        "version": created.version,
-        "save_dir": created.save_dir,
-    }
-    return request.logger(**{name: value for name, value in known.items() if value is not None})
+    known = {"project": created.name, "version": created.version, "save_dir": created.save_dir}
+    known = {name: value for name, value in known.items() if value is not None}
+    follower: WandbLogger = request.kind(**{**request.given, **known})
+    return follower
 
 
 def _raise_if_asked(request: _Request, error: MeetingFailed) -> None:
@@ -200,11 +199,7 @@ def _raise_if_asked(request: _Request, error: MeetingFailed) -> None:
 
 
 def _make(request: _Request, run_id: str) -> WandbLogger:
-    """Make rank 0's logger; another one if that is asked for and online fails.
-
-    Raises:
-        MeetingFailed: wandb raised, or did not return in time.
-    """
+    """Make rank 0's logger; another one if that is asked for and online fails."""
     started, limit = time.monotonic(), request.init_timeout
     server = os.environ.get("WANDB_BASE_URL", "")
     waiting = (
@@ -249,27 +244,16 @@ def _online(request: _Request) -> WandbLogger:
     # server that does not answer; who sets the variable gets what it says
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     if "settings" in request.given:
-        return _with_run(request.logger())
+        return request.logger()
     import wandb
 
     limits = {"init_timeout": request.init_timeout, "finish_timeout": request.finish_timeout}
-    unsaid = {
-        name: _patience(limit)
+    unsaid = {  # wandb should give up before we do
+        name: max(limit - GIVES_UP_EARLIER, limit / 2)
         for name, limit in limits.items()
         if name in wandb.Settings.model_fields and f"WANDB_{name.upper()}" not in os.environ
     }
-    return _with_run(request.logger(settings=wandb.Settings(**unsaid)))
-
-
-def _patience(limit: float) -> float:
-    """Seconds after which wandb should give up, so that it does before we do."""
-    return max(limit - GIVES_UP_EARLIER, limit / 2)
-
-
-def _with_run(logger: WandbLogger) -> WandbLogger:
-    """WandbLogger creates its run when it is first asked for."""
-    _ = logger.experiment
-    return logger
+    return request.logger(settings=wandb.Settings(**unsaid))
 
 
 def _forget_service() -> None:
@@ -294,7 +278,7 @@ def _make_substitute(request: _Request, run_id: str) -> WandbLogger:
     mode = "offline" if offline else "disabled"
     changes = {"mode": mode, "offline": offline, "log_model": False, "version": run_id}
     try:
-        logger = bounded(SUBSTITUTE_LIMIT, lambda: _with_run(request.logger(**changes)))
+        logger = bounded(SUBSTITUTE_LIMIT, lambda: request.logger(**changes))
     except Exception as error:
         raise _failure(error, time.monotonic() - started) from error
     if offline:

@@ -82,11 +82,6 @@ class Rehearsed(Struct, frozen=True, kw_only=True):
 class Stage:
     """Where scenes are played: one command, its folders, its limits.
 
-    Args:
-        root: Names the run folders and the folders of notes.
-        limit_s: Of one scene, at most.
-        shown: A run folder as a reader should type it.
-
     Attributes:
         facts: Of the command as it is; nothing before that was played.
     """
@@ -109,11 +104,7 @@ class Stage:
         self.facts = Facts()
 
     def play_as_it_is(self, scene: Scene) -> Played:
-        """Run the command as it is, and learn what it has.
-
-        Raises:
-            CannotRehearse: It does not run on CPU ranks, or not in the time.
-        """
+        """Run the command as it is, and learn what it has."""
         played, notes = self._run(scene)
         self.facts = facts_of(notes, self._ranks)
         if played.result == "hung":
@@ -248,16 +239,7 @@ def _parted(parted: Sequence[Note], left: Sequence[int]) -> str:
 def play_all(
     stage: Stage, wanted: Collection[str], say: Callable[[str], None]
 ) -> tuple[Played, ...]:
-    """Play the scenes in turn; what the program does not have is skipped.
-
-    Args:
-        stage: Where.
-        wanted: Names of scenes; the first, as it is, is always played.
-        say: Gets a line before each.
-
-    Raises:
-        CannotRehearse: The command does not run on CPU ranks as it is.
-    """
+    """Play the scenes in turn; what the program does not have is skipped."""
     first, *rest = SCENES
     say(f"{first.title}: runs")
     played = [stage.play_as_it_is(first)]

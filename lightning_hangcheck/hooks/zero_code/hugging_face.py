@@ -230,12 +230,7 @@ def prompts_of(call: Call) -> list[str] | None:
 
 
 def answers_of(result: Any, prompts: Sequence[str]) -> list[str]:  # noqa: ANN401 - any pipeline's
-    """Return what was generated, without the prompts before it; nothing of any other task.
-
-    Args:
-        result: A record for each answer, in a list of its own for each of several prompts.
-        prompts: Those that it answers.
-    """
+    """Return what was generated, without the prompts before it; nothing of any other task."""
     if not isinstance(result, list):
         return []
     of_each = result if result and isinstance(result[0], list) else [result]

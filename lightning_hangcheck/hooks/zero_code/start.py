@@ -126,11 +126,7 @@ def start() -> None:
 
 
 def watch(*, is_child: bool) -> None:
-    """Have what frameworks do watched; called when the first of them is about to be imported.
-
-    Args:
-        is_child: Of multiprocessing: mostly a helper, a rank only once it joins a process group.
-    """
+    """Have what frameworks do watched; called when the first of them is about to be imported."""
     # imported here: it takes what a framework imports anyway, and other processes need not pay it
     from lightning_hangcheck.hooks.zero_code.groups import watch_children
 
