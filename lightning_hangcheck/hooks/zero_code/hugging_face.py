@@ -2,7 +2,8 @@
 
 Each of these calls becomes a section. The first are told with what goes in and what came out, as
 `hc.transformers` tells them; all are on the page. Weights and tokens count as signs of life, and
-the tokens stay the same.
+the tokens stay the same. What watches a load or a generation is imported with the first of them:
+transformers is also imported by scripts that do neither.
 """
 
 from __future__ import annotations
@@ -14,22 +15,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lightning_hangcheck.hooks.generating import (
-    WARN_AFTER,
-    GenerationWatch,
-    TokenBeat,
-    answers_in,
-    asked_new_tokens,
-    count_tokens,
-    end_line,
-    new_tokens,
-    prompts_in_words,
-    section_name,
-    sign_of_life,
-    took_in_words,
-)
-from lightning_hangcheck.hooks.loading import UNSEEN, Load, announce, follow_loading
-from lightning_hangcheck.hooks.models import show_class_and_device
 from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.start import passed
@@ -50,6 +35,8 @@ from lightning_hangcheck.text.shown import several
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
+
+    from lightning_hangcheck.hooks.generating import GenerationWatch
 
 CRITERIA = "stopping_criteria"
 OURS = __name__.partition(".")[0]
@@ -94,6 +81,9 @@ def _loading_model(call: Call) -> Iterator[None]:
         with _model(call):
             yield
         return
+    from lightning_hangcheck.hooks.loading import UNSEEN, follow_loading
+    from lightning_hangcheck.hooks.models import show_class_and_device
+
     recorder = current()
     _announce(call, "model")
     with _model(call), follow_loading(UNSEEN, recorder):
@@ -116,6 +106,8 @@ def _loading_generation_config(call: Call) -> Iterator[None]:
 
 def _announce(call: Call, what: str) -> None:
     """Say what will be loaded and what may go wrong with it; no name is given for a new one."""
+    from lightning_hangcheck.hooks.loading import Load, announce
+
     name = next(iter(call.arguments), call.named.get("pretrained_model_name_or_path"))
     name = call.named.get("pretrained_model_name") if name is None else name
     if isinstance(name, (str, os.PathLike)):
@@ -130,6 +122,8 @@ def instrument_generation(module: ModuleType) -> None:
 
     @contextmanager
     def generating(call: Call) -> Iterator[None]:
+        from lightning_hangcheck.hooks.generating import TokenBeat, section_name
+
         told = dict(by_name(call, signature))
         given = {**told.pop("kwargs", {}), **told}
         # a function of ours watches by itself, or tries what was just loaded
@@ -145,6 +139,14 @@ def instrument_generation(module: ModuleType) -> None:
 
 @contextmanager
 def _watched_generation(call: Call, given: Mapping[str, Any]) -> Iterator[None]:
+    from lightning_hangcheck.hooks.generating import (
+        WARN_AFTER,
+        GenerationWatch,
+        asked_new_tokens,
+        prompts_in_words,
+        sign_of_life,
+    )
+
     tell_start()
     model, recorder, spoken = call.instance, current(), is_spoken("generate")
     # nothing is read from the device: tokens are counted with their padding
@@ -173,6 +175,8 @@ def _tell_generated(
     call: Call, watch: GenerationWatch, number: int, width: int, most: int | None
 ) -> None:
     """Tell the end; the new tokens are read from the device, on which nothing runs any more."""
+    from lightning_hangcheck.hooks.generating import count_tokens, end_line, new_tokens
+
     report = watch.report(
         prompts=number,
         prompt_tokens=number * width,
@@ -203,6 +207,8 @@ def _calling_pipeline(call: Call) -> Iterator[None]:
         yield
     answers = attempt("the answers of a pipeline", answers_of, call.result, texts)
     if spoken and answers:
+        from lightning_hangcheck.hooks.generating import took_in_words
+
         took = took_in_words(time.perf_counter() - began)
         asked, gave = several(len(texts), "prompt"), _texts_in_words("answer", answers)
         recorder.say(f"{title}: {asked} gave {gave}; total {took}")
@@ -231,6 +237,8 @@ def prompts_of(call: Call) -> list[str] | None:
 
 def answers_of(result: Any, prompts: Sequence[str]) -> list[str]:  # noqa: ANN401 - any pipeline's
     """Return what was generated, without the prompts before it; nothing of any other task."""
+    from lightning_hangcheck.hooks.generating import answers_in
+
     if not isinstance(result, list):
         return []
     of_each = result if result and isinstance(result[0], list) else [result]
