@@ -121,17 +121,6 @@ def test_the_sidecar_is_no_child_of_the_rank_and_outlives_its_launchers_sweep(
 
 
 @pytest.mark.real
-def test_sidecar_ends_with_its_job(program: Start, tmp_path: Path) -> None:
-    job = program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"))
-    file = tmp_path.joinpath(job.first_words, "sidecar.json")
-    pid = until(lambda: sidecar_pid(file, set()), "a sidecar")
-    job.process.communicate(timeout=120)
-
-    mark = os.environ["HANGCHECK_TEST_SESSION"]
-    until(lambda: pid not in {left.pid for left in marked_processes(mark)}, "the sidecar's end")
-
-
-@pytest.mark.real
 @pytest.mark.parametrize("variables", [{"RANK": "1", "LOCAL_RANK": "1"}, {"LOCAL_RANK": "1"}])
 def test_only_the_first_of_a_node_starts_one(
     variables: dict[str, str], program: Start, tmp_path: Path

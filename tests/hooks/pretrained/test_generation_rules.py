@@ -16,7 +16,6 @@ from lightning_hangcheck.hooks.generating import (
     asked_new_tokens,
     doubts_before,
     end_line,
-    prompts_in_words,
 )
 from lightning_hangcheck.hooks.models import (
     GpuMemory,
@@ -83,30 +82,10 @@ def report(**figures: Any) -> GenerationReport:
     return GenerationReport(**{**known, **figures})
 
 
-def test_the_end_of_a_generation_is_told_with_its_lengths_and_its_whole_time() -> None:
-    line = end_line(report(generate_s=4.0, decode_s=0.5, response_characters=812))
-    assert "2 prompts of 310 tokens gave 200 new ones (812 characters) in 4.000 s" in line
-    assert line.endswith("decoded (0.500s); total 4.502 s")
-
-
 def test_a_time_past_a_minute_is_told_in_minutes_too() -> None:
     line = end_line(report(generate_s=180.0, move_s=3.0))
     assert "in 180.000 s (1.1 a second)" in line
     assert line.endswith("total 183.002 s = 3 min 03 s")
-
-
-def test_steps_that_there_were_not_are_left_out() -> None:
-    assert end_line(report(tokenize_s=0.0, generate_s=2.0)).endswith("on no GPU; total 2.000 s")
-
-
-def test_characters_that_nobody_counted_are_left_out() -> None:
-    assert "characters" not in end_line(report())
-
-
-def test_the_start_of_a_generation_tells_what_goes_in_and_how_much_may_come_out() -> None:
-    long = prompts_in_words(2, 310, characters=1204, new_tokens=100)
-    assert long == "2 prompts, 1204 characters, 310 tokens; max_new_tokens=100"
-    assert prompts_in_words(1, 1) == "1 prompt, 1 token; max_new_tokens not given"
 
 
 def test_the_most_new_tokens_are_those_of_the_call_before_those_of_the_model() -> None:

@@ -12,8 +12,6 @@ from lightning_hangcheck.hooks.loading import (
     Load,
     ShardProgress,
     Source,
-    announcement,
-    expectation,
     find_weights,
     reading_rate,
     traps,
@@ -84,18 +82,6 @@ def test_a_generation_config_that_the_hub_may_have_is_not_called_missing() -> No
     asked = msgspec.structs.replace(CACHED, has_generation_config=False)
     found = traps(load("GenerationConfig"), asked, (5, 23))
     assert "generation_config.json" not in "".join(found)
-
-
-def test_an_announcement_says_what_is_known() -> None:
-    line = announcement(load("AutoModel", device_map="auto", torch_dtype="bfloat16"), HERE)
-    assert "the local folder /m; 2 weight files, 2.0 MB" in line
-    assert "device_map='auto'" in line
-    assert "dtype=bfloat16" in line
-    assert line.endswith("online")
-
-
-def test_the_expected_time_is_an_estimate() -> None:
-    assert "about 10 s (an estimate: 10.0 GB at 1.0 GB/s" in expectation(10_000_000_000, 1e9)
 
 
 def test_a_rate_is_measured_on_large_models_only(tmp_path: Path) -> None:

@@ -90,10 +90,6 @@ def test_a_generation_says_at_its_start_and_end_what_goes_in_and_out(job: Ended)
     assert "; total " in end
 
 
-def test_a_load_says_the_class_and_the_device(job: Ended) -> None:
-    assert said(job, "model: Spying, its first parameter on cpu")
-
-
 def test_the_report_has_counts_and_a_rate(job: Ended) -> None:
     report = fact(job, "report")
     assert isinstance(report.pop("rate"), float)
