@@ -1,17 +1,27 @@
-"""Few epochs on CPU ranks, whatever the program asks its framework for."""
+"""Takes part in a rehearsal: few epochs on CPU ranks, whatever the program asks for."""
 
 from __future__ import annotations
 
+import atexit
+import os
+from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from lightning_hangcheck import log
 from lightning_hangcheck.hooks.never_raise import attempt
+from lightning_hangcheck.hooks.rehearsal import scenes
 from lightning_hangcheck.hooks.rehearsal.rank import (
     Foreign,
     Rehearsal,
     arguments_of,
     stay_connected,
+    tell_exceptions,
 )
+from lightning_hangcheck.hooks.zero_code.start import on_import
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, replace
+from lightning_hangcheck.model.rehearsal import VARIABLE, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -194,3 +204,37 @@ def instrument_devices(rehearsal: Rehearsal, module: ModuleType) -> None:
         return call.function(*call.arguments[:1], **{**call.named, "map_location": "cpu"})
 
     replace(module, "load", load)
+
+
+INSTRUMENTS: tuple[tuple[str, Callable[[Rehearsal, ModuleType], None]], ...] = (
+    ("torch.utils.data.dataloader", scenes.instrument_data),
+    ("torch.utils.data._utils.fetch", scenes.instrument_fetching),
+    ("torch.nn.functional", scenes.instrument_losses),
+    ("torch.nn.modules.module", scenes.instrument_modules),
+    ("torch.nn.modules.batchnorm", instrument_sync_batchnorm),
+    ("torch.nn.parallel.distributed", instrument_ddp),
+    ("torch.optim.optimizer", scenes.instrument_steps),
+    ("torch.serialization", scenes.instrument_saving),
+    ("safetensors.torch", scenes.instrument_saving),
+    ("torch.cuda", instrument_cuda),
+    ("torch", instrument_devices),
+    ("torch.distributed.distributed_c10d", instrument_groups),
+    ("transformers.training_args", instrument_arguments),
+    ("FABRIC.fabric", instrument_fabric),
+    ("LIGHTNING.trainer.trainer", instrument_trainer),
+    ("LIGHTNING.callbacks.model_checkpoint", instrument_checkpoints),
+    ("LIGHTNING.callbacks.early_stopping", scenes.instrument_stopping),
+)
+
+
+def begin() -> None:
+    """Take part in the rehearsal that the environment names; nothing of ours raises."""
+    try:
+        rehearsal = Rehearsal(msgspec.json.decode(os.environ[VARIABLE], type=Part))
+    except (KeyError, msgspec.MsgspecError) as error:
+        log.once("rehearsal", f"this rank takes no part in the rehearsal ({error})")
+        return
+    for module, instrument in INSTRUMENTS:
+        on_import(module, partial(instrument, rehearsal))
+    tell_exceptions(rehearsal)
+    atexit.register(attempt, "leaving", stay_connected, rehearsal)
