@@ -46,9 +46,6 @@ def lightning_packages() -> tuple[ModuleType, ...]:
     """Return the packages of Lightning that are imported, else import the first that is installed.
 
     Both can be there at once: a library that the script uses may import the other one.
-
-    Raises:
-        BadUsage: None is installed.
     """
     imported = tuple(filter(None, map(sys.modules.get, LIGHTNING)))
     if imported:
@@ -312,7 +309,13 @@ class LoggedMetrics:
         """Compare what the ranks timed since the last time; nothing where they timed nothing."""
         from lightning_hangcheck.report.stragglers import median_step, ratio_to
 
-        sums = self._read_sums()
+        self._pages.find_new()
+        newest: dict[int, Beat] = {}
+        # of two processes that were one rank after each other the newer page counts
+        for beat in sorted(self._pages.read()[0].values(), key=lambda one: one.last_beat_ns):
+            if beat.rank is not None and beat.step_times is not None:
+                newest[beat.rank] = beat
+        sums = {rank: beat.step_times for rank, beat in newest.items() if beat.step_times}
         before, self._before = self._before, sums
         since = {rank: told.since(before[rank]) for rank, told in sums.items() if rank in before}
         means = {rank: made.a_step() for rank, made in since.items() if made.steps > 0}
@@ -326,18 +329,6 @@ class LoggedMetrics:
             "hangcheck/slowest_rank": slowest,
             "hangcheck/straggler_ratio": ratio_to(typical, means[slowest]),
         }
-
-    def _read_sums(self) -> dict[int, StepTimes]:
-        """Of two processes that were one rank after each other the newer page counts."""
-        self._pages.find_new()
-        newest: dict[int, Beat] = {}
-        for beat in self._pages.read()[0].values():
-            if beat.rank is None or beat.step_times is None:
-                continue
-            known = newest.get(beat.rank)
-            if known is None or known.last_beat_ns < beat.last_beat_ns:
-                newest[beat.rank] = beat
-        return {rank: beat.step_times for rank, beat in newest.items() if beat.step_times}
 
     def _state(self) -> int:
         """What the sidecar told last; no sidecar has told anything yet where its notes lack."""

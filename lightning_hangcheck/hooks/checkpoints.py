@@ -240,7 +240,7 @@ def _note_of_huggingface(call: Call) -> None:
     _saved_parts().note(held, "TrainingArguments(save_only_model=False) keeps them")
 
 
-def instrument_checkpoints(module: ModuleType) -> None:
+def instrument_saves(module: ModuleType) -> None:
     """Watch torch.serialization; a save counts when it ends well, so its name must be true."""
     signature = inspect.signature(module.save)
 
@@ -259,7 +259,6 @@ def instrument_checkpoints(module: ModuleType) -> None:
             _saved_parts().note(parts_held(names), "save optimizer.state_dict() and the step, too")
 
     wrap(module, "save", in_section("saving", title, then=note))
-    wrap(module, "load", in_section("loading", "torch.load of a checkpoint"))
 
 
 def is_checkpoint(what: Any, where: Any) -> bool:  # noqa: ANN401 - torch.save takes anything
@@ -271,9 +270,3 @@ def is_checkpoint(what: Any, where: Any) -> bool:  # noqa: ANN401 - torch.save t
     """
     is_file = isinstance(where, (str, os.PathLike)) or isinstance(getattr(where, "name", None), str)
     return is_file and (isinstance(what, Mapping) or hasattr(type(what), "state_dict"))
-
-
-def instrument_sharded_saves(module: ModuleType) -> None:
-    """Watch torch.distributed.checkpoint; one that goes on in the background counts at once."""
-    for name in ("save", "async_save"):
-        wrap(module, name, in_section("saving", f"torch.distributed {name} of a checkpoint"))

@@ -10,7 +10,7 @@ import csv
 import gc
 import os
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -33,11 +33,7 @@ from lightning_hangcheck.time_limit import NoAnswer, within
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from torch import Tensor, UntypedStorage, device
-
-    from lightning_hangcheck.hooks.rendezvous import PeerGroup
-
-    View: TypeAlias = tuple[Tensor, int, tuple[int, ...], tuple[int, ...]]
+    from torch import Tensor, device
 
 Step: TypeAlias = int | Literal["final"]
 Held: TypeAlias = Any  # a module or an optimizer of torch
@@ -83,11 +79,7 @@ class Turns:
         self._taken.append(step)
 
     def so_far(self, first: int | None) -> list[Step]:
-        """The steps that there were, up to and with the newest.
-
-        Args:
-            first: The first of the training, where an earlier process took it.
-        """
+        """The steps that there were, up to and with the newest."""
         numbers = [step for step in self._taken if step != "final"]
         if first is not None and numbers:
             numbers = list(range(first, numbers[-1] + 1, self.every))
@@ -99,11 +91,7 @@ _turns: dict[tuple[str, int], Turns] = {}
 
 
 def check_step(step: Step) -> None:
-    """Refuse what is no step.
-
-    Raises:
-        BadUsage: It is neither a number from 0 on nor ``"final"``.
-    """
+    """Refuse what is no step."""
     is_number = isinstance(step, int) and not isinstance(step, bool) and step >= 0
     if not is_number and step != "final":
         raise BadUsage(f"step={step!r} is no step", 'write step=0, 1, 2... and step="final"')
@@ -205,14 +193,26 @@ def rank_zero_evaluation(
         BadUsage: An argument cannot be used.
     """
     check_limit("timeout", timeout)
-    _check_numbers(step, every, first)
+    check_step(step)
+    if not isinstance(every, int) or every < 1:
+        raise BadUsage(f"every={every!r} is no whole number above 0", "write every=100")
+    if first is not None:
+        check_step(first)
+        if first % every or (isinstance(step, int) and step % every == 0 and first > step):
+            raise BadUsage(
+                f"first={first} can be no first step: evaluations are every {every}, now at {step}",
+                f"write first={every}, or leave it out",
+            )
     turns = _turns.setdefault((name, every), Turns(every))
     if not turns.is_due(step):
         yield Evaluation(step, needed=False)
         return
     recorder = current()
     peers = find_peer_group(recorder)
-    _agree(name, step, turns.complaint(step), timeout, peers)
+    own = msgspec.msgpack.encode((step, turns.complaint(step)))
+    brought = tell_all(f"begin {name}", peers, timeout, own)
+    decoder = msgpack_decoder(tuple[Step, str])
+    _refuse_parted(name, {rank: decoder.decode(word) for rank, word in sorted(brought.items())})
     turns.take(step)
     title = f"{name} at step {step}"
     # where nobody is met, as with HANGCHECK_DISABLE=1, the others need not evaluate either
@@ -226,10 +226,7 @@ def rank_zero_evaluation(
     evaluation, held = Evaluation(step, needed=True), list(off_gpu)
     with rank_zero_first(title, timeout), Section(recorder, title):
         begun_at = time.time()
-        if held:
-            with kept_off_gpu(held, recorder.say):
-                yield evaluation
-        else:
+        with kept_off_gpu(held, recorder.say) if held else nullcontext():
             yield evaluation
         so_far = turns.so_far(first)
         wrong = [
@@ -248,42 +245,18 @@ def rank_zero_evaluation(
             recorder.say(f"{found} of step {step} as expected; {there} there")
 
 
-def _check_numbers(step: Step, every: int, first: int | None) -> None:
-    check_step(step)
-    if not isinstance(every, int) or every < 1:
-        raise BadUsage(f"every={every!r} is no whole number above 0", "write every=100")
-    if first is not None:
-        check_step(first)
-        later = isinstance(step, int) and step % every == 0 and first > step
-        if first % every or later:
-            raise BadUsage(
-                f"first={first} can be no first step: evaluations are every {every}, now at {step}",
-                f"write first={every}, or leave it out",
-            )
-
-
-class _Arrival(msgspec.Struct, frozen=True):
-    """What a rank brings: where it is, and why it is not the turn of that step, if so."""
-
-    step: Step
-    complaint: str = ""
-
-
-def _agree(name: str, step: Step, complaint: str, timeout: float, peers: PeerGroup | None) -> None:
-    """Let every rank know where all are."""
-    own = msgspec.msgpack.encode(_Arrival(step, complaint))
-    brought = sorted(tell_all(f"begin {name}", peers, timeout, own).items())
-    arrivals = [(rank, msgpack_decoder(_Arrival).decode(word)) for rank, word in brought]
-    for rank, arrival in arrivals:
-        if arrival.complaint:
+def _refuse_parted(name: str, arrivals: dict[int, tuple[Step, str]]) -> None:
+    """Raise on all ranks alike where one is out of turn, or they are at different steps."""
+    for rank, (_, complaint) in arrivals.items():
+        if complaint:
             where = f" (on rank {rank})" if len(arrivals) > 1 else ""
             raise StepOutOfTurn(
-                f"{name}: {arrival.complaint}{where}",
+                f"{name}: {complaint}{where}",
                 "call it with each step once, in order; say every=... where steps of training lie "
                 "between two evaluations, and name=... where there are two kinds of them",
             )
-    if len({arrival.step for _, arrival in arrivals}) > 1:
-        where = ", ".join(f"rank {rank} at step {arrival.step}" for rank, arrival in arrivals)
+    if len({step for step, _ in arrivals.values()}) > 1:
+        where = ", ".join(f"rank {rank} at step {step}" for rank, (step, _) in arrivals.items())
         raise MeetingFailed(
             f"the ranks came to {name} at different steps: {where}",
             "count steps alike on all ranks: a DataLoader that is shorter on one of them, or a "
@@ -401,11 +374,6 @@ def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[N
     """Keep models and optimizers off the GPU while the body runs, and say what that frees.
 
     They are whole meanwhile, on the CPU. Gradients stay where they are.
-
-    Raises:
-        BadUsage: One of them is neither, or is shared out over the ranks: moved on one rank alone,
-            its share would be lost for the others' collectives.
-        torch.OutOfMemoryError: What the body left on the GPU takes the room that they had.
     """
     import torch
 
@@ -437,11 +405,7 @@ def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[N
 
 
 def tensors_of(held: Iterable[Held]) -> list[Tensor]:
-    """Find parameters, buffers, and the state of optimizers, each tensor once.
-
-    Raises:
-        BadUsage: One of them holds no tensors, or a share of them only.
-    """
+    """Find parameters, buffers, and the state of optimizers, each tensor once."""
     from torch import Tensor
     from torch.nn import Module
     from torch.optim import Optimizer
@@ -480,14 +444,16 @@ class Elsewhere:
 
     def __init__(self, tensors: Iterable[Tensor], to: device) -> None:
         self.size = 0
-        self._homes: list[tuple[device, UntypedStorage, list[View]]] = []
+        self._homes: list[tuple[device, list[Tensor]]] = []
         groups: dict[tuple[device, int], list[Tensor]] = {}
         for tensor in tensors:
             place = (tensor.device, tensor.untyped_storage().data_ptr())
             groups.setdefault(place, []).append(tensor)
         try:
-            for group in groups.values():
-                self._move(group, to)
+            for (home, _), group in groups.items():
+                _move(group, to)
+                self._homes.append((home, group))
+                self.size += group[0].untyped_storage().nbytes()
         except BaseException:
             self.bring_back()
             raise
@@ -495,31 +461,19 @@ class Elsewhere:
     def bring_back(self) -> None:
         """Put all of it where it was, with the values that it has now."""
         while self._homes:
-            home, storage, views = self._homes[-1]
-            _place(views, _copy(storage, home))
+            home, group = self._homes[-1]
+            _move(group, home)
             self._homes.pop()
 
-    def _move(self, group: list[Tensor], to: device) -> None:
-        storage = group[0].untyped_storage()
-        views = [
-            (one, one.storage_offset(), tuple(one.shape), tuple(one.stride())) for one in group
-        ]
-        moved = _copy(storage, to)
-        self.size += storage.nbytes()
-        self._homes.append((group[0].device, moved, views))
-        _place(views, moved)
 
-
-def _copy(storage: UntypedStorage, to: device) -> UntypedStorage:
+def _move(group: Iterable[Tensor], to: device) -> None:
+    """Move the one storage of some tensors."""
     import torch
 
-    octets = torch.empty(0, dtype=torch.uint8, device=storage.device)
-    return octets.set_(storage).to(to, copy=True).untyped_storage()
-
-
-def _place(views: Iterable[View], storage: UntypedStorage) -> None:
-    import torch
-
-    for tensor, offset, shape, stride in views:
-        empty = torch.empty(0, dtype=tensor.dtype, device=storage.device)
-        tensor.data = empty.set_(storage, offset, shape, stride)
+    first, *_ = group
+    octets = torch.empty(0, dtype=torch.uint8, device=first.device)
+    moved = octets.set_(first.untyped_storage()).to(to, copy=True).untyped_storage()
+    for tensor in group:
+        empty = torch.empty(0, dtype=tensor.dtype, device=to)
+        view = tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
+        tensor.data = empty.set_(moved, *view)

@@ -7,9 +7,9 @@ change them, and are said when they do.
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -26,7 +26,7 @@ from lightning_hangcheck.hooks.models import (
     offloaded_places,
     set_on_tokenizer,
 )
-from lightning_hangcheck.hooks.never_raise import attempt
+from lightning_hangcheck.hooks.never_raise import attempt, later
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.sections import Section
 from lightning_hangcheck.text.shown import seconds_in_words, several
@@ -222,20 +222,18 @@ def generate(
     began = time.perf_counter()
     made = new_tokens(model, width, output)
     texts = tokenizer.batch_decode(made, skip_special_tokens=True)
-    report = watch.complete(
-        GenerationReport(
-            prompts=len(asked),
-            prompt_tokens=tokens,
-            prompt_characters=characters,
-            truncated_prompts=truncated,
-            max_new_tokens=most,
-            max_new_tokens_cut=None if capped is None else wanted,
-            tokenize_s=tokenize_s,
-            move_s=move_s,
-            decode_s=time.perf_counter() - began,
-            new_tokens=attempt("counting tokens", count_tokens, model, made) or 0,
-            response_characters=sum(map(len, texts)),
-        )
+    report = watch.report(
+        prompts=len(asked),
+        prompt_tokens=tokens,
+        prompt_characters=characters,
+        truncated_prompts=truncated,
+        max_new_tokens=most,
+        max_new_tokens_cut=None if capped is None else wanted,
+        tokenize_s=tokenize_s,
+        move_s=move_s,
+        decode_s=time.perf_counter() - began,
+        new_tokens=attempt("counting tokens", count_tokens, model, made) or 0,
+        response_characters=sum(map(len, texts)),
     )
     recorder.say(end_line(report))
     return Generated(texts=texts, output=output, report=report)
@@ -276,9 +274,7 @@ def pipeline(
     recorder = current()
     is_ours = task == TASK and named.get("pipeline_class") is None
     if is_ours:
-        from lightning_hangcheck.hooks.watched_pipeline import WatchedTextGeneration
-
-        named["pipeline_class"] = WatchedTextGeneration
+        named["pipeline_class"] = _watched_text_generation()
 
     def make() -> Pipeline:
         return transformers.pipeline(task, model, **named)
@@ -296,6 +292,95 @@ def pipeline(
     if is_ours:
         made.limits, made.warn_after_s = Limits.of(debug), warn_after_s
     return made
+
+
+@cache
+def _watched_text_generation() -> type:
+    """Derive from transformers' own pipeline one that says how each of its steps goes."""
+    import transformers
+
+    base: Any = transformers.TextGenerationPipeline
+
+    class WatchedTextGeneration(base):  # type: ignore[misc]  # its types are unknown
+        limits: Limits | None = None
+        warn_after_s: float = WARN_AFTER
+        last_report: GenerationReport | None = None
+        tokenize_s = 0.0
+        truncated = 0
+        characters: int | None = 0
+
+        def preprocess(self, prompt_text: Any, **options: Any) -> Any:  # noqa: ANN401
+            began = time.perf_counter()
+            inputs = super().preprocess(prompt_text, **options)
+            if self.limits and inputs["input_ids"].shape[-1] > self.limits.max_length:
+                self.truncated += 1
+                shorter = self.limits.say_cut(1, self.tokenizer)
+                inputs = super().preprocess(prompt_text, **{**options, **shorter})
+            self.tokenize_s += time.perf_counter() - began
+            known = self.characters if isinstance(prompt_text, str) else None
+            self.characters = None if known is None else known + len(prompt_text)
+            return inputs
+
+        def forward(self, model_inputs: Any, **options: Any) -> Any:  # noqa: ANN401
+            began = time.perf_counter()
+            outputs = super().forward(model_inputs, **options)
+            report, took = self.last_report, time.perf_counter() - began
+            if report is not None:
+                move_s = max(0.0, took - report.generate_s)
+                self.last_report = msgspec.structs.replace(report, move_s=move_s)
+                current().say(end_line(self.last_report))
+            return outputs
+
+        def _forward(self, model_inputs: Any, **options: Any) -> Any:  # noqa: ANN401
+            width = model_inputs["input_ids"].shape[1]
+            default = self.model.generation_config
+            prepare = getattr(self, "_prepare_generate_kwargs", None)  # transformers 5
+            if prepare is not None:
+                flags = dict(prepare(dict(options)))
+            else:
+                flags = {"generation_config": self.generation_config, **options}
+            wanted = asked_new_tokens(default, flags, width)
+            capped = self.limits.cap(options, wanted) if self.limits is not None else None
+            options = options if capped is None else capped
+            tokens = _count_inputs(model_inputs)
+            most = asked_new_tokens(default, {**flags, **options}, width)
+            number = len(model_inputs["input_ids"])
+            goes_in = prompts_in_words(number, tokens, characters=self.characters, new_tokens=most)
+            watch = GenerationWatch(current(), self.model, self.warn_after_s, goes_in)
+            with watch.around():
+                outputs = super()._forward(model_inputs, **watch.arguments(options, flags))
+            made = outputs["generated_sequence"].flatten(0, 1)[:, width:]
+            self.last_report = watch.report(
+                prompts=len(outputs["generated_sequence"]),
+                prompt_tokens=tokens,
+                prompt_characters=self.characters,
+                max_new_tokens=most,
+                truncated_prompts=self.truncated,
+                new_tokens=attempt("counting tokens", count_tokens, self.model, made) or 0,
+                max_new_tokens_cut=None if capped is None else wanted,
+                tokenize_s=self.tokenize_s,
+            )
+            self.tokenize_s, self.truncated, self.characters = 0.0, 0, 0
+            return outputs
+
+        def postprocess(self, outputs: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+            began = time.perf_counter()
+            records = super().postprocess(outputs, *arguments, **options)
+            report, took = self.last_report, time.perf_counter() - began
+            prompt = outputs.get("prompt_text")
+            if report is not None:
+                said, read = f"generate: decoded ({took:.3f}s)", report.response_characters
+                if isinstance(prompt, str):
+                    characters = sum(map(len, answers_in(records, prompt)))
+                    said += f", {several(characters, 'character')}"
+                    read = (read or 0) + characters
+                self.last_report = msgspec.structs.replace(
+                    report, decode_s=report.decode_s + took, response_characters=read
+                )
+                current().say(said)
+            return records
+
+    return WatchedTextGeneration
 
 
 def _count_inputs(inputs: Mapping[str, Any]) -> int:
@@ -430,7 +515,7 @@ class GenerationWatch:
             self._before = self._memory()
             attempt("a look before generation", self._warn_before)
         section = Section(self._recorder, section_name(self._model), spoken=self._spoken)
-        with section, LongRun(self._warn_after_s, self._warn_long):
+        with section, later(self._warn_after_s, "the warning of a long run", self._warn_long):
             self._began = time.perf_counter()
             yield
             self._seconds = time.perf_counter() - self._began
@@ -442,16 +527,14 @@ class GenerationWatch:
         if not self._on:
             return dict(named)
         if self._spoken:
-            doubts = attempt("a look at generation flags", self._doubts, named, flags)
-            for doubt in doubts or ():
-                self._warn(doubt)
+            attempt("a look at generation flags", self._warn_of_flags, named, flags)
         added = attempt("the beat per token", with_beat, named, self._beat)
         return dict(named) if added is None else added
 
-    def complete(self, report: GenerationReport) -> GenerationReport:
-        """Add to a report what was seen here."""
-        return msgspec.structs.replace(
-            report,
+    def report(self, **figures: Any) -> GenerationReport:  # noqa: ANN401 - its fields
+        """Make a report with what was seen here."""
+        return GenerationReport(
+            **figures,
             device=str(first_device(self._model)),
             generate_s=self._seconds,
             memory_before=self._before,
@@ -459,17 +542,18 @@ class GenerationWatch:
             warnings=tuple(self._warnings),
         )
 
-    def _doubts(self, named: Mapping[str, Any], flags: Mapping[str, Any]) -> list[str]:
-        config = flags.get("generation_config") or getattr(self._model, "generation_config", None)
-        base = config.to_diff_dict() if config is not None else {}
-        return doubtful_flags({**base, **flags}, given=named)
-
     def _memory(self) -> tuple[GpuMemory, ...]:
         return attempt("the memory of the GPUs", memory_of_model, self._model) or ()
 
     def _warn(self, sentence: str) -> None:
         self._warnings.append(sentence)
         self._recorder.say(f"WARNING: {sentence}")
+
+    def _warn_of_flags(self, named: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
+        config = flags.get("generation_config") or getattr(self._model, "generation_config", None)
+        base = config.to_diff_dict() if config is not None else {}
+        for doubt in doubtful_flags({**base, **flags}, given=named):
+            self._warn(doubt)
 
     def _warn_before(self) -> None:
         device, memory = first_device(self._model), in_one_line(self._before)
@@ -489,13 +573,7 @@ class GenerationWatch:
 def doubts_before(
     device_type: str, memory: Sequence[GpuMemory], offloaded: Sequence[str]
 ) -> list[str]:
-    """Name each doubt and the way out.
-
-    Args:
-        device_type: Of the first parameter.
-        memory: Of the GPUs that the model is on.
-        offloaded: Places beside a GPU that hold parts of the model.
-    """
+    """Name each doubt and the way out."""
     found = [
         f"GPU {gpu.index} is {gpu.share:.0%} full before generation: it may run out of memory or "
         "become very slow; use a smaller batch or context, 8 bits, or more GPUs"
@@ -513,24 +591,6 @@ def doubts_before(
             "where there are GPUs, load it with device_map='auto'"
         )
     return found
-
-
-class LongRun:
-    """``with LongRun(300.0, warn):`` calls ``warn`` once if the block takes longer than that.
-
-    It is called in another thread, which a process need not wait for at its end.
-    """
-
-    def __init__(self, after_s: float, warn: Callable[[], None]) -> None:
-        seconds = min(after_s, threading.TIMEOUT_MAX)
-        self._timer = threading.Timer(seconds, attempt, ("the warning of a long run", warn))
-        self._timer.daemon = True
-
-    def __enter__(self) -> None:
-        attempt("the timer of a long run", self._timer.start)
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
 
 
 class TokenBeat:

@@ -11,18 +11,18 @@ import socket
 import sys
 import time
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, LockHeld, MeetingFailed
 from lightning_hangcheck.hooks.places import NOTICE_AFTER, check_limit, notice_after
 from lightning_hangcheck.hooks.rendezvous import (
     Outcome,
-    RendezvousPoint,
     await_outcome,
     decide,
     find_peer_group,
@@ -30,7 +30,7 @@ from lightning_hangcheck.hooks.rendezvous import (
     next_point,
 )
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.look.open_files import file_locks, holders_of
+from lightning_hangcheck.look.open_files import Descriptors, file_locks, holders_of
 from lightning_hangcheck.look.proc import command_line, has_ended, read_environment, vitals
 from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.evidence import Gap
@@ -42,7 +42,7 @@ from lightning_hangcheck.text.shown import one_line, show_command, utc_now
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from filelock import BaseFileLock
 
@@ -118,9 +118,21 @@ def rank_zero_first(
         yield
         return
     point = next_point(peers, name, timeout or recorder.settings.meeting_timeout)
+
+    def late() -> Outcome:
+        from lightning_hangcheck.hooks.missing_ranks import details_of
+
+        return Outcome(
+            failure=f"{peers.noun} 0 did not finish {name!r} within {point.time_limit:g} s "
+            f"({peers.noun} {peers.index} waited at {peers.place.where})",
+            remedy="see where it is (py-spy dump --pid PID, or the verdict of hangcheck); if it is "
+            "only slow, allow more time: timeout=... or HANGCHECK_MEETING_TIMEOUT=...",
+            details=details_of(point, [0]),
+        )
+
     if peers.index:
         point.arrive(b"")
-        await_outcome(point, partial(_late, point)).unwrap()
+        await_outcome(point, late).unwrap()
         yield
         return
     started = time.monotonic()
@@ -138,19 +150,6 @@ def rank_zero_first(
             raise MeetingFailed(outcome.failure, outcome.remedy, outcome.details) from error
         raise
     decide(point, Outcome()).unwrap()
-
-
-def _late(point: RendezvousPoint) -> Outcome:
-    from lightning_hangcheck.hooks.missing_ranks import details_of
-
-    peers = point.peers
-    return Outcome(
-        failure=f"{peers.noun} 0 did not finish {point.name!r} within {point.time_limit:g} s "
-        f"({peers.noun} {peers.index} waited at {peers.place.where})",
-        remedy="see where it is (py-spy dump --pid PID, or the verdict of hangcheck); if it is "
-        "only slow, allow more time: timeout=... or HANGCHECK_MEETING_TIMEOUT=...",
-        details=details_of(point, [0]),
-    )
 
 
 def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -> Path:
@@ -180,10 +179,25 @@ def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -
     limit = timeout or recorder.settings.meeting_timeout
     peers = find_peer_group(recorder)
     first = peers is None or peers.index == 0
-    made = _bounded("make", folder, limit, partial(_make, folder)) if first else ""
-    _agree(f"made {path}", peers, limit, made)
-    seen = "" if first else _bounded("see", folder, limit, partial(_see, folder, limit))
-    _agree(f"seen {path}", peers, limit, seen)
+
+    def make() -> str:
+        folder.mkdir(parents=True, exist_ok=True)
+        return ""
+
+    def see() -> str:
+        deadline, pause = time.monotonic() + limit, FIRST_PAUSE
+        while True:
+            # opening the parent makes NFS forget what it remembers of names that did not exist
+            with os.scandir(folder.absolute().parent):
+                if folder.is_dir():
+                    return ""
+            if time.monotonic() + pause > deadline:
+                return f"within {limit:g} s, though rank 0 made it"
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    _agree(f"made {path}", peers, limit, _bounded("make", folder, limit, make) if first else "")
+    _agree(f"seen {path}", peers, limit, "" if first else _bounded("see", folder, limit, see))
     return folder
 
 
@@ -206,7 +220,7 @@ def _agree(name: str, peers: PeerGroup | None, limit: float, failure: str) -> No
             )
 
 
-def _bounded(verb: str, folder: Path, limit: float, work: partial[str]) -> str:
+def _bounded(verb: str, folder: Path, limit: float, work: Callable[[], str]) -> str:
     """Do something with a folder whose storage may not answer; return what went wrong, in words."""
     started = time.monotonic()
     where = f"{folder.absolute()} on host {socket.gethostname()}"
@@ -219,24 +233,6 @@ def _bounded(verb: str, folder: Path, limit: float, work: partial[str]) -> str:
         after = time.monotonic() - started
         return f"could not {verb} {where}, after {after:.1f} s: {error.strerror}"
     return wrong and f"did not see {where} {wrong}"
-
-
-def _make(folder: Path) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    return ""
-
-
-def _see(folder: Path, limit: float) -> str:
-    deadline, pause = time.monotonic() + limit, FIRST_PAUSE
-    while True:
-        # opening the parent makes NFS forget what it remembers of names that did not exist
-        with os.scandir(folder.absolute().parent):
-            if folder.is_dir():
-                return ""
-        if time.monotonic() + pause > deadline:
-            return f"within {limit:g} s, though rank 0 made it"
-        time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 @contextmanager
@@ -269,7 +265,18 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
     limit = timeout or recorder.settings.lock_timeout
     file = Path(path).absolute()
     file = file if file.suffix == SUFFIX else file.with_name(file.name + SUFFIX)
-    _check_folder(file, limit)
+    try:
+        within(min(limit, STORAGE_LIMIT), file.parent.stat)
+    except NoAnswer as error:
+        raise LockHeld(
+            f"the lock {file} cannot be asked for: its folder's storage gave no answer ({error})",
+            f"ask whether it answers: timeout 5 stat -f {file.parent}",
+        ) from error
+    except OSError as error:
+        raise BadUsage(
+            f"the lock file {file} cannot be made ({error.strerror})",
+            "name a file in a folder that exists and that you may write",
+        ) from error
     from filelock import FileLock, SoftFileLock  # asyncio with it, 20 ms that only a lock pays
 
     lock = FileLock(file)
@@ -285,7 +292,8 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
         # a soft lock (no flock there) has its own words in the file
         kernel_keeps_it = not isinstance(lock, SoftFileLock)
         if kernel_keeps_it:
-            write_record(file, own_record(recorder.identity.rank))
+            rank = recorder.identity.rank
+            write_record(file, _record_of(os.getpid(), rank, sys.orig_argv, utc_now("seconds")))
         try:
             yield file
         finally:
@@ -293,21 +301,6 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
                 write_record(file, None)
     finally:
         lock.release()
-
-
-def _check_folder(file: Path, limit: float) -> None:
-    try:
-        within(min(limit, STORAGE_LIMIT), file.parent.stat)
-    except NoAnswer as error:
-        raise LockHeld(
-            f"the lock {file} cannot be asked for: its folder's storage gave no answer ({error})",
-            f"ask whether it answers: timeout 5 stat -f {file.parent}",
-        ) from error
-    except OSError as error:
-        raise BadUsage(
-            f"the lock file {file} cannot be made ({error.strerror})",
-            "name a file in a folder that exists and that you may write",
-        ) from error
 
 
 def _acquire(lock: BaseFileLock, file: Path, limit: float) -> None:
@@ -334,24 +327,21 @@ def _acquire(lock: BaseFileLock, file: Path, limit: float) -> None:
             holder = find_holder(file)
             left = limit - (time.monotonic() - started)
             if left <= 0:
+                remedy = f"look for it there; if nobody has it any more, delete {file}"
+                if holder.gone:
+                    remedy = f"its holder is gone: delete {file}"
+                elif holder.pid is not None:
+                    remedy = (
+                        f"see where it stands: py-spy dump --pid {holder.pid}; if it is only slow, "
+                        "allow more time: timeout=... or HANGCHECK_LOCK_TIMEOUT=..."
+                    )
                 raise LockHeld(
                     f"the lock {file} was not free within {limit:g} s: held by {holder.words}",
-                    _remedy(file, holder),
+                    remedy,
                 )
             sentence = f"the lock {file} is held by {holder.words}"
             log.once(sentence, f"{sentence}; this process waits for it, for {limit:g} s at most")
             patience = min(NOTICE_AFTER, left)
-
-
-def _remedy(file: Path, holder: Holder) -> str:
-    if holder.gone:
-        return f"its holder is gone: delete {file}"
-    if holder.pid is None:
-        return f"look for it there; if nobody has it any more, delete {file}"
-    return (
-        f"see where it stands: py-spy dump --pid {holder.pid}; if it is only slow, allow more "
-        "time: timeout=... or HANGCHECK_LOCK_TIMEOUT=..."
-    )
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -368,10 +358,6 @@ class Record(Struct, frozen=True, kw_only=True):
     since: str
     command: str
     machine: str = ""
-
-    def __str__(self) -> str:
-        fields = (self.pid, self.host, self.rank, self.since, self.command, self.machine)
-        return "".join(f"{field}\n" for field in fields)
 
     @property
     def who(self) -> str:
@@ -401,14 +387,16 @@ class Holder(Struct, frozen=True, kw_only=True):
     gone: bool = False
 
 
-def own_record(rank: int | None) -> Record:
-    """Describe this process."""
+def _record_of(pid: int, rank: int | None, words: list[str], since: str = "") -> Record:
+    command = show_command(words)
+    if len(command) > LONGEST_COMMAND:
+        command = f"{command[: LONGEST_COMMAND - 3]}..."
     return Record(
-        pid=os.getpid(),
+        pid=pid,
         host=socket.gethostname(),
         rank="" if rank is None else f"rank {rank}",
-        since=utc_now("seconds"),
-        command=_shown(sys.orig_argv),
+        since=since,
+        command=command,
         machine=which_machine(),
     )
 
@@ -421,7 +409,8 @@ def write_record(file: Path, record: Record | None) -> None:
     with suppress(OSError):
         if file.stat().st_size and read_record(file) is None:
             return
-        file.write_text("" if record is None else str(record), encoding="utf-8")
+        fields = () if record is None else astuple(record)
+        file.write_text("".join(f"{field}\n" for field in fields), encoding="utf-8")
 
 
 def read_record(file: Path) -> Record | None:
@@ -463,7 +452,9 @@ def find_holder(file: Path) -> Holder:
     except (NoAnswer, OSError):
         pids = ()
     if pids and not (record is not None and record.pid == pids[0] and record.is_here):
-        record = _look_up(pids[0])
+        command, environment = command_line(pids[0]), read_environment(pids[0])
+        rank = None if isinstance(environment, Gap) else identify(environment).rank
+        record = _record_of(pids[0], rank, [] if isinstance(command, Gap) else command)
     if record is None:
         unseen = "a process on another host, or in another container"
         return Holder(words=f"nobody that is seen from here: {unseen}")
@@ -477,7 +468,7 @@ def find_holder(file: Path) -> Holder:
     if record.pid == os.getpid():
         return Holder(words="this process itself", pid=record.pid)
     if has_ended(record.pid):
-        heirs = _who_has_open(file)
+        heirs = _who_has_open(file)  # as children inherit it; other users' are hidden
         kept = f"; {', '.join(heirs)} has it open still" if heirs else ""
         return Holder(words=f"{words}, which has ended{kept}", pid=record.pid, gone=not heirs)
     signs = vitals(record.pid)
@@ -485,42 +476,12 @@ def find_holder(file: Path) -> Holder:
     return Holder(words=f"{words}{stopped}", pid=record.pid)
 
 
-def _look_up(pid: int) -> Record:
-    """Describe a holder that wrote nothing of itself, by its command line and environment."""
-    words, environment = command_line(pid), read_environment(pid)
-    rank = None if isinstance(environment, Gap) else identify(environment).rank
-    return Record(
-        pid=pid,
-        host=socket.gethostname(),
-        rank="" if rank is None else f"rank {rank}",
-        since="",
-        command="" if isinstance(words, Gap) else _shown(words),
-    )
-
-
 def _who_has_open(file: Path) -> list[str]:
-    """Processes that have the file open, as children inherit it; other users' are hidden."""
-
-    def opens(descriptor: Path, target: Path) -> bool:
-        with suppress(OSError):
-            return descriptor.readlink() == target
-        return False
-
-    def look() -> list[str]:
-        target, found = file.resolve(), []
-        for folder in Path("/proc").glob("[0-9]*/fd"):
-            pid = int(folder.parent.name)
-            with suppress(OSError):
-                if pid != os.getpid() and any(opens(one, target) for one in folder.iterdir()):
-                    found.append(f"pid {pid}")
-        return found
+    def look() -> tuple[int, ...]:
+        others = [pid for pid in psutil.pids() if pid != os.getpid()]
+        return Descriptors(others).owners(str(file.resolve()))
 
     try:
-        return within(READ_LIMIT, look)
+        return [f"pid {pid}" for pid in within(READ_LIMIT, look)]
     except (NoAnswer, OSError):
         return []
-
-
-def _shown(words: list[str]) -> str:
-    line = show_command(words)
-    return line if len(line) <= LONGEST_COMMAND else f"{line[: LONGEST_COMMAND - 3]}..."

@@ -6,13 +6,12 @@ arguments walk into; while it goes on each weight is a beat and each file of wei
 
 from __future__ import annotations
 
-import os
 import stat
 import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -27,7 +26,6 @@ from lightning_hangcheck.hooks.models import (
     input_device,
     look_at_model,
     set_on_tokenizer,
-    tell_offloaded_parts,
     without_data,
 )
 from lightning_hangcheck.hooks.never_raise import attempt
@@ -37,7 +35,8 @@ from lightning_hangcheck.text.shown import bytes_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    import os
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from lightning_hangcheck.hooks.models import Model
     from lightning_hangcheck.hooks.zero_code.wrapping import Call
@@ -114,13 +113,12 @@ def load_pretrained(
         attempt("a look at the tokenizer", look_at_tokenizer, loaded, recorder)
         return result
     attempt("a look at the model", look_at_model, loaded, recorder)
-    attempt("what is offloaded", tell_offloaded_parts, loaded, recorder)
     if not recorder.settings.disable:
         cleared = attempt("clearing the cache of the GPU", clear_cache)
         if cleared:
             recorder.say(f"after loading: {cleared}")
         if test_generation:
-            try_generation(loaded, recorder)
+            attempt("the test generation", try_generation, loaded, recorder)
     return result
 
 
@@ -147,18 +145,6 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     named: dict[str, Any]
 
 
-class WeightFile(msgspec.Struct, frozen=True):
-    """One file of weights; its size is 0 for what is no regular file, such as a pipe."""
-
-    path: str
-    size: int
-
-    @property
-    def name(self) -> str:
-        """Its name without the folder."""
-        return Path(self.path).name
-
-
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """What is known before anything is loaded.
 
@@ -167,7 +153,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         kind: ``hub`` also where the hub is the only place left to ask.
         offline: The hub will not be asked.
         folder: Where its files are; None if they are not here.
-        weight_files: Empty for a tokenizer, and where nothing is here.
+        weight_files: Bytes of each; 0 for what is no regular file, such as a pipe. Empty for a
+            tokenizer, and where nothing is here.
         file_of_weight: File name of each weight, if an index says so.
         has_generation_config: ``generation_config.json`` is there.
     """
@@ -176,46 +163,28 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["folder", "cache", "hub"]
     offline: bool
     folder: str | None = None
-    weight_files: tuple[WeightFile, ...] = ()
+    weight_files: dict[Path, int] = {}
     file_of_weight: dict[str, str] = {}
     has_generation_config: bool = False
-
-    @property
-    def size(self) -> int:
-        """Bytes of all weight files."""
-        return sum(file.size for file in self.weight_files)
 
 
 UNSEEN = Source(name="", kind="folder", offline=True)
 
 
 def watched_load(recorder: Recorder, load: Load, work: Callable[[], Loaded]) -> Loaded:
-    """Announce a load, do it in a section of its own, and hear how far it is.
-
-    Raises:
-        Exception: Whatever the work raises.
-    """
+    """Announce a load, do it in a section of its own, and hear how far it is."""
     if recorder.settings.disable:
         return work()
     source = attempt("looking at the files", announce, recorder, load) or UNSEEN
     if load.what == "model":
         attempt("an estimate of the time", _estimate, recorder, source)
     title = f"{load.what} from_pretrained ({load.loader})"
-    progress = ShardProgress(source, recorder.say, partial(sign_of_life, recorder))
-    with Section(recorder, title), follow_loading(progress):
+    with Section(recorder, title), follow_loading(source, recorder):
         return work()
 
 
 def announce(recorder: Recorder, load: Load) -> Source:
-    """Say what will be loaded and which traps its arguments walk into, within about 2 seconds.
-
-    Returns:
-        Where it will come from, as far as it was seen in time.
-
-    Raises:
-        OSError: A file cannot be looked at.
-        msgspec.DecodeError: The index of the weights is damaged.
-    """
+    """Say what will be loaded and which traps its arguments walk into, within about 2 seconds."""
     import transformers
 
     try:
@@ -243,7 +212,7 @@ def announcement(load: Load, source: Source) -> str:
     if load.what == "model":
         if source.weight_files:
             files = several(len(source.weight_files), "weight file")
-            parts.append(f"{files}, {bytes_in_words(source.size)}")
+            parts.append(f"{files}, {bytes_in_words(sum(source.weight_files.values()))}")
         dtype = load.named.get("dtype", load.named.get("torch_dtype"))
         parts.append(f"device_map={load.named.get('device_map')!r}")
         parts.append("dtype=transformers' default" if dtype is None else f"dtype={dtype}")
@@ -252,41 +221,32 @@ def announcement(load: Load, source: Source) -> str:
 
 
 def find_source(name: str, named: Mapping[str, Any]) -> Source:
-    """Find out where ``from_pretrained`` will read from; asks no network.
-
-    Raises:
-        OSError: A file cannot be looked at.
-        msgspec.DecodeError: The index of the weights is damaged.
-    """
-    from huggingface_hub import constants
+    """Find out where ``from_pretrained`` will read from; asks no network. Raises as `announce`."""
+    from huggingface_hub import constants, try_to_load_from_cache
 
     offline = bool(named.get("local_files_only")) or bool(constants.HF_HUB_OFFLINE)
-    is_folder = Path(name).is_dir()
-    folder = Path(name) if is_folder else _cached_folder(name, named)
-    if folder is None:
-        return Source(name=name, kind="hub", offline=offline)
+    folder, kind = Path(name), "folder"
+    if not folder.is_dir():
+        place = {"cache_dir": named.get("cache_dir"), "revision": named.get("revision")}
+        try:
+            found = [try_to_load_from_cache(name, mark, **place) for mark in _MARKS]
+        except ValueError:  # no name that the hub could have, such as a path of three parts
+            found = []
+        cached = next((one for one in found if isinstance(one, str)), None)
+        if cached is None:
+            return Source(name=name, kind="hub", offline=offline)
+        folder, kind = Path(cached).parent, "cache"
     below = folder / (named.get("subfolder") or "")
     files, file_of_weight = find_weights(below, named.get("variant"))
     return Source(
         name=name,
-        kind="folder" if is_folder else "cache",
+        kind="folder" if kind == "folder" else "cache",
         offline=offline,
         folder=str(below),
         weight_files=files,
         file_of_weight=file_of_weight,
         has_generation_config=(below / "generation_config.json").exists(),
     )
-
-
-def _cached_folder(name: str, named: Mapping[str, Any]) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
-
-    place = {"cache_dir": named.get("cache_dir"), "revision": named.get("revision")}
-    try:
-        found = (try_to_load_from_cache(name, mark, **place) for mark in _MARKS)
-        return next((Path(one).parent for one in found if isinstance(one, str)), None)
-    except ValueError:  # no name that the hub could have, such as a path of three parts
-        return None
 
 
 class _Index(msgspec.Struct):
@@ -297,29 +257,25 @@ class _Index(msgspec.Struct):
 
 def find_weights(
     folder: Path, variant: str | None = None
-) -> tuple[tuple[WeightFile, ...], dict[str, str]]:
-    """List a folder's weight files, and the file of each weight where there is an index.
-
-    Raises:
-        OSError: A file cannot be looked at.
-        msgspec.DecodeError: An index is no index.
-    """
+) -> tuple[dict[Path, int], dict[str, str]]:
+    """List a folder's weight files with their sizes, and the file of each weight, by an index."""
 
     def path(name: str) -> Path:
         stem, _, ending = name.rpartition(".")
         return folder / (f"{stem}.{variant}.{ending}" if variant else name)
 
-    def file(path: Path) -> WeightFile:
+    def size(path: Path) -> int:
         state = path.stat()
-        return WeightFile(str(path), state.st_size if stat.S_ISREG(state.st_mode) else 0)
+        return state.st_size if stat.S_ISREG(state.st_mode) else 0
 
     for single, index in _WEIGHTS:
         if path(single).exists():
-            return (file(path(single)),), {}
+            return {path(single): size(path(single))}, {}
         if path(index).exists():
             held = msgspec.json.decode(path(index).read_bytes(), type=_Index).weight_map
-            return tuple(file(folder / name) for name in sorted(set(held.values()))), held
-    return (), {}
+            files = [folder / name for name in sorted(set(held.values()))]
+            return {file: size(file) for file in files}, held
+    return {}, {}
 
 
 def traps(load: Load, source: Source, version: tuple[int, int], world_size: int = 1) -> list[str]:
@@ -355,8 +311,20 @@ def traps(load: Load, source: Source, version: tuple[int, int], world_size: int 
             "GenerationConfig.from_pretrained: a hub that does not answer holds both up; pass "
             "local_files_only=True to both, or set HF_HUB_OFFLINE=1 before Python starts"
         )
-    if source.kind == "hub":
-        found.append(_not_here(source))
+    way_out = "give the path of a folder that exists, or the full name of the hub (owner/model)"
+    if source.kind == "hub" and source.offline:
+        found.append(
+            f"{source.name} is not here, and the hub may not be asked: this fails; {way_out}"
+        )
+    elif source.kind == "hub" and source.name.startswith(("/", ".", "~")):
+        found.append(
+            f"there is no folder {source.name}, so it is taken for a hub's name; {way_out}"
+        )
+    elif source.kind == "hub":
+        found.append(
+            "the download counts as progress by the bytes that arrive; to keep it out of training, "
+            f"fetch it once with: hf download {source.name}"
+        )
     if load.loader == "GenerationConfig":  # what the cache lacks, the hub may have
         concerned = source.kind == "folder" or (source.kind == "cache" and source.offline)
     else:
@@ -371,18 +339,6 @@ def traps(load: Load, source: Source, version: tuple[int, int], world_size: int 
     return found
 
 
-def _not_here(source: Source) -> str:
-    way_out = "give the path of a folder that exists, or the full name of the hub (owner/model)"
-    if source.offline:
-        return f"{source.name} is not here, and the hub may not be asked: this fails; {way_out}"
-    if source.name.startswith(("/", ".", "~")):
-        return f"there is no folder {source.name}, so it is taken for a hub's name; {way_out}"
-    return (
-        "the download counts as progress by the bytes that arrive; to keep it out of training, "
-        f"fetch it once with: hf download {source.name}"
-    )
-
-
 def _estimate(recorder: Recorder, source: Source) -> None:
     """Say how long reading may take, by a sample of what the storage delivers."""
     try:
@@ -393,8 +349,8 @@ def _estimate(recorder: Recorder, source: Source) -> None:
             f"{LOOK_LIMIT:g} s"
         )
         return
-    if rate and source.size:
-        recorder.say(expectation(source.size, rate))
+    if rate:
+        recorder.say(expectation(sum(source.weight_files.values()), rate))
 
 
 def expectation(size: int, rate: float) -> str:
@@ -405,26 +361,20 @@ def expectation(size: int, rate: float) -> str:
     )
 
 
-def reading_rate(files: Sequence[WeightFile]) -> float | None:
+def reading_rate(files: Mapping[Path, int]) -> float | None:
     """Read a few places of the files: bytes a second, None where an estimate would tell nothing.
 
     What is in the page cache is read at that speed, by these samples and by loading alike.
-
-    Raises:
-        OSError: A file cannot be read.
     """
-    if sum(file.size for file in files) < SMALLEST_MODEL:
+    if sum(files.values()) < SMALLEST_MODEL:
         return None
-    readable = [file for file in files if file.size >= SAMPLE_SIZE]
+    readable = [(file, size) for file, size in files.items() if size >= SAMPLE_SIZE]
     started, read = time.perf_counter(), 0
     for number in range(SAMPLES):
-        file = readable[number * len(readable) // SAMPLES]
-        place = int((file.size - SAMPLE_SIZE) * (number + 0.5) / SAMPLES)
-        descriptor = os.open(file.path, os.O_RDONLY)
-        try:
-            read += len(os.pread(descriptor, SAMPLE_SIZE, place))
-        finally:
-            os.close(descriptor)
+        file, size = readable[number * len(readable) // SAMPLES]
+        with file.open("rb", buffering=0) as opened:
+            opened.seek(int((size - SAMPLE_SIZE) * (number + 0.5) / SAMPLES))
+            read += len(opened.read(SAMPLE_SIZE))
     return read / (time.perf_counter() - started)
 
 
@@ -439,33 +389,24 @@ class ShardProgress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._say, self._alive, self._clock = say, alive, clock
-        self._files = {file.name: file for file in source.weight_files}
+        self._sizes = {file.name: size for file, size in source.weight_files.items()}
         self._file_of_weight = source.file_of_weight
         self._weights_left = Counter(source.file_of_weight.values())
-        self._opened: set[str] = set()
         self._loaded: set[str] = set()
         self._weights = 0
         self._spoke_at = self._loaded_at = clock()
-
-    def opening(self, path: str) -> None:
-        """A weight file will be opened next."""
-        self._alive()
-        name = Path(path).name
-        if name in self._files and name not in self._opened:
-            self._opened.add(name)
-            self._tell(f"opening weight file {self._place(name)}")
 
     def loaded_file(self, path: str) -> None:
         """All weights of this file are where they belong."""
         self._alive()
         name = Path(path).name
-        if name not in self._files or name in self._loaded:
+        if name not in self._sizes or name in self._loaded:
             return
         self._loaded.add(name)
-        now = self._clock()
-        size = bytes_in_words(self._files[name].size)
-        self._tell(f"loaded weight file {self._place(name)} ({size}, {now - self._loaded_at:.3f}s)")
-        self._loaded_at = now
+        number, now = list(self._sizes).index(name) + 1, self._clock()
+        size, took = bytes_in_words(self._sizes[name]), now - self._loaded_at
+        self._say(f"loaded weight file {number}/{len(self._sizes)} {name} ({size}, {took:.3f}s)")
+        self._loaded_at = self._spoke_at = now
 
     def loaded_weights(self, names: Iterable[str]) -> None:
         """These weights, by their names in the files, are where they belong."""
@@ -478,136 +419,22 @@ class ShardProgress:
                 if not self._weights_left[file]:
                     self.loaded_file(file)
         if self._clock() - self._spoke_at > SILENCE_S:
-            self._tell(f"{self._weights} weights loaded so far")
+            self._spoke_at = self._clock()
+            self._say(f"{self._weights} weights loaded so far")
 
-    def ended(self) -> None:
-        """Nothing more comes: files with weights that the model does not have are done too."""
-        for name in self._files:
-            self.loaded_file(name)
-
-    def _place(self, name: str) -> str:
-        number = list(self._files).index(name) + 1
-        return f"{number}/{len(self._files)} {name}"
-
-    def _tell(self, text: str) -> None:
-        self._spoke_at = self._clock()
-        self._say(text)
-
-
-_following: dict[int, ShardProgress] = {}
-_lock = threading.Lock()
-
-
-@contextmanager
-def follow_loading(progress: ShardProgress) -> Iterator[None]:
-    """Tell this progress what transformers loads in this thread.
-
-    transformers 4.48 to 5.23 go through ``transformers.utils.logging.tqdm`` for each file (4.x) or
-    weight (5.x), and open files by names of ``transformers.modeling_utils``. Both are wrapped while
-    a load is followed; a version without them is loaded all the same. A load within a load is
-    followed by the outer one. Files that a thread of transformers' own opens count for the load if
-    it is the only one.
-    """
-    thread = threading.get_ident()
-    if thread in _following:
-        yield
-        return
-    with _lock:
-        if not _following:
-            attempt("the progress of loading", _wrap_loading)
-        _following[thread] = progress
-    try:
-        yield
-    finally:
-        with _lock:
-            del _following[thread]
-            if not _following:
-                attempt("putting transformers back as it was", _unwrap_loading)
-
-
-def _seams() -> tuple[tuple[Any, str, Any], ...]:
-    from transformers import modeling_utils
-    from transformers.utils import logging
-
-    return (
-        (modeling_utils, "safe_open", _opening),
-        (modeling_utils, "load_state_dict", _opening),
-        (type(logging.tqdm), "__call__", _progress_bar),
-    )
-
-
-def _wrap_loading() -> None:
-    from lightning_hangcheck.hooks.zero_code.wrapping import wrap
-
-    for owner, name, around in _seams():
-        wrap(owner, name, around)
-
-
-def _unwrap_loading() -> None:
-    from lightning_hangcheck.hooks.zero_code.wrapping import unwrap
-
-    for owner, name, _ in _seams():
-        unwrap(owner, name)
-
-
-def _listener() -> ShardProgress | None:
-    mine = _following.get(threading.get_ident())
-    if mine is None and len(_following) == 1:
-        return next(iter(_following.values()), None)
-    return mine
-
-
-@contextmanager
-def _opening(call: Call) -> Iterator[None]:
-    listener = _listener()
-    if listener is not None and call.arguments:
-        listener.opening(str(call.arguments[0]))
-    yield
-
-
-@contextmanager
-def _progress_bar(call: Call) -> Iterator[None]:
-    """Follow a bar's items; one that is moved by hand, as where threads load, by its updates."""
-    listener = _listener()
-    if listener is None or not str(call.named.get("desc")).startswith("Loading"):
-        yield
-        return
-    call.arguments = tuple(_FollowedItems(items, listener) for items in call.arguments)
-    yield
-    if not call.arguments:
-        from lightning_hangcheck.hooks.zero_code.wrapping import wrap
-
-        @contextmanager
-        def updating(_call: Call) -> Iterator[None]:
-            listener.loaded_weights(())
-            yield
-
-        wrap(call.result, "update", updating)
-
-
-class _FollowedItems:
-    """The items of a bar, each told once the one after it is asked for."""
-
-    def __init__(self, items: Collection[object], listener: ShardProgress) -> None:
-        self._items = items
-        self._listener = listener
-
-    def __len__(self) -> int:
-        """As many as there are; a TypeError where the items know no number."""
-        return len(self._items)
-
-    def __iter__(self) -> Iterator[object]:
-        """Yield each item as it is."""
+    def items(self, items: Collection[object]) -> Iterator[object]:
+        """Yield the items of a bar, each told once the one after it is asked for."""
         what = "telling of a weight"
-        for item in self._items:
+        for item in items:
             names = attempt(what, _weight_names, item)
             yield item
             path = item[0] if isinstance(item, tuple) and item else item
             if isinstance(path, str) and not names:  # a file, or the arguments of its load (4.5x)
-                attempt(what, self._listener.loaded_file, path)
+                attempt(what, self.loaded_file, path)
             else:
-                attempt(what, self._listener.loaded_weights, names or ())
-        attempt(what, self._listener.ended)
+                attempt(what, self.loaded_weights, names or ())
+        for name in self._sizes:  # files with weights that the model does not have are done too
+            attempt(what, self.loaded_file, name)
 
 
 def _weight_names(item: object) -> tuple[str, ...]:
@@ -619,16 +446,72 @@ def _weight_names(item: object) -> tuple[str, ...]:
     return ()
 
 
+_following: dict[int, ShardProgress] = {}
+"""By thread."""
+
+
+@contextmanager
+def follow_loading(source: Source, recorder: Recorder) -> Iterator[None]:
+    """Tell of what transformers loads in this thread; a load within a load is the outer one's.
+
+    transformers 4.48 to 5.23 go through ``transformers.utils.logging.tqdm`` for each file (4.x) or
+    weight (5.x); a version that does not is loaded all the same.
+    """
+    thread = threading.get_ident()
+    if thread in _following:
+        yield
+        return
+    attempt("the progress of loading", _watch_bars)
+    _following[thread] = ShardProgress(source, recorder.say, partial(sign_of_life, recorder))
+    try:
+        yield
+    finally:
+        del _following[thread]
+
+
+@cache
+def _watch_bars() -> None:
+    from transformers.utils import logging
+
+    from lightning_hangcheck.hooks.zero_code.wrapping import wrap
+
+    wrap(type(logging.tqdm), "__call__", _progress_bar)
+
+
+@contextmanager
+def _progress_bar(call: Call) -> Iterator[None]:
+    """Follow a bar's items; one that is moved by hand, as where threads load, by its updates."""
+    listener = _following.get(threading.get_ident())
+    if listener is None or not str(call.named.get("desc")).startswith("Loading"):
+        yield
+        return
+    call.arguments = tuple(_FollowedItems(items, listener) for items in call.arguments)
+    yield
+    if not call.arguments:
+        from lightning_hangcheck.hooks.zero_code.wrapping import afterwards, wrap
+
+        wrap(call.result, "update", afterwards(lambda _: listener.loaded_weights(())))
+
+
+class _FollowedItems:
+    """The items of a bar, which asks how many there are, and takes a TypeError for an answer."""
+
+    def __init__(self, items: Collection[object], listener: ShardProgress) -> None:
+        self._items, self._listener = items, listener
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[object]:
+        return self._listener.items(self._items)
+
+
 def try_generation(model: Model, recorder: Recorder) -> None:
     """Generate four tokens without sampling, and say each step: what stands still has a name.
 
-    Never raises; random numbers are left as they were. A model that cannot generate, has parameters
-    without data, or is shared out over the ranks (a step of it waits for the others) is not tried.
+    Random numbers are left as they were. A model that cannot generate, has parameters without data,
+    or is shared out over the ranks (a step of it waits for the others) is not tried.
     """
-    attempt("the test generation", _try_generation, model, recorder)
-
-
-def _try_generation(model: Model, recorder: Recorder) -> None:
     import torch
     from transformers import GenerationConfig
 
@@ -657,15 +540,13 @@ def _try_generation(model: Model, recorder: Recorder) -> None:
     tokens = tokens.to(device)
     say(f"3 input moved ({time.perf_counter() - began:.3f}s)")
     own = model.generation_config
+    ids = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
     plainest = GenerationConfig(  # as many steps on every rank, whatever the model's settings are
         do_sample=False,
         num_beams=1,
         min_new_tokens=TRIAL_TOKENS,
         max_new_tokens=TRIAL_TOKENS,
-        bos_token_id=own.bos_token_id,
-        eos_token_id=own.eos_token_id,
-        pad_token_id=own.pad_token_id,
-        decoder_start_token_id=own.decoder_start_token_id,
+        **{name: getattr(own, name) for name in ids},
     )
     beat = with_beat({"generation_config": plainest}, TokenBeat(partial(sign_of_life, recorder)))
     gpus = [device.index or 0] if device.type == "cuda" else []

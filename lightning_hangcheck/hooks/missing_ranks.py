@@ -37,21 +37,10 @@ ASK_INTERVAL = 0.05  # seconds between two looks for an answer
 
 
 class MissingRank(msgspec.Struct, frozen=True, kw_only=True):
-    """What is seen of a rank that others wait for.
-
-    Attributes:
-        lines: Its process and stack, or why there is none.
-        seen: A process of it was found on this node.
-    """
+    """What is seen of a rank that others wait for: its process and stack, or why there is none."""
 
     lines: str
-    seen: bool = True
-
-
-NOT_SHARED = MissingRank(
-    lines="no stack: the ranks have no session in common here; start the job with hangcheck run",
-    seen=False,
-)
+    seen: bool = True  # a process of it was found on this node
 
 
 def describe_missing(point: RendezvousPoint) -> Outcome:
@@ -69,7 +58,8 @@ def describe_missing(point: RendezvousPoint) -> Outcome:
 
 def details_of(point: RendezvousPoint, indices: Sequence[int]) -> str:
     """Say in lines where these ranks are, as far as anybody sees them; takes 8 s at most."""
-    found = _look_here(point, indices)
+    local = point.peers.noun == "local rank"
+    found = look_for_missing(point.peers.session, indices, local=local)
     unseen = [index for index in indices if index not in found or not found[index].seen]
     if unseen and point.peers.index == 0:
         found |= _ask_others(point, unseen)
@@ -78,15 +68,11 @@ def details_of(point: RendezvousPoint, indices: Sequence[int]) -> str:
 
 def answer_question(point: RendezvousPoint, question: Outcome) -> None:
     """As a rank of another node, leave the stacks that the first rank asks for, if it asks us."""
-    index = point.peers.index
-    if index in question.asked:
-        found = _look_here(point, question.wanted)
+    peers = point.peers
+    if peers.index in question.asked:
+        found = look_for_missing(peers.session, question.wanted, local=peers.noun == "local rank")
         seen = {number: rank for number, rank in found.items() if rank.seen}
-        point.peers.place.post(point.stacks_by(index), msgspec.msgpack.encode(seen))
-
-
-def _look_here(point: RendezvousPoint, indices: Sequence[int]) -> dict[int, MissingRank]:
-    return look_for_missing(point.peers.session, indices, local=point.peers.noun == "local rank")
+        peers.place.post(point.stacks_by(peers.index), msgspec.msgpack.encode(seen))
 
 
 def _ask_others(point: RendezvousPoint, unseen: Sequence[int]) -> Mapping[int, MissingRank]:
@@ -118,16 +104,13 @@ def _ask_others(point: RendezvousPoint, unseen: Sequence[int]) -> Mapping[int, M
 def look_for_missing(
     session: Session | None, indices: Sequence[int], *, local: bool
 ) -> dict[int, MissingRank]:
-    """Look for ranks on this node, within a few seconds. Never raises for what it cannot see.
-
-    Args:
-        session: Of this node.
-        indices: Ranks, or local ranks; only the first 8 are looked at.
-        local: Which of the two.
-    """
+    """Look for ranks on this node, within a few seconds. Never raises for what it cannot see."""
     shown = indices[:MOST_RANKS]
     if session is None:
-        return dict.fromkeys(shown, NOT_SHARED)
+        lines = (
+            "no stack: the ranks have no session in common here; start the job with hangcheck run"
+        )
+        return dict.fromkeys(shown, MissingRank(lines=lines, seen=False))
     deadline = time.monotonic() + LOOK_LIMIT
     processes = _processes(session, local=local)
     return {index: _look(session, index, processes.get(index), deadline) for index in shown}

@@ -121,12 +121,8 @@ def input_device(model: Model) -> device:
     first = first_device(model)
     if first.type != "meta":
         return first
-    return torch.device(next((place for place in _places(model) if place != "disk"), "cpu"))
-
-
-def class_and_device(model: Model) -> str:
-    """Say in one line what was loaded and where it begins."""
-    return f"model: {type(model).__name__}, its first parameter on {first_device(model)}"
+    places = device_map_of(model).values()
+    return torch.device(next((place for place in places if place != "disk"), "cpu"))
 
 
 def are_shared_out(tensors: Iterable[Tensor]) -> bool:
@@ -150,7 +146,7 @@ def without_data(model: Model) -> list[str]:
 
 def offloaded_places(model: Model) -> tuple[str, ...]:
     """Which of ``cpu`` and ``disk`` hold parts of a model; the CPU only counts beside a GPU."""
-    places = {str(place) for place in _places(model)}
+    places = {str(place) for place in device_map_of(model).values()}
     slow = {"cpu", "disk"} if places - {"cpu", "disk"} else {"disk"}
     return tuple(sorted(places & slow))
 
@@ -162,72 +158,59 @@ def tell_offloaded(what: str, recorder: Recorder) -> None:
         recorder.note("offloaded", what=what)
 
 
-def tell_offloaded_parts(model: Model, recorder: Recorder) -> None:
-    """Note it of a model whose device map put parts beside the GPU; of any other nothing."""
+def offloaded_so_far() -> tuple[str, ...]:
+    """What was told of this process, in the order in which it was."""
+    return tuple(_offloaded)
+
+
+def show_class_and_device(model: Model, recorder: Recorder) -> None:
+    """Say in one line what was loaded and where it begins; note what of it is offloaded."""
+    recorder.say(f"model: {type(model).__name__}, its first parameter on {first_device(model)}")
     places = offloaded_places(model)
     if places:
         parts = f"parts on {' and '.join(places)} (device map)"
         tell_offloaded(f"{type(model).__name__}, {parts}", recorder)
 
 
-def offloaded_so_far() -> tuple[str, ...]:
-    """What was told of this process, in the order in which it was."""
-    return tuple(_offloaded)
-
-
 def look_at_model(model: Model, recorder: Recorder) -> None:
     """Say where the model is and what is wrong with it; give it the pad token that it lacks."""
+    show_class_and_device(model, recorder)
     tally: Counter[str] = Counter()
     for parameter in model.parameters():
         tally[str(parameter.device)] += parameter.numel() * parameter.element_size()
-    config = getattr(model, "generation_config", None)
-    doubts = doubtful_flags(config.to_diff_dict()) if config is not None else []
-    warnings = [
-        _meta_warning(without_data(model), tally["meta"]),
-        *(f"generation_config.json: {doubt}" for doubt in doubts),
-    ]
-    lines = (
-        class_and_device(model),
-        f"device map: {_device_map(model)}",
-        "parameters: " + ", ".join(f"{bytes_in_words(n)} on {d}" for d, n in tally.items()),
-        in_one_line(memory_of_model(model)),
-        set_on_model(model),
-        *(f"WARNING: {warning}" for warning in warnings if warning),
-    )
-    for line in filter(None, lines):
-        recorder.say(line)
-
-
-def _meta_warning(names: list[str], size: int) -> str | None:
-    """Say what is on the meta device and what to do about it; None if nothing is."""
+    places = [f"{name or 'all'}: {place}" for name, place in device_map_of(model).items()]
+    more = f" and {len(places) - SHOWN_PLACES} more" if len(places) > SHOWN_PLACES else ""
+    recorder.say(f"device map: {', '.join(places[:SHOWN_PLACES]) or 'none'}{more}")
+    sizes = ", ".join(f"{bytes_in_words(size)} on {where}" for where, size in tally.items())
+    recorder.say(f"parameters: {sizes}")
+    recorder.say(in_one_line(memory_of_model(model)))
+    pad_token_set = set_on_model(model)
+    if pad_token_set:
+        recorder.say(pad_token_set)
+    names = without_data(model)
     if names:
         more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-        return (
-            f"{several(len(names), 'parameter')} still on the meta device without data "
+        recorder.say(
+            f"WARNING: {several(len(names), 'parameter')} still on the meta device without data "
             f"({', '.join(names[:SHOWN_NAMES])}{more}): using or moving them fails or never ends; "
             "load without offload_state_dict, offload_folder and torch.device('meta'), and see "
             "whether the weight files hold these names"
         )
-    if size:
-        return (
-            f"{bytes_in_words(size)} of parameters are offloaded and shown on the meta device"
-            ": each forward pass brings them again, and training, DDP, FSDP or model.to() fail on "
-            "them; give a max_memory map that holds the whole model, or load in 8 bits"
+    elif tally["meta"]:
+        recorder.say(
+            f"WARNING: {bytes_in_words(tally['meta'])} of parameters are offloaded and shown on "
+            "the meta device: each forward pass brings them again, and training, DDP, FSDP or "
+            "model.to() fail on them; give a max_memory map that holds the whole model, or load "
+            "in 8 bits"
         )
-    return None
+    config = getattr(model, "generation_config", None)
+    for doubt in doubtful_flags(config.to_diff_dict()) if config is not None else ():
+        recorder.say(f"WARNING: generation_config.json: {doubt}")
 
 
-def _places(model: Model) -> list[Any]:
-    return list((getattr(model, "hf_device_map", None) or {}).values())
-
-
-def _device_map(model: Model) -> str:
-    places = getattr(model, "hf_device_map", None)
-    if not places:
-        return "none"
-    shown = [f"{name or 'all'}: {place}" for name, place in list(places.items())[:SHOWN_PLACES]]
-    rest = len(places) - len(shown)
-    return ", ".join(shown) + (f" and {rest} more" if rest else "")
+def device_map_of(model: Model) -> dict[str, Any]:
+    """Where accelerate put each part; empty where it put none."""
+    return getattr(model, "hf_device_map", None) or {}
 
 
 def doubtful_flags(flags: Mapping[str, Any], given: Container[str] | None = None) -> list[str]:

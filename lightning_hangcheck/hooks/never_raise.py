@@ -6,6 +6,8 @@ something of ours, which would be asked again, is not asked any more.
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +15,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.recorder.announcer import describe_exception
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 Guest = TypeVar("Guest")
 Result = TypeVar("Result")
@@ -21,19 +23,25 @@ HOOK_NAMES = ("setup", "teardown")  # besides all that begin with on_
 
 
 def attempt(what: str, work: Callable[..., Result], *given: Any) -> Result | None:  # noqa: ANN401
-    """Do something of our own beside the user's call; None if it failed.
-
-    Args:
-        what: Names it, for the one sentence that is said if it fails.
-        work: What to do.
-        given: Its arguments.
-    """
+    """Do something of our own beside the user's call; None if it failed."""
     try:
         return work(*given)
     except Exception as error:  # noqa: BLE001 - our additions must not end the user's own call
         shown = describe_exception(error)
         log.once(f"attempt-{what}", f"{what} failed ({shown}) and is left out; all else goes on")
         return None
+
+
+@contextmanager
+def later(seconds: float, what: str, work: Callable[..., object], *given: object) -> Iterator[None]:
+    """Do something of our own, in another thread, once the body has taken so long."""
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), attempt, (what, work, *given))
+    timer.daemon = True  # a process need not wait for it at its end
+    attempt(f"the timer of {what}", timer.start)  # where there is no further thread, without it
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def switched_off(what: str, error: Exception, goes_on: str) -> None:

@@ -23,30 +23,9 @@ from lightning_hangcheck.hooks.models import offloaded_so_far
 from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.hooks.rendezvous import find_peer_group, join_rendezvous
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.ledger import book
-from lightning_hangcheck.ledger.book import (
-    Begun,
-    Discarded,
-    Ended,
-    Fingerprint,
-    Measured,
-    Place,
-    Reused,
-    fingerprint,
-)
+from lightning_hangcheck.ledger import book, story
 from lightning_hangcheck.ledger.spending import Prices, read_prices
-from lightning_hangcheck.ledger.story import (
-    GOOD,
-    POOR,
-    Decision,
-    IfDone,
-    PhaseDone,
-    Story,
-    decide,
-    question,
-    stale_in_words,
-    tell,
-)
+from lightning_hangcheck.ledger.story import GOOD, POOR, Decision, IfDone, PhaseDone, Story
 from lightning_hangcheck.look.gpu import gpu_names
 from lightning_hangcheck.look.programs import ChildLate, answer_of
 from lightning_hangcheck.machine import read_process_stat
@@ -60,8 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from lightning_hangcheck.identity import Identity
-    from lightning_hangcheck.ledger.book import AnyLine
-    from lightning_hangcheck.ledger.story import PhaseStory
     from lightning_hangcheck.recorder.lifecycle import Recorder
     from lightning_hangcheck.settings import Settings
 
@@ -138,7 +115,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         settings = self._recorder.settings
         self._ledger = _Ledger(settings, writes=not settings.disable and not self._identity.rank)
         self._decision = Decision(act="run", why="")
-        self._inputs: tuple[Fingerprint, ...] = ()
+        self._inputs: tuple[book.Fingerprint, ...] = ()
         self._needed = True
 
     @property
@@ -168,7 +145,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         self._metrics[str(name)] = number
         if self._needed:
             after_s, told = self._seconds(), {str(name): number}
-            line = Measured(id=self._id, at=utc_now(), after_s=after_s, metrics=told)
+            line = book.Measured(id=self._id, at=utc_now(), after_s=after_s, metrics=told)
             self._ledger.write(line)
 
     def __enter__(self) -> phase:
@@ -197,34 +174,34 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         self._decision = msgspec.structs.replace(self._decision, why=word.why)
         if not self._ledger.writes or earlier is None:
             return
-        stale = stale_in_words(self._decision)
+        stale = story.stale_in_words(self._decision)
         if self._needed and (stale or self._if_done != "rerun"):
             log.once(f"phase {self._id}", f"phase {self._name} runs again: {word.why}{stale}")
         if not self._needed:
             does = f"is reused, made {earlier.begun_at}: {word.why}"
             log.once(f"phase {self._id}", f"phase {self._name} {does}")
             self._metrics = dict(earlier.metrics)
-            line = Reused(id=earlier.id, at=utc_now(), phase=self._name, why=word.why)
+            line = book.Reused(id=earlier.id, at=utc_now(), phase=self._name, why=word.why)
             self._ledger.write(line)
 
     def _weigh(self) -> Decision:
-        if not self._ledger.writes:
-            return self._decision
-        self._inputs = _look_at(self._input_paths)
-        self._decision = decide(
-            self._ledger.story(),
-            self._name,
-            self._if_done,
-            self._inputs,
-            self._output_paths,
-            self._thresholds,
-            _look,
-        )
+        if self._ledger.writes:
+            self._inputs = tuple(map(_look, self._input_paths))
+            so_far, thresholds = self._ledger.read(), self._thresholds
+            self._decision = story.decide(
+                so_far,
+                self._name,
+                self._if_done,
+                self._inputs,
+                self._output_paths,
+                thresholds,
+                _look,
+            )
         return self._decision
 
     def _begin(self) -> None:
         if self._ledger.writes and self._needed:
-            begun = Begun(
+            begun = book.Begun(
                 id=self._id,
                 at=utc_now(),
                 phase=self._name,
@@ -232,40 +209,34 @@ class phase:  # noqa: N801 - called like a function, as `section` is
                 deciding=self._deciding,
                 ask_from=self._thresholds[1] if self._if_done == "ask" else None,
                 # not looked at yet where ranks could not meet, or nothing could be decided
-                inputs=self._inputs or _look_at(self._input_paths),
+                inputs=self._inputs or tuple(map(_look, self._input_paths)),
             )
             self._ledger.write(begun)
 
     def _end(self, error: BaseException | None) -> None:
         ended_well = error is None or (isinstance(error, SystemExit) and not error.code)
         said = "" if ended_well or error is None else describe_exception(error, LONGEST_ERROR)
-        ended = Ended(
+        ended = book.Ended(
             id=self._id,
             at=utc_now(),
             duration_s=self._seconds(),
             cpu_s=round(_cpu_s() - self._began_cpu_s, 3),
             error=said,
             metrics=self._metrics,
-            outputs=() if said else _look_at(self._output_paths),
+            outputs=() if said else tuple(map(_look, self._output_paths)),
             offloaded=offloaded_so_far(),
         )
-        self._ledger.write(ended, *self._discarded(ended))
-
-    def _discarded(self, ended: Ended) -> tuple[Discarded, ...]:
-        """What a phase that ended well takes the place of; what rests on it, if it differs."""
-
-        def discard(story: PhaseStory, why: str) -> Discarded:
-            return Discarded(id=story.id, at=utc_now(), phase=story.name, by=self._id, why=why)
-
-        earlier = self._decision.earlier
-        if earlier is None or ended.error:
-            return ()
-        rest = () if earlier.made_same(ended.outputs) else self._decision.invalidated
-        left = f"{self._name}, which it rests on, was run again"
-        return (
-            discard(earlier, f"it was run again: {self._decision.why}"),
-            *(discard(one, left) for one in rest),
-        )
+        # what it takes the place of where it ended well, and what rests on that, if it differs
+        earlier = self._decision.earlier if not said else None
+        gone = [] if earlier is None else [(earlier, f"it was run again: {self._decision.why}")]
+        if earlier is not None and not earlier.made_same(ended.outputs):
+            left = f"{self._name}, which it rests on, was run again"
+            gone += [(one, left) for one in self._decision.invalidated]
+        discarded = [
+            book.Discarded(id=one.id, at=utc_now(), phase=one.name, by=self._id, why=why)
+            for one, why in gone
+        ]
+        self._ledger.write(ended, *discarded)
 
     def _seconds(self) -> float:
         return round((time.monotonic_ns() - self._began_ns) / 1e9, 3)
@@ -282,16 +253,12 @@ def _absolute(paths: Paths) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _look_at(paths: Iterable[str]) -> tuple[Fingerprint, ...]:
-    return tuple(_look(path) for path in paths)
-
-
-def _look(path: str) -> Fingerprint:
+def _look(path: str) -> book.Fingerprint:
     """Take a fingerprint, of storage that answers."""
     try:
-        return within(LOOK_LIMIT_S, partial(fingerprint, path))
+        return within(LOOK_LIMIT_S, partial(book.fingerprint, path))
     except NoAnswer as error:
-        return Fingerprint(path=path, how=f"not read: {error}")
+        return book.Fingerprint(path=path, how=f"not read: {error}")
 
 
 def _cpu_s() -> float:
@@ -313,22 +280,20 @@ class _Ledger:
         except OSError:  # the working folder was removed; the first line says that nothing fits
             self._file = Path(settings.ledger or book.LEDGER_FILE)
 
-    def write(self, *lines: AnyLine) -> None:
-        """Append lines and renew ``state.json``; what goes wrong is said once, and that is all.
-
-        Storage that gave no answer once is not tried again.
-        """
+    def write(self, *lines: book.AnyLine) -> None:
+        """Append lines and renew ``state.json``; what goes wrong is said once, and that is all."""
 
         def work() -> None:
             for line in lines:
                 book.append(self._file, line)
-            book.write_state(self._file, tell(book.read(self._file)))
+            book.write_state(self._file, story.tell(book.read(self._file)))
 
-        if not self.writes or not lines:
+        if not self.writes:
             return
         try:
             within(WRITE_LIMIT_S, work)
         except Exception as error:  # noqa: BLE001 - whatever storage, names and values refuse
+            # storage that gave no answer once is not tried again
             self.writes = not isinstance(error, NoAnswer)
             log.once(
                 "ledger",
@@ -336,30 +301,39 @@ class _Ledger:
                 "one elsewhere: HANGCHECK_LEDGER",
             )
 
-    def story(self) -> Story:
+    def read(self) -> Story:
         """Return what the ledger tells so far; nothing where it cannot be read, which is said."""
-
-        def work() -> Story:
-            return tell(book.read(self._file)) if self._file.exists() else Story()
-
         try:
-            return within(WRITE_LIMIT_S, work)
+            return within(
+                WRITE_LIMIT_S,
+                lambda: story.tell(book.read(self._file)) if self._file.exists() else Story(),
+            )
         except Exception as error:  # noqa: BLE001 - as above
             log.once("ledger read", f"what was done before is not known: {error}")
             return Story()
 
 
-def _look_around(identity: Identity) -> Place:
+def _look_around(identity: Identity) -> book.Place:
     """Find out where this process is; about 20 ms, or 0.3 s with GPUs. Each look is bounded."""
+
+    def git(*words: str) -> str | None:
+        """Ask git, without taking a lock of the repository; None where it gives no answer."""
+        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+        try:
+            ended = answer_of(["git", *words], GIT_LIMIT_S, environment)
+        except (OSError, ChildLate):
+            return None
+        return ended.stdout.decode(errors="replace").strip() if ended.returncode == 0 else None
+
     stat, processor = read_process_stat(os.getpid()), ""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
         named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
         processor = next(named, "")
-    commit = _git("rev-parse", "HEAD")
+    commit = git("rev-parse", "HEAD")
     tracked = ("status", "--porcelain", "--untracked-files=no")
-    changes = _git(*tracked) if commit is not None else None
-    return Place(
+    changes = git(*tracked) if commit is not None else None
+    return book.Place(
         host=os.uname().nodename,
         pid=os.getpid(),
         started_ticks=stat.started_ticks if stat is not None else 0,
@@ -371,16 +345,6 @@ def _look_around(identity: Identity) -> Place:
         dirty=None if changes is None else bool(changes),
         command=show_command(sys.orig_argv),
     )
-
-
-def _git(*words: str) -> str | None:
-    """Ask git, without taking a lock of the repository; None where it gives no answer."""
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    try:
-        ended = answer_of(["git", *words], GIT_LIMIT_S, environment)
-    except (OSError, ChildLate):
-        return None
-    return ended.stdout.decode(errors="replace").strip() if ended.returncode == 0 else None
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -442,7 +406,7 @@ def _decided(weigh: Callable[[], Decision], settings: Settings, *, alone: bool) 
         why = f"{decision.why}; HANGCHECK_IF_DONE={settings.if_done}"
         return Word("reuse" if reuses else "run", why)
     prices = attempt("reading HANGCHECK_PRICE", read_prices, [settings.price or ""])
-    asked = question(decision, prices or Prices())
+    asked = story.question(decision, prices or Prices())
     if not (alone and sys.stdin is not None and sys.stdin.isatty()):
         answers = REUSABLE if decision.reusable else NOT_REUSABLE
         return Word("stop", f"{asked}\n  nobody is here to answer; {answers}\n")

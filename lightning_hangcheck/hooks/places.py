@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
     from torch.distributed import Store
 
-    from lightning_hangcheck.identity import Identity
     from lightning_hangcheck.nodes.meeting_place import DecidingPlace
-    from lightning_hangcheck.nodes.store_place import Answer, Request
 
 NOTICE_AFTER = 5.0  # seconds; within the 10 s after which the sidecar names a suspect
 STORE_TIMEOUT = 30.0  # seconds for one request; the agent's store answers in milliseconds
@@ -46,11 +44,7 @@ BACKLOG = 1_024
 
 
 def check_limit(name: str, seconds: float | None) -> None:
-    """Refuse a limit that is none.
-
-    Raises:
-        BadUsage: It is not above 0, or endless: everything here has a limit.
-    """
+    """Refuse a limit that is none."""
     if seconds is not None and not 0 < seconds < float("inf"):
         raise BadUsage(f"{name}={seconds!r} is no positive number", f"write seconds: {name}=60.0")
 
@@ -61,13 +55,7 @@ def notice_after(limit: float) -> float:
 
 
 class StorePlace:
-    """A store of torch under a prefix of ours: torchrun's agent's, or a process group's.
-
-    Args:
-        store: That is connected.
-        prefix: Keeps our keys apart from torch's own, and one start of the job from the next.
-        where: The store in words.
-    """
+    """A store of torch under a prefix of ours: torchrun's agent's, or a process group's."""
 
     def __init__(self, store: Store, prefix: str, where: str) -> None:
         from torch.distributed import PrefixStore
@@ -79,11 +67,7 @@ class StorePlace:
     def of_agent(
         cls, host: str, port: int, prefix: str, timeout: float = STORE_TIMEOUT
     ) -> StorePlace:
-        """Connect to the store of torchrun's agent at MASTER_ADDR and MASTER_PORT.
-
-        Raises:
-            MeetingFailed: It cannot be reached within so many seconds.
-        """
+        """Connect to the store of torchrun's agent at MASTER_ADDR and MASTER_PORT."""
         from torch.distributed import TCPStore
 
         where, limit = f"torchrun's store at {host}:{port}", timedelta(seconds=timeout)
@@ -137,14 +121,14 @@ def _lost(where: str, error: RuntimeError) -> MeetingFailed:
     )
 
 
-class Start:
-    """What this process knows of the start of the job that it belongs to, at a place of several.
+class PlaceOfStart:
+    """A place of several starts of a job as the ranks of one see it: nothing of others is there.
 
     torchrun tells its ranks nothing that names their round on all nodes alike: each agent counts
     only the restarts that ranks of its own asked for (TORCHELASTIC_RESTART_COUNT; torch's api.py:
     membership changes do not count), and its store may serve several rounds. So the first rank
     names the start, by a word that nobody had before, and each other one believes it only once it
-    was answered:
+    was answered. What another rank leaves before that is passed on then.
 
         leader             what the first rank calls this start; of an earlier one until it has come
         hello-<n>          rank n's own word, another one in each process
@@ -153,39 +137,74 @@ class Start:
         <start>/...        all that the guards leave, which no other start ever reads
 
     Attributes:
-        name: Of the start; empty until the first rank has answered.
+        name: Of the start; empty until the first rank has come and answered.
     """
 
     ANSWER_PAUSES = (0.01, 0.2)  # seconds between two rounds of answers, the first and the longest
     END_LIMIT_S = 1.0
 
     def __init__(self, place: DecidingPlace, index: int, size: int) -> None:
-        self._index, self._own = index, os.urandom(8).hex()
+        self._place, self._index, self.where = place, index, place.where
+        self._own = os.urandom(8).hex()
         self.name = self._own if index == 0 else ""
+        self._kept: dict[str, bytes] = {}
         self._said_hello = False
         self._expected_until = 0.0
         self._closing = threading.Event()
         if index == 0:
             place.post("leader", self._own.encode())
             self._answering = threading.Thread(
-                target=self._answer, args=(place, size), name="hangcheck-start", daemon=True
+                target=self._answer, args=(size,), name="hangcheck-start", daemon=True
             )
             self._answering.start()
             atexit.register(self.leave)
 
-    def agree(self, place: DecidingPlace) -> bool:
-        """Ask once whether the first rank has come and knows us; True from then on."""
-        if self.name:
-            return True
-        if not self._said_hello:
-            place.post(f"hello-{self._index}", self._own.encode())
-            self._said_hello = True
-        leader = (place.look("leader") or b"").decode(errors="replace")
-        known = place.look(f"{leader}/known-{self._index}") if leader.isalnum() else None
-        if known == self._own.encode():
-            place.post(f"{leader}/agreed-{self._index}", b"1")
+    def post(self, key: str, value: bytes) -> None:
+        """Leave a value, for the ranks of this start."""
+        self._kept[key] = value
+        self._pass_on()
+
+    def decide(self, key: str, value: bytes) -> bytes:
+        """Hold to the first word of this start; to one's own where the first rank has not come."""
+        if self._pass_on():
+            return self._place.decide(f"{self.name}/{key}", value)
+        return self._kept.setdefault(key, value)
+
+    def look(self, key: str) -> bytes | None:
+        """Return what ranks of this start left."""
+        if not self._pass_on():
+            return self._kept.get(key)
+        return self._place.look(f"{self.name}/{key}")
+
+    def wait(self, key: str, seconds: float) -> bytes | None:
+        """Wait for what ranks of this start leave; for the first rank's answer before."""
+        deadline = time.monotonic() + seconds
+        for pause in _pauses(self.ANSWER_PAUSES, deadline):
+            if self._pass_on():
+                break
+            time.sleep(pause)
+        left = deadline - time.monotonic()
+        if left <= 0 or not self.name:
+            return self.look(key)
+        return wait(self._place, f"{self.name}/{key}", left)
+
+    def _pass_on(self) -> bool:
+        """Whether this rank is known; leave what was kept: at a meeting each key has one word."""
+        if not self.name:
+            if not self._said_hello:
+                self._place.post(f"hello-{self._index}", self._own.encode())
+                self._said_hello = True
+            leader = (self._place.look("leader") or b"").decode(errors="replace")
+            key = f"{leader}/known-{self._index}"
+            known = self._place.look(key) if leader.isalnum() else None
+            if known != self._own.encode():
+                return False
+            self._place.post(f"{leader}/agreed-{self._index}", b"1")
             self.name = leader
-        return bool(self.name)
+        while self._kept:
+            key, value = self._kept.popitem()
+            self._place.decide(f"{self.name}/{key}", value)
+        return True
 
     def expect(self, limit_s: float) -> None:
         """Take down that the others are waited for, by whatever guard, for so long from now on."""
@@ -214,9 +233,9 @@ class Start:
         self._closing.set()
         self._answering.join(self.END_LIMIT_S)
 
-    def _answer(self, place: DecidingPlace, size: int) -> None:
+    def _answer(self, size: int) -> None:
         """Give each rank its word back, also one of an earlier start: nobody listens there."""
-        told: dict[int, bytes] = {}
+        place, told = self._place, dict[int, bytes]()
         pause, longest = self.ANSWER_PAUSES
         left = set(range(1, size))
         try:
@@ -231,73 +250,6 @@ class Start:
                 pause = min(2 * pause, longest) + time.monotonic() - began
         except MeetingFailed as error:
             log.once("same-start", f"ranks that come later to a guard wait in vain: {error}")
-
-
-class PlaceOfStart:
-    """A place as the ranks of one start see it: nothing of earlier starts is there.
-
-    What another rank than the first leaves before it was answered is passed on then.
-    """
-
-    def __init__(self, place: DecidingPlace, start: Start) -> None:
-        self._place, self.start, self.where = place, start, place.where
-        self._kept: dict[str, bytes] = {}
-
-    @property
-    def agreed(self) -> bool:
-        """Whether the first rank has come, and answered."""
-        return bool(self.start.name)
-
-    def post(self, key: str, value: bytes) -> None:
-        """Leave a value, for the ranks of this start."""
-        self._kept[key] = value
-        self._pass_on()
-
-    def decide(self, key: str, value: bytes) -> bytes:
-        """Hold to the first word of this start; to one's own where the first rank has not come."""
-        if self._pass_on():
-            return self._place.decide(f"{self.start.name}/{key}", value)
-        return self._kept.setdefault(key, value)
-
-    def look(self, key: str) -> bytes | None:
-        """Return what ranks of this start left."""
-        if not self._pass_on():
-            return self._kept.get(key)
-        return self._place.look(f"{self.start.name}/{key}")
-
-    def wait(self, key: str, seconds: float) -> bytes | None:
-        """Wait for what ranks of this start leave; for the first rank's answer before."""
-        deadline = time.monotonic() + seconds
-        for pause in _pauses(self.start.ANSWER_PAUSES, deadline):
-            if self._pass_on():
-                break
-            time.sleep(pause)
-        left = deadline - time.monotonic()
-        if left <= 0 or not self.agreed:
-            return self.look(key)
-        return wait(self._place, f"{self.start.name}/{key}", left)
-
-    def _pass_on(self) -> bool:
-        """Leave what was kept, once this rank is known; at a meeting each key has one word."""
-        if not self.start.agree(self._place):
-            return False
-        while self._kept:
-            key, value = self._kept.popitem()
-            self._place.decide(f"{self.start.name}/{key}", value)
-        return True
-
-
-_starts: dict[str, Start] = {}
-"""By the place: one agreement holds as long as this process lives."""
-
-
-def of_this_start(place: DecidingPlace, identity: Identity) -> PlaceOfStart:
-    """The place as the ranks of this start see it; the same words are the same place."""
-    start = _starts.get(place.where)
-    if start is None:
-        start = Start(place, identity.rank or 0, identity.world_size or 1)
-        _starts[place.where] = start
-    return PlaceOfStart(place, start)
 
 
 def wait(place: DecidingPlace, key: str, seconds: float) -> bytes | None:
@@ -325,11 +277,7 @@ def _pauses(bounds: tuple[float, float], deadline: float) -> Iterator[float]:
 
 
 def offered_store(host: str, port: int, prefix: str, timeout: float) -> StorePlace:
-    """Serve a store, as long as this process lives, and use it.
-
-    Raises:
-        MeetingFailed: It cannot listen there.
-    """
+    """Serve a store, as long as this process lives, and use it."""
     from torch.distributed import TCPStore
 
     where = f"the store that this node offers at {host}:{port}"
@@ -356,30 +304,21 @@ def listen(host: str, port: int) -> socket.socket:
     """Listen at the address by which others know this machine; everywhere if it is none of ours.
 
     A machine's name may lead itself to a loopback address (Debian's 127.0.1.1), and others not.
-
-    Raises:
-        OSError: The port is taken.
     """
     named = host == "localhost" or _is_loopback(host)
-    for family, address in _addresses(host, port):
-        if _is_loopback(address[0]) and not named:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:  # the name means nothing here
+        found = []
+    for family, *_, address in sorted(found, key=lambda one: one[0] != socket.AF_INET):
+        if _is_loopback(str(address[0])) and not named:
             continue
         try:
-            return socket.create_server(address, family=family, backlog=BACKLOG)
+            return socket.create_server((str(address[0]), port), family=family, backlog=BACKLOG)
         except OSError as error:
             if error.errno not in NOT_OURS:
                 raise
     return socket.create_server((EVERYWHERE, port), backlog=BACKLOG)
-
-
-def _addresses(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
-    """What the name means, IPv4 first; nothing where it means nothing here."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError:
-        return []
-    ordered = sorted(found, key=lambda one: one[0] != socket.AF_INET)
-    return [(family, (str(address[0]), port)) for family, *_, address in ordered]
 
 
 def _is_loopback(address: str) -> bool:
@@ -401,13 +340,28 @@ def main(arguments: Sequence[str]) -> int:
         Request,
     )
 
+    def answer(request: Request) -> Answer:
+        try:
+            if request.value is None:
+                return Answer(values=tuple(place.look_all(request.keys)))
+            place.post(request.keys[0], request.value)
+        except MeetingFailed as error:
+            return Answer(trouble=str(error))
+        return Answer()
+
     how, host, port, prefix = arguments
     reach = offered_store if how == SERVE else StorePlace.of_agent
     # torch prints what it likes, on these streams, too
     line = Connection(os.dup(0))
     let_go_of_streams()
     try:
-        _resolve(host)
+        try:  # says at once what torch would say after its time limit, and less plainly
+            socket.getaddrinfo(host, None)
+        except (OSError, UnicodeError) as error:
+            raise MeetingFailed(
+                f"MASTER_ADDR {host!r} does not resolve here ({error})",
+                "give an address, or a name that every node knows: getent hosts NAME",
+            ) from error
         place = reach(host, int(port), prefix, CONNECTED_WITHIN_S)
     except (MeetingFailed, ImportError) as error:
         line.send_bytes(msgspec.msgpack.encode(Answer(trouble=str(error))))
@@ -416,35 +370,8 @@ def main(arguments: Sequence[str]) -> int:
     with suppress(EOFError):
         while True:
             request = msgspec.msgpack.decode(line.recv_bytes(), type=Request)
-            line.send_bytes(msgspec.msgpack.encode(_answer(place, request)))
+            line.send_bytes(msgspec.msgpack.encode(answer(request)))
     return 0
-
-
-def _resolve(host: str) -> None:
-    """Say at once what torch would say after its time limit, and less plainly.
-
-    Raises:
-        MeetingFailed: Nobody here knows the host's address.
-    """
-    try:
-        socket.getaddrinfo(host, None)
-    except (OSError, UnicodeError) as error:
-        raise MeetingFailed(
-            f"MASTER_ADDR {host!r} does not resolve here ({error})",
-            "give an address, or a name that every node knows: getent hosts NAME",
-        ) from error
-
-
-def _answer(place: StorePlace, request: Request) -> Answer:
-    from lightning_hangcheck.nodes.store_place import Answer
-
-    try:
-        if request.value is None:
-            return Answer(values=tuple(place.look_all(request.keys)))
-        place.post(request.keys[0], request.value)
-    except MeetingFailed as error:
-        return Answer(trouble=str(error))
-    return Answer()
 
 
 if __name__ == "__main__":

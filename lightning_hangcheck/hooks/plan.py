@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 
 TIME_LIMIT_S = 15.0
 _HUB_NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?")
+_REASONS = {
+    "GatedRepoError": "its owner must grant you access first",
+    "RepositoryNotFoundError": "the hub has no such model, or it is private",
+    "LocalEntryNotFoundError": "there is no network, and it is not in the local cache",
+    "OfflineModeIsEnabled": "offline mode is on, and it is not in the local cache",
+}
 
 
 def fetch_config(name: str, time_limit_s: float = TIME_LIMIT_S) -> Path:
@@ -50,48 +56,29 @@ def fetch_config(name: str, time_limit_s: float = TIME_LIMIT_S) -> Path:
     """
     if not _HUB_NAME.fullmatch(name):
         raise BadUsage(f"there is no folder or file {name}", "name a folder that holds config.json")
-    try:
-        return within(time_limit_s, lambda: _download(name))
-    except ImportError as error:
-        reason = "huggingface_hub is not installed"
-        raise _not_had(name, reason) from error
-    except NoAnswer as error:
-        raise _not_had(name, f"the hub did not answer within {time_limit_s:g} s") from error
-    except (OSError, ValueError) as error:
-        raise _not_had(name, _reason(error)) from error
 
+    def download() -> Path:
+        from huggingface_hub import hf_hub_download
 
-def _download(name: str) -> Path:
-    from huggingface_hub import hf_hub_download
-
-    # it announces each of its attempts; one sentence at the end says it all
-    chatter = logging.getLogger("huggingface_hub")
-    before = chatter.level
-    chatter.setLevel(logging.CRITICAL)
-    try:
         return Path(hf_hub_download(name, "config.json"))
-    finally:
-        chatter.setLevel(before)
 
-
-def _reason(error: Exception) -> str:
-    """One line of what the hub's library says; its messages go over several."""
-    words = {
-        "GatedRepoError": "its owner must grant you access first",
-        "RepositoryNotFoundError": "the hub has no such model, or it is private",
-        "LocalEntryNotFoundError": "there is no network, and it is not in the local cache",
-        "OfflineModeIsEnabled": "offline mode is on, and it is not in the local cache",
-    }
-    kind = type(error).__name__
-    return words.get(kind, f"{kind}: {' '.join(str(error).split())[:120]}")
-
-
-def _not_had(name: str, reason: str) -> BadUsage:
-    return BadUsage(
+    cause: Exception
+    try:
+        # the hub's library announces each of its attempts; one sentence at the end says it all
+        with _quiet("huggingface_hub"):
+            return within(time_limit_s, download)
+    except ImportError as error:
+        reason, cause = "huggingface_hub is not installed", error
+    except NoAnswer as error:
+        reason, cause = f"the hub did not answer within {time_limit_s:g} s", error
+    except (OSError, ValueError) as error:
+        kind, said = type(error).__name__, " ".join(str(error).split())[:120]
+        reason, cause = _REASONS.get(kind, f"{kind}: {said}"), error
+    raise BadUsage(
         f"{name} is no folder here, and its config.json cannot be had from the hub ({reason})",
         f"where there is network: hf download {name} config.json --local-dir DIR, "
         "then: hangcheck plan DIR",
-    )
+    ) from cause
 
 
 # classes of torch and transformers are untyped where these are not installed
@@ -100,12 +87,7 @@ Device: TypeAlias = "int | str"
 
 
 class MetaModel:
-    """A model whose weights have shapes and no data, so that it takes no memory.
-
-    Raises:
-        ImportError: torch, transformers or accelerate is not installed.
-        Exception: Whatever transformers raises for a configuration that it does not know.
-    """
+    """A model whose weights have shapes and no data, so that it takes no memory."""
 
     def __init__(self, config: Path) -> None:
         self._module = _build(config)
@@ -237,14 +219,9 @@ def _formats(module: Module, dtype: Dtype) -> dict[str, Any]:
 
 def _device_of(name: str, devices: dict[str, Device]) -> Device:
     """The entry for the module itself or for the nearest one around it; "" is the whole model."""
-    return next(devices[prefix] for prefix in _around(name) if prefix in devices)
-
-
-def _around(name: str) -> Iterator[str]:
-    while name:
-        yield name
+    while name and name not in devices:
         name = name.rpartition(".")[0]
-    yield ""
+    return devices[name]
 
 
 def plan_memory(
@@ -279,11 +256,16 @@ def plan_memory(
     config = read_config(path)
     fields = read_fields(config)
     use, assumed = settle_use(config, fields, dtype, context, batch, extras)
-    with _quiet():
-        meta = _without_data(path)
-        if isinstance(meta, str):
+    with _quiet("transformers", "accelerate"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            meta = MetaModel(path)
+        except Exception as error:  # noqa: BLE001 - models raise anything on configurations they don't know; formulas still hold
+            why = f"transformers cannot build it ({type(error).__name__})"
+            if isinstance(error, ImportError):
+                why = f"{error.name or error} is not installed"
             known = Model(model, fields, count_weights(fields))
-            notes = (*assumed, f"weights by formula: {meta}")
+            notes = (*assumed, f"weights by formula: {why}")
             return make_plan(known, machine, use, place, notes, phases)
 
         def placing(sizes: Sizes, limits: tuple[int, ...]) -> Placement:
@@ -293,27 +275,15 @@ def plan_memory(
         return make_plan(known, machine, use, placing, assumed, phases)
 
 
-def _without_data(config: Path) -> MetaModel | str:
-    """Build the model without its data, or say why that is not possible."""
-    try:
-        return MetaModel(config)
-    except ImportError as error:
-        return f"{error.name or error} is not installed"
-    except Exception as error:  # noqa: BLE001 - models raise anything on configurations they don't know; formulas still hold
-        return f"transformers cannot build it ({type(error).__name__})"
-
-
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet(*names: str) -> Iterator[None]:
     """Keep to ourselves that the GPUs planned for are not in this machine, and the like."""
-    loud = [logging.getLogger(name) for name in ("transformers", "accelerate")]
+    loud = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loud]
     try:
         for logger in loud:
             logger.setLevel(logging.CRITICAL)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     finally:
         for logger, level in zip(loud, levels, strict=True):
             logger.setLevel(level)

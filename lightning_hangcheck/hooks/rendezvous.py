@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,7 +26,6 @@ from lightning_hangcheck.hooks.places import (
     PlaceOfStart,
     StorePlace,
     notice_after,
-    of_this_start,
     wait,
 )
 from lightning_hangcheck.identity import Identity, identify
@@ -42,7 +38,7 @@ from lightning_hangcheck.session.whose import key_of_nodes, start_key, step_node
 from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch.distributed import Store
 
@@ -56,22 +52,8 @@ LONGEST_NAME = 100  # of a file; Linux allows 255 bytes, quoting and number incl
 
 _times_met: Counter[str] = Counter()
 """How often each name was met in this process: ranks walk the same guards in the same order."""
-
-
-@contextmanager
-def said_while_waiting(sentence: str, limit: float) -> Iterator[None]:
-    """Print a sentence once if the body takes longer than a few seconds."""
-    timer = threading.Timer(notice_after(limit), log.once, (sentence, sentence))
-    timer.daemon = True
-    try:
-        timer.start()
-    except RuntimeError:  # no further thread: the wait has its limit without a word, too
-        yield
-        return
-    try:
-        yield
-    finally:
-        timer.cancel()
+_of_starts: dict[tuple[int, str], PlaceOfStart] = {}
+"""By the process and the place: one agreement holds as long as this process lives."""
 
 
 class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,7 +148,14 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
             "job with torchrun to have them",
         )
         return None
-    session = recorder.session or _inherited_session()
+    session = recorder.session
+    named = os.environ.get(SESSION_VARIABLE)
+    if session is None and named:
+        # a rank of ddp_spawn records only once Lightning tells its rank, but can meet before
+        try:
+            session = read_session(Path(named))
+        except UnreadableRun as error:
+            log.once("session", str(error))
     place: DecidingPlace
     if of_group is not None and of_group.store is not None and not local:
         place = StorePlace(of_group.store, "hangcheck", "the process group's store")
@@ -194,30 +183,25 @@ def _place_of_nodes(
     address, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     key = key_of_nodes(os.environ, identity)
+    place: DecidingPlace
     if agent_serves and address and port.isdecimal():
-        store = StorePlace.of_agent(address, int(port), f"hangcheck/{key}")
-        return of_this_start(store, identity)
-    if group is not None and group.store is not None:
+        place = StorePlace.of_agent(address, int(port), f"hangcheck/{key}")
+    elif group is not None and group.store is not None:
         return StorePlace(group.store, "hangcheck", "the process group's store")
-    if recorder.settings.run_dir:
+    elif recorder.settings.run_dir:
         folder = Path(recorder.settings.run_dir).absolute() / "meet" / quote(key, safe="")
-        return of_this_start(FolderPlace(folder), identity)
-    raise MeetingFailed(
-        f"the ranks cannot meet: they are spread over {nodes} nodes without a place that all of "
-        "them see",
-        "set HANGCHECK_RUN_DIR to a new folder for this run on storage that all nodes share, or "
-        "start the job with torchrun",
-    )
-
-
-def _inherited_session() -> Session | None:
-    """A rank of ``ddp_spawn`` records only once Lightning tells its rank, but can meet before."""
-    named = os.environ.get(SESSION_VARIABLE)
-    try:
-        return read_session(Path(named)) if named else None
-    except UnreadableRun as error:
-        log.once("session", str(error))
-        return None
+        place = FolderPlace(folder)
+    else:
+        raise MeetingFailed(
+            f"the ranks cannot meet: they are spread over {nodes} nodes without a place that all "
+            "of them see",
+            "set HANGCHECK_RUN_DIR to a new folder for this run on storage that all nodes share, "
+            "or start the job with torchrun",
+        )
+    known = (os.getpid(), place.where)
+    if known not in _of_starts:
+        _of_starts[known] = PlaceOfStart(place, identity.rank or 0, identity.world_size or 1)
+    return _of_starts[known]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,7 +209,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         failure: What went wrong, in one clause; empty if all went well.
-        remedy: The way out, in one clause.
         details: Where the ranks stand that were waited for, in lines.
         payloads: What each rank brought, by its index.
         asked: Where the first rank asks before it decides: of each other node the rank that is to
@@ -240,23 +223,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     wanted: tuple[int, ...] = ()
 
     def unwrap(self) -> dict[int, bytes]:
-        """Return the payloads.
-
-        Raises:
-            MeetingFailed: The outcome is a failure.
-        """
+        """Return the payloads."""
         if self.failure:
             raise MeetingFailed(self.failure, self.remedy, self.details)
         return self.payloads
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank leaves when it comes.
-
-    Attributes:
-        node: Where it runs: ranks of one node see each other's processes.
-        payload: What it brings for the others.
-    """
+    """What a rank leaves when it comes: its node, whose ranks see each other, and a payload."""
 
     node: str
     payload: bytes = b""
@@ -292,7 +266,7 @@ class RendezvousPoint(msgspec.Struct, frozen=True, kw_only=True):
         Before the first has come, nobody knows which of the others are of the same start.
         """
         everyone, place = range(self.peers.size or 1), self.peers.place
-        if isinstance(place, PlaceOfStart) and not place.agreed:
+        if isinstance(place, PlaceOfStart) and not place.name:
             return [0]
         return [index for index in everyone if place.look(self.arrival_of(index)) is None] or [0]
 
@@ -305,29 +279,17 @@ class RendezvousPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def next_point(peers: PeerGroup, name: str, time_limit: float) -> RendezvousPoint:
-    """Open the next rendezvous of this name.
-
-    Args:
-        peers: Who meets.
-        name: The same on all ranks, at most about 100 characters.
-        time_limit: Seconds that each rank waits at most.
-    """
+    """Open the next rendezvous of this name, at which each rank waits so many seconds at most."""
     plain = quote(name, safe=" ")[:LONGEST_NAME]
     _times_met[plain] += 1
     if isinstance(peers.place, PlaceOfStart):
-        peers.place.start.expect(time_limit)
+        peers.place.expect(time_limit)
     key = f"{peers.noun} {plain} {_times_met[plain]}"
     return RendezvousPoint(peers=peers, name=name, key=key, time_limit=time_limit)
 
 
 class Patience:
-    """How long a rank waits at a point, and what it says of that meanwhile.
-
-    Args:
-        point: Where.
-        limit: Seconds.
-        awaited: Whom it waits for, in words; asked when it is said.
-    """
+    """How long a rank waits at a point, and whom it says that it waits for meanwhile."""
 
     def __init__(self, point: RendezvousPoint, limit: float, awaited: Callable[[], str]) -> None:
         now = time.monotonic()
@@ -340,18 +302,23 @@ class Patience:
         now = time.monotonic()
         return max(0.0, (self._notice_at if now < self._notice_at else self.deadline) - now)
 
-    def remind(self) -> None:
-        """Say once what is waited for, when it takes long; the first two ranks speak for all."""
-        point = self._point
-        if time.monotonic() < self._notice_at or self._notice_at == self.deadline:
-            return
-        self._notice_at = self.deadline
-        if point.peers.index < 2:
-            log.once(
-                point.key,
-                f"{point.peers.noun} {point.peers.index} waits at {point.name!r} for "
-                f"{self._awaited()}, and gives up after {point.time_limit:g} s",
-            )
+    def is_over(self) -> bool:
+        """Whether the deadline has passed; says once what is waited for, when it takes long.
+
+        The first two ranks speak for all.
+        """
+        # what reads stacks is loaded while there is time: who gives up must do so at once
+        import_module("lightning_hangcheck.hooks.missing_ranks")
+        point, now = self._point, time.monotonic()
+        if self._notice_at <= now < self.deadline and self._notice_at != self.deadline:
+            self._notice_at = self.deadline
+            if point.peers.index < 2:
+                log.once(
+                    point.key,
+                    f"{point.peers.noun} {point.peers.index} waits at {point.name!r} for "
+                    f"{self._awaited()}, and gives up after {point.time_limit:g} s",
+                )
+        return now >= self.deadline
 
 
 def join_rendezvous(
@@ -381,12 +348,7 @@ def join_rendezvous(
     if peers.index == 0:
         return decide(point, _collect(point, payload)).unwrap()
     point.arrive(payload)
-    return await_outcome(point, partial(_explain_missing, point), GRACE).unwrap()
-
-
-def _prepare_to_explain() -> None:
-    """Load what reads stacks while there is time: a rank that gives up must do so at once."""
-    import_module("lightning_hangcheck.hooks.missing_ranks")
+    return await_outcome(point, lambda: _explain_missing(point), GRACE).unwrap()
 
 
 def _explain_missing(point: RendezvousPoint) -> Outcome:
@@ -412,10 +374,8 @@ def _collect(point: RendezvousPoint, payload: bytes) -> Outcome:
             given_up = place.look(point.word(1))  # by a rank that came long before
             if given_up is not None:
                 return msgpack_decoder(Outcome).decode(given_up)
-            _prepare_to_explain()
-            if not patience.left():
+            if patience.is_over():
                 return _explain_missing(point)
-            patience.remind()
         payloads[index] = msgpack_decoder(Arrival).decode(value).payload
     return Outcome(payloads=payloads)
 
@@ -470,10 +430,8 @@ def _await_word(point: RendezvousPoint, patience: Patience) -> Outcome | None:
     while True:
         value = wait(point.peers.place, point.word(number), patience.left())
         if value is None:
-            _prepare_to_explain()
-            if not patience.left():
+            if patience.is_over():
                 return None
-            patience.remind()
             continue
         outcome = msgpack_decoder(Outcome).decode(value)
         if not outcome.asked:

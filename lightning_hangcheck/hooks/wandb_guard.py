@@ -22,14 +22,9 @@ import msgspec
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, MeetingFailed
 from lightning_hangcheck.hooks.callbacks import lightning_packages
-from lightning_hangcheck.hooks.never_raise import attempt
-from lightning_hangcheck.hooks.places import check_limit
-from lightning_hangcheck.hooks.rendezvous import (
-    PeerGroup,
-    find_peer_group,
-    join_rendezvous,
-    said_while_waiting,
-)
+from lightning_hangcheck.hooks.never_raise import attempt, later
+from lightning_hangcheck.hooks.places import check_limit, notice_after
+from lightning_hangcheck.hooks.rendezvous import PeerGroup, find_peer_group, join_rendezvous
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
@@ -39,6 +34,7 @@ from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from lightning.pytorch.loggers import WandbLogger
     from wandb.sdk.wandb_run import Run
@@ -63,8 +59,9 @@ class _Request(msgspec.Struct, frozen=True):
     on_failure: LoggerFailure
 
     def logger(self, **changes: object) -> WandbLogger:
-        """Make a logger with these arguments in place of the caller's."""
+        """Make a logger with these arguments in place of the caller's, and its run."""
         made: WandbLogger = self.kind(**{**self.given, **changes})
+        _ = made.experiment  # the run is created when it is first asked for
         return made
 
 
@@ -187,12 +184,10 @@ def _follow(request: _Request) -> WandbLogger:
         _raise_if_asked(request, error)
     if created.failure:
         raise MeetingFailed(created.failure, created.remedy)
-    known = {
-        "project": created.name,
-        "version": created.version,
-        "save_dir": created.save_dir,
-    }
-    return request.logger(**{name: value for name, value in known.items() if value is not None})
+    known = {"project": created.name, "version": created.version, "save_dir": created.save_dir}
+    known = {name: value for name, value in known.items() if value is not None}
+    follower: WandbLogger = request.kind(**{**request.given, **known})
+    return follower
 
 
 def _raise_if_asked(request: _Request, error: MeetingFailed) -> None:
@@ -204,11 +199,7 @@ def _raise_if_asked(request: _Request, error: MeetingFailed) -> None:
 
 
 def _make(request: _Request, run_id: str) -> WandbLogger:
-    """Make rank 0's logger; another one if that is asked for and online fails.
-
-    Raises:
-        MeetingFailed: wandb raised, or did not return in time.
-    """
+    """Make rank 0's logger; another one if that is asked for and online fails."""
     started, limit = time.monotonic(), request.init_timeout
     server = os.environ.get("WANDB_BASE_URL", "")
     waiting = (
@@ -218,7 +209,7 @@ def _make(request: _Request, run_id: str) -> WandbLogger:
     goes_on = None if request.on_failure == "raise" else limit
     section = Section(current(), "wandb run creation", goes_on_after_s=goes_on)
     try:
-        with section, said_while_waiting(waiting, limit):
+        with section, _said(waiting, limit):
             logger = bounded(limit, partial(_online, request))
     except Exception as error:  # noqa: BLE001 - wandb's boundary: whatever it raises, every rank learns
         failed = _failure(error, time.monotonic() - started)
@@ -229,6 +220,11 @@ def _make(request: _Request, run_id: str) -> WandbLogger:
     attempt("closing wandb", _forget_service)
     _raise_if_asked(request, failed)
     return _make_substitute(request, run_id)
+
+
+def _said(sentence: str, limit: float) -> AbstractContextManager[None]:
+    """Say a sentence once if the body takes longer than a few seconds."""
+    return later(notice_after(limit), "a line about wandb", log.once, sentence, sentence)
 
 
 def bounded(limit: float, work: Callable[[], Result]) -> Result:
@@ -248,27 +244,16 @@ def _online(request: _Request) -> WandbLogger:
     # server that does not answer; who sets the variable gets what it says
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     if "settings" in request.given:
-        return _with_run(request.logger())
+        return request.logger()
     import wandb
 
     limits = {"init_timeout": request.init_timeout, "finish_timeout": request.finish_timeout}
-    unsaid = {
-        name: _patience(limit)
+    unsaid = {  # wandb should give up before we do
+        name: max(limit - GIVES_UP_EARLIER, limit / 2)
         for name, limit in limits.items()
         if name in wandb.Settings.model_fields and f"WANDB_{name.upper()}" not in os.environ
     }
-    return _with_run(request.logger(settings=wandb.Settings(**unsaid)))
-
-
-def _patience(limit: float) -> float:
-    """Seconds after which wandb should give up, so that it does before we do."""
-    return max(limit - GIVES_UP_EARLIER, limit / 2)
-
-
-def _with_run(logger: WandbLogger) -> WandbLogger:
-    """WandbLogger creates its run when it is first asked for."""
-    _ = logger.experiment
-    return logger
+    return request.logger(settings=wandb.Settings(**unsaid))
 
 
 def _forget_service() -> None:
@@ -293,7 +278,7 @@ def _make_substitute(request: _Request, run_id: str) -> WandbLogger:
     mode = "offline" if offline else "disabled"
     changes = {"mode": mode, "offline": offline, "log_model": False, "version": run_id}
     try:
-        logger = bounded(SUBSTITUTE_LIMIT, lambda: _with_run(request.logger(**changes)))
+        logger = bounded(SUBSTITUTE_LIMIT, lambda: request.logger(**changes))
     except Exception as error:
         raise _failure(error, time.monotonic() - started) from error
     if offline:
@@ -334,7 +319,10 @@ def _bound_finish(run: Run, limit: float) -> None:
             return
         is_over = True
         try:
-            with shown(), said_while_waiting(waiting, limit):
+            with (
+                shown(),
+                _said(waiting, limit),
+            ):
                 bounded(limit, partial(plain, exit_code))
         except NoAnswer:
             log.once(

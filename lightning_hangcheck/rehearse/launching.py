@@ -52,9 +52,6 @@ def on_cpu_ranks(command: Sequence[str], ranks: int) -> CpuCommand:
     torchrun's number of ranks is replaced. `accelerate launch` starts several CPU ranks only by
     MPI, so torchrun takes its place. A script started plainly is left to start its own ranks where
     it has Lightning or spawns them; else torchrun starts it.
-
-    Raises:
-        CannotRehearse: Another program starts it, or none does.
     """
     launch = read_launch(command, {})
     module = launch.program[:1] and any(word in ("-m", "--module") for word in command)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,7 +18,7 @@ from lightning_hangcheck.rundir import RunFolder
 from lightning_hangcheck.smoke.sequence import Outcome, Trial, run_trial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
 Result = Literal["passed", "hung", "crashed-alike", "crashed-on-one", "unclear", "skipped"]
 SHORT_PATIENCE = {
@@ -83,10 +82,8 @@ class Rehearsed(Struct, frozen=True, kw_only=True):
 class Stage:
     """Where scenes are played: one command, its folders, its limits.
 
-    Args:
-        root: Names the run folders and the folders of notes.
-        limit_s: Of one scene, at most.
-        shown: A run folder as a reader should type it.
+    Attributes:
+        facts: Of the command as it is; nothing before that was played.
     """
 
     def __init__(
@@ -104,25 +101,12 @@ class Stage:
         self._root = root
         self._limit_s = limit_s
         self._shown = shown
-        self._facts = Facts()
-
-    @property
-    def facts(self) -> Facts:
-        """Of the command as it is; nothing before that was played."""
-        return self._facts
-
-    def missing(self, scene: Scene) -> str:
-        """Why a scene cannot take place; empty where it can."""
-        return scene.missing(self._facts)
+        self.facts = Facts()
 
     def play_as_it_is(self, scene: Scene) -> Played:
-        """Run the command as it is, and learn what it has.
-
-        Raises:
-            CannotRehearse: It does not run on CPU ranks, or not in the time.
-        """
+        """Run the command as it is, and learn what it has."""
         played, notes = self._run(scene)
-        self._facts = facts_of(notes, self._ranks)
+        self.facts = facts_of(notes, self._ranks)
         if played.result == "hung":
             return played
         log = f"what it printed: {self._shown(self._folder(scene).path)}.log"
@@ -135,8 +119,8 @@ class Stage:
                 "nothing of it could be reached: no process imported torch under our hooks",
                 "start Python without -S, -I and -E, in the environment of this package",
             )
-        if self._facts.world < self._ranks:
-            met = self._facts.world or "none"
+        if self.facts.world < self._ranks:
+            met = self.facts.world or "none"
             raise CannotRehearse(
                 f"{self._ranks} ranks were wanted, and {met} met in a process group",
                 f"start it with torchrun, or let it start {self._ranks} ranks on CPUs; {log}",
@@ -155,24 +139,28 @@ class Stage:
         return played
 
     def _run(self, scene: Scene) -> tuple[Played, tuple[Note, ...]]:
-        folder, notes_folder = self._folder(scene), self._notes_folder(scene)
+        folder = self._folder(scene)
+        notes_folder = folder.path.with_name(f"{folder.run_id}.notes")
         notes_folder.mkdir(parents=True, mode=0o700)
         part = Part(
             scene=scene.name,
             folder=str(notes_folder.absolute()),
             ranks=self._ranks,
             batches=self._batches,
-            uneven=self._facts.uneven,
-            by_output="loss" not in self._facts.kinds and scene.name != AS_IT_IS,
+            uneven=self.facts.uneven,
+            by_output="loss" not in self.facts.kinds and scene.name != AS_IT_IS,
             names_cuda=self._cpu.names_cuda,
         )
-        settings = {name: os.environ.get(name, value) for name, value in SHORT_PATIENCE.items()}
-        # its own, so that what it cost is not counted with real runs
-        ledger = {"HANGCHECK_LEDGER": str(notes_folder.absolute() / "ledger")}
-        told = {VARIABLE: msgspec.json.encode(part).decode()}
-        with _environment({**settings, **self._cpu.environment, **ledger, **told}):
-            trial = Trial(devices=self._ranks, workers=None, command=self._cpu.command)
-            outcome = run_trial(trial, folder, self._limit_s)
+        environment = {
+            **SHORT_PATIENCE,
+            **os.environ,
+            **self._cpu.environment,
+            # its own, so that what it cost is not counted with real runs
+            "HANGCHECK_LEDGER": str(notes_folder.absolute() / "ledger"),
+            VARIABLE: msgspec.json.encode(part).decode(),
+        }
+        trial = Trial(devices=self._ranks, workers=None, command=self._cpu.command)
+        outcome = run_trial(trial, folder, self._limit_s, environment)
         notes = tuple(_read_notes(notes_folder))
         result, why = judge_scene(outcome, notes, self._ranks)
         played = Played(
@@ -190,21 +178,6 @@ class Stage:
 
     def _folder(self, scene: Scene) -> RunFolder:
         return RunFolder(self._root.path.with_name(f"{self._root.run_id}-{scene.name}"))
-
-    def _notes_folder(self, scene: Scene) -> Path:
-        return self._root.path.with_name(f"{self._root.run_id}-{scene.name}.notes")
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Have the next child started with other variables; nothing else runs here meanwhile."""
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _read_notes(folder: Path) -> Iterator[Note]:
@@ -266,23 +239,14 @@ def _parted(parted: Sequence[Note], left: Sequence[int]) -> str:
 def play_all(
     stage: Stage, wanted: Collection[str], say: Callable[[str], None]
 ) -> tuple[Played, ...]:
-    """Play the scenes in turn; what the program does not have is skipped.
-
-    Args:
-        stage: Where.
-        wanted: Names of scenes; the first, as it is, is always played.
-        say: Gets a line before each.
-
-    Raises:
-        CannotRehearse: The command does not run on CPU ranks as it is.
-    """
+    """Play the scenes in turn; what the program does not have is skipped."""
     first, *rest = SCENES
     say(f"{first.title}: runs")
     played = [stage.play_as_it_is(first)]
     for scene in rest:
         if scene.name not in wanted:
             continue
-        why = "it hangs as it is" if played[0].result == "hung" else stage.missing(scene)
+        why = "it hangs as it is" if played[0].result == "hung" else scene.missing(stage.facts)
         if why:
             played.append(Played(scene=scene.name, title=scene.title, result="skipped", why=why))
             continue

@@ -22,7 +22,7 @@ from lightning_hangcheck.rundir import refuse_used
 from lightning_hangcheck.text.shown import several
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lightning_hangcheck.rundir import RunFolder
 
@@ -142,13 +142,19 @@ def reference_trials(output_dir: Path) -> tuple[Trial, ...]:
     return (*with_ranks, Trial(devices=1, workers=0, command=alone.command))
 
 
-def run_trial(trial: Trial, folder: RunFolder, limit_s: float) -> Outcome:
+def run_trial(
+    trial: Trial,
+    folder: RunFolder,
+    limit_s: float,
+    environment: Mapping[str, str] | None = None,
+) -> Outcome:
     """Run one trial to its end, its hang or its limit; nothing of it is left behind.
 
     Args:
         trial: What to run.
         folder: For its run folder, which must not exist; its output goes into a file beside it.
         limit_s: Seconds; a trial that still goes on then is ended.
+        environment: Of the run; None for that of this process.
 
     Raises:
         BadUsage: Its output has no place to go, or the kernel does not start the command.
@@ -162,7 +168,7 @@ def run_trial(trial: Trial, folder: RunFolder, limit_s: float) -> Outcome:
     )
     began = time.monotonic()
     exit_code, saved = None, SavedRun()
-    with _started(command, output) as process:
+    with _started(command, output, environment) as process:
         with suppress(subprocess.TimeoutExpired):
             exit_code = process.wait(limit_s)
         seconds = time.monotonic() - began
@@ -186,7 +192,9 @@ def run_trial(trial: Trial, folder: RunFolder, limit_s: float) -> Outcome:
 
 
 @contextmanager
-def _started(command: tuple[str, ...], output_file: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _started(
+    command: tuple[str, ...], output_file: Path, environment: Mapping[str, str] | None
+) -> Iterator[subprocess.Popen[bytes]]:
     """Start a command that reads nothing and prints into a file; in the end none of it is left."""
     try:
         output_file.parent.mkdir(parents=True, exist_ok=True)
@@ -198,7 +206,11 @@ def _started(command: tuple[str, ...], output_file: Path) -> Iterator[subprocess
         ) from error
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
     finally:
         os.close(output)

@@ -1,17 +1,27 @@
-"""Few epochs on CPU ranks, whatever the program asks its framework for."""
+"""Takes part in a rehearsal: few epochs on CPU ranks, whatever the program asks for."""
 
 from __future__ import annotations
 
+import atexit
+import os
+from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from lightning_hangcheck import log
+from lightning_hangcheck.hooks.never_raise import attempt
+from lightning_hangcheck.hooks.rehearsal import scenes
 from lightning_hangcheck.hooks.rehearsal.rank import (
-    Called,
     Foreign,
     Rehearsal,
-    put,
-    safely,
+    arguments_of,
     stay_connected,
+    tell_exceptions,
 )
+from lightning_hangcheck.hooks.zero_code.start import on_import
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, replace
+from lightning_hangcheck.model.rehearsal import VARIABLE, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,7 +39,7 @@ def instrument_trainer(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have Lightning's Trainer run few epochs on CPU ranks."""
     batches = rehearsal.part.batches
 
-    def make(call: Called) -> None:
+    def make(call: Call) -> None:
         named = call.named
         changed = {"log_every_n_steps": 1, "min_epochs": None, "min_steps": None}
         changed |= _on_cpus(rehearsal, named)
@@ -47,7 +57,7 @@ def instrument_trainer(rehearsal: Rehearsal, module: ModuleType) -> None:
             changed["sync_batchnorm"] = False
         call.go(**changed)
 
-    put(module.Trainer, "__init__", make)
+    replace(module.Trainer, "__init__", make)
 
 
 def _on_cpus(rehearsal: Rehearsal, named: Mapping[str, Foreign]) -> dict[str, Foreign]:
@@ -67,28 +77,28 @@ def _on_cpus(rehearsal: Rehearsal, named: Mapping[str, Foreign]) -> dict[str, Fo
 def instrument_fabric(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have Fabric run on CPU ranks."""
 
-    def make(call: Called) -> None:
-        given = call.by_name()
+    def make(call: Call) -> None:
+        given = arguments_of(call)
         call.function(**{**given, **_on_cpus(rehearsal, given)})
 
-    put(module.Fabric, "__init__", make)
+    replace(module.Fabric, "__init__", make)
 
 
 def instrument_checkpoints(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have Lightning's ModelCheckpoint save within the few batches."""
 
-    def make(call: Called) -> None:
+    def make(call: Call) -> None:
         most = {"every_n_train_steps": rehearsal.part.batches, "every_n_epochs": 1}
         given = {name: call.named.get(name) for name in most}
         call.go(**{name: min(n, most[name]) for name, n in given.items() if isinstance(n, int)})
 
-    put(module.ModelCheckpoint, "__init__", make)
+    replace(module.ModelCheckpoint, "__init__", make)
 
 
 def instrument_arguments(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have transformers' Trainer run few steps on CPU ranks."""
 
-    def settle(call: Called) -> None:
+    def settle(call: Call) -> None:
         given, batches = call.instance, rehearsal.part.batches
         new: dict[str, Foreign] = {"use_cpu": True, "fp16": False, "ddp_backend": "gloo"}
         new |= {"num_train_epochs": min(float(given.num_train_epochs), EPOCHS)}
@@ -107,14 +117,14 @@ def instrument_arguments(rehearsal: Rehearsal, module: ModuleType) -> None:
                 setattr(given, name, value)
         call.go()
 
-    put(module.TrainingArguments, "__post_init__", settle)
+    replace(module.TrainingArguments, "__post_init__", settle)
 
 
 def instrument_groups(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have process groups made with gloo, and left with their connections open."""
 
-    def make(call: Called) -> Foreign:
-        given = call.by_name()
+    def make(call: Call) -> Foreign:
+        given = arguments_of(call)
         if "nccl" in str(given.get("backend") or ""):
             rehearsal.note("changed", "gloo in place of nccl")
             given["backend"] = "gloo"
@@ -123,39 +133,39 @@ def instrument_groups(rehearsal: Rehearsal, module: ModuleType) -> None:
         rehearsal.note("group", str(module.get_world_size()))
         return group
 
-    def leave(call: Called) -> None:
+    def leave(call: Call) -> None:
         if (call.arguments[0] if call.arguments else call.named.get("group")) is None:
-            safely("leaving", stay_connected, rehearsal)
+            attempt("leaving", stay_connected, rehearsal)
         call.go()
 
     for name in ("init_process_group", "new_group"):
-        put(module, name, make)
-    put(module, "destroy_process_group", leave)
+        replace(module, name, make)
+    replace(module, "destroy_process_group", leave)
 
 
 def instrument_ddp(_rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have DistributedDataParallel wrap modules on CPUs."""
 
-    def make(call: Called) -> None:
-        call.function(**{**call.by_name(), "device_ids": None, "output_device": None})
+    def make(call: Call) -> None:
+        call.function(**{**arguments_of(call), "device_ids": None, "output_device": None})
 
-    put(module.DistributedDataParallel, "__init__", make)
+    replace(module.DistributedDataParallel, "__init__", make)
 
 
 def instrument_sync_batchnorm(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Leave batch norms as they are: SyncBatchNorm refuses CPUs."""
 
-    def convert(call: Called) -> Foreign:
+    def convert(call: Call) -> Foreign:
         rehearsal.note("changed", "SyncBatchNorm is BatchNorm: it needs GPUs")
         return call.arguments[0] if call.arguments else call.named["module"]
 
-    put(module.SyncBatchNorm, "convert_sync_batchnorm", convert)
+    replace(module.SyncBatchNorm, "convert_sync_batchnorm", convert)
 
 
 def instrument_cuda(_rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have calls that choose a GPU do nothing."""
     for name in CUDA_CALLS:
-        put(module, name, lambda _: None)
+        replace(module, name, lambda _: None)
 
 
 def instrument_devices(rehearsal: Rehearsal, module: ModuleType) -> None:
@@ -189,8 +199,42 @@ def instrument_devices(rehearsal: Rehearsal, module: ModuleType) -> None:
             return func(*args, **named)
 
     OnCpu().__enter__()
-    put(module, "load", lambda call: call.function(*call.arguments[:1], **_loaded(call.named)))
+
+    def load(call: Call) -> Foreign:
+        return call.function(*call.arguments[:1], **{**call.named, "map_location": "cpu"})
+
+    replace(module, "load", load)
 
 
-def _loaded(named: Mapping[str, Foreign]) -> dict[str, Foreign]:
-    return {**named, "map_location": "cpu"}
+INSTRUMENTS: tuple[tuple[str, Callable[[Rehearsal, ModuleType], None]], ...] = (
+    ("torch.utils.data.dataloader", scenes.instrument_data),
+    ("torch.utils.data._utils.fetch", scenes.instrument_fetching),
+    ("torch.nn.functional", scenes.instrument_losses),
+    ("torch.nn.modules.module", scenes.instrument_modules),
+    ("torch.nn.modules.batchnorm", instrument_sync_batchnorm),
+    ("torch.nn.parallel.distributed", instrument_ddp),
+    ("torch.optim.optimizer", scenes.instrument_steps),
+    ("torch.serialization", scenes.instrument_saving),
+    ("safetensors.torch", scenes.instrument_saving),
+    ("torch.cuda", instrument_cuda),
+    ("torch", instrument_devices),
+    ("torch.distributed.distributed_c10d", instrument_groups),
+    ("transformers.training_args", instrument_arguments),
+    ("FABRIC.fabric", instrument_fabric),
+    ("LIGHTNING.trainer.trainer", instrument_trainer),
+    ("LIGHTNING.callbacks.model_checkpoint", instrument_checkpoints),
+    ("LIGHTNING.callbacks.early_stopping", scenes.instrument_stopping),
+)
+
+
+def begin() -> None:
+    """Take part in the rehearsal that the environment names; nothing of ours raises."""
+    try:
+        rehearsal = Rehearsal(msgspec.json.decode(os.environ[VARIABLE], type=Part))
+    except (KeyError, msgspec.MsgspecError) as error:
+        log.once("rehearsal", f"this rank takes no part in the rehearsal ({error})")
+        return
+    for module, instrument in INSTRUMENTS:
+        on_import(module, partial(instrument, rehearsal))
+    tell_exceptions(rehearsal)
+    atexit.register(attempt, "leaving", stay_connected, rehearsal)

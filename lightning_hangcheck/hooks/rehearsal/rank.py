@@ -11,20 +11,20 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
-import wrapt
 
-from lightning_hangcheck import log
-from lightning_hangcheck.hooks.zero_code.wrapping import WatchedFunction
+from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.model.rehearsal import GLOO, Note, NoteKind, Part
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
+
+    from lightning_hangcheck.hooks.zero_code.wrapping import Call
 
 Foreign: TypeAlias = Any
 """An object of a framework or of the program."""
@@ -109,38 +109,10 @@ class Rehearsal:
             time.sleep(0.05)
 
 
-class Called(msgspec.Struct, eq=False):
-    """A call of a function whose place one of ours takes."""
-
-    function: Callable[..., Foreign]
-    instance: Foreign
-    arguments: tuple[Foreign, ...]
-    named: dict[str, Foreign]
-
-    def go(self, **changed: Foreign) -> Foreign:
-        """Make the call, with other values of these named arguments."""
-        return self.function(*self.arguments, **{**self.named, **changed})
-
-    def by_name(self) -> dict[str, Foreign]:
-        """All arguments by name; what the function will refuse raises TypeError here already."""
-        given = inspect.signature(self.function).bind(*self.arguments, **self.named).arguments
-        return {**given.pop("kwargs", {}), **given}
-
-
-def safely(what: str, act: Callable[..., Foreign], *given: Foreign) -> Foreign:
-    """Do something of ours; where it fails, the program goes on without."""
-    try:
-        return act(*given)
-    except Exception as error:  # noqa: BLE001 - the hooks' boundary: the program must go on
-        log.once(f"rehearsal-{what}", f"{what} stays as it is in this rehearsal ({error!r})")
-        return None
-
-
-def put(owner: Foreign, name: str, act: Callable[[Called], Foreign]) -> None:
-    """Have a function of a module or class called by ``act``, if there is one of this name."""
-    if callable(getattr(owner, name, None)):
-        take_place: Callable[..., Foreign] = lambda *call: act(Called(*call))  # noqa: E731 - for wrapt
-        wrapt.wrap_object(owner, name, WatchedFunction, (take_place,))
+def arguments_of(call: Call) -> dict[str, Foreign]:
+    """All arguments by name; what the function will refuse raises TypeError here already."""
+    given = inspect.signature(call.function).bind(*call.arguments, **call.named).arguments
+    return {**given.pop("kwargs", {}), **given}
 
 
 def tell_exceptions(rehearsal: Rehearsal) -> None:
@@ -154,7 +126,7 @@ def tell_exceptions(rehearsal: Rehearsal) -> None:
         rehearsal.has_failed = True
         rehearsal.note("raised", f"{kind.__name__}: {error}", key=_place(trace))
         limit_s = PARTED_WAIT_S if GLOO in str(error) else RAISED_WAIT_S
-        safely("waiting", rehearsal.wait_for_others, limit_s)
+        attempt("waiting for other ranks", rehearsal.wait_for_others, limit_s)
 
     sys.excepthook = hook
 
@@ -186,7 +158,7 @@ def stay_connected(rehearsal: Rehearsal) -> None:
     if rehearsal.has_failed or rehearsal.keeper is not None or not has_joined():
         return
     for key, act in rehearsal.at_end.items():
-        safely(key, act)
+        attempt(key, act)
     rehearsal.note("left")
     folder = rehearsal.mark_end()
     sockets = []

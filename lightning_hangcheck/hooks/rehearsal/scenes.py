@@ -13,14 +13,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.hooks.rehearsal.rank import (
-    AT_CALL,
-    Called,
-    Foreign,
-    Rehearsal,
-    put,
-    safely,
-)
+from lightning_hangcheck.hooks.never_raise import attempt
+from lightning_hangcheck.hooks.rehearsal.rank import AT_CALL, Foreign, Rehearsal, arguments_of
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, replace
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -69,32 +64,32 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
 
     def few(instance: Foreign) -> Foreign:
         sampler = whole(instance)
-        shorter = safely("DataLoader", _few, rehearsal, instance, sampler)
+        shorter = attempt("shortening a DataLoader", _few, rehearsal, instance, sampler)
         return sampler if shorter is None else shorter  # one of no batches is false
 
-    def length(call: Called) -> int:
+    def length(call: Call) -> int:
         return min(int(call.go()), _limit(rehearsal, call.instance, whole(call.instance)))
 
-    def begin_pass(call: Called) -> Foreign:
+    def begin_pass(call: Call) -> Foreign:
         key = _key(call.instance.dataset, call.instance.sampler)
         rehearsal.passes[key] += 1
         if rehearsal.passes[key] > MOST_PASSES:
             raise SystemExit(0)
         if rehearsal.plays("as-it-is") and not _is_stream(call.instance):
-            safely("data", _note_loader, rehearsal, call.instance, key)
+            attempt("a look at the data", _note_loader, rehearsal, call.instance, key)
         return call.go()
 
-    def next_batch(call: Called) -> Foreign:
+    def next_batch(call: Call) -> Foreign:
         batch = call.go()
         if rehearsal.plays("as-it-is") and _is_stream(call.instance):
-            safely("stream", _note_stream, rehearsal, call.instance, batch)
+            attempt("a look at a stream", _note_stream, rehearsal, call.instance, batch)
         return batch
 
     loader._index_sampler = property(few)  # noqa: SLF001 - as above
-    put(loader, "__len__", length)
-    put(loader, "__iter__", begin_pass)
-    put(loader, "__init__", partial(_with_workers, rehearsal))
-    put(module._BaseDataLoaderIter, "__next__", next_batch)  # noqa: SLF001 - of every iterator
+    replace(loader, "__len__", length)
+    replace(loader, "__iter__", begin_pass)
+    replace(loader, "__init__", partial(_with_workers, rehearsal))
+    replace(module._BaseDataLoaderIter, "__next__", next_batch)  # noqa: SLF001 - of every iterator
 
 
 def _few(rehearsal: Rehearsal, loader: Foreign, sampler: Foreign) -> Few:
@@ -214,8 +209,8 @@ def _print_of(data: Foreign, depth: int = 0) -> str:
     return "" if " at 0x" in text else text
 
 
-def _with_workers(rehearsal: Rehearsal, call: Called) -> Foreign:
-    named = safely("DataLoader", call.by_name)
+def _with_workers(rehearsal: Rehearsal, call: Call) -> Foreign:
+    named = attempt("a look at a DataLoader", arguments_of, call)
     if named is None:  # the loader says what is wrong with them
         return call.go()
     rehearsal.note("workers", str(named.get("num_workers", 0)))
@@ -231,7 +226,7 @@ def _with_workers(rehearsal: Rehearsal, call: Called) -> Foreign:
 def instrument_fetching(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have one rank meet a batch of which no sample is usable, where the program makes do."""
 
-    def fetcher(call: Called) -> None:
+    def fetcher(call: Call) -> None:
         call.go()
         collate = call.instance.collate_fn
         own = "torch.utils.data" not in str(getattr(collate, "__module__", ""))
@@ -239,7 +234,7 @@ def instrument_fetching(rehearsal: Rehearsal, module: ModuleType) -> None:
             call.instance.collate_fn = partial(_collated, rehearsal, collate)
 
     if rehearsal.plays("as-it-is", "unusable-batch"):
-        put(module._BaseDatasetFetcher, "__init__", fetcher)  # noqa: SLF001 - all collate there
+        replace(module._BaseDatasetFetcher, "__init__", fetcher)  # noqa: SLF001 - all collate there
 
 
 _NOTHING = object()
@@ -275,7 +270,7 @@ def instrument_losses(rehearsal: Rehearsal, module: ModuleType) -> None:
         and not rehearsal.part.by_output
     ):
         for name in LOSSES:
-            put(module, name, lambda call: _played(rehearsal, call.go(), "loss"))
+            replace(module, name, lambda call: _played(rehearsal, call.go(), "loss"))
 
 
 def instrument_modules(rehearsal: Rehearsal, module: ModuleType) -> None:
@@ -313,27 +308,27 @@ def _played(rehearsal: Rehearsal, result: Foreign, kind: NoteKind) -> Foreign:
 def instrument_stopping(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Let Lightning's EarlyStopping of one rank want to stop: it asks the others."""
 
-    def evaluate(call: Called) -> Foreign:
+    def evaluate(call: Call) -> Foreign:
         result = call.go()
         if rehearsal.plays("early-stop") and rehearsal.is_odd_one:
             rehearsal.provoke()
             return True, "rehearsed"
         return result
 
-    put(module.EarlyStopping, "_evaluate_stopping_criteria", evaluate)
+    replace(module.EarlyStopping, "_evaluate_stopping_criteria", evaluate)
 
 
 def instrument_saving(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Let saves of rank 0 fail or take long: of torch, or of safetensors."""
 
-    def save(call: Called) -> Foreign:
+    def save(call: Call) -> Foreign:
         first = next(iter(call.arguments), None)
         what = call.named.get("obj", call.named.get("tensors")) if first is None else first
         if isinstance(what, Mapping) or hasattr(type(what), "state_dict"):
             _save_of(rehearsal)
         return call.go()
 
-    put(module, "save_file" if module.__name__ == "safetensors.torch" else "save", save)
+    replace(module, "save_file" if module.__name__ == "safetensors.torch" else "save", save)
 
 
 def _save_of(rehearsal: Rehearsal) -> None:

@@ -153,10 +153,8 @@ def _learn(told: Announced) -> None:
     be_watched(recorder)
 
 
-def instrument_groups(module: ModuleType) -> None:
-    """Watch ``barrier``, ``monitored_barrier`` and ``destroy_process_group``."""
-    for name in ("barrier", "monitored_barrier"):
-        wrap(module, name, in_section("dist.barrier"))
+def instrument_leaving(module: ModuleType) -> None:
+    """Watch ``destroy_process_group``."""
 
     def leave(_: Call) -> None:
         """Once no group is left, what this process starts from now on may be ranks again."""

@@ -2,7 +2,8 @@
 
 Each of these calls becomes a section. The first are told with what goes in and what came out, as
 `hc.transformers` tells them; all are on the page. Weights and tokens count as signs of life, and
-the tokens stay the same.
+the tokens stay the same. What watches a load or a generation is imported with the first of them:
+transformers is also imported by scripts that do neither.
 """
 
 from __future__ import annotations
@@ -14,23 +15,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lightning_hangcheck.hooks.generating import (
-    WARN_AFTER,
-    GenerationReport,
-    GenerationWatch,
-    TokenBeat,
-    answers_in,
-    asked_new_tokens,
-    count_tokens,
-    end_line,
-    new_tokens,
-    prompts_in_words,
-    section_name,
-    sign_of_life,
-    took_in_words,
-)
-from lightning_hangcheck.hooks.loading import UNSEEN, Load, ShardProgress, announce, follow_loading
-from lightning_hangcheck.hooks.models import class_and_device, tell_offloaded_parts
 from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.start import passed
@@ -52,13 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
 
-    from lightning_hangcheck.hooks.models import Model
+    from lightning_hangcheck.hooks.generating import GenerationWatch
 
 CRITERIA = "stopping_criteria"
 OURS = __name__.partition(".")[0]
 
 
-def instrument_model_loading(module: ModuleType) -> None:
+def instrument_loading(module: ModuleType) -> None:
     """Watch what the classes of this module load.
 
     Each AutoModel has copies of these methods (auto_factory.py, copy_func), so each is wrapped.
@@ -73,7 +57,7 @@ def instrument_model_loading(module: ModuleType) -> None:
             wrap(owner, "from_config", _configured_model)
 
 
-def instrument_generation_config(module: ModuleType) -> None:
+def instrument_config(module: ModuleType) -> None:
     """Watch how a generation config is read, but for the one that a model brings."""
     wrap(module.GenerationConfig, "from_pretrained", _loading_generation_config)
 
@@ -97,19 +81,16 @@ def _loading_model(call: Call) -> Iterator[None]:
         with _model(call):
             yield
         return
+    from lightning_hangcheck.hooks.loading import UNSEEN, follow_loading
+    from lightning_hangcheck.hooks.models import show_class_and_device
+
     recorder = current()
     _announce(call, "model")
-    progress = ShardProgress(UNSEEN, recorder.say, partial(sign_of_life, recorder))
-    with _model(call), follow_loading(progress):
+    with _model(call), follow_loading(UNSEEN, recorder):
         yield
     # a model alone, or with what from_pretrained tells of the load (output_loading_info=True)
-    attempt("a look at the model", _look_at_loaded, call.result)
-
-
-def _look_at_loaded(result: Any) -> None:  # noqa: ANN401 - a guest's
-    model = result[0] if isinstance(result, tuple) else result
-    current().say(class_and_device(model))
-    tell_offloaded_parts(model, current())
+    model = call.result[0] if isinstance(call.result, tuple) else call.result
+    attempt("a look at the model", show_class_and_device, model, recorder)
 
 
 @contextmanager
@@ -125,6 +106,8 @@ def _loading_generation_config(call: Call) -> Iterator[None]:
 
 def _announce(call: Call, what: str) -> None:
     """Say what will be loaded and what may go wrong with it; no name is given for a new one."""
+    from lightning_hangcheck.hooks.loading import Load, announce
+
     name = next(iter(call.arguments), call.named.get("pretrained_model_name_or_path"))
     name = call.named.get("pretrained_model_name") if name is None else name
     if isinstance(name, (str, os.PathLike)):
@@ -139,6 +122,8 @@ def instrument_generation(module: ModuleType) -> None:
 
     @contextmanager
     def generating(call: Call) -> Iterator[None]:
+        from lightning_hangcheck.hooks.generating import TokenBeat, section_name
+
         told = dict(by_name(call, signature))
         given = {**told.pop("kwargs", {}), **told}
         # a function of ours watches by itself, or tries what was just loaded
@@ -154,6 +139,14 @@ def instrument_generation(module: ModuleType) -> None:
 
 @contextmanager
 def _watched_generation(call: Call, given: Mapping[str, Any]) -> Iterator[None]:
+    from lightning_hangcheck.hooks.generating import (
+        WARN_AFTER,
+        GenerationWatch,
+        asked_new_tokens,
+        prompts_in_words,
+        sign_of_life,
+    )
+
     tell_start()
     model, recorder, spoken = call.instance, current(), is_spoken("generate")
     # nothing is read from the device: tokens are counted with their padding
@@ -175,26 +168,23 @@ def _watched_generation(call: Call, given: Mapping[str, Any]) -> Iterator[None]:
     with watch.around():
         yield
     if spoken and number:
-        report = partial(
-            GenerationReport,
-            prompts=number,
-            prompt_tokens=number * width,
-            max_new_tokens=most,
-            tokenize_s=0.0,
-        )
-        attempt("the report", _tell_generated, model, width, call.result, watch, report)
+        attempt("the report", _tell_generated, call, watch, number, width, most)
 
 
 def _tell_generated(
-    model: Model,
-    width: int,
-    output: Any,  # noqa: ANN401 - what generate returned
-    watch: GenerationWatch,
-    report: Callable[..., GenerationReport],
+    call: Call, watch: GenerationWatch, number: int, width: int, most: int | None
 ) -> None:
     """Tell the end; the new tokens are read from the device, on which nothing runs any more."""
-    count = count_tokens(model, new_tokens(model, width, output))
-    current().say(end_line(watch.complete(report(new_tokens=count))))
+    from lightning_hangcheck.hooks.generating import count_tokens, end_line, new_tokens
+
+    report = watch.report(
+        prompts=number,
+        prompt_tokens=number * width,
+        max_new_tokens=most,
+        tokenize_s=0.0,
+        new_tokens=count_tokens(call.instance, new_tokens(call.instance, width, call.result)),
+    )
+    current().say(end_line(report))
 
 
 def instrument_pipelines(module: ModuleType) -> None:
@@ -217,6 +207,8 @@ def _calling_pipeline(call: Call) -> Iterator[None]:
         yield
     answers = attempt("the answers of a pipeline", answers_of, call.result, texts)
     if spoken and answers:
+        from lightning_hangcheck.hooks.generating import took_in_words
+
         took = took_in_words(time.perf_counter() - began)
         asked, gave = several(len(texts), "prompt"), _texts_in_words("answer", answers)
         recorder.say(f"{title}: {asked} gave {gave}; total {took}")
@@ -244,12 +236,9 @@ def prompts_of(call: Call) -> list[str] | None:
 
 
 def answers_of(result: Any, prompts: Sequence[str]) -> list[str]:  # noqa: ANN401 - any pipeline's
-    """Return what was generated, without the prompts before it; nothing of any other task.
+    """Return what was generated, without the prompts before it; nothing of any other task."""
+    from lightning_hangcheck.hooks.generating import answers_in
 
-    Args:
-        result: A record for each answer, in a list of its own for each of several prompts.
-        prompts: Those that it answers.
-    """
     if not isinstance(result, list):
         return []
     of_each = result if result and isinstance(result[0], list) else [result]

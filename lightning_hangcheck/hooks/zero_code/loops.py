@@ -22,7 +22,7 @@ from lightning_hangcheck.hooks.callbacks import HangCheck, HuggingFaceHangCheck
 from lightning_hangcheck.hooks.checkpoints import watch_resuming, watch_saves
 from lightning_hangcheck.hooks.never_raise import guard_hooks
 from lightning_hangcheck.hooks.state_report import tell_start
-from lightning_hangcheck.hooks.zero_code.start import passed
+from lightning_hangcheck.hooks.zero_code.start import SECTIONS, modules_of, passed
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
     afterwards,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import FrameType, ModuleType
 
+    from lightning_hangcheck.hooks.zero_code.start import Number
     from lightning_hangcheck.hooks.zero_code.wrapping import Around
     from lightning_hangcheck.model.slugs import Phase
 
@@ -128,13 +129,21 @@ def instrument_loop(module: ModuleType) -> None:
             wrap(owner, name, after=act)
 
 
-def instrument_data_loading(module: ModuleType) -> None:
-    """Watch ``DataLoader``, or ``load_dataset`` and ``load_from_disk`` of datasets."""
-    for name in ("load_dataset", "load_from_disk"):
-        wrap(module, name, in_section("dataset", f"datasets.{name}"))
-    if not hasattr(module, "DataLoader"):
-        return
-    wrap(module.DataLoader, "__init__", in_section("DataLoader constructor"))
+def instrument_sections(module: ModuleType) -> None:
+    """Make sections of the calls that the table names of this module."""
+
+    def proven(number: Number) -> Callable[[Call], None]:
+        return lambda _: passed(number)
+
+    for name, function, kind, title, number in SECTIONS:
+        if module.__name__ in modules_of(name):
+            owner, _, method = function.rpartition(".")
+            then = None if number is None else proven(number)
+            wrap(getattr(module, owner) if owner else module, method, in_section(kind, title, then))
+
+
+def instrument_first_batch(module: ModuleType) -> None:
+    """Watch the first batch of a DataLoader."""
     iterator = module._BaseDataLoaderIter  # noqa: SLF001 - what every iterator derives from
     # a step must not pay for what only its first batch can tell, so the watcher goes with that
     first = in_section("first batch of a DataLoader", then=lambda _: unwrap(iterator, "__next__"))
@@ -173,25 +182,14 @@ def offload_asked_for(given: Mapping[str, Any]) -> str:
     return f"parameters on cpu between their uses (FSDP, {by})"
 
 
-def instrument_experiments(module: ModuleType) -> None:
-    """Watch Lightning's WandbLogger, or what this module of wandb has."""
-    if hasattr(module, "WandbLogger"):
-        made = in_section("WandbLogger constructor", then=lambda _: passed(9))
-        wrap(module.WandbLogger, "__init__", made)
-    wrap(module, "init", in_section("wandb.init"))
-    finished = in_section("wandb.finish")
-    wrap(module, "finish", finished)
-    if hasattr(module, "Run"):
-        wrap(module.Run, "finish", finished)
+def instrument_connector(module: ModuleType) -> None:
+    """Watch the connector with which Lightning's Trainer chooses an accelerator."""
+    connector = module._AcceleratorConnector  # noqa: SLF001 - there is no other door
+    wrap(connector, "__init__", afterwards(lambda _: passed(8)))
 
 
-def instrument_trainers(module: ModuleType) -> None:
-    """Watch the Trainer of this module, or the connector with which it chooses an accelerator."""
-    if hasattr(module, "_AcceleratorConnector"):
-        connector = module._AcceleratorConnector  # noqa: SLF001 - there is no other door
-        wrap(connector, "__init__", afterwards(lambda _: passed(8)))
-    if not module.__name__.endswith(".trainer.trainer"):
-        return
+def instrument_trainer(module: ModuleType) -> None:
+    """Watch Lightning's Trainer."""
     trainer = module.Trainer
     wrap(trainer, "__init__", in_section("Trainer constructor", then=_made))
     for name in STAGES:
@@ -283,14 +281,8 @@ def instrument_fabric(module: ModuleType) -> None:
         wrap(module._FabricOptimizer, "step", _in_phase("optimizer_step"))  # noqa: SLF001 - no other
         return
     fabric = module.Fabric
-    wrap(fabric, "__init__", in_section("Fabric constructor", then=lambda _: passed(8)))
     wrap(fabric, "launch", in_section("Fabric.launch", then=_launched))
-    for name in ("setup", "setup_module", "setup_optimizers", "setup_dataloaders"):
-        wrap(fabric, name, in_section("Fabric setup", f"Fabric.{name}"))
     wrap(fabric, "backward", _in_phase("backward"))
-    wrap(fabric, "barrier", in_section("Fabric.barrier"))
-    wrap(fabric, "save", in_section("saving", "Fabric.save of a checkpoint"))
-    wrap(fabric, "load", in_section("loading", "Fabric.load of a checkpoint"))
 
 
 def _launched(call: Call) -> None:
@@ -315,12 +307,8 @@ def instrument_huggingface(module: ModuleType) -> None:
     """Watch transformers' Trainer."""
     trainer = module.Trainer
     wrap(trainer, "__init__", in_section("Trainer constructor", then=_huggingface_made))
-    wrap(trainer, "train", in_section("Trainer.train", then=lambda _: passed(12)))
-    for name in ("evaluate", "predict"):
-        wrap(trainer, name, in_section(f"Trainer.{name}"))
     watch_saves(trainer)
     watch_resuming(trainer)
-    wrap(trainer, "save_model", in_section("saving", "Trainer.save_model of a checkpoint"))
 
 
 def _huggingface_made(call: Call) -> None:
@@ -328,13 +316,3 @@ def _huggingface_made(call: Call) -> None:
     if not any(isinstance(one, HuggingFaceHangCheck) for one in handler.callbacks):
         handler.add_callback(HuggingFaceHangCheck())
     passed(11)
-
-
-def instrument_accelerators(module: ModuleType) -> None:
-    """Watch its construction, its saves and its barrier."""
-    accelerator = module.Accelerator
-    made = in_section("Accelerator constructor", then=lambda _: passed(8))
-    wrap(accelerator, "__init__", made)
-    saved = in_section("saving", "Accelerator.save_state of a checkpoint")
-    wrap(accelerator, "save_state", saved)
-    wrap(accelerator, "wait_for_everyone", in_section("Accelerator.wait_for_everyone"))

@@ -40,8 +40,13 @@ NAMES: dict[Number, str] = {
 """Checkpoints of the reference script that a watched call proves."""
 _HOOKS = "lightning_hangcheck.hooks"
 _C10D = "torch.distributed.distributed_c10d"
-_LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
-_FABRIC = ("lightning.fabric", "lightning_fabric")
+_SAVER = "torch.distributed.checkpoint.state_dict_saver"
+_HF_TRAINER, _ACCELERATOR = "transformers.trainer", "accelerate.accelerator"
+FAMILIES = {
+    "LIGHTNING": ("lightning.pytorch", "pytorch_lightning"),
+    "FABRIC": ("lightning.fabric", "lightning_fabric"),
+}
+"""Packages that are one under two names; below, a module's name may begin with either word."""
 JOINING = (
     (_C10D, "zero_code.groups.instrument_joining"),
     (_C10D, "zero_code.groups.instrument_notes"),
@@ -50,54 +55,63 @@ JOINING = (
 )
 """What must be watched before anybody can have taken a function of torch.distributed by name."""
 WATCHED = (
-    (_C10D, "zero_code.groups.instrument_groups"),
+    (_C10D, "zero_code.groups.instrument_leaving"),
     ("torch.optim.optimizer", "zero_code.loops.instrument_optimizers"),
     ("torch.optim.lr_scheduler", "zero_code.loops.instrument_loop"),
     ("torch.amp.grad_scaler", "zero_code.loops.instrument_loop"),
     ("torch.distributed.fsdp.fully_sharded_data_parallel", "zero_code.loops.instrument_sharding"),
     ("torch.distributed.fsdp._fully_shard._fully_shard", "zero_code.loops.instrument_sharding"),
-    ("torch.serialization", "checkpoints.instrument_checkpoints"),
-    ("torch.distributed.checkpoint.state_dict_saver", "checkpoints.instrument_sharded_saves"),
-    ("torch.utils.data.dataloader", "zero_code.loops.instrument_data_loading"),
-    ("datasets.load", "zero_code.loops.instrument_data_loading"),
-    ("wandb.sdk.wandb_init", "zero_code.loops.instrument_experiments"),
-    ("wandb.sdk.wandb_run", "zero_code.loops.instrument_experiments"),
+    ("torch.serialization", "checkpoints.instrument_saves"),
+    ("torch.utils.data.dataloader", "zero_code.loops.instrument_first_batch"),
     ("transformers.generation.utils", "zero_code.hugging_face.instrument_generation"),
-    (
-        "transformers.generation.configuration_utils",
-        "zero_code.hugging_face.instrument_generation_config",
-    ),
+    ("transformers.generation.configuration_utils", "zero_code.hugging_face.instrument_config"),
     ("transformers.pipelines.base", "zero_code.hugging_face.instrument_pipelines"),
-    ("transformers.modeling_utils", "zero_code.hugging_face.instrument_model_loading"),
-    ("transformers.tokenization_utils_base", "zero_code.hugging_face.instrument_model_loading"),
-    ("transformers.models.auto.modeling_auto", "zero_code.hugging_face.instrument_model_loading"),
-    (
-        "transformers.models.auto.tokenization_auto",
-        "zero_code.hugging_face.instrument_model_loading",
-    ),
-    ("transformers.models.auto.processing_auto", "zero_code.hugging_face.instrument_model_loading"),
-    ("transformers.trainer", "zero_code.loops.instrument_huggingface"),
-    ("accelerate.accelerator", "zero_code.loops.instrument_accelerators"),
-    *((f"{package}.fabric", "zero_code.loops.instrument_fabric") for package in _FABRIC),
-    *((f"{package}.wrappers", "zero_code.loops.instrument_fabric") for package in _FABRIC),
-    *(
-        (f"{package}.loggers.wandb", "zero_code.loops.instrument_experiments")
-        for package in _LIGHTNING
-    ),
-    *(
-        (f"{package}.trainer.trainer", "zero_code.loops.instrument_trainers")
-        for package in _LIGHTNING
-    ),
-    *((f"{package}.trainer.call", "zero_code.loops.instrument_hooks") for package in _LIGHTNING),
-    *(
-        (
-            f"{package}.trainer.connectors.accelerator_connector",
-            "zero_code.loops.instrument_trainers",
-        )
-        for package in _LIGHTNING
-    ),
+    ("transformers.modeling_utils", "zero_code.hugging_face.instrument_loading"),
+    ("transformers.tokenization_utils_base", "zero_code.hugging_face.instrument_loading"),
+    ("transformers.models.auto.modeling_auto", "zero_code.hugging_face.instrument_loading"),
+    ("transformers.models.auto.tokenization_auto", "zero_code.hugging_face.instrument_loading"),
+    ("transformers.models.auto.processing_auto", "zero_code.hugging_face.instrument_loading"),
+    (_HF_TRAINER, "zero_code.loops.instrument_huggingface"),
+    ("FABRIC.fabric", "zero_code.loops.instrument_fabric"),
+    ("FABRIC.wrappers", "zero_code.loops.instrument_fabric"),
+    ("LIGHTNING.trainer.trainer", "zero_code.loops.instrument_trainer"),
+    ("LIGHTNING.trainer.connectors.accelerator_connector", "zero_code.loops.instrument_connector"),
+    ("LIGHTNING.trainer.call", "zero_code.loops.instrument_hooks"),
 )
 """Modules as they are imported, and which file and function of hooks then wraps them."""
+SECTIONS: tuple[tuple[str, str, str, str, Number | None], ...] = (
+    (_C10D, "barrier", "dist.barrier", "", None),
+    (_C10D, "monitored_barrier", "dist.barrier", "", None),
+    ("torch.serialization", "load", "loading", "torch.load of a checkpoint", None),
+    (_SAVER, "save", "saving", "torch.distributed save of a checkpoint", None),
+    # one that goes on in the background counts at once
+    (_SAVER, "async_save", "saving", "torch.distributed async_save of a checkpoint", None),
+    ("torch.utils.data.dataloader", "DataLoader.__init__", "DataLoader constructor", "", None),
+    ("datasets.load", "load_dataset", "dataset", "datasets.load_dataset", None),
+    ("datasets.load", "load_from_disk", "dataset", "datasets.load_from_disk", None),
+    ("wandb.sdk.wandb_init", "init", "wandb.init", "", None),
+    ("wandb.sdk.wandb_run", "finish", "wandb.finish", "", None),
+    ("wandb.sdk.wandb_run", "Run.finish", "wandb.finish", "", None),
+    ("LIGHTNING.loggers.wandb", "WandbLogger.__init__", "WandbLogger constructor", "", 9),
+    ("FABRIC.fabric", "Fabric.__init__", "Fabric constructor", "", 8),
+    ("FABRIC.fabric", "Fabric.setup", "Fabric setup", "Fabric.setup", None),
+    ("FABRIC.fabric", "Fabric.setup_module", "Fabric setup", "Fabric.setup_module", None),
+    ("FABRIC.fabric", "Fabric.setup_optimizers", "Fabric setup", "Fabric.setup_optimizers", None),
+    ("FABRIC.fabric", "Fabric.setup_dataloaders", "Fabric setup", "Fabric.setup_dataloaders", None),
+    ("FABRIC.fabric", "Fabric.barrier", "Fabric.barrier", "", None),
+    ("FABRIC.fabric", "Fabric.save", "saving", "Fabric.save of a checkpoint", None),
+    ("FABRIC.fabric", "Fabric.load", "loading", "Fabric.load of a checkpoint", None),
+    (_HF_TRAINER, "Trainer.train", "Trainer.train", "", 12),
+    (_HF_TRAINER, "Trainer.evaluate", "Trainer.evaluate", "", None),
+    (_HF_TRAINER, "Trainer.predict", "Trainer.predict", "", None),
+    (_HF_TRAINER, "Trainer.save_model", "saving", "Trainer.save_model of a checkpoint", None),
+    (_ACCELERATOR, "Accelerator.__init__", "Accelerator constructor", "", 8),
+    (_ACCELERATOR, "Accelerator.save_state", "saving", "Accelerator.save_state of a checkpoint",
+     None),
+    (_ACCELERATOR, "Accelerator.wait_for_everyone", "Accelerator.wait_for_everyone", "", None),
+)  # fmt: skip
+"""Calls that are sections: module, function, kind (which names it unless a title follows), and the
+checkpoint that they prove."""
 
 
 def start() -> None:
@@ -112,16 +126,12 @@ def start() -> None:
 
 
 def watch(*, is_child: bool) -> None:
-    """Have what frameworks do watched; called when the first of them is about to be imported.
-
-    Args:
-        is_child: Of multiprocessing: mostly a helper, a rank only once it joins a process group.
-    """
+    """Have what frameworks do watched; called when the first of them is about to be imported."""
     # imported here: it takes what a framework imports anyway, and other processes need not pay it
     from lightning_hangcheck.hooks.zero_code.groups import watch_children
 
     if REHEARSAL in os.environ:
-        from lightning_hangcheck.hooks.rehearsal.begin import begin
+        from lightning_hangcheck.hooks.rehearsal.on_cpus import begin
 
         begin()
     watch_joining()
@@ -142,10 +152,17 @@ def watch_ranks() -> None:
     """Have all else wrapped as soon as it is imported, or now if it is there."""
     for module, ours in WATCHED:
         on_import(module, ours)
+    for module in dict.fromkeys(row[0] for row in SECTIONS):
+        on_import(module, "zero_code.loops.instrument_sections")
 
 
-def on_import(name: str, ours: str | Callable[[ModuleType], None]) -> None:
-    """Have a function of ours called with a module when that is imported, or now if it is there."""
+def on_import(named: str, ours: str | Callable[[ModuleType], None]) -> None:
+    """Have a function of ours called with a module when that is imported, or now if it is there.
+
+    Args:
+        named: The module; of a family, either of its packages.
+        ours: The function, or its file below hooks and its name: it is imported only then.
+    """
 
     def instrument(module: ModuleType) -> None:
         try:
@@ -155,7 +172,14 @@ def on_import(name: str, ours: str | Callable[[ModuleType], None]) -> None:
 
     import wrapt
 
-    wrapt.register_post_import_hook(instrument, name)
+    for name in modules_of(named):
+        wrapt.register_post_import_hook(instrument, name)
+
+
+def modules_of(named: str) -> list[str]:
+    """Return a module's names: two, if it is of a family."""
+    family, _, rest = named.partition(".")
+    return [f"{one}.{rest}" for one in FAMILIES[family]] if family in FAMILIES else [named]
 
 
 def find_instrument(ours: str) -> Callable[[ModuleType], None]:

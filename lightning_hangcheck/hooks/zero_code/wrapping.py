@@ -54,12 +54,18 @@ class Call(Struct, eq=False):
         arguments: A watcher's first half may put others in their place, and so of the next.
         named: By their names.
         result: What it returned; set before the watcher's second half runs.
+        function: The one that is wrapped, bound.
     """
 
     instance: Any
     arguments: tuple[Any, ...]
     named: Mapping[str, Any]
     result: Any = None
+    function: Any = None
+
+    def go(self, **changed: Any) -> Any:  # noqa: ANN401 - a guest's
+        """Make the call, with other values of these named arguments."""
+        return self.function(*self.arguments, **{**self.named, **changed})
 
 
 def wrap(
@@ -97,6 +103,16 @@ def wrap(
                 setattr(around_it, name, ours)
             package = package.rpartition(".")[0]
     return True
+
+
+def replace(owner: Any, name: str, instead: Callable[[Call], Any]) -> None:  # noqa: ANN401
+    """Have a function of a module or class called by ours, if there is one of this name."""
+
+    def call(function: Function, instance: Any, arguments: Any, named: Any) -> Any:  # noqa: ANN401
+        return instead(Call(instance, arguments, named, function=function))
+
+    if callable(getattr(owner, name, None)):
+        wrapt.wrap_object(owner, name, WatchedFunction, (call,))
 
 
 def unwrap(owner: Any, name: str) -> None:  # noqa: ANN401 - a module or a class

@@ -21,15 +21,6 @@ def taken(turns: Turns, *steps: Step) -> list[str]:
     return said
 
 
-def test_steps_that_follow_each_other_are_in_turn() -> None:
-    assert taken(Turns(), 0, 1, 2, "final") == [""] * 4
-    assert taken(Turns(every=100), 100, 200, "final") == [""] * 3
-
-
-def test_a_training_that_is_resumed_may_begin_with_any_step() -> None:
-    assert taken(Turns(), 7, 8) == ["", ""]
-
-
 @pytest.mark.parametrize(
     ("steps", "words"),
     [
@@ -52,12 +43,6 @@ def test_what_lies_between_two_evaluations_is_not_left_out() -> None:
     assert [step for step in range(301) if turns.is_due(step)] == [0, 100, 200, 300]
     assert turns.is_due("final")
     assert "step 200 is left out" in taken(turns, 100, 300)[-1]
-
-
-def test_the_steps_so_far_are_those_from_the_first_on() -> None:
-    turns = Turns()
-    taken(turns, 1, 2, "final")
-    assert turns.so_far(first=None) == [1, 2, "final"]
 
 
 def test_after_a_resume_the_first_step_is_the_one_that_is_named() -> None:

@@ -12,11 +12,8 @@ import pytest
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.phases import Word, agree
-from lightning_hangcheck.identity import identify
 from lightning_hangcheck.ledger import book
-from lightning_hangcheck.ledger.story import Decision, Story, tell
-from lightning_hangcheck.recorder.lifecycle import Recorder
+from lightning_hangcheck.ledger.story import Story, tell
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "phases.py"
 
@@ -165,13 +162,6 @@ def test_a_phase_that_is_killed_is_interrupted_with_the_metrics_that_it_told(fol
     )  # fmt: skip
 
 
-def test_a_ledger_that_cannot_be_written_is_said_once_and_training_goes_on(folder: Path) -> None:
-    done = ran(folder, "rerun", "0.9", HANGCHECK_LEDGER="/dev/full/ledger.jsonl")
-    assert done.returncode == 0
-    assert done.stderr.count("cannot be written") == 1
-    assert "train True" in done.stdout
-
-
 def test_a_full_disk_does_not_stop_training(folder: Path) -> None:
     """The size limit of files fails a write as a full disk does, after a part of the line."""
     code = (
@@ -313,14 +303,3 @@ def test_a_phase_that_runs_because_ranks_cannot_meet_is_kept_with_its_inputs(fol
     assert done.returncode == 0, done.stderr
     (train,) = story(folder).phases
     assert [one.how for one in train.inputs] == ["its whole content"]
-
-
-def test_ranks_that_cannot_meet_all_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that reused what the others make anew would leave them waiting in a collective."""
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.delenv("HANGCHECK_SESSION", raising=False)
-    alone = Recorder(dict(os.environ))
-    alone.identity = identify(os.environ)
-    word = agree("train", alone, 1.0, lambda: Decision(act="reuse", why="it is done"))
-    assert word == Word("run", "the ranks cannot meet to agree")

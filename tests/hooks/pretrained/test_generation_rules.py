@@ -13,11 +13,9 @@ from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.generating import (
     GenerationReport,
     Limits,
-    LongRun,
     asked_new_tokens,
     doubts_before,
     end_line,
-    prompts_in_words,
 )
 from lightning_hangcheck.hooks.models import (
     GpuMemory,
@@ -26,6 +24,7 @@ from lightning_hangcheck.hooks.models import (
     set_on_model,
     set_on_tokenizer,
 )
+from lightning_hangcheck.hooks.never_raise import later
 
 END = "</s>"
 
@@ -83,30 +82,10 @@ def report(**figures: Any) -> GenerationReport:
     return GenerationReport(**{**known, **figures})
 
 
-def test_the_end_of_a_generation_is_told_with_its_lengths_and_its_whole_time() -> None:
-    line = end_line(report(generate_s=4.0, decode_s=0.5, response_characters=812))
-    assert "2 prompts of 310 tokens gave 200 new ones (812 characters) in 4.000 s" in line
-    assert line.endswith("decoded (0.500s); total 4.502 s")
-
-
 def test_a_time_past_a_minute_is_told_in_minutes_too() -> None:
     line = end_line(report(generate_s=180.0, move_s=3.0))
     assert "in 180.000 s (1.1 a second)" in line
     assert line.endswith("total 183.002 s = 3 min 03 s")
-
-
-def test_steps_that_there_were_not_are_left_out() -> None:
-    assert end_line(report(tokenize_s=0.0, generate_s=2.0)).endswith("on no GPU; total 2.000 s")
-
-
-def test_characters_that_nobody_counted_are_left_out() -> None:
-    assert "characters" not in end_line(report())
-
-
-def test_the_start_of_a_generation_tells_what_goes_in_and_how_much_may_come_out() -> None:
-    long = prompts_in_words(2, 310, characters=1204, new_tokens=100)
-    assert long == "2 prompts, 1204 characters, 310 tokens; max_new_tokens=100"
-    assert prompts_in_words(1, 1) == "1 prompt, 1 token; max_new_tokens not given"
 
 
 def test_the_most_new_tokens_are_those_of_the_call_before_those_of_the_model() -> None:
@@ -155,13 +134,13 @@ def test_a_pad_token_is_set_from_the_end_of_sequence_and_only_if_missing() -> No
 
 def test_a_long_run_is_warned_of_once_while_it_runs() -> None:
     warned = threading.Event()
-    with LongRun(0.001, warned.set):
+    with later(0.001, "a warning", warned.set):
         assert warned.wait(120)
 
 
 def test_a_short_run_is_not_warned_of() -> None:
     warned = threading.Event()
-    with LongRun(60.0, warned.set):
+    with later(60.0, "a warning", warned.set):
         pass
     assert not warned.is_set()
     until(lambda: not any(isinstance(one, threading.Timer) for one in threading.enumerate()), "end")

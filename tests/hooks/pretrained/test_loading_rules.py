@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -11,18 +12,12 @@ from lightning_hangcheck.hooks.loading import (
     Load,
     ShardProgress,
     Source,
-    WeightFile,
-    announcement,
-    expectation,
     find_weights,
     reading_rate,
     traps,
 )
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-FILES = (WeightFile("/m/model-1.safetensors", 2_000_000), WeightFile("/m/model-2.safetensors", 10))
+FILES = {Path("/m/model-1.safetensors"): 2_000_000, Path("/m/model-2.safetensors"): 10}
 
 
 HERE = Source(name="/m", kind="folder", offline=False, weight_files=FILES)
@@ -89,40 +84,28 @@ def test_a_generation_config_that_the_hub_may_have_is_not_called_missing() -> No
     assert "generation_config.json" not in "".join(found)
 
 
-def test_an_announcement_says_what_is_known() -> None:
-    line = announcement(load("AutoModel", device_map="auto", torch_dtype="bfloat16"), HERE)
-    assert "the local folder /m; 2 weight files, 2.0 MB" in line
-    assert "device_map='auto'" in line
-    assert "dtype=bfloat16" in line
-    assert line.endswith("online")
-
-
-def test_the_expected_time_is_an_estimate() -> None:
-    assert "about 10 s (an estimate: 10.0 GB at 1.0 GB/s" in expectation(10_000_000_000, 1e9)
-
-
 def test_a_rate_is_measured_on_large_models_only(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     with file.open("wb") as sparse:
         sparse.truncate(SMALLEST_MODEL + 1)
-    rate = reading_rate([WeightFile(str(file), file.stat().st_size)])
+    rate = reading_rate({file: file.stat().st_size})
     assert rate is not None
     assert rate > 0
     assert reading_rate(FILES) is None
 
 
 def test_weights_are_found_as_transformers_finds_them(tmp_path: Path) -> None:
-    assert find_weights(tmp_path) == ((), {})
+    assert find_weights(tmp_path) == ({}, {})
     held = {"a": "one.bin", "b": "two.bin"}
     index = tmp_path / "pytorch_model.bin.index.json"
     index.write_bytes(msgspec.json.encode({"metadata": {}, "weight_map": held}))
     for name in held.values():
         (tmp_path / name).write_bytes(b"12")
     files, file_of_weight = find_weights(tmp_path)
-    assert [(file.name, file.size) for file in files] == [("one.bin", 2), ("two.bin", 2)]
+    assert {file.name: size for file, size in files.items()} == {"one.bin": 2, "two.bin": 2}
     assert file_of_weight == held
     (tmp_path / "model.fp16.safetensors").write_bytes(b"123")
-    assert [file.size for file in find_weights(tmp_path, "fp16")[0]] == [3]
+    assert list(find_weights(tmp_path, "fp16")[0].values()) == [3]
 
 
 class Heard:
@@ -141,15 +124,14 @@ class Heard:
 def test_a_file_is_loaded_with_its_last_weight() -> None:
     table = {"a": "model-1.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"}
     heard = Heard(msgspec.structs.replace(HERE, file_of_weight=table))
-    heard.progress.opening("/m/model-1.safetensors")
     heard.progress.loaded_weights(["a"])
-    assert heard.lines == ["opening weight file 1/2 model-1.safetensors"]
+    assert heard.lines == []
     heard.now = 2.0
     heard.progress.loaded_weights(["b"])
-    assert heard.lines[1:] == ["loaded weight file 1/2 model-1.safetensors (2.0 MB, 2.000s)"]
-    heard.progress.ended()
-    assert heard.lines[2:] == ["loaded weight file 2/2 model-2.safetensors (10 B, 0.000s)"]
-    assert heard.beats >= 4
+    assert heard.lines == ["loaded weight file 1/2 model-1.safetensors (2.0 MB, 2.000s)"]
+    assert list(heard.progress.items([])) == []
+    assert heard.lines[1:] == ["loaded weight file 2/2 model-2.safetensors (10 B, 0.000s)"]
+    assert heard.beats >= 3
 
 
 def test_one_large_file_is_not_silent() -> None:

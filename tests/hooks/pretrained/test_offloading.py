@@ -13,16 +13,16 @@ from processes import until
 
 PROGRAM = """
 import transformers, lightning_hangcheck as hc
-from lightning_hangcheck.hooks.models import offloaded_so_far, tell_offloaded_parts
+from lightning_hangcheck.hooks.models import offloaded_so_far, show_class_and_device
 from lightning_hangcheck.recorder.lifecycle import current
 
 config = transformers.GPT2Config(n_layer=1, n_head=1, n_embd=8, vocab_size=16)
 model = transformers.GPT2LMHeadModel(config)
-tell_offloaded_parts(model, current())
+show_class_and_device(model, current())
 for device_map in ({"": "cpu"}, {"transformer": 0, "lm_head": "cpu"}):
     model.hf_device_map = device_map  # as accelerate leaves it
-    tell_offloaded_parts(model, current())
-    tell_offloaded_parts(model, current())
+    show_class_and_device(model, current())
+    show_class_and_device(model, current())
 with hc.phase("generate"):
     pass
 print(offloaded_so_far())

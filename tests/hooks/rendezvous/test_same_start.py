@@ -11,7 +11,7 @@ from hooks.launching import json_lines, start_job
 from long_tests import WHEN_ASKED_FOR
 from processes import end
 
-from lightning_hangcheck.hooks.places import PlaceOfStart, Start
+from lightning_hangcheck.hooks.places import PlaceOfStart
 from lightning_hangcheck.hooks.rendezvous import PeerGroup, RendezvousPoint
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ class Memory:
 @pytest.fixture
 def join() -> Iterator[Join]:
     """Let a rank of a new start join at a place; the first rank's thread is ended."""
-    leaders: list[Start] = []
+    leaders: list[PlaceOfStart] = []
 
     def start(place: Memory, index: int, size: int = 2) -> PlaceOfStart:
-        joined = Start(place, index, size)
+        joined = PlaceOfStart(place, index, size)
         if index == 0:
             leaders.append(joined)
-        return PlaceOfStart(place, joined)
+        return joined
 
     yield start
     for leader in leaders:
@@ -76,9 +76,9 @@ def test_ranks_of_one_start_find_each_other_whoever_comes_first(join: Join) -> N
     leader = join(memory, 0)
     leader.post("outcome", b"go on")
     assert seen(late, "outcome") == b"go on"
-    leader.start.expect(PATIENCE_S)
+    leader.expect(PATIENCE_S)
     before = time.monotonic()
-    leader.start.leave()
+    leader.leave()
     assert time.monotonic() - before < PATIENCE_S, "all were answered: its end waits for nobody"
     assert leader.look("arrived-1") == b"here"
 
@@ -90,11 +90,11 @@ def test_what_an_earlier_start_left_lets_nobody_pass(join: Join) -> None:
     before[0].post("outcome", b"of round 0")
     assert seen(before[1], "outcome") == b"of round 0"
     before[1].post("arrived-1", b"of round 0")
-    before[0].start.close()  # as its process ends
+    before[0].close()  # as its process ends
     again = join(memory, 1)
     again.post("arrived-1", b"of round 1")
     assert again.look("outcome") is None
-    assert not again.agreed
+    assert not again.name
     leader = join(memory, 0)
     assert leader.look("arrived-1") is None
     leader.post("outcome", b"of round 1")
@@ -107,7 +107,7 @@ def test_a_rank_that_never_came_to_a_guard_before_passes_no_older_one(join: Join
     memory = Memory()
     alone = join(memory, 0)
     alone.post("outcome", b"of round 0")
-    alone.start.close()
+    alone.close()
     assert join(memory, 1).look("outcome") is None
 
 

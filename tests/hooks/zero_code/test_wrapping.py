@@ -7,7 +7,6 @@ import inspect
 import pickle
 import sys
 from contextlib import contextmanager
-from functools import wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -159,23 +158,6 @@ def test_what_the_call_raises_counts_even_where_the_watcher_fails(
         doubled(-2)
     with pytest.raises(ValueError, match="-3"):
         doubled(-3)
-
-
-def test_others_may_patch_the_same_function_before_and_after(
-    watched: Callable[..., Seen], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def tripled(function: Callable[..., int]) -> Callable[..., int]:
-        @wraps(function)
-        def patch(number: int) -> int:
-            return 3 * function(number)
-
-        return patch
-
-    monkeypatch.setattr(HERE, "doubled", tripled(doubled))
-    seen = watched(HERE, "doubled")
-    monkeypatch.setattr(HERE, "doubled", tripled(doubled))
-    assert doubled(1) == 18
-    assert [call.result for call in seen.calls] == [6]
 
 
 def test_a_function_that_another_version_lacks_is_left_out() -> None:

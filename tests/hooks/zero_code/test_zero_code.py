@@ -178,34 +178,10 @@ if __name__ == "__main__":
     assert (shown["pages"], shown["hook"]) == (0, False)
 
 
-def test_what_a_rank_starts_is_no_rank(session: Session) -> None:
-    """Python programs and multiprocessing children inherit the environment, and stay silent."""
-    program = (
-        f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {SHOWN!r}]))"
-    )
-    shown = _shown(session, "-c", program, **RANK)
-    assert (shown["ours"], shown["pages"]) == ([], 1)
-
-
 def test_the_users_own_sitecustomize_still_runs(session: Session, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.MARK = __file__\n")
     ended = _python(session, "-c", "print(MARK)", search=str(tmp_path), **RANK)
     assert ended.stdout.strip() == str(tmp_path / "sitecustomize.py")
-
-
-def test_exit_code_output_and_last_words_are_the_programs_own(session: Session) -> None:
-    raising = "import sys; print('out'); sys.stderr.write('err\\n'); raise SystemExit(7)"
-    ended = _python(session, "-c", raising, **RANK)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (7, "out\n", "err\n")
-    crashing = _python(session, "-c", "raise ValueError('bad sample')", **RANK)
-    plain = subprocess.run(
-        [sys.executable, "-c", "raise ValueError('bad sample')"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (crashing.returncode, crashing.stderr) == (plain.returncode, plain.stderr)
 
 
 def test_python_without_this_package_runs_as_ever(session: Session, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_hangcheck.hooks.zero_code.hugging_face import answers_of, pipeline_title, prompts_of
+from lightning_hangcheck.hooks.zero_code.hugging_face import answers_of, prompts_of
 from lightning_hangcheck.hooks.zero_code.wrapping import Call
 
 
@@ -19,10 +19,6 @@ class Pipeline:
 
 def call(*arguments: object, **named: object) -> Call:
     return Call(Pipeline(3), arguments, named)
-
-
-def test_a_pipeline_is_named_by_its_task_and_its_model() -> None:
-    assert pipeline_title(Pipeline(3)) == "pipeline text-generation (int)"
 
 
 @pytest.mark.parametrize(
