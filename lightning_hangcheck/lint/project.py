@@ -143,6 +143,20 @@ class Module:
         roots = {".".join(one.path) for one in (*self.imports.values(), *self._stars)}
         return any(root.startswith(prefixes) for root in roots)
 
+    def with_imported(self) -> list[Module]:
+        """Return this file, and those of the project that it imports, directly or through them."""
+        found = {self.path: self}
+        pending = [self]
+        while pending:
+            module = pending.pop()
+            for one in (*module.imports.values(), *module._stars):
+                for path in (one.path, one.path[:-1]):
+                    other = self.project.module(path, one.folder, module) if path else None
+                    if other is not None and other.path not in found:
+                        found[other.path] = other
+                        pending.append(other)
+        return list(found.values())
+
     def _index(
         self, block: list[ast.stmt], owner: Class | None, around: Function | None
     ) -> list[ast.AST]:
