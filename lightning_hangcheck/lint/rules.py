@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lightning_hangcheck.lint.project import Class, Function, Module, callee
+from lightning_hangcheck.lint.project import Function, callee
 from lightning_hangcheck.lint.sides import Event, Parting, Partings, Reach, leaving
 from lightning_hangcheck.look.syntax import LOOPS, called_name, names_of, walk
 
@@ -346,7 +346,7 @@ def receive_without_send(code: Code) -> Iterator[Found]:
         if not answer or not (of_store or _is_of_torch(call, code)):
             continue
         texts = [one.text.decode(errors="replace") for one in module.with_imported()]
-        if not any(re.search(rf"\b({answer})\b", text) for text in texts):
+        if not any(re.search(rf"(?<!def )\b({answer})\b", text) for text in texts):
             yield Found(call, f"nothing in this program answers {'.'.join(path)}", "error")
 
 
@@ -707,10 +707,7 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
         for _ in range(70):
             train_step()
     """
-    if any(
-        isinstance(one, ast.withitem) and called_name(one.context_expr) == "Join"
-        for one in code.nodes
-    ):
+    if re.search(rb"\bwith .*\bJoin\(", code.function.module.text):
         return  # ranks that are done shadow the others
     for node in code.nodes:
         if isinstance(node, ast.IfExp) and _asks_rank(node.test, code):

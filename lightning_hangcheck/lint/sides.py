@@ -49,7 +49,9 @@ GROUPED = re.compile(
     re.IGNORECASE,
 )
 """Names of a rank within a group or along a dimension: others of the group may have the same."""
-SHARDED = re.compile(rb"FSDP|FullyShardedDataParallel|fully_shard|[dD]eep_?[sS]peed|DEEPSPEED|zero3")
+SHARDED = re.compile(
+    rb"FSDP|FullyShardedDataParallel|fully_shard|[dD]eep_?[sS]peed|DEEPSPEED|zero3"
+)
 """A file that says so is written for models whose parts are on all ranks."""
 AGREES = re.compile(r"reduce|broadcast|gather|bcast")
 """Calls after which all ranks know the same."""
