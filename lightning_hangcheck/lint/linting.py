@@ -42,10 +42,10 @@ LEFT_OUT = frozenset(
 IGNORED = re.compile(r"#\s*hangcheck:\s*ignore(?:\[([\w\s,]*)\])?")
 WORTH_A_LOOK = re.compile(
     rb"rank|process_(index|zero|id)|is_\w*(main|master|primary|chief|zero)|(main|master)_(only|process)"
-    rb"|on_exception|prepare_data|FileLock|signal\.signal"
+    rb"|on_exception|prepare_data|FileLock|should_save|all_reduce|gather|barrier|broadcast"
+    rb"|DistributedDataParallel|torch\.distributed"
 )
-"""An error needs one of these; files without any are parsed only where others call them."""
-WORTH_A_NOTE = re.compile(rb"all_reduce|all_gather|barrier|broadcast|backward|sync_dist|fork")
+"""A finding needs one of these; files without any are parsed only where others call them."""
 
 
 class Remedy(msgspec.Struct, frozen=True):
@@ -185,7 +185,7 @@ def _lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Li
     for file in _files(paths, configuration, base, unreadable):
         count += 1
         try:
-            module = _worth_a_look(file, project, notes=configuration.notes)
+            module = _worth_a_look(file, project)
         except UNPARSABLE as error:
             unreadable.append(_why_not(file, error))
             continue
@@ -244,12 +244,12 @@ def _excluded(file: str, configuration: Configuration, base: Path) -> bool:
     )
 
 
-def _worth_a_look(file: str, project: Project, *, notes: bool) -> Module | None:
+def _worth_a_look(file: str, project: Project) -> Module | None:
     if os.path.getsize(file) > LARGEST_FILE:  # noqa: PTH202
         raise ValueError(f"larger than {LARGEST_FILE >> 20} MiB")
     with open(file, "rb") as stream:  # noqa: PTH123
         text = stream.read()
-    if not WORTH_A_LOOK.search(text) and not (notes and WORTH_A_NOTE.search(text)):
+    if not WORTH_A_LOOK.search(text):
         return None
     return project.read(file) or project.parse(file)
 

@@ -122,7 +122,7 @@ class Module:
         self.made: dict[str, set[tuple[str, ...]]] = {}
         self.assigned: dict[str, list[ast.expr]] = {}
         self.imports: dict[str, _Imported] = {}
-        self._stars: list[_Imported] = []
+        self.stars: list[_Imported] = []
         self._nodes: list[ast.AST] = []
         self.main = Function("<module>", self.tree, self)
         self.all_functions = [self.main]
@@ -140,8 +140,22 @@ class Module:
 
     def imports_from(self, prefixes: tuple[str, ...]) -> bool:
         """Whether any module is imported whose name begins so."""
-        roots = {".".join(one.path) for one in (*self.imports.values(), *self._stars)}
+        roots = {".".join(one.path) for one in (*self.imports.values(), *self.stars)}
         return any(root.startswith(prefixes) for root in roots)
+
+    def with_imported(self) -> list[Module]:
+        """Return this file, and those of the project that it imports, directly or through them."""
+        found = {self.path: self}
+        pending = [self]
+        while pending:
+            module = pending.pop()
+            for one in (*module.imports.values(), *module.stars):
+                for path in (one.path, one.path[:-1]):
+                    other = self.project.module(path, one.folder, module) if path else None
+                    if other is not None and other.path not in found:
+                        found[other.path] = other
+                        pending.append(other)
+        return list(found.values())
 
     def _index(
         self, block: list[ast.stmt], owner: Class | None, around: Function | None
@@ -192,7 +206,7 @@ class Module:
             for one in node.names:
                 where = folder or "." if node.level else ""
                 if one.name == "*":
-                    self._stars.append(_Imported(base, where))
+                    self.stars.append(_Imported(base, where))
                 else:
                     self.imports[one.asname or one.name] = _Imported((*base, one.name), where)
         elif isinstance(node, ast.Assign):
@@ -247,7 +261,7 @@ class Module:
             return outer[0] if not rest else None
         if first in self.imports:
             return self._imported(self.imports[first], rest, steps)
-        for star in self._stars if steps else ():
+        for star in self.stars if steps else ():
             module = self.project.module(star.path, star.folder, self)
             found_there = module.meaning(path, steps - 1) if module is not None else None
             if found_there is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lightning_hangcheck.lint.project import Class, Function, Module, callee
+from lightning_hangcheck.lint.project import Function, callee
 from lightning_hangcheck.lint.sides import Event, Parting, Partings, Reach, leaving
 from lightning_hangcheck.look.syntax import LOOPS, called_name, names_of, walk
 
@@ -89,7 +89,7 @@ class Code:
     @cached_property
     def partings(self) -> list[Parting]:
         """Where ranks part in it."""
-        local = is_local if self.notes else None
+        local = is_local if self.notes else is_own_data
         return _without_meetings(Partings(self.reach, self.function, local).found)
 
     @property
@@ -101,6 +101,12 @@ class Code:
     def calls(self) -> list[ast.Call]:
         """All calls in it."""
         return [one for one in self.nodes if isinstance(one, ast.Call)]
+
+    def calls_of(self, block: list[ast.stmt]) -> list[ast.Call]:
+        """Return the calls of some statements, and of the project's functions that they call."""
+        calls = [one for one in walk(*block, into=False) if isinstance(one, ast.Call)]
+        below = [each for one in calls for each in callee(one.func, self.function).functions]
+        return [*calls, *(one for each in below for one in each.nodes if isinstance(one, ast.Call))]
 
     def made_in(self, block: list[ast.stmt]) -> list[Event]:
         """Return the collectives of some statements that are so for every model."""
@@ -153,6 +159,26 @@ def is_local(test: ast.expr, function: Function) -> bool:
     return compared and any(LOCAL_NAMES.fullmatch((names_of(one) or [""])[-1]) for one in names)
 
 
+OWN_DATA = re.compile(
+    r"(\w+_)?(batch(es)?|loss(es)?|samples?|preds?|predictions|logits|grads?|gradients?|boxes)(_\w+)?"
+)
+
+
+def is_own_data(test: ast.expr, _: Function | None = None) -> bool:
+    """Whether a condition plainly reads this rank's own data: empty, not finite, too large."""
+    for node in walk(test):
+        if isinstance(node, ast.Call) and called_name(node) in ("numel", "isnan", "isinf"):
+            return True
+        if not isinstance(node, ast.Compare) or not isinstance(node.comparators[0], ast.Constant):
+            continue
+        left, number = node.left, node.comparators[0].value
+        sized = isinstance(left, ast.Call) and called_name(left) in ("len", "item")
+        names = _ids(left) if sized or isinstance(left, ast.Name) else set()
+        if isinstance(number, (int, float)) and any(map(OWN_DATA.fullmatch, names)):
+            return True
+    return False
+
+
 def _chosen(parting: Parting) -> Event:
     """The collective to tell of: one of every model, and of all ranks, if there is one."""
     return min(
@@ -161,6 +187,8 @@ def _chosen(parting: Parting) -> Event:
 
 
 def _closed(parting: Parting, event: Event) -> Severity:
+    if not parting.asked.asks:
+        return _sure(event) if is_own_data(parting.under.test) else "note"
     if parting.side is None or parting.asked.grouped or _has_a_role(parting):
         return "note"
     return _sure(event)
@@ -283,6 +311,7 @@ def collective_in_rank_zero_function(code: Code) -> Iterator[Found]:
         )
 
 
+STORE_ANSWERS = r"store\w*\.(set|multi_set|add|compare_set|append)"
 ANSWERS = {"recv": r"i?send|P2POp|send_object_list", "recv_object_list": r"i?send|send_object_list"}
 
 
@@ -307,34 +336,22 @@ def receive_without_send(code: Code) -> Iterator[Found]:
         elif dist.get_rank() == 1:
             dist.send(statistics, dst=0)
     """
-    text = code.function.module.text.decode(errors="replace")
-    if "init_process_group" not in text:
+    module = code.function.module
+    if b"init_process_group" not in module.text:
         return  # a part of a program: another file may send
     for call in code.calls:
         name, path = called_name(call), names_of(call.func)
         of_store = name == "wait" and len(path) > 1 and "store" in path[-2].lower()
-        answer = (
-            r"store\w*\.(set|multi_set|add|compare_set|append)"
-            if of_store
-            else ANSWERS.get(name, "")
-        )
-        if not of_store and not callee(call.func, code.function).path.startswith(
-            "torch.distributed"
-        ):
+        answer = STORE_ANSWERS if of_store else ANSWERS.get(name, "")
+        if not answer or not (of_store or _is_of_torch(call, code)):
             continue
-        if answer and not re.search(rf"\b({answer})\b", text):
-            yield Found(
-                call,
-                f"nothing in this program answers {'.'.join(path)}",
-                "error" if _is_program(code.function.module) else "note",
-            )
+        texts = [one.text.decode(errors="replace") for one in module.with_imported()]
+        if not any(re.search(rf"(?<!def )\b({answer})\b", text) for text in texts):
+            yield Found(call, f"nothing in this program answers {'.'.join(path)}", "error")
 
 
-def _is_program(module: Module) -> bool:
-    """Whether a file does something when it is run, and imports nothing of its project."""
-    own = any(isinstance(module.meaning((name,)), (Class, Function)) for name in module.imports)
-    runs = (one for one in walk(*module.tree.body, into=False) if isinstance(one, ast.Call))
-    return not own and any(called_name(one) == "init_process_group" or one for one in runs)
+def _is_of_torch(call: ast.Call, code: Code) -> bool:
+    return callee(call.func, code.function).path.startswith("torch.distributed")
 
 
 @rule(
@@ -342,7 +359,6 @@ def _is_program(module: Module) -> bool:
     "collective_mismatch",
     "Let even ranks send first and odd ranks receive first, or post both: dist.batch_isend_irecv.",
     "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv",
-    notes_only=True,
 )
 def all_receive_first(code: Code) -> Iterator[Found]:
     """Every rank receives from a neighbour before it sends to the next.
@@ -373,7 +389,9 @@ def all_receive_first(code: Code) -> Iterator[Found]:
         first = [name for _, name in messages[:2]] == ["recv", "send"]
         if first and "%" in ast.unparse(messages[0][0]):
             yield Found(
-                messages[0][0], "every rank waits here for a message before it sends its own"
+                messages[0][0],
+                "every rank waits here for a message before it sends its own",
+                "error",
             )
 
 
@@ -382,7 +400,6 @@ def all_receive_first(code: Code) -> Iterator[Found]:
     "rank_diverged",
     "where the condition depends on data",
     "https://github.com/Lightning-AI/pytorch-lightning/issues/5604",
-    notes_only=True,
 )
 def collective_under_local_test(code: Code) -> Iterator[Found]:
     """A collective stands under a test of what only this rank knows: its loss, its batch.
@@ -406,7 +423,7 @@ def collective_under_local_test(code: Code) -> Iterator[Found]:
                 parting.node,
                 f"{event.shown}{_via(event)} is called under `{parting.test}`, "
                 "which each rank finds for itself",
-                "note",
+                _closed(parting, event),
                 event,
                 (parting.line,),
             )
@@ -460,7 +477,6 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
     "uneven_work",
     "give every rank as many batches",
     "https://github.com/pytorch/pytorch/issues/44353",
-    notes_only=True,
 )
 def leaves_under_local_test(code: Code) -> Iterator[Found]:
     """A rank leaves before a collective because of its own data: no samples, NaN, its own loss.
@@ -487,7 +503,7 @@ def leaves_under_local_test(code: Code) -> Iterator[Found]:
             parting.leaves,
             f"`{parting.test}`, which each rank finds for itself, leads past {event.shown}"
             f"{_via(event)} in line {event.node.lineno}",
-            "note",
+            _closed(parting, event),
             event,
             (parting.line,),
         )
@@ -498,7 +514,6 @@ def leaves_under_local_test(code: Code) -> Iterator[Found]:
     "rank_diverged",
     "a batch that one rank must skip",
     "https://github.com/pytorch/pytorch/issues/44353",
-    notes_only=True,
 )
 def except_goes_on(code: Code) -> Iterator[Found]:
     """An exception is caught, and the rank that met it goes on without a collective of the others.
@@ -526,22 +541,34 @@ def except_goes_on(code: Code) -> Iterator[Found]:
             if not isinstance(node, ast.Try):
                 continue
             inside = code.made_in(node.body)
+            first = code.made_in(node.body[:1])
             behind = code.made_in(block[place + 1 :])
             for handler in node.handlers:
                 if any(isinstance(one, ast.Raise) for one in walk(handler)):
                     continue
                 names = {one.name for one in code.made_in(handler.body)}
-                skipped = inside + (behind if leaving(handler.body) else [])
+                leaves = leaving(handler.body)
+                skipped = inside + (behind if leaves else [])
                 missing = [one for one in skipped if one.name not in names]
-                if missing:
-                    yield Found(
-                        handler.body[-1],
-                        f"a rank that caught this goes on without {missing[0].shown}"
-                        f"{_via(missing[0])} in line {missing[0].node.lineno}",
-                        "note",
-                        missing[0],
-                        (handler.lineno,),
-                    )
+                if not missing:
+                    continue
+                # what fails is the work before the collective, and then a pass is left out
+                own = isinstance(leaves, ast.Continue) or (not leaves and not first)
+                named = handler.type is not None and _ids(handler.type) & DATA_ERRORS
+                yield Found(
+                    handler.body[-1],
+                    f"a rank that caught this goes on without {missing[0].shown}"
+                    f"{_via(missing[0])} in line {missing[0].node.lineno}",
+                    _sure(missing[0]) if own and named else "note",
+                    missing[0],
+                    (handler.lineno,),
+                )
+
+
+DATA_ERRORS = frozenset(
+    {"Exception", "RuntimeError", "MemoryError", "OutOfMemoryError", "ValueError", "StopIteration"}
+)
+"""What a rank raises because of its own batch."""
 
 
 @rule(
@@ -549,7 +576,6 @@ def except_goes_on(code: Code) -> Iterator[Found]:
     "uneven_work",
     "where one rank decides to stop",
     "https://github.com/Lightning-AI/pytorch-lightning/issues/20806",
-    notes_only=True,
 )
 def leaves_on_signal(code: Code) -> Iterator[Found]:
     """A loop of collectives ends on a flag that a signal's handler sets.
@@ -595,7 +621,7 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
                         node.body[-1],
                         f"`{ast.unparse(node.test)}` was set by a signal, which not all ranks hear "
                         f"before {made[0].shown} in line {made[0].node.lineno}",
-                        "note",
+                        _sure(made[0]),
                         made[0],
                         (node.lineno,),
                     )
@@ -631,16 +657,17 @@ def stops_lightning_on_one_rank(code: Code) -> Iterator[Found]:
         self.trainer.should_stop = self.trainer.strategy.reduce_boolean_decision(stop, all=False)
     """
     hook = code.function.name.rpartition(".")[2] == "on_train_batch_start"
+    if any(AGREED.search(called_name(one)) and "should_stop" in _ids(one) for one in code.calls):
+        return
     for node in code.nodes:
-        if (
-            not isinstance(node, ast.If)
-            or code.reach.tests.of(node.test, code.function).side is None
-        ):
+        if not isinstance(node, ast.If):
             continue
-        for one in node.body:
-            flag = isinstance(one, ast.Assign) and "should_stop" in [
-                name for target in one.targets for name in names_of(target)[-1:]
-            ]
+        if code.reach.tests.of(node.test, code.function).side is None:
+            continue
+        for one in walk(*node.body, into=False):
+            flag = isinstance(one, ast.Assign) and any(
+                "should_stop" in names_of(target)[-1:] for target in one.targets
+            )
             if flag or (hook and isinstance(one, ast.Return) and _is_minus_one(one.value)):
                 yield Found(
                     one,
@@ -648,6 +675,9 @@ def stops_lightning_on_one_rank(code: Code) -> Iterator[Found]:
                     "error",
                     also=(node.lineno,),
                 )
+
+
+AGREED = re.compile(r"reduce|broadcast|gather")
 
 
 def _is_minus_one(value: ast.expr | None) -> bool:
@@ -677,26 +707,54 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
         for _ in range(70):
             train_step()
     """
-    if any(
-        isinstance(one, ast.withitem) and called_name(one.context_expr) == "Join"
-        for one in code.nodes
-    ):
+    if re.search(rb"\bwith .*\bJoin\(", code.function.module.text):
         return  # ranks that are done shadow the others
     for node in code.nodes:
         if isinstance(node, ast.IfExp) and _asks_rank(node.test, code):
             values = [_whole_number(one) for one in (node.body, node.orelse)]
             if None not in values and values[0] != values[1] and min(v or 0 for v in values) > 1:
-                yield Found(node, f"`{ast.unparse(node)}` differs between the ranks", "note")
-        elif isinstance(node, LOOPS) and not isinstance(node, ast.While):
+                counts = any(map(COUNT.fullmatch, _goes_to(node, code)))
+                yield Found(
+                    node,
+                    f"`{ast.unparse(node)}` differs between the ranks",
+                    "error" if counts else "note",
+                )
+        elif isinstance(node, (ast.For, ast.AsyncFor)):
             made = code.made_in(node.body)
-            if made and _length_by_rank(node.iter, code):
+            messages = [one for one in code.calls_of(node.body) if called_name(one) in ANSWERS]
+            if (made or messages) and _length_by_rank(node.iter, code):
+                what = f"{made[0].shown}{_via(made[0])}" if made else "a receive"
                 yield Found(
                     node.iter,
                     f"`{ast.unparse(node.iter)}` has another length on each rank, and each pass "
-                    f"calls {made[0].shown}{_via(made[0])}",
-                    "error" if made[0].group is False else "note",
-                    made[0],
+                    f"calls {what}",
+                    "note" if made and made[0].group else "error",
+                    made[0] if made else None,
                 )
+
+
+COUNT = re.compile(
+    r"(num_|n_|max_|min_)?(new_)?(\w+_)?(steps?|samples?|batches|length|size|tokens|epochs|iterations"
+    r"|iters|items|passes|count)(_\w+)?"
+)
+"""Names of numbers of which each one is a step, or leads to one."""
+
+
+def _goes_to(node: ast.expr, code: Code) -> list[str]:
+    """Return the names that a value is assigned to, or given for."""
+    found: list[str] = []
+    for one in code.nodes:
+        if isinstance(one, ast.Assign) and one.value is node:
+            found += [name for target in one.targets for name in names_of(target)[-1:]]
+        elif isinstance(one, ast.Call) and (node in one.args or node in _given(one)):
+            found += [word.arg for word in one.keywords if word.value is node and word.arg]
+            for function in callee(one.func, code.function).functions if node in one.args else ():
+                found += function.parameters[one.args.index(node) :][:1]
+    return found
+
+
+def _given(call: ast.Call) -> list[ast.expr]:
+    return [one.value for one in call.keywords]
 
 
 def _length_by_rank(over: ast.expr, code: Code) -> bool:
@@ -707,12 +765,25 @@ def _length_by_rank(over: ast.expr, code: Code) -> bool:
         values = [given]
         if isinstance(given, ast.Name):
             values += code.function.module.ranks.values_of(given.id)
+            if given.id in _changed_by_rank(code):
+                return True
         for value in values:
             if isinstance(value, ast.IfExp) and _asks_rank(value.test, code):
                 return _whole_number(value.body) != _whole_number(value.orelse)
             if isinstance(value, ast.Subscript) and _asks_rank(value.slice, code):
                 return True
     return False
+
+
+def _changed_by_rank(code: Code) -> set[str]:
+    """Names of numbers that are made larger or smaller under a test of the rank."""
+    return {
+        one.target.id
+        for node in code.nodes
+        if isinstance(node, ast.If) and _asks_rank(node.test, code)
+        for one in node.body
+        if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name)
+    }
 
 
 def _asks_rank(test: ast.expr, code: Code) -> bool:
@@ -986,7 +1057,6 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
     "collective_mismatch",
     "Go through them in an order that all ranks have: sorted(...).",
     "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group",
-    notes_only=True,
 )
 def order_of_a_set(code: Code) -> Iterator[Found]:
     """Collectives are made in the order of a set, or in an order that the rank decides.
@@ -1013,7 +1083,11 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
                 and sorted(orders[0]) == sorted(orders[1])
                 and _asks_rank(node.test, code)
             ):
-                yield Found(node, f"`{ast.unparse(node)}` has another order on each side")
+                yield Found(
+                    node,
+                    f"`{ast.unparse(node)}` has another order on each side",
+                    "error" if any(True for _ in _any_collective(code)) else "note",
+                )
         if not isinstance(node, ast.For):
             continue
         if isinstance(node.iter, (ast.Set, ast.SetComp)) or called_name(node.iter) in (
@@ -1028,6 +1102,11 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
                     "note",
                     event,
                 )
+
+
+def _any_collective(code: Code) -> Iterator[Event]:
+    for function in code.function.module.all_functions:
+        yield from code.reach.function(function)
 
 
 # HC6: starting up

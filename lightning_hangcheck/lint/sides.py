@@ -49,6 +49,10 @@ GROUPED = re.compile(
     re.IGNORECASE,
 )
 """Names of a rank within a group or along a dimension: others of the group may have the same."""
+SHARDED = re.compile(
+    rb"FSDP|FullyShardedDataParallel|fully_shard|[dD]eep_?[sS]peed|DEEPSPEED|zero3"
+)
+"""A file that says so is written for models whose parts are on all ranks."""
 AGREES = re.compile(r"reduce|broadcast|gather|bcast")
 """Calls after which all ranks know the same."""
 LEAVES = (ast.Return, ast.Continue, ast.Break)
@@ -184,6 +188,11 @@ class Tests:
         if isinstance(test, ast.BoolOp):
             return self._joined(test, function)
         ranks = function.module.ranks
+        if names_of(test)[-2:-1] in (["args"], ["training_args"]) and names_of(test)[-1] in (
+            "should_save",
+            "should_log",
+        ):
+            return Test(True, True, True)  # transformers: the first rank, or that of each machine
         if not ranks.asks(test) or _asks_for_launcher(test):
             return self._elsewhere(test, function)
         if isinstance(test, ast.Name) and isinstance(function.defaults.get(test.id), ast.Constant):
@@ -532,6 +541,8 @@ class Reach:
         sure = row.get("sure", True)
         if row.get("buffers") and b"BatchNorm" not in function.module.text:
             sure = False
+        if row.get("sharded"):
+            sure = SHARDED.search(function.module.text) is not None
         name = str(
             row.get("as")
             or (written.attr if isinstance(written, ast.Attribute) else names_of(written)[-1])

@@ -141,7 +141,7 @@ def test_settings_of_the_project(project: Path, capsys: pytest.CaptureFixture[st
     settings.write_text("[tool.hangcheck.lint]\nnotes = true\n")
     (project / "notes.py").write_text(
         "from torch import distributed as dist\n"
-        "def step(batch):\n    if len(batch) == 0: return\n    dist.all_reduce(batch)\n"
+        "def step(batch):\n    if not batch: return\n    dist.all_reduce(batch)\n"
     )
     capsys.readouterr()
     assert invoke(["lint", "notes.py"]) == 1
