@@ -51,33 +51,19 @@ TIME_LIMIT_S = 5.0
 Gpus = dict[int, tuple[GpuState, ...]]
 
 
-class Share(Struct, frozen=True):
-    """What one process has of a GPU."""
-
-    memory_bytes: int | None = None
-    busy_percent: int | None = None
-
-
 class Device(Struct, frozen=True):
     """A GPU and the processes that compute on it.
 
     Attributes:
-        processes: By process id, as the driver counts them.
+        processes: Bytes and busy percent of each process, by its id as the driver counts them.
         lost: The driver can no longer reach it: it fell off the bus (Xid 79), or needs a reset.
         failure: Why else nothing is known of it.
     """
 
     state: GpuState
-    processes: dict[int, Share] = {}
+    processes: dict[int, tuple[int | None, int | None]] = {}
     lost: bool = False
     failure: str = ""
-
-    def as_seen_by(self, pid: int) -> GpuState:
-        """Return its state with what one process has of it."""
-        own = self.processes[pid]
-        return replace(
-            self.state, own_memory_bytes=own.memory_bytes, own_busy_percent=own.busy_percent
-        )
 
 
 class Answer(Struct, frozen=True):
@@ -141,25 +127,22 @@ def _devices(time_limit_s: float, driver: Path) -> Looked[tuple[Device, ...]]:
 
     def look() -> Looked[tuple[Device, ...]]:
         try:
-            answer = _ask(time_limit_s)
-            why = f"NVML: {answer.failure}"
+            ended = answer_of(own_command(READER), time_limit_s, environment_of_module())
+            if ended.returncode != 0:
+                complaint = ended.stderr.decode(errors="replace").rstrip().rpartition("\n")[2]
+                why = f"NVML: {complaint or f'exit code {ended.returncode}'}"
+            else:
+                answer = json_decoder(Answer).decode(ended.stdout)
+                if not answer.failure:
+                    return answer.devices, ()
+                why = f"NVML: {answer.failure}"
         except ChildLate as error:
-            answer, why = Answer(failure="late"), f"the driver gave {error}"
+            why = f"the driver gave {error}"
         except (OSError, msgspec.MsgspecError) as error:
-            answer, why = Answer(failure="none"), f"they cannot be read ({error})"
-        if answer.failure:
-            return None, (Gap(WHAT, None, why, "gpu", SEE),)
-        return answer.devices, ()
+            why = f"they cannot be read ({error})"
+        return None, (Gap(WHAT, None, why, "gpu", SEE),)
 
     return guarded("gpu", WHAT, None, look)
-
-
-def _ask(time_limit_s: float) -> Answer:
-    ended = answer_of(own_command(READER), time_limit_s, environment_of_module())
-    if ended.returncode != 0:
-        complaint = ended.stderr.decode(errors="replace").rstrip()
-        return Answer(failure=complaint.rpartition("\n")[2] or f"exit code {ended.returncode}")
-    return json_decoder(Answer).decode(ended.stdout)
 
 
 def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]:
@@ -167,10 +150,6 @@ def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]
 
     The driver names processes by the ids of its own namespace: in a container they may not match.
     Where it names nobody at all, a machine's only GPU counts as everybody's.
-
-    Args:
-        devices: All of this machine.
-        pids: Of the ranks.
     """
     gaps = tuple(
         Gap(f"GPU {one.state.index}", None, LOST, "gpu", SEE_KERNEL_LOG)
@@ -179,10 +158,13 @@ def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]
         for one in devices
         if one.lost or one.failure
     )
-    found = {
-        pid: tuple(one.as_seen_by(pid) for one in devices if pid in one.processes) for pid in pids
-    }
-    used = {pid: states for pid, states in found.items() if states}
+    used: Gpus = {}
+    for pid in pids:
+        for one in devices:
+            if pid in one.processes:
+                own, busy_percent = one.processes[pid]
+                state = replace(one.state, own_memory_bytes=own, own_busy_percent=busy_percent)
+                used[pid] = (*used.get(pid, ()), state)
     if used or any(one.processes for one in devices):
         return used, gaps
     seen = [one.state for one in devices if not (one.lost or one.failure)]
@@ -254,12 +236,12 @@ def _state(nvml: Any, handle: Any, index: int) -> GpuState:  # noqa: ANN401 - as
     )
 
 
-def _processes(nvml: Any, handle: Any) -> dict[int, Share]:  # noqa: ANN401 - as above
+def _processes(nvml: Any, handle: Any) -> dict[int, tuple[int | None, int | None]]:  # noqa: ANN401 - as above
     running = _told(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
     since_us = int((time.time() - LATELY_S) * 1e6)
     used = _told(nvml, lambda: nvml.nvmlDeviceGetProcessUtilization(handle, since_us)) or []
     newest = {one.pid: one.smUtil for one in sorted(used, key=lambda one: one.timeStamp)}
-    return {one.pid: Share(one.usedGpuMemory, newest.get(one.pid)) for one in running}
+    return {one.pid: (one.usedGpuMemory, newest.get(one.pid)) for one in running}
 
 
 def _told(nvml: Any, call: Callable[[], Told]) -> Told | None:  # noqa: ANN401 - as above

@@ -29,19 +29,12 @@ class ChildLate(Exception):
 def answer_of(
     command: Sequence[str], time_limit_s: float, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a program to its end.
-
-    Args:
-        command: Its path and arguments.
-        time_limit_s: Seconds until it is killed, with whatever it started.
-        environment: All of its environment.
-
-    Returns:
-        Its output, its complaints and its exit code.
+    """Run a program to its end, with this as all of its environment.
 
     Raises:
         OSError: It cannot be started.
-        ChildLate: It took longer. One that is stuck in the kernel is left behind.
+        ChildLate: It took longer and was killed with whatever it started; one that is stuck in the
+            kernel is left behind.
     """
     process = _started(command, environment, subprocess.PIPE)
     try:
@@ -61,7 +54,7 @@ def exit_code_of(
 
     Args:
         command: Its path and arguments.
-        time_limit_s: Seconds until it is killed, with whatever it started.
+        time_limit_s: Seconds until it is killed.
         environment: All of its environment.
         output: Descriptor that it writes to, its complaints too.
 
@@ -116,11 +109,7 @@ COLUMNS = 3
 def processes_of_job(environment: Mapping[str, str]) -> tuple[int, ...] | Gap:
     """Ask SLURM for the processes of the job in which we are a step, without that step's own.
 
-    Args:
-        environment: Of a step: it names job, step and node; SLURM_CONF where it is no usual one.
-
-    Returns:
-        Their process ids, none where the job has no other step on this node.
+    The environment of a step names job, step and node. None where the job has no other step here.
     """
     job, step = environment["SLURM_JOB_ID"], environment.get("SLURM_STEP_ID", "")
     node = environment.get("SLURMD_NODENAME", "")
