@@ -78,12 +78,7 @@ MOST_FUNCTIONS = 64
 
 
 class _Question(NamedTuple):
-    """What is asked of each call.
-
-    Attributes:
-        is_it: Whether a call is such a one, by its path as imported.
-        harmless: Methods of whatever object that are none.
-    """
+    """What is asked of each call: by its path as imported, and which methods are harmless."""
 
     is_it: Callable[[str], bool]
     harmless: frozenset[str]
@@ -110,11 +105,7 @@ WAKING_BY_WAIT = _Question(_wakes_by_wait, HARMLESS_METHODS - WAKES)
 
 
 class CallsAhead:
-    """Answers for one file.
-
-    Args:
-        tree: The file, parsed.
-    """
+    """Answers for one file."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
@@ -138,26 +129,15 @@ class CallsAhead:
     def collectives(self, line: int) -> Answer:
         """Tell whether the function around a line calls a collective from there on.
 
-        A loop begins anew, so all of one that the line is in lies ahead.
-
-        Args:
-            line: On which a thread stands.
-
-        Returns:
-            None where something is called of which nothing is known.
+        A loop begins anew, so all of one that the line is in lies ahead. None where something is
+        called of which nothing is known.
         """
         return self._ahead(line, COLLECTIVES)
 
     def waking(self, line: int) -> Answer:
         """Tell whether anything from a line on may end what another thread waits for in memory.
 
-        That is a lock given back, also by leaving a ``with``, or news of any kind.
-
-        Args:
-            line: On which a thread stands.
-
-        Returns:
-            None where something is called of which nothing is known.
+        That is a lock given back, also by leaving a ``with``, or news of any kind; None as above.
         """
         function = function_around(self._tree, line)
         if any(isinstance(one, (ast.With, ast.AsyncWith)) for one in around(function, line)):
@@ -168,7 +148,9 @@ class CallsAhead:
         function = function_around(self._tree, line)
         loops = [one for one in around(function, line) if isinstance(one, LOOPS)]
         first = loops[0].lineno if loops else line
-        ahead = (one for one in ast.walk(function) if _last_line(one) >= first)
+        ahead = (
+            one for one in ast.walk(function) if (getattr(one, "end_lineno", None) or 0) >= first
+        )
         return self._of_nodes(ahead, asked, set())
 
     def _of_nodes(self, nodes: Iterable[ast.AST], asked: _Question, met: set[int]) -> Answer:
@@ -190,7 +172,9 @@ class CallsAhead:
         if asked.is_it(path):
             return True
         if root in self._imported:
-            return _of_imported(path.partition(".")[0])
+            package = path.partition(".")[0]
+            harmless = package in sys.stdlib_module_names or package in HARMLESS_PACKAGES
+            return False if harmless or package == "torch" else None
         if name in self._functions:
             return self._of_own(name, asked, met)
         known = hasattr(builtins, name) if len(names) == 1 else name in asked.harmless
@@ -205,11 +189,6 @@ class CallsAhead:
         return _together(self._of_nodes(ast.walk(one), asked, met) for one in new)
 
 
-def _of_imported(package: str) -> Answer:
-    harmless = package in sys.stdlib_module_names or package in HARMLESS_PACKAGES
-    return False if harmless or package == "torch" else None
-
-
 def _together(answers: Iterable[Answer]) -> Answer:
     found = set(answers)
     return True if True in found else None if None in found else False
@@ -222,7 +201,3 @@ def _chain(node: ast.expr) -> Iterator[str]:
         yield node.attr
     else:
         yield node.id if isinstance(node, ast.Name) else ""
-
-
-def _last_line(node: ast.AST) -> int:
-    return getattr(node, "end_lineno", None) or 0

@@ -27,7 +27,7 @@ from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from lightning_hangcheck.model.evidence import Frame
 
@@ -44,13 +44,11 @@ UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError)
 
 
 class _File:
-    """What was read of a file, once.
+    """What was read of a file, once; its notes are by line.
 
     Attributes:
         text: None where it cannot be read, or is too large.
-        changed_s: When it was changed before it was read.
-        read_s: When it was read. Clock time, seconds since 1970, both.
-        notes: What was told of its lines.
+        changed_s: When it was changed before it was read: clock time, seconds since 1970.
     """
 
     def __init__(self, text: bytes | None, changed_s: float) -> None:
@@ -201,7 +199,7 @@ LOOPS_OVER_SOME = (ast.For, ast.AsyncFor)
 
 
 def code_notes(
-    frames: Iterable[Frame], unchanged_since_s: float, time_limit_s: float, root: str = ""
+    frames: Sequence[Frame], unchanged_since_s: float, time_limit_s: float, root: str = ""
 ) -> tuple[CodeNote, ...]:
     """Read what stands around lines of code, torch's and Python's own left out.
 
@@ -218,7 +216,14 @@ def code_notes(
     """
     deadline = time.monotonic() + time_limit_s
     sources = Sources(root, unchanged_since_s)
-    lines = {(frame.file, frame.line) for frame in frames if _is_read(frame.file)}
+    owners = {file: owner_of(file) for file in {frame.file for frame in frames}}
+    # a framework tests the rank, too
+    read = {
+        file
+        for file, owner in owners.items()
+        if owner.kind == "user" or (owner.kind == "framework" and owner.package != "torch")
+    }
+    lines = {(frame.file, frame.line) for frame in frames if frame.file in read}
     wanted = sorted(lines, key=lambda line: (not is_users(line[0]), line))[:MOST_LINES]
     found: list[CodeNote] = []
     for file, line in wanted:
@@ -228,12 +233,6 @@ def code_notes(
             note = sources.note(file, line)
             found += [note] if note is not None else []
     return tuple(found)
-
-
-def _is_read(file: str) -> bool:
-    """Whether a file is the user's or a framework's: these test the rank, too."""
-    owner = owner_of(file)
-    return owner.kind == "user" or (owner.kind == "framework" and owner.package != "torch")
 
 
 def note_of(tree: ast.Module, file: str, line: int) -> CodeNote:
@@ -271,7 +270,7 @@ class _Surroundings:
         self._forget()
 
     def _forget(self) -> None:
-        self._name_condition("", 0)
+        self.condition, self.condition_line, self.condition_of_most = "", 0, False
         self.skipped_under = ""
         self.loops: list[ast.For | ast.AsyncFor | ast.While] = []
         self.branches: list[tuple[tuple[int, int], str]] = []
@@ -282,7 +281,10 @@ class _Surroundings:
         """Go one node further in."""
         if isinstance(inner, (*FUNCTIONS, ast.ClassDef)):
             self._forget()
-            self._decorated(inner)
+            for decorator in getattr(inner, "decorator_list", ()):
+                text = _shown(decorator)
+                if ONE_RANK_ONLY.search(text) and not _spans(decorator, self._line):
+                    self._name_condition(f"@{text}", decorator.lineno)
             self._function = inner.body if not isinstance(inner, ast.Lambda) else []
         elif isinstance(inner, LOOPS):
             self.loops.append(inner)
@@ -301,12 +303,6 @@ class _Surroundings:
         return _runs_before(self._function, line, names, ALWAYS_RUN) or any(
             _runs_before(body, line, names, ALWAYS_RUN + LOOPS_OVER_SOME) for body in loops
         )
-
-    def _decorated(self, inner: ast.AST) -> None:
-        for decorator in getattr(inner, "decorator_list", ()):
-            text = _shown(decorator)
-            if ONE_RANK_ONLY.search(text) and not _spans(decorator, self._line):
-                self._name_condition(f"@{text}", decorator.lineno)
 
     def _under(self, inner: ast.If | ast.IfExp | ast.While) -> None:
         body = inner.body if isinstance(inner.body, list) else [inner.body]
@@ -354,8 +350,7 @@ class _Surroundings:
 
 def _child_at(node: ast.AST, line: int) -> ast.AST | None:
     """Return the child that the line is in; the last one where several are on that line."""
-    found = [child for child in ast.iter_child_nodes(node) if _spans(child, line)]
-    return found[-1] if found else None
+    return next((one for one in [*ast.iter_child_nodes(node)][::-1] if _spans(one, line)), None)
 
 
 def _spans(node: ast.AST, line: int) -> bool:
@@ -379,18 +374,18 @@ def _calls(node: ast.AST, names: frozenset[str] | None = None) -> bool:
     return any(names is None or name in names for name in calls)
 
 
-def _only_waits(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
-    """Whether all that a loop does is to wait: that is no work to run out of."""
-    inside = [one for statement in loop.body for one in ast.walk(statement)]
-    called = {_called(one) for one in inside if isinstance(one, ast.Call)}
-    return bool(called) and called <= AWAITS | {"sleep"}
-
-
 def _is_of_work(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
-    """Whether a rank may run out of what a loop goes over."""
+    """Whether a rank may run out of what a loop goes over; one that only waits is none such."""
+    called = {
+        _called(one)
+        for statement in loop.body
+        for one in ast.walk(statement)
+        if isinstance(one, ast.Call)
+    }
+    only_waits = bool(called) and called <= AWAITS | {"sleep"}
     over = () if isinstance(loop, ast.While) else ast.walk(loop.iter)
     names = {one.attr for one in over if isinstance(one, ast.Attribute)}
-    return not (_only_waits(loop) or names & PARTS_OF_A_MODEL)
+    return not (only_waits or names & PARTS_OF_A_MODEL)
 
 
 def _called(call: ast.Call) -> str:
@@ -400,13 +395,9 @@ def _called(call: ast.Call) -> str:
 def _runs_before(
     body: list[ast.stmt], line: int, names: frozenset[str], always: tuple[type[ast.stmt], ...]
 ) -> bool:
-    """Whether one comes to a line of a block only after a call of one of these names.
+    """Whether a line of a block is only reached after a call of one of these names.
 
-    Args:
-        body: The block.
-        line: In it.
-        names: Of what is called.
-        always: Statements that run what is in them, whatever is the case.
+    Statements of the kinds ``always`` run what is in them, whatever is the case.
     """
     block = body
     while block:
