@@ -324,8 +324,8 @@ def process_ids() -> list[int]:
     return [int(one) for one in os.listdir("/proc") if one.isdecimal()]  # noqa: PTH208 - hot
 
 
-def descendants(root_pid: int) -> tuple[ProcessRef, ...]:
-    """Find all processes below one, without itself, parents before their children.
+def descendants(*roots: int) -> tuple[ProcessRef, ...]:
+    """Find all processes below some, without these, parents before their children.
 
     Asks every process of the machine for its parent, some 15 microseconds each: their threads,
     which know their children, are many more. A process whose parent ends meanwhile goes to another
@@ -334,7 +334,7 @@ def descendants(root_pid: int) -> tuple[ProcessRef, ...]:
     children: dict[int, list[ProcessRef]] = {}
     for ref in filter(None, map(process_ref, process_ids())):
         children.setdefault(ref.parent_pid, []).append(ref)
-    found = [*children.get(root_pid, ())]
+    found = [ref for root in roots for ref in children.pop(root, ())]
     for ref in found:
         found += children.pop(ref.pid, ())
     return tuple(found)
