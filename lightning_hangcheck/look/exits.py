@@ -92,7 +92,7 @@ class ExitWatcher:
 
     The exit code is read from the zombie before its parent reaps it; on Linux 6.15 and later also
     afterwards. Where the kernel gives no pidfd (before 5.3, or a container's filter), processes are
-    looked at twenty times a second; ``use_pidfd=False`` does so anywhere.
+    looked at twenty times a second.
     """
 
     def __init__(self, *, use_pidfd: bool = True) -> None:

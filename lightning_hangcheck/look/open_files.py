@@ -154,13 +154,6 @@ def file_locks(table: str = "/proc/locks") -> tuple[FileLock, ...]:
     return tuple(found)
 
 
-def holders_that_block(pid: int, locks: tuple[FileLock, ...]) -> tuple[int, ...]:
-    """Return the processes that hold what a process waits for in flock or fcntl."""
-    numbers = {lock.number for lock in locks if lock.waiting and lock.pid == pid}
-    held = (lock for lock in locks if lock.number in numbers and not lock.waiting)
-    return tuple(lock.pid for lock in held if lock.pid > 0)
-
-
 def holders_of(file: os.stat_result, locks: tuple[FileLock, ...]) -> tuple[int, ...]:
     """Return the processes that hold a lock on a file."""
     place = (file.st_ino, (os.major(file.st_dev), os.minor(file.st_dev)))

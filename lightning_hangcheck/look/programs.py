@@ -52,18 +52,10 @@ def exit_code_of(
 ) -> int:
     """Run a program to its end; what it leaves in its process group ends then, too.
 
-    Args:
-        command: Its path and arguments.
-        time_limit_s: Seconds until it is killed.
-        environment: All of its environment.
-        output: Descriptor that it writes to, its complaints too.
+    It writes to the descriptor ``output``, its complaints too. Raises as `answer_of`.
 
     Returns:
         Its exit code, that of a signal below 0.
-
-    Raises:
-        OSError: It cannot be started.
-        ChildLate: It took longer.
     """
     process = _started(command, environment, output)
     try:
@@ -101,9 +93,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 SLURM_LIMIT_S = 5.0
-"""scontrol asks the slurmd of this machine, which answers in milliseconds."""
-COLUMNS = 3
-"""``PID JOBID STEPID LOCALID GLOBALID``; the last two are ``-`` for what a task started."""
+COLUMNS = 3  # PID JOBID STEPID LOCALID GLOBALID; the last two are - for what a task started
 
 
 def processes_of_job(environment: Mapping[str, str]) -> tuple[int, ...] | Gap:

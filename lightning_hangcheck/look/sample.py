@@ -61,22 +61,6 @@ class Subject(Struct, frozen=True, kw_only=True):
     trains: bool = False
 
 
-def sample(pid: int, rank: int | None, time_limit_s: float, *, trains: bool = False) -> Sampled:
-    """Take kernel state and stacks of one process, which runs on meanwhile.
-
-    Args:
-        pid: The process.
-        rank: Whose, for gaps.
-        time_limit_s: Seconds for both together.
-        trains: As in `Subject`.
-
-    Returns:
-        The sample, parts that could not be taken being None, and why.
-    """
-    subject = Subject(pid=pid, rank=rank, trains=trains)
-    return _with_stacks(_kernel_alone(subject, time_limit_s), subject, time_limit_s)
-
-
 def sample_all(subjects: Iterable[Subject], time_limit_s: float) -> list[Sampled]:
     """Take a sample of each process, 16 at once, in their order.
 

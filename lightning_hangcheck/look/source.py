@@ -14,7 +14,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.files.safe import read_regular
 from lightning_hangcheck.look.calls_ahead import CallsAhead
@@ -75,6 +75,28 @@ class Parsed:
             if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)) and _calls(one, BACKWARD)
         }
 
+    def note(self, file: str, line: int) -> CodeNote:
+        """Describe one line."""
+        found = _Surroundings(self.ranks, line)
+        scope: ast.AST = self.tree
+        while (inner := _child_at(scope, line)) is not None:
+            found.enter(scope, inner)
+            scope = inner
+        return CodeNote(
+            file=file,
+            line=line,
+            condition=found.condition,
+            condition_line=found.condition_line,
+            condition_of_most=found.condition_of_most,
+            skipped_under=found.skipped_under,
+            loops=tuple(_span(loop) for loop in found.loops if _is_of_work(loop)),
+            branches=tuple(span for span, _ in found.branches),
+            branch_tests=tuple(test for _, test in found.branches),
+            awaits=found.awaits or any(_calls(loop, ENDS) for loop in found.loops),
+            after_backward=found.comes_after(self.run_backward),
+            collectives_ahead=self.calls.collectives(line) if is_users(file) else None,
+        )
+
 
 _files: OrderedDict[str, _File] = OrderedDict()
 _trees: OrderedDict[str, tuple[_File, Parsed]] = OrderedDict()
@@ -123,7 +145,7 @@ class Sources(NamedTuple):
             parsed = _parsed(self.root + file, found)
             if parsed is None:
                 return None
-            found.notes[line] = _note(parsed, file, line)
+            found.notes[line] = parsed.note(file, line)
         return found.notes[line]
 
     def _file(self, file: str) -> _File | None:
@@ -193,6 +215,7 @@ PARTS_OF_A_MODEL = frozenset({"parameters", "named_parameters", "buffers", "name
     *("modules", "named_modules", "children", "named_children", "param_groups"),
 }
 """Of which all ranks have as many, so that none leaves a loop over them before the others."""
+LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 ALWAYS_RUN = (ast.Expr, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
 LOOPS_OVER_SOME = (ast.For, ast.AsyncFor)
 """Within a loop over epochs the one over batches has some."""
@@ -233,33 +256,6 @@ def code_notes(
             note = sources.note(file, line)
             found += [note] if note is not None else []
     return tuple(found)
-
-
-def note_of(tree: ast.Module, file: str, line: int) -> CodeNote:
-    """Describe one line of a parsed file."""
-    return _note(Parsed(tree), file, line)
-
-
-def _note(source: Parsed, file: str, line: int) -> CodeNote:
-    found = _Surroundings(source.ranks, line)
-    scope: ast.AST = source.tree
-    while (inner := _child_at(scope, line)) is not None:
-        found.enter(scope, inner)
-        scope = inner
-    return CodeNote(
-        file=file,
-        line=line,
-        condition=found.condition,
-        condition_line=found.condition_line,
-        condition_of_most=found.condition_of_most,
-        skipped_under=found.skipped_under,
-        loops=tuple(_span(loop) for loop in found.loops if _is_of_work(loop)),
-        branches=tuple(span for span, _ in found.branches),
-        branch_tests=tuple(test for _, test in found.branches),
-        awaits=found.awaits or any(_calls(loop, ENDS) for loop in found.loops),
-        after_backward=found.comes_after(source.run_backward),
-        collectives_ahead=source.calls.collectives(line) if is_users(file) else None,
-    )
 
 
 class _Surroundings:
@@ -330,7 +326,12 @@ class _Surroundings:
         for block in (getattr(scope, name, None) for name in ("body", "orelse", "finalbody")):
             if not isinstance(block, list) or inner not in block:
                 continue
-            exits = [one for one in block[: block.index(inner)] if _leaves(one)]
+            before = block[: block.index(inner)]
+            exits = [
+                one
+                for one in before
+                if isinstance(one, ast.If) and isinstance(one.body[-1], LEAVES)
+            ]
             for statement in exits:
                 last = block[-1].end_lineno or block[-1].lineno
                 span = ((statement.end_lineno or statement.lineno) + 1, last)
@@ -361,11 +362,6 @@ def _spans(node: ast.AST, line: int) -> bool:
 def _span(node: ast.AST) -> tuple[int, int]:
     """Return first and last line; decorators belong to what they decorate."""
     return getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or 0
-
-
-def _leaves(statement: ast.stmt) -> TypeGuard[ast.If]:
-    exits = (ast.Return, ast.Continue, ast.Break, ast.Raise)
-    return isinstance(statement, ast.If) and isinstance(statement.body[-1], exits)
 
 
 def _calls(node: ast.AST, names: frozenset[str] | None = None) -> bool:
