@@ -13,12 +13,12 @@ from lightning_hangcheck import log
 from lightning_hangcheck.attach.recorded_session import beats_of, find_session
 from lightning_hangcheck.errors import BadUsage, NoJobFound
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.look.present_environment import present_environment
 from lightning_hangcheck.look.proc import (
     born_ns,
     command_line,
     explain,
     has_loaded,
+    present_environment,
     process_ref,
     read_access,
     read_environment,

@@ -77,13 +77,8 @@ MOST_FUNCTIONS = 64
 """Followed from one line: more is a program, and no loop of a helper's."""
 
 
-class _Question(NamedTuple):
-    """What is asked of each call.
-
-    Attributes:
-        is_it: Whether a call is such a one, by its path as imported.
-        harmless: Methods of whatever object that are none.
-    """
+class _Asked(NamedTuple):
+    """What is asked of each call: by its path as imported, and which methods are harmless."""
 
     is_it: Callable[[str], bool]
     harmless: frozenset[str]
@@ -100,21 +95,8 @@ def _wakes(path: str) -> bool:
     return name in WAKES or (name == "wait" and BARRIER in owner.lower())
 
 
-def _wakes_by_wait(path: str) -> bool:
-    return path.endswith(".wait") or _wakes(path)
-
-
-COLLECTIVES = _Question(_meets, HARMLESS_METHODS)
-WAKING = _Question(_wakes, HARMLESS_METHODS - WAKES)
-WAKING_BY_WAIT = _Question(_wakes_by_wait, HARMLESS_METHODS - WAKES)
-
-
 class CallsAhead:
-    """Answers for one file.
-
-    Args:
-        tree: The file, parsed.
-    """
+    """Answers for one file."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
@@ -138,44 +120,37 @@ class CallsAhead:
     def collectives(self, line: int) -> Answer:
         """Tell whether the function around a line calls a collective from there on.
 
-        A loop begins anew, so all of one that the line is in lies ahead.
-
-        Args:
-            line: On which a thread stands.
-
-        Returns:
-            None where something is called of which nothing is known.
+        A loop begins anew, so all of one that the line is in lies ahead. None where something is
+        called of which nothing is known.
         """
-        return self._ahead(line, COLLECTIVES)
+        return self._ahead(line, _Asked(_meets, HARMLESS_METHODS))
 
     def waking(self, line: int) -> Answer:
         """Tell whether anything from a line on may end what another thread waits for in memory.
 
-        That is a lock given back, also by leaving a ``with``, or news of any kind.
-
-        Args:
-            line: On which a thread stands.
-
-        Returns:
-            None where something is called of which nothing is known.
+        That is a lock given back, also by leaving a ``with``, or news of any kind; None as above.
         """
         function = function_around(self._tree, line)
         if any(isinstance(one, (ast.With, ast.AsyncWith)) for one in around(function, line)):
             return True
-        return self._ahead(line, WAKING_BY_WAIT if self._has_barriers else WAKING)
+        by_wait = self._has_barriers
+        wakes = (lambda path: path.endswith(".wait") or _wakes(path)) if by_wait else _wakes
+        return self._ahead(line, _Asked(wakes, HARMLESS_METHODS - WAKES))
 
-    def _ahead(self, line: int, asked: _Question) -> Answer:
+    def _ahead(self, line: int, asked: _Asked) -> Answer:
         function = function_around(self._tree, line)
         loops = [one for one in around(function, line) if isinstance(one, LOOPS)]
         first = loops[0].lineno if loops else line
-        ahead = (one for one in ast.walk(function) if _last_line(one) >= first)
+        ahead = (
+            one for one in ast.walk(function) if (getattr(one, "end_lineno", None) or 0) >= first
+        )
         return self._of_nodes(ahead, asked, set())
 
-    def _of_nodes(self, nodes: Iterable[ast.AST], asked: _Question, met: set[int]) -> Answer:
+    def _of_nodes(self, nodes: Iterable[ast.AST], asked: _Asked, met: set[int]) -> Answer:
         calls = (one for one in nodes if isinstance(one, ast.Call))
         return _together(answer for one in calls for answer in self._of_call(one, asked, met))
 
-    def _of_call(self, call: ast.Call, asked: _Question, met: set[int]) -> Iterator[Answer]:
+    def _of_call(self, call: ast.Call, asked: _Asked, met: set[int]) -> Iterator[Answer]:
         """Answer for what is called, and for functions of this file that are handed on."""
         yield self._of_function(call.func, asked, met)
         for given in (*call.args, *(one.value for one in call.keywords)):
@@ -183,31 +158,28 @@ class CallsAhead:
             if name in self._functions:
                 yield self._of_own(name, asked, met)
 
-    def _of_function(self, function: ast.expr, asked: _Question, met: set[int]) -> Answer:
+    def _of_function(self, function: ast.expr, asked: _Asked, met: set[int]) -> Answer:
         names = list(_chain(function))
         root, name = names[0], names[-1]
         path = ".".join((self._imported.get(root, root), *names[1:]))
         if asked.is_it(path):
             return True
         if root in self._imported:
-            return _of_imported(path.partition(".")[0])
+            package = path.partition(".")[0]
+            harmless = package in sys.stdlib_module_names or package in HARMLESS_PACKAGES
+            return False if harmless or package == "torch" else None
         if name in self._functions:
             return self._of_own(name, asked, met)
         known = hasattr(builtins, name) if len(names) == 1 else name in asked.harmless
         return False if known else None
 
-    def _of_own(self, name: str, asked: _Question, met: set[int]) -> Answer:
+    def _of_own(self, name: str, asked: _Asked, met: set[int]) -> Answer:
         """Answer for all functions of this file that have a name; a class makes what it can."""
         new = [one for one in self._functions[name] if id(one) not in met]
         met.update(map(id, new))
         if len(met) > MOST_FUNCTIONS:
             return None
         return _together(self._of_nodes(ast.walk(one), asked, met) for one in new)
-
-
-def _of_imported(package: str) -> Answer:
-    harmless = package in sys.stdlib_module_names or package in HARMLESS_PACKAGES
-    return False if harmless or package == "torch" else None
 
 
 def _together(answers: Iterable[Answer]) -> Answer:
@@ -222,7 +194,3 @@ def _chain(node: ast.expr) -> Iterator[str]:
         yield node.attr
     else:
         yield node.id if isinstance(node, ast.Name) else ""
-
-
-def _last_line(node: ast.AST) -> int:
-    return getattr(node, "end_lineno", None) or 0

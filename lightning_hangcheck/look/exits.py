@@ -11,7 +11,7 @@ import select
 import struct
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
@@ -30,16 +30,13 @@ POLL_S = 0.05
 
 
 def code_of_zombie(pid: int, started_ticks: int, *, shown: bool) -> int | None:
-    """Read the exit code of a process that its parent has not reaped yet.
+    """Read the exit code of a process that its parent has not reaped yet, as subprocess gives it.
 
     Args:
         pid: The process.
         started_ticks: When it started: another process may have its pid by now.
         shown: The kernel shows us protected fields of this process; otherwise a code of 0 says
             nothing, as the kernel writes 0 for what it hides.
-
-    Returns:
-        As subprocess gives it; None where it cannot be known.
     """
     try:
         line = read_stat(pid)
@@ -77,11 +74,11 @@ class Exited(Struct, frozen=True, kw_only=True):
     seen_ns: int
 
 
-class _Watched(Struct, frozen=True):
+class _Watched(NamedTuple):
     """A process that has not ended.
 
     Attributes:
-        descriptor: A pidfd, None where the kernel gives none and the process is polled.
+        descriptor: A pidfd, None where the kernel gives none.
         code_shown: The kernel shows us what it hides from strangers, an exit code among it.
     """
 
@@ -94,24 +91,15 @@ class ExitWatcher:
     """Watches processes that need not be our children.
 
     The exit code is read from the zombie before its parent reaps it; on Linux 6.15 and later also
-    afterwards. `fileno` may be given to select: it is readable when a process has ended, unless
-    processes are polled.
+    afterwards. Where the kernel gives no pidfd (before 5.3, or a container's filter), processes are
+    looked at twenty times a second.
     """
 
     def __init__(self, *, use_pidfd: bool = True) -> None:
-        """Open the watcher.
-
-        Args:
-            use_pidfd: False polls twenty times a second, as on kernels without pidfd_open.
-        """
         self._use_pidfd = use_pidfd and hasattr(os, "pidfd_open")
         self._epoll = select.epoll()
         self._watched: dict[int, _Watched] = {}
         self._missed: list[Exited] = []
-
-    def fileno(self) -> int:
-        """Return the descriptor to select on."""
-        return self._epoll.fileno()
 
     def watch(self, pid: int) -> None:
         """Watch a process; one that is gone already is reported by the next `wait`."""
@@ -123,7 +111,6 @@ class ExitWatcher:
             return
         descriptor = None
         if self._use_pidfd:
-            # an old kernel has none (ENOSYS), an old container filter forbids it
             with suppress(OSError):
                 descriptor = os.pidfd_open(pid)
         if descriptor is not None:
@@ -131,11 +118,7 @@ class ExitWatcher:
         self._watched[pid] = _Watched(seen.started_ticks, descriptor, io_bytes(pid) is not None)
 
     def wait(self, timeout: float) -> list[Exited]:
-        """Wait until a watched process has ended, and forget those that have.
-
-        Args:
-            timeout: Seconds; 0 only looks.
-        """
+        """Wait so many seconds until a watched process has ended, and forget those that have."""
         deadline = time.monotonic() + timeout
         while True:
             remaining = max(0.0, deadline - time.monotonic())

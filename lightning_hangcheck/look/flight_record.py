@@ -13,7 +13,7 @@ import socket
 import time
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -49,11 +49,10 @@ ENTRIES_KEPT = 2_000
 LARGEST_ANSWER = 16 * 1024 * 1024
 """2,000 operations, the default of TORCH_FR_BUFFER_SIZE, are 1 MB; with many tensors each, more."""
 HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
-"""gloo's recorder, and NCCL's, which writes the same form and names the members of each group. Both
-write this form without call sites, for which they would need the interpreter lock."""
+"""gloo's recorder, and NCCL's, which writes the same form and names the members of each group."""
 NCCL2_HANDLER = "fr_trace_json?backend=nccl2"
-"""From torch 2.15 on NCCL's groups are of a backend of that name; without it gloo's recorder
-answers, which holds nothing of them."""
+"""From torch 2.15 on the name of NCCL's backend; without it gloo's recorder answers."""
+PIECE, LONGEST_TOLD = 1 << 16, 80
 NCCL2_THREADS = b"pt_nccl2"
 ON_CPU = ("gloo:", "mpi:")
 COUNTER_PREFIX = "pytorch.wait_counter."
@@ -89,7 +88,7 @@ class _Operation(msgspec.Struct):
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended: its end may be seen before torch takes it off its list."""
+        """Its end may be seen before torch takes it off its list."""
         return self.retired or self.state == "completed"
 
 
@@ -129,42 +128,10 @@ class _NoSuchHandler(http.client.HTTPException):
     """The server knows no handler of that name."""
 
 
-class _BoundedSocket(socket.socket):
-    """A socket whose reads end at a deadline all together: a timeout bounds each of them alone."""
-
-    def __init__(self, deadline: float) -> None:
-        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._deadline = deadline
-        self._bound()
-
-    def recv_into(self, *arguments: Any) -> int:  # as http.client reads  # noqa: ANN401
-        self._bound()
-        return super().recv_into(*arguments)
-
-    def _bound(self) -> None:
-        left_s = self._deadline - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("no whole answer in time")
-        self.settimeout(left_s)
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, deadline: float) -> None:
-        super().__init__("localhost")
-        self._path = path
-        self._deadline = deadline
-
-    def connect(self) -> None:
-        self.sock = _BoundedSocket(self._deadline)
-        self.sock.connect(str(self._path))
-
-
 def flight_record(
     path: Path, rank: int | None, time_limit_s: float, *, nccl2: bool = False
 ) -> Looked[FlightRecord]:
-    """Ask a rank's worker server for what its flight recorder holds.
-
-    About 10 ms for 700 operations.
+    """Ask a rank's worker server what its flight recorder holds; 10 ms for 700 operations.
 
     Args:
         path: The server's unix socket; none there means that this rank has no server.
@@ -183,10 +150,7 @@ def flight_record(
 
 
 def has_nccl2(pid: int) -> bool:
-    """Whether threads of a process are named as those of torch's newer NCCL backend.
-
-    About 10 microseconds a thread, and no permission is needed.
-    """
+    """Whether threads of a process are named as those of torch's newer NCCL backend."""
     with suppress(OSError):
         for tid in thread_ids(pid):
             with suppress(OSError):
@@ -198,29 +162,30 @@ def has_nccl2(pid: int) -> bool:
 def _ask(path: Path, rank: int | None, nccl2: bool, deadline: float) -> Looked[FlightRecord]:
     taken_ns = time.monotonic_ns()
     handlers = (*HANDLERS, NCCL2_HANDLER) if nccl2 else HANDLERS
+    remedy = ""
     try:
         traces = [_trace(path, handler, deadline) for handler in handlers]
         counted = ask_server(path, "wait_counter_values", deadline)
         counters = json_decoder(dict[str, _Counter]).decode(counted)
     except _NoSuchHandler as error:
         why = f"this torch is too old: its worker server has no {error}, which torch 2.13 has"
-        return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record", "upgrade torch"),)
+        remedy = "upgrade torch"
     except (OSError, http.client.HTTPException) as error:
         why = f"torch's worker server gave no answer ({error!r})"
-        return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record"),)
     except msgspec.MsgspecError as error:
         why = f"this torch writes its flight record in another form ({error})"
-        return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record"),)
-    waits = {
-        name.removeprefix(COUNTER_PREFIX): counter.active_count
-        for name, counter in counters.items()
-        if counter.active_count > 0
-    }
-    noted, messages = noted_groups(path), noted_messages(path)
-    record = FlightRecord(
-        taken_ns=taken_ns, groups=_groups(traces, noted), waits=waits, messages=messages
-    )
-    return with_sites(record, noted_calls(path), noted_sites(path)), ()
+    else:
+        waits = {
+            name.removeprefix(COUNTER_PREFIX): counter.active_count
+            for name, counter in counters.items()
+            if counter.active_count > 0
+        }
+        groups = _groups(traces, noted_groups(path))
+        record = FlightRecord(
+            taken_ns=taken_ns, groups=groups, waits=waits, messages=noted_messages(path)
+        )
+        return with_sites(record, noted_calls(path), noted_sites(path)), ()
+    return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record", remedy),)
 
 
 def _trace(path: Path, handler: str, deadline: float) -> _Trace:
@@ -245,18 +210,29 @@ def ask_server(path: Path, handler: str, deadline: float) -> bytes:
         OSError: There is no server, or no answer in time.
         HTTPException: Another answer than the handler's.
     """
-    connection = _UnixConnection(path, deadline)
-    try:
-        # without this the server keeps a thread of the rank waiting for a second request
-        connection.request("POST", f"/handler/{handler}", headers={"Connection": "close"})
-        answer = connection.getresponse()
-        if answer.status == http.client.NOT_FOUND:
-            raise _NoSuchHandler(handler)
-        if answer.status != http.client.OK:
-            raise http.client.HTTPException(f"{handler}: status {answer.status}")
-        return answer.read(LARGEST_ANSWER)
-    finally:
-        connection.close()
+    # without "close" the server keeps a thread of the rank waiting for a second request
+    request = f"POST /handler/{handler} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+
+        def bounded() -> socket.socket:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("no whole answer in time")
+            server.settimeout(left_s)
+            return server
+
+        bounded().connect(str(path))
+        bounded().sendall(f"{request}Content-Length: 0\r\n\r\n".encode())
+        answer = bytearray()
+        while len(answer) < LARGEST_ANSWER and (piece := bounded().recv(PIECE)):
+            answer += piece
+    head, _, body = bytes(answer).partition(b"\r\n\r\n")
+    status = head.split(maxsplit=2)[1:2]
+    if status == [b"404"]:
+        raise _NoSuchHandler(handler)
+    if status != [b"200"]:
+        raise http.client.HTTPException(f"{handler}: {head[:LONGEST_TOLD]!r}")
+    return body
 
 
 COUNTS_ONLY = "includecollectives=false&includestacktraces=false"
@@ -275,14 +251,7 @@ def collective_numbers(path: Path, time_limit_s: float) -> Numbers:
     """Ask a rank's worker server how far its collectives have come, and read its own notes.
 
     Only torch's counts are asked for: they go on where the record itself drops what has ended, as
-    NCCL's does.
-
-    Args:
-        path: The server's unix socket.
-        time_limit_s: Seconds for all requests together.
-
-    Returns:
-        Nothing of a recorder that does not answer, or does not count.
+    NCCL's does. A recorder that does not answer, or does not count, adds nothing.
     """
     deadline = time.monotonic() + time_limit_s
     found: Numbers = {}
@@ -305,11 +274,7 @@ def collective_numbers(path: Path, time_limit_s: float) -> Numbers:
 
 
 def record_of_dump(dump: object, taken_ns: int) -> FlightRecord:
-    """Read what torch wrote into a file, once that is plain data.
-
-    Args:
-        dump: The dictionary that was pickled, or was read from JSON.
-        taken_ns: When it was written.
+    """Read what torch wrote into a file at that moment, once that is plain data.
 
     Raises:
         msgspec.ValidationError: It is no flight record.
@@ -317,26 +282,20 @@ def record_of_dump(dump: object, taken_ns: int) -> FlightRecord:
     trace = msgspec.convert(dump, _Trace, strict=False)
     sites: Sites = {}
     groups = _groups([trace], {}, sites)
-    called = {number: CallSite(tuple(map(_frame, way))) for way, number in sites.items()}
+    called = {
+        number: CallSite(tuple(Frame(one.name, one.filename, one.line) for one in way))
+        for way, number in sites.items()
+    }
     return FlightRecord(taken_ns=taken_ns, groups=groups, sites=called)
-
-
-def _frame(call: _CalledFrom) -> Frame:
-    return Frame(call.name, call.filename, call.line)
 
 
 def _groups(
     traces: list[_Trace], noted: dict[str, tuple[int, ...]], sites: Sites | None = None
 ) -> tuple[CollectiveRecord, ...]:
-    """Sort operations by group.
+    """Sort operations by group; in a dump no clock counts, and the places it names go into sites.
 
     A group that a rank noted and has not used is one, too, as far as that is known: gloo's record
     must reach back to its beginning, and NCCL's, which names its groups, drops what has ended.
-
-    Args:
-        traces: Of one rank.
-        noted: Groups that it noted, with their members.
-        sites: Of a dump, in which no clock counts: the places it names, added here by number.
     """
     names = {name: group.members for trace in traces for name, group in trace.pg_config.items()}
     members = noted | {name: ranks for name, ranks in names.items() if ranks}
@@ -412,6 +371,12 @@ def _record(
     newest = max(one.collective_seq_id for one in operations)
     collectives = _as_wholes([one for one in operations if not one.is_p2p])
     unended = (one.collective_seq_id for one in collectives if not one.ended)
+
+    def site(operation: _Operation) -> int:
+        """Number the place that an operation was called from; 0 where none is named."""
+        way = tuple(reversed(operation.frames))
+        return sites.setdefault(way, len(sites) + 1) if way and sites is not None else 0
+
     return CollectiveRecord(
         group=name,
         description=description,
@@ -428,7 +393,7 @@ def _record(
                 retired=one.ended,
                 created_ns=one.time_created_ns,
                 thread=int(one.thread_id) if one.thread_id.isdecimal() else 0,
-                site=_site(one, sites) if sites is not None else 0,
+                site=site(one),
                 recorded=one.record_id if sites is not None else 0,
             )
             for one in collectives
@@ -437,12 +402,6 @@ def _record(
             _messages([one for one in operations if one.is_p2p], members, of_dump=sites is not None)
         ),
     )
-
-
-def _site(operation: _Operation, sites: Sites) -> int:
-    """Return the number of the place that an operation was called from; 0 where none is named."""
-    way = tuple(reversed(operation.frames))
-    return sites.setdefault(way, len(sites) + 1) if way else 0
 
 
 def _as_wholes(collectives: Sequence[_Operation]) -> list[_Operation]:
@@ -497,14 +456,26 @@ def _messages(
 def with_sites(
     flight: FlightRecord, calls: Sequence[NotedCall], sites: Mapping[int, CallSite]
 ) -> FlightRecord:
-    """Add to each operation of a rank the place that it was called from.
+    """Add to each operation of a rank the place, by number, that it was called from.
 
-    Args:
-        flight: As recorded.
-        calls: Noted by the rank, oldest first.
-        sites: Their places, by number.
+    A call is noted just before it enters its operation, in the same thread: the first that follows
+    is it. What C++ enters (DDP's reducer) has no call.
     """
-    found = _sites_of(flight.groups, calls)
+    entered = sorted(
+        (entry.created_ns, entry.thread, group.group, entry.seq)
+        for group in flight.groups
+        for entry in group.entries
+    )
+    waiting: dict[int, NotedCall] = {}
+    found: dict[tuple[str, int], int] = {}
+    left = list(reversed(calls))
+    for created_ns, thread, name, seq in entered:
+        while left and left[-1].at_ns <= created_ns:
+            call = left.pop()
+            waiting[call.thread] = call
+        own = thread or max(waiting, key=lambda one: waiting[one].at_ns, default=0)
+        if own in waiting:
+            found[name, seq] = waiting.pop(own).site
     groups = tuple(
         replace(
             group,
@@ -524,29 +495,3 @@ def with_sites(
         reduced=max((often[site] for site in often if sites[site].reduction), default=0),
         repeated=max((often[site] for site in often if not sites[site].root), default=0),
     )
-
-
-def _sites_of(
-    groups: Sequence[CollectiveRecord], calls: Sequence[NotedCall]
-) -> dict[tuple[str, int], int]:
-    """Find the call of each operation, by its group and number.
-
-    A call is noted just before it enters its operation, in the same thread: the first that follows
-    is it. What C++ enters (DDP's reducer) has no call.
-    """
-    entered = sorted(
-        (entry.created_ns, entry.thread, group.group, entry.seq)
-        for group in groups
-        for entry in group.entries
-    )
-    waiting: dict[int, NotedCall] = {}
-    found: dict[tuple[str, int], int] = {}
-    left = list(reversed(calls))
-    for created_ns, thread, group, seq in entered:
-        while left and left[-1].at_ns <= created_ns:
-            call = left.pop()
-            waiting[call.thread] = call
-        own = thread or max(waiting, key=lambda one: waiting[one].at_ns, default=0)
-        if own in waiting:
-            found[group, seq] = waiting.pop(own).site
-    return found

@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -25,20 +25,14 @@ from lightning_hangcheck.model.evidence import Gap, GpuState
 from lightning_hangcheck.time_limit import Looked, guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
-Told = TypeVar("Told")
 WHAT = "GPUs"
 READER = "lightning_hangcheck.look.gpu"
 DRIVER = Path("/proc/driver/nvidia")
 """Folder of the driver's kernel module; without it there is nothing to see."""
-ABSENT = Gap(
-    WHAT,
-    None,
-    "the library that reads GPUs is not installed",
-    "gpu",
-    "pip install 'lightning-hangcheck[gpu]'",
-)
+INSTALL = "pip install 'lightning-hangcheck[gpu]'"
+ABSENT = Gap(WHAT, None, "the library that reads GPUs is not installed", "gpu", INSTALL)
 HIDDEN = (
     "GPUs are busy, but the driver names no process that uses them: a container hides process ids "
     "(docker run --pid=host shows them)"
@@ -51,33 +45,19 @@ TIME_LIMIT_S = 5.0
 Gpus = dict[int, tuple[GpuState, ...]]
 
 
-class Share(Struct, frozen=True):
-    """What one process has of a GPU."""
-
-    memory_bytes: int | None = None
-    busy_percent: int | None = None
-
-
 class Device(Struct, frozen=True):
     """A GPU and the processes that compute on it.
 
     Attributes:
-        processes: By process id, as the driver counts them.
+        processes: Bytes and busy percent of each process, by its id as the driver counts them.
         lost: The driver can no longer reach it: it fell off the bus (Xid 79), or needs a reset.
         failure: Why else nothing is known of it.
     """
 
     state: GpuState
-    processes: dict[int, Share] = {}
+    processes: dict[int, tuple[int | None, int | None]] = {}
     lost: bool = False
     failure: str = ""
-
-    def as_seen_by(self, pid: int) -> GpuState:
-        """Return its state with what one process has of it."""
-        own = self.processes[pid]
-        return replace(
-            self.state, own_memory_bytes=own.memory_bytes, own_busy_percent=own.busy_percent
-        )
 
 
 class Answer(Struct, frozen=True):
@@ -119,11 +99,7 @@ def gpu_names(time_limit_s: float, driver: Path = DRIVER) -> tuple[str, ...]:
 
 
 def gpu_memory(time_limit_s: float = TIME_LIMIT_S) -> tuple[int, ...] | Gap:
-    """Return the bytes of each GPU, without starting CUDA on any of them.
-
-    Returns:
-        Empty where the driver knows no GPU; a gap where there is no driver to ask.
-    """
+    """Return the bytes of each GPU, without starting CUDA on any of them; a gap without driver."""
     if not DRIVER.exists():
         return Gap("memory of the GPUs", None, "there is no NVIDIA driver here", "gpu")
     states, gaps = gpus_here(time_limit_s)
@@ -141,25 +117,22 @@ def _devices(time_limit_s: float, driver: Path) -> Looked[tuple[Device, ...]]:
 
     def look() -> Looked[tuple[Device, ...]]:
         try:
-            answer = _ask(time_limit_s)
-            why = f"NVML: {answer.failure}"
+            ended = answer_of(own_command(READER), time_limit_s, environment_of_module())
+            if ended.returncode != 0:
+                complaint = ended.stderr.decode(errors="replace").rstrip().rpartition("\n")[2]
+                why = f"NVML: {complaint or f'exit code {ended.returncode}'}"
+            else:
+                answer = json_decoder(Answer).decode(ended.stdout)
+                if not answer.failure:
+                    return answer.devices, ()
+                why = f"NVML: {answer.failure}"
         except ChildLate as error:
-            answer, why = Answer(failure="late"), f"the driver gave {error}"
+            why = f"the driver gave {error}"
         except (OSError, msgspec.MsgspecError) as error:
-            answer, why = Answer(failure="none"), f"they cannot be read ({error})"
-        if answer.failure:
-            return None, (Gap(WHAT, None, why, "gpu", SEE),)
-        return answer.devices, ()
+            why = f"they cannot be read ({error})"
+        return None, (Gap(WHAT, None, why, "gpu", SEE),)
 
     return guarded("gpu", WHAT, None, look)
-
-
-def _ask(time_limit_s: float) -> Answer:
-    ended = answer_of(own_command(READER), time_limit_s, environment_of_module())
-    if ended.returncode != 0:
-        complaint = ended.stderr.decode(errors="replace").rstrip()
-        return Answer(failure=complaint.rpartition("\n")[2] or f"exit code {ended.returncode}")
-    return json_decoder(Answer).decode(ended.stdout)
 
 
 def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]:
@@ -167,22 +140,19 @@ def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]
 
     The driver names processes by the ids of its own namespace: in a container they may not match.
     Where it names nobody at all, a machine's only GPU counts as everybody's.
-
-    Args:
-        devices: All of this machine.
-        pids: Of the ranks.
     """
-    gaps = tuple(
-        Gap(f"GPU {one.state.index}", None, LOST, "gpu", SEE_KERNEL_LOG)
-        if one.lost
-        else Gap(f"GPU {one.state.index}", None, f"NVML: {one.failure}", "gpu", SEE)
-        for one in devices
-        if one.lost or one.failure
-    )
-    found = {
-        pid: tuple(one.as_seen_by(pid) for one in devices if pid in one.processes) for pid in pids
-    }
-    used = {pid: states for pid, states in found.items() if states}
+    gaps: tuple[Gap, ...] = ()
+    for one in devices:
+        if one.lost or one.failure:
+            why, see = (LOST, SEE_KERNEL_LOG) if one.lost else (f"NVML: {one.failure}", SEE)
+            gaps = (*gaps, Gap(f"GPU {one.state.index}", None, why, "gpu", see))
+    used: Gpus = {}
+    for pid in pids:
+        for one in devices:
+            if pid in one.processes:
+                own, busy_percent = one.processes[pid]
+                state = replace(one.state, own_memory_bytes=own, own_busy_percent=busy_percent)
+                used[pid] = (*used.get(pid, ()), state)
     if used or any(one.processes for one in devices):
         return used, gaps
     seen = [one.state for one in devices if not (one.lost or one.failure)]
@@ -225,49 +195,35 @@ def _read(nvml: Any, index: int) -> Device:  # noqa: ANN401 - a library without 
         return Device(GpuState(index=index), lost=True)
     except nvml.NVMLError as error:
         return Device(GpuState(index=index), failure=str(error))
-    return Device(_state(nvml, handle, index), _processes(nvml, handle))
 
+    def ask(name: str, *arguments: Any) -> Any:  # noqa: ANN401 - as above
+        """Not every card, driver and library tells everything."""
+        try:
+            return getattr(nvml, f"nvmlDevice{name}")(handle, *arguments)
+        except (nvml.NVMLError, AttributeError):
+            return None
 
-def _state(nvml: Any, handle: Any, index: int) -> GpuState:  # noqa: ANN401 - as above
-    def ask(call: Callable[[], Told]) -> Told | None:
-        return _told(nvml, call)
-
-    memory = ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    rates = ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-    milliwatts = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-    reasons = ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)) or 0
-    return GpuState(
+    memory, rates = ask("GetMemoryInfo"), ask("GetUtilizationRates")
+    milliwatts = ask("GetPowerUsage")
+    reasons = ask("GetCurrentClocksThrottleReasons") or 0
+    state = GpuState(
         index=index,
-        name=ask(lambda: nvml.nvmlDeviceGetName(handle)) or "",
+        name=ask("GetName") or "",
         busy_percent=rates.gpu if rates is not None else None,
         memory_used_bytes=memory.used if memory is not None else None,
         memory_bytes=memory.total if memory is not None else None,
         power_w=milliwatts / MILLI if milliwatts is not None else None,
-        clock_mhz=ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        full_clock_mhz=ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        clock_mhz=ask("GetClockInfo", nvml.NVML_CLOCK_SM),
+        full_clock_mhz=ask("GetMaxClockInfo", nvml.NVML_CLOCK_SM),
         slowed_by=tuple(sorted({word for bit, word in SLOWDOWNS.items() if reasons & bit})),
         uncorrected_errors=ask(
-            lambda: nvml.nvmlDeviceGetTotalEccErrors(
-                handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-            )
+            "GetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
         ),
     )
-
-
-def _processes(nvml: Any, handle: Any) -> dict[int, Share]:  # noqa: ANN401 - as above
-    running = _told(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
-    since_us = int((time.time() - LATELY_S) * 1e6)
-    used = _told(nvml, lambda: nvml.nvmlDeviceGetProcessUtilization(handle, since_us)) or []
+    running = ask("GetComputeRunningProcesses") or []
+    used = ask("GetProcessUtilization", int((time.time() - LATELY_S) * 1e6)) or []
     newest = {one.pid: one.smUtil for one in sorted(used, key=lambda one: one.timeStamp)}
-    return {one.pid: Share(one.usedGpuMemory, newest.get(one.pid)) for one in running}
-
-
-def _told(nvml: Any, call: Callable[[], Told]) -> Told | None:  # noqa: ANN401 - as above
-    """Not every card, driver and library tells everything."""
-    try:
-        return call()
-    except (nvml.NVMLError, AttributeError):
-        return None
+    return Device(state, {one.pid: (one.usedGpuMemory, newest.get(one.pid)) for one in running})
 
 
 if __name__ == "__main__":

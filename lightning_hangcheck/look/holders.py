@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
 from lightning_hangcheck.look.open_files import (
-    SOCKET,
     Descriptors,
     Socket,
-    TcpConnection,
     file_locks,
     holders_of,
-    holders_that_block,
     sockets_seen_by,
     tcp_connections,
 )
@@ -26,7 +24,7 @@ from lightning_hangcheck.look.proc import (
     shares_namespace,
     vitals,
 )
-from lightning_hangcheck.look.system_calls import ABSOLUTE, CALLS, EVENT, RESTART
+from lightning_hangcheck.look.system_calls import ABSOLUTE, CALLS, EVENT, RESTART, descriptor_facts
 from lightning_hangcheck.machine import ancestors, is_of_network, mounts_of_network
 from lightning_hangcheck.model.evidence import Connection, Holder, WaitTarget
 from lightning_hangcheck.time_limit import NoAnswer, within
@@ -37,17 +35,16 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import ProcessState, ThreadState
 
 STAT_LIMIT_S = 0.2
+INODE = re.compile(rb"^ino:\s*(\d+)$", re.MULTILINE)
 MOST_CONNECTIONS = 64
 """Of one process to other machines: a ring or tree of ranks needs a few, all to all has as many as
 there are ranks."""
 
 
 class _Mapped(NamedTuple):
-    """A piece of a process's address space (proc_pid_maps(5)).
+    """A piece of a process's address space (proc_pid_maps(5)), with the file's device and inode.
 
-    Attributes:
-        file: Device and inode, the same in each process that maps it; empty where the memory is the
-            process's own.
+    These are the same in each process that maps it; empty where the memory is its own.
     """
 
     start: int
@@ -58,12 +55,9 @@ class _Mapped(NamedTuple):
 class Holders:
     """Says who could end each wait, and what was received; about 30 ms for 8 ranks on 2 busy cores.
 
-    Each table is read at most once.
-
-    Args:
-        pids: Of the processes that are looked at; only among them the other ends of pipes and
-            sockets are looked for, and among them and those that started them who shares memory.
-            Locks are found whoever holds them.
+    Each table is read at most once. Only among the processes that are looked at the other ends of
+    pipes and sockets are looked for, and among them and those that started them who shares memory;
+    locks are found whoever holds them.
     """
 
     def __init__(self, pids: Sequence[int]) -> None:
@@ -74,31 +68,25 @@ class Holders:
         self._maps: dict[int, tuple[_Mapped, ...]] = {}
         self._mounts: dict[int, dict[str, bool]] = {}
         self._lock_holders: dict[str, tuple[int, ...]] = {}
-        self._sockets: dict[int, Socket] | None = None
-        self._connected: dict[tuple[str, str], int] = {}
-        self._listening: dict[str, int] = {}
+        self._table: dict[int, Socket] | None = None
 
     def complete(self, state: ProcessState) -> ProcessState:
         """Complete the state of one of the processes, as `kernel_state` read it."""
-        tcp = self._tcp_of(state.pid)
+        told = self._tcp or {}
+        tcp = [told[one] for one in self._descriptors.sockets(state.pid) if one in told]
         network_bytes = None
         if self._tcp is not None and shares_namespace(state.pid, "net"):
             network_bytes = sum(one.carried_bytes for one in tcp)
-        out = [one for one in tcp if one.leads_out]
+        # a machine talks with itself by one and the same address
+        out = [one for one in tcp if one.ends[0] != one.ends[1]][:MOST_CONNECTIONS]
         return replace(
             state,
             network_bytes=network_bytes,
-            connections=tuple(Connection(one.own, one.remote) for one in out[:MOST_CONNECTIONS]),
+            connections=tuple(Connection(one.shown(0), one.shown(1)) for one in out),
             threads=tuple(self._completed(thread, state.pid) for thread in state.threads),
         )
 
-    def _tcp_of(self, pid: int) -> list[TcpConnection]:
-        """TCP connections of a process."""
-        told = self._tcp or {}
-        return [told[one] for one in self._descriptors.sockets(pid) if one in told]
-
     def _completed(self, thread: ThreadState, pid: int) -> ThreadState:
-        """Say of each wait of a thread who could end it."""
         if all(target.kind == "time" for target in thread.waits_for):
             polled = self._polled_file(thread, pid)
             return replace(thread, waits_for=(*polled, *thread.waits_for))
@@ -142,22 +130,22 @@ class Holders:
         Its table names who asked first, also once that one has closed the file, and a child that
         inherited the descriptor keeps the lock.
         """
-        blocking = holders_that_block(pid, self._locks)
-        if not blocking and target.name:
-            blocking = self._of_file(target.name, pid)
+        numbers = {one.number for one in self._locks if one.waiting and one.pid == pid}
+        held = (one for one in self._locks if one.number in numbers and not one.waiting)
+        blocking = tuple(one.pid for one in held if one.pid > 0)
+        path = target.name
+        if not blocking and path:
+            if path not in self._lock_holders:  # its file system is asked once a look
+                try:
+                    seen = Path(f"/proc/{pid}/root{path}")
+                    file = within(STAT_LIMIT_S, seen.stat, of=pid)
+                    self._lock_holders[path] = holders_of(file, self._locks)
+                except (NoAnswer, OSError):
+                    self._lock_holders[path] = ()
+            blocking = self._lock_holders[path]
         alive = tuple(one for one in blocking if vitals(one) is not None)
-        keeping = tuple(one for one in self._descriptors.lockers(target.name) if one != pid)
+        keeping = tuple(one for one in self._descriptors.lockers(path) if one != pid)
         return keeping if keeping and set(keeping).isdisjoint(alive) else alive or keeping
-
-    def _of_file(self, path: str, pid: int) -> tuple[int, ...]:
-        """Who holds a lock on a file, whose file system is asked once a look."""
-        if path not in self._lock_holders:
-            try:
-                file = within(STAT_LIMIT_S, lambda: Path(f"/proc/{pid}/root{path}").stat(), of=pid)
-                self._lock_holders[path] = holders_of(file, self._locks)
-            except (NoAnswer, OSError):
-                self._lock_holders[path] = ()
-        return self._lock_holders[path]
 
     def _polled_file(self, thread: ThreadState, pid: int) -> tuple[WaitTarget, ...]:
         """Tell which file a sleeping thread's process has open that another keeps locked.
@@ -175,7 +163,8 @@ class Holders:
             return ()
         owned = {one.inode: one.pid for one in self._locks if one.exclusive and not one.waiting}
         for name, opened in self._descriptors.files(pid) if owned else ():
-            holder = owned.get(opened.inode)
+            inode = INODE.search(descriptor_facts(pid, opened.number))  # since Linux 5.14
+            holder = owned.get(int(inode[1])) if inode is not None else None
             if holder is not None and holder != pid and holder in self._descriptors.owners(name):
                 found = WaitTarget(call="sleep", kind="lock", name=name, holders=_holders([holder]))
                 return (found,)
@@ -193,17 +182,13 @@ class Holders:
         file = next(own, "")
         if not file:
             return None
+        family = {one: None for each in self._pids for one in (each, *ancestors(each))}
         others = [
             one
-            for one in self._family
+            for one in family
             if one != pid and any(mapped.file == file for mapped in self._map(one))
         ]
         return replace(target, name=f"memory:[{file}]", holders=_holders(others))
-
-    @cached_property
-    def _family(self) -> tuple[int, ...]:
-        """The processes, and those that started them: memory may be shared with these, too."""
-        return tuple({one: None for each in self._pids for one in (each, *ancestors(each))})
 
     def _map(self, pid: int) -> tuple[_Mapped, ...]:
         if pid not in self._maps:
@@ -216,55 +201,46 @@ class Holders:
         return self._maps[pid]
 
     def _with_remote_end(self, target: WaitTarget, pid: int) -> WaitTarget:
-        found = SOCKET.fullmatch(target.name)
-        inode = int(found[1]) if found is not None else 0
-        ends = self._socket_table(pid).get(inode)
-        if ends is None:
+        """Name both ends, and who has the other one, also where it has not accepted it yet."""
+        inode = int(target.name.strip("socket:[]"))
+        own = self._sockets(pid).get(inode)
+        if own is None:
             return replace(target, name="")
-        if not ends.remote:
-            return replace(target, name=ends.local if target.call.startswith("accept") else "")
+        if not own.remote:
+            return replace(target, name=own.local if target.call.startswith("accept") else "")
+        address, _, port = own.remote.rpartition(":")
+        other = self._connected.get((own.remote, own.local))
+        if other is None and address == own.local.rpartition(":")[0]:
+            other = self._listening.get(port)
+        owners = () if other is None else self._descriptors.owners(f"socket:[{other}]")
         carried = (self._tcp or {}).get(inode)
         return replace(
             target,
-            name=ends.remote,
-            own_end=ends.local,
-            holders=_holders([one for one in self._owners_of_other_end(ends) if one != pid]),
+            name=own.remote,
+            own_end=own.local,
+            holders=_holders([one for one in owners if one != pid]),
             connection=inode,
             carried_bytes=carried.carried_bytes if carried is not None else None,
         )
 
-    def _owners_of_other_end(self, own: Socket) -> tuple[int, ...]:
-        """Processes of the job that a connection leads to, also one that has not accepted it."""
-        address, _, port = own.remote.rpartition(":")
-        inode = self._connected.get((own.remote, own.local))
-        if inode is None and address == own.local.rpartition(":")[0]:
-            inode = self._listening.get(port)
-        return () if inode is None else self._descriptors.owners(f"socket:[{inode}]")
-
-    def _socket_table(self, pid: int) -> dict[int, Socket]:
+    def _sockets(self, pid: int) -> dict[int, Socket]:
         """Both ends of all sockets; all processes of a job share one network namespace."""
-        if self._sockets is None:
-            self._sockets = sockets_seen_by(pid)
-            for inode, one in self._sockets.items():
-                self._connected[one.local, one.remote] = inode
-                if not one.remote:
-                    self._listening[one.local.rpartition(":")[2]] = inode
-        return self._sockets
+        if self._table is None:
+            self._table = sockets_seen_by(pid)
+            ends = self._table.items()
+            self._connected = {(one.local, one.remote): inode for inode, one in ends}
+            listening = {one.local: inode for inode, one in ends if not one.remote}
+            self._listening = {end.rpartition(":")[2]: inode for end, inode in listening.items()}
+        return self._table
 
 
 def _holders(pids: Sequence[int]) -> tuple[Holder, ...]:
-    return tuple(_holder(pid) for pid in pids)
-
-
-def _holder(pid: int) -> Holder:
-    alive = vitals(pid)
-    try:
-        program = read_proc(f"/proc/{pid}/comm").decode(errors="replace").strip()
-    except OSError:
-        program = ""
-    return Holder(
-        pid=pid,
-        program=program,
-        cpu_s=(alive.cpu_s or 0.0) if alive is not None else 0.0,
-        moved_bytes=sum(io_bytes(pid) or ()),
-    )
+    found = []
+    for pid in pids:
+        alive, program = vitals(pid), ""
+        with suppress(OSError):
+            program = read_proc(f"/proc/{pid}/comm").decode(errors="replace").strip()
+        cpu_s = (alive.cpu_s or 0.0) if alive is not None else 0.0
+        moved = sum(io_bytes(pid) or ())
+        found.append(Holder(pid=pid, program=program, cpu_s=cpu_s, moved_bytes=moved))
+    return tuple(found)

@@ -9,7 +9,8 @@ import math
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -56,12 +57,7 @@ NOT_COUNTED = Refusal("the kernel does not count them (CONFIG_TASK_IO_ACCOUNTING
 def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[ProcessState]:
     """Read the state of a process and of up to 256 of its threads, the main thread first.
 
-    About 30 microseconds a thread.
-
-    Args:
-        pid: The process.
-        rank: Whose, for gaps.
-        time_limit_s: Seconds; threads that are not read by then are counted as left out.
+    About 30 microseconds a thread. Threads that are not read in time are counted as left out.
 
     Returns:
         The state, None where the process has ended; and what could not be seen.
@@ -164,11 +160,19 @@ def _look_at_threads(
 def _look_at_thread(pid: int, tid: int, line: StatLine, calls: bool, bytes_: bool) -> ThreadState:
     folder = f"/proc/{pid}/task/{tid}"
     wchan = read_proc(f"{folder}/wchan").decode(errors="replace").removeprefix("0")
-    call = _read_call(f"{folder}/syscall") if calls else NO_CALL
+    # ``running``, ``-1`` and two registers, or the number of the call and six arguments
+    fields: list[bytes] = []
+    if calls:
+        with suppress(OSError):
+            fields = read_proc(f"{folder}/syscall").split()
+    number: int | None = None
+    arguments: tuple[int, ...] = ()
+    if len(fields) > 6 and not fields[0].startswith(b"-"):
+        number, arguments = int(fields[0]), tuple(int(field, 16) for field in fields[1:7])
     queued_s, turns = _schedule(folder) if tid == pid else (None, None)
     counted = io_bytes(pid, tid) if bytes_ else None
-    if call.number is not None:
-        targets = waits_for(pid, call.number, call.arguments, wchan)
+    if number is not None:
+        targets = waits_for(pid, number, arguments, wchan)
     else:  # uninterruptible and in no call, it waits for a page from disk
         in_fault = line.state == "D" and wchan != ""
         targets = (WaitTarget(call=PAGE_FAULT, kind="file"),) if in_fault else ()
@@ -179,10 +183,10 @@ def _look_at_thread(pid: int, tid: int, line: StatLine, calls: bool, bytes_: boo
         turns=turns,
         queued_s=queued_s,
         wchan=wchan,
-        syscall=call.number,
-        arguments=call.arguments,
+        syscall=number,
+        arguments=arguments,
         waits_for=targets,
-        wakes_ns=None if call.number is None else wakes_at(pid, call.number, call.arguments),
+        wakes_ns=None if number is None else wakes_at(pid, number, arguments),
         moved_bytes=sum(counted) if counted is not None else None,
     )
 
@@ -196,51 +200,17 @@ def _schedule(folder: str) -> tuple[float | None, int | None]:
     return (queued_ns / NANOSECONDS, turns) if turns else (None, None)
 
 
-class _Call(NamedTuple):
-    """A system call in progress; number None where the thread is in none."""
-
-    number: int | None
-    arguments: tuple[int, ...]
-
-
-NO_CALL = _Call(None, ())
-
-
-def _read_call(path: str) -> _Call:
-    """Read the call: ``running``, ``-1`` and two registers, or its number and six arguments."""
-    try:
-        fields = read_proc(path).split()
-    except OSError:
-        return NO_CALL
-    if len(fields) < 7 or fields[0].startswith(b"-"):
-        return NO_CALL
-    return _Call(int(fields[0]), tuple(int(field, 16) for field in fields[1:7]))
-
-
 # Memory, and whether the kernel ended processes for want of it, which it counts without names
 
 
-class MemoryFiles(NamedTuple):
-    """Names in one version of the kernel's control groups."""
-
-    used: str
-    limit: str
-    cached: str
-    kills: str
-
-
-UNIFIED = MemoryFiles("memory.current", "memory.max", "inactive_file", "memory.events")
-SEPARATE = MemoryFiles(
-    "memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file", "memory.oom_control"
+# Names of files in the two versions of control groups: in use, limit, cached, kills
+UNIFIED = ("memory.current", "memory.max", "inactive_file", "memory.events")
+SEPARATE = (
+    *("memory.usage_in_bytes", "memory.limit_in_bytes"),
+    *("total_inactive_file", "memory.oom_control"),
 )
 MACHINE = "/proc/vmstat"
 KILLS = "oom_kill"
-
-
-def _memory_groups(pid: int, groups: Path) -> list[tuple[Path, MemoryFiles]]:
-    """Return the folders of the process's groups, innermost first, each with its files' names."""
-    found = groups_of(pid, "memory", groups)
-    return [(folder, UNIFIED if unified else SEPARATE) for folder, unified in found]
 
 
 def memory_use(pid: int, groups: Path = GROUPS) -> MemoryUse | None:
@@ -255,30 +225,19 @@ def memory_use(pid: int, groups: Path = GROUPS) -> MemoryUse | None:
     Returns:
         The tightest limit that holds for it; None where nothing can be read.
     """
-    found = [_of_machine(), *(_of_group(*one) for one in _memory_groups(pid, groups))]
-    return min(
-        (use for use in found if use is not None),
-        key=lambda use: use.limit_bytes - use.used_bytes,
-        default=None,
-    )
-
-
-def _of_machine() -> MemoryUse | None:
-    try:
+    found = []
+    with suppress(OSError, KeyError, IndexError, ValueError):
         rows = {row[0]: int(row[1]) * 1024 for row in read_table("/proc/meminfo")}
-        return MemoryUse(rows["MemTotal:"] - rows["MemAvailable:"], rows["MemTotal:"], "machine")
-    except (OSError, KeyError, IndexError, ValueError):
-        return None
-
-
-def _of_group(folder: Path, files: MemoryFiles) -> MemoryUse | None:
-    try:
+        used = rows["MemTotal:"] - rows["MemAvailable:"]
+        found.append(MemoryUse(used, rows["MemTotal:"], "machine"))
+    for folder, unified in groups_of(pid, "memory", groups):
+        in_use, most, unused, _ = UNIFIED if unified else SEPARATE
         # ``max``, which is no limit, is a ValueError
-        used, limit = (int(read_proc(str(folder / one))) for one in (files.used, files.limit))
-        cached = {row[0]: int(row[1]) for row in read_table(str(folder / "memory.stat"))}
-    except (OSError, IndexError, ValueError):
-        return None
-    return MemoryUse(max(0, used - cached.get(files.cached, 0)), limit, "control group")
+        with suppress(OSError, IndexError, ValueError):
+            used, limit = (int(read_proc(str(folder / name))) for name in (in_use, most))
+            rows = {row[0]: int(row[1]) for row in read_table(str(folder / "memory.stat"))}
+            found.append(MemoryUse(max(0, used - rows.get(unused, 0)), limit, "control group"))
+    return min(found, key=lambda use: use.limit_bytes - use.used_bytes, default=None)
 
 
 class KillCounter(Struct, frozen=True):
@@ -308,7 +267,8 @@ def kill_counter(pid: int, groups: Path = GROUPS) -> KillCounter | None:
     Returns:
         None where the kernel has none (before 4.13).
     """
-    files = [str(folder / names.kills) for folder, names in _memory_groups(pid, groups)]
+    of_pid = groups_of(pid, "memory", groups)
+    files = [str(folder / (UNIFIED if unified else SEPARATE)[-1]) for folder, unified in of_pid]
     for file in (*files, MACHINE):
         if (kills := _kills(file)) is not None:
             return KillCounter("machine" if file == MACHINE else "control group", file, kills)

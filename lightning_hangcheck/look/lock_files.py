@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.look.py_spy import DumpedFrame, Variables
-    from lightning_hangcheck.model.evidence import ProcessStack, ThreadStack
+    from lightning_hangcheck.model.evidence import ProcessStack
 
 
 class Library(NamedTuple):
@@ -80,35 +80,36 @@ GOES_ON = "/huggingface_hub/utils/_fixes.py"
 
 
 def polled_locks(stack: ProcessStack, variables: Variables) -> dict[int, WaitTarget]:
-    """Tell which locks the threads of a process poll for.
+    """Tell by thread which locks a process polls for.
 
-    Returns:
-        By thread; a target without a name where the path is not to be had. Its holder only where
-        the lock file itself tells one that is alive.
+    A target has no name where the path is not to be had, and its holder only where the lock file
+    itself tells one that is alive.
     """
-    polling = ((one.tid, _library(one)) for one in stack.threads)
-    return {
-        tid: _target(library, variables.of(tid), stack.pid)
-        for tid, library in polling
-        if library is not None and tid is not None
-    }
-
-
-def _library(thread: ThreadStack) -> Library | None:
-    files = [frame.file for frame in thread.frames]
-    found = (one for one in LIBRARIES if any(file.endswith(one.polls) for file in files))
-    return next(found, None)
+    found = {}
+    for thread in stack.threads:
+        for library in LIBRARIES:
+            polls = any(frame.file.endswith(library.polls) for frame in thread.frames)
+            if polls and thread.tid is not None and thread.tid not in found:
+                found[thread.tid] = _target(library, variables.of(thread.tid), stack.pid)
+    return found
 
 
 def _target(library: Library, frames: Sequence[DumpedFrame], pid: int) -> WaitTarget:
-    path = _unquoted(_variable(frames, library.caller, library.variable))
-    path = path and path + library.below
-    is_marker = library.marker in _variable(frames, library.polls, "self")
+    def variable(file: str, name: str) -> str:
+        """What is shown of a variable of the innermost call of a file that has it."""
+        shown = (frame.shown(name) for frame in frames if frame.filename.endswith(file))
+        return next(filter(None, shown), "")
+
+    quoted, path = variable(library.caller, library.variable), ""
+    if len(quoted) < LONGEST_READ:  # of a text that py-spy cut nothing is known
+        with suppress(ValueError):
+            path = f"{json.loads(quoted)}{library.below}"
+    is_marker = library.marker in variable(library.polls, "self")
     maker = maker_of(path, pid) if path and is_marker else UNKNOWN
     if any(frame.filename.endswith(GOES_ON) for frame in frames):
-        for_ever = _variable(frames, GOES_ON, "timeout") == "None"
+        for_ever = variable(GOES_ON, "timeout") == "None"
     else:
-        limit = _variable(frames, library.polls, library.limit) if library.limit else "-"
+        limit = variable(library.polls, library.limit) if library.limit else "-"
         for_ever = limit.startswith("-")
     return WaitTarget(
         call=library.name,
@@ -117,21 +118,6 @@ def _target(library: Library, frames: Sequence[DumpedFrame], pid: int) -> WaitTa
         holders=maker.holders,
         abandoned=maker.gone and for_ever,
     )
-
-
-def _variable(frames: Sequence[DumpedFrame], file: str, name: str) -> str:
-    """Return a variable of the innermost call of a file that has it; empty if none has."""
-    shown = (frame.shown(name) for frame in frames if frame.filename.endswith(file))
-    return next(filter(None, shown), "")
-
-
-def _unquoted(text: str) -> str:
-    """Read a text as py-spy shows it: in double quotes; of one that it cut nothing is known."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return ""
-    return value if isinstance(value, str) and len(text) < LONGEST_READ else ""
 
 
 # Who made a file
@@ -160,12 +146,7 @@ away again. Clocks of files are coarse, and ticks are hundredths of a second."""
 
 
 class Maker(NamedTuple):
-    """Who made a file.
-
-    Attributes:
-        holders: The process, where it is known and alive.
-        gone: Whether it is known to be gone.
-    """
+    """Who made a file: the process, where it is known and alive, or that it is known to be gone."""
 
     holders: tuple[Holder, ...] = ()
     gone: bool = False

@@ -12,7 +12,7 @@ import os
 import re
 import socket
 import struct
-from contextlib import closing
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 SOCKET = re.compile(r"socket:\[(\d+)\]")
 READS, WRITES = 0o400, 0o200
-INODE = re.compile(rb"^ino:\s*(\d+)$", re.MULTILINE)
 
 
 class Opened(NamedTuple):
@@ -37,18 +36,11 @@ class Opened(NamedTuple):
     reads: bool
     writes: bool
 
-    @property
-    def inode(self) -> int:
-        """Of what is open; 0 before Linux 5.14."""
-        found = INODE.search(descriptor_facts(self.pid, self.number))
-        return int(found[1]) if found is not None else 0
-
 
 class Descriptors:
     """What each of some processes has open, read once; about 3 microseconds a descriptor.
 
-    Args:
-        pids: The processes; one that may not be read, or is gone, has nothing open.
+    One that may not be read, or is gone, has nothing open.
     """
 
     def __init__(self, pids: Iterable[int]) -> None:
@@ -69,9 +61,11 @@ class Descriptors:
         own = self._names.get(pid, ())
         return [one for one in own if one[0].startswith("/") and not one[0].startswith("/dev/")]
 
-    def owners(self, name: str) -> tuple[int, ...]:
-        """Processes that have this open."""
-        return tuple(dict.fromkeys(one.pid for one in self._by_name.get(name, ())))
+    def owners(self, name: str, fact: bytes = b"") -> tuple[int, ...]:
+        """Processes that have this open, by a descriptor of which the kernel tells such a fact."""
+        every = self._by_name.get(name, ())
+        having = (one for one in every if not fact or fact in descriptor_facts(one.pid, one.number))
+        return tuple(dict.fromkeys(one.pid for one in having))
 
     def owners_of_event(self, name: str) -> tuple[int, ...]:
         """Processes that have an eventfd, by what `event_behind` calls it."""
@@ -85,9 +79,7 @@ class Descriptors:
         The lock table names the process that asked first: not one that inherited the descriptor,
         and none for locks of open file descriptions.
         """
-        every = self._by_name.get(name, ())
-        holding = (one.pid for one in every if b"\nlock:" in descriptor_facts(one.pid, one.number))
-        return tuple(dict.fromkeys(holding))
+        return self.owners(name, b"\nlock:")
 
     def at_other_end(self, name: str, pid: int) -> tuple[int, ...]:
         """Processes at the other end of a pipe or FIFO from one.
@@ -107,17 +99,12 @@ class Descriptors:
 def open_of(pid: int) -> Iterator[tuple[str, Opened]]:
     """Name what a process has open; only links are read, no file is touched."""
     folder = f"/proc/{pid}/fd"
-    try:
-        numbers = os.listdir(folder)  # noqa: PTH208 - twice as fast, a hot path
-    except OSError:
-        return
-    for number in numbers:
-        path = f"{folder}/{number}"
-        try:
-            name, mode = os.readlink(path), os.lstat(path).st_mode  # noqa: PTH115 - a hot path
-        except OSError:
-            continue
-        yield name, Opened(pid, int(number), bool(mode & READS), bool(mode & WRITES))
+    with suppress(OSError):
+        for number in os.listdir(folder):  # noqa: PTH208 - twice as fast, a hot path
+            path = f"{folder}/{number}"
+            with suppress(OSError):
+                name, mode = os.readlink(path), os.lstat(path).st_mode  # noqa: PTH115 - as above
+                yield name, Opened(pid, int(number), bool(mode & READS), bool(mode & WRITES))
 
 
 # Locks on files
@@ -143,37 +130,28 @@ class FileLock(NamedTuple):
     inode: int
 
 
-def file_locks() -> tuple[FileLock, ...]:
-    """Read the table; lines of another shape are left out, and an unreadable table is empty."""
-    try:
-        lines = read_table("/proc/locks")
-    except OSError:
-        return ()
-    return tuple(lock for line in lines if (lock := parse_lock(line)) is not None)
+def file_locks(table: str = "/proc/locks") -> tuple[FileLock, ...]:
+    """Read the table; lines of another shape are left out, and an unreadable table is empty.
 
-
-def parse_lock(fields: list[str]) -> FileLock | None:
-    """Read the words of a line: ``1: -> FLOCK  ADVISORY  WRITE 8815 fe:00:2146453 0 EOF``."""
-    words = [field for field in fields if field != "->"]
-    try:
-        major, minor, inode = words[5].split(":")
-        return FileLock(
-            number=words[0],
-            waiting=fields[1] == "->",
-            exclusive=words[3] == "WRITE",
-            pid=int(words[4]),
-            device=(int(major, 16), int(minor, 16)),
-            inode=int(inode),
-        )
-    except (IndexError, ValueError):
-        return None
-
-
-def holders_that_block(pid: int, locks: tuple[FileLock, ...]) -> tuple[int, ...]:
-    """Return the processes that hold what a process waits for in flock or fcntl."""
-    numbers = {lock.number for lock in locks if lock.waiting and lock.pid == pid}
-    held = (lock for lock in locks if lock.number in numbers and not lock.waiting)
-    return tuple(lock.pid for lock in held if lock.pid > 0)
+    A line is ``1: -> FLOCK  ADVISORY  WRITE 8815 fe:00:2146453 0 EOF``.
+    """
+    found = []
+    with suppress(OSError):
+        for fields in read_table(table):
+            words = [field for field in fields if field != "->"]
+            with suppress(IndexError, ValueError):
+                major, minor, inode = words[5].split(":")
+                found.append(
+                    FileLock(
+                        number=words[0],
+                        waiting=fields[1] == "->",
+                        exclusive=words[3] == "WRITE",
+                        pid=int(words[4]),
+                        device=(int(major, 16), int(minor, 16)),
+                        inode=int(inode),
+                    )
+                )
+    return tuple(found)
 
 
 def holders_of(file: os.stat_result, locks: tuple[FileLock, ...]) -> tuple[int, ...]:
@@ -197,11 +175,7 @@ class Socket(NamedTuple):
 
 
 def sockets_seen_by(pid: int) -> dict[int, Socket]:
-    """Read the tables of TCP and unix sockets; about 2 microseconds a socket.
-
-    Returns:
-        By inode; empty where the tables cannot be read.
-    """
+    """Read the tables of TCP and unix sockets, by inode; about 2 microseconds a socket."""
 
     def rows(name: str) -> list[list[str]]:
         try:
@@ -209,30 +183,27 @@ def sockets_seen_by(pid: int) -> dict[int, Socket]:
         except OSError:
             return []
 
+    def end(field: str) -> str:
+        """Write ``0100007F:1F90``: words of 32 bits in the machine's order, then the port."""
+        address, _, port = field.partition(":")
+        words = [int(address[at : at + 8], 16) for at in range(0, len(address), 8)]
+        return shown_end(struct.pack(f"={len(words)}I", *words), int(port, 16))
+
     found: dict[int, Socket] = {}
     for fields in (*rows("tcp"), *rows("tcp6")):
         if len(fields) > 9 and fields[9] != NOT_ACCEPTED:
-            remote = "" if fields[3] == LISTENING else _end(fields[2])
-            found[int(fields[9])] = Socket(_end(fields[1]), remote)
+            remote = "" if fields[3] == LISTENING else end(fields[2])
+            found[int(fields[9])] = Socket(end(fields[1]), remote)
     for fields in rows("unix"):
         if len(fields) > 6:
             found[int(fields[6])] = Socket(fields[7] if len(fields) > 7 else "", "")
     return found
 
 
-def _end(field: str) -> str:
-    """Write ``0100007F:1F90`` as ``127.0.0.1:8080``: words of 32 bits in the machine's order."""
-    address, _, port = field.partition(":")
-    words = [int(address[at : at + 8], 16) for at in range(0, len(address), 8)]
-    return shown_end(struct.pack(f"={len(words)}I", *words), int(port, 16))
-
-
 def shown_end(address: bytes, port: int) -> str:
     """Write the end of a connection as ``ADDR:PORT``, an IPv6 address in brackets.
 
-    Args:
-        address: 4 or 16 bytes; one of IPv4 that is written as IPv6 is shown as what it is.
-        port: Its number.
+    An address has 4 or 16 bytes; one of IPv4 that is written as IPv6 is shown as what it is.
     """
     where = ipaddress.ip_address(address)
     if isinstance(where, ipaddress.IPv6Address) and where.ipv4_mapped is not None:
@@ -276,20 +247,9 @@ class TcpConnection(NamedTuple):
     heard_s: float
     repeats: bool
 
-    @property
-    def own(self) -> str:
-        """``ADDR:PORT`` of this end."""
-        return shown_end(self.ends[0], PORTS.unpack(self.ends[2])[0])
-
-    @property
-    def remote(self) -> str:
-        """``ADDR:PORT`` of the other end."""
-        return shown_end(self.ends[1], PORTS.unpack(self.ends[2])[1])
-
-    @property
-    def leads_out(self) -> bool:
-        """Whether its other end has another address: a machine talks with itself by its own."""
-        return self.ends[0] != self.ends[1]
+    def shown(self, which: int) -> str:
+        """``ADDR:PORT`` of this end (0) or the other one (1)."""
+        return shown_end(self.ends[which], PORTS.unpack(self.ends[2])[which])
 
 
 def tcp_connections() -> dict[int, TcpConnection] | None:
@@ -300,9 +260,7 @@ def tcp_connections() -> dict[int, TcpConnection] | None:
     """
     found: dict[int, TcpConnection] = {}
     try:
-        with closing(
-            socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG)
-        ) as kernel:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
             kernel.settimeout(TIME_LIMIT_S)
             for family in ADDRESS_BYTES:
                 found.update(_ask(kernel, family))
@@ -370,20 +328,15 @@ def reach_of(addresses: Collection[str], pids: Collection[int]) -> tuple[Address
     Args:
         addresses: As `own_addresses` of the other machine has them.
         pids: Processes whose connections count.
-
-    Returns:
-        Of each address to which any of them leads.
     """
     every = tcp_connections() or {}
     opened = Descriptors(pids)
-    inodes = {inode for pid in pids for inode in opened.sockets(pid)}
     by_address: dict[str, list[TcpConnection]] = {}
-    for inode in inodes & every.keys():
-        by_address.setdefault(every[inode].remote.rpartition(":")[0], []).append(every[inode])
-
-    def reach(address: str, there: list[TcpConnection]) -> AddressReach:
-        unanswered = [one.heard_s for one in there if one.repeats]
-        heard_s = min(one.heard_s for one in there)
-        return AddressReach(address, heard_s, len(unanswered), max(unanswered, default=0.0))
-
-    return tuple(reach(one, by_address[one]) for one in addresses if one in by_address)
+    for inode in {inode for pid in pids for inode in opened.sockets(pid)} & every.keys():
+        by_address.setdefault(every[inode].shown(1).rpartition(":")[0], []).append(every[inode])
+    found = []
+    for address in (one for one in addresses if one in by_address):
+        heard_s = min(one.heard_s for one in by_address[address])
+        unanswered = [one.heard_s for one in by_address[address] if one.repeats]
+        found.append(AddressReach(address, heard_s, len(unanswered), max(unanswered, default=0.0)))
+    return tuple(found)

@@ -13,9 +13,11 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import struct
 import threading
 import time
 from functools import cache, partial
+from itertools import takewhile
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -29,19 +31,18 @@ GONE = (FileNotFoundError, ProcessLookupError)
 """ENOENT when it is opened, ESRCH when it ends between open and read."""
 MEMORY_LIMIT_S = 0.2
 MAPS_LIMIT_S = 1.0
-"""A process that changes its mappings holds this table up; reading one takes about 1 ms, but more
-than 0.2 s on a crowded machine (load 12 on two cores): then a rank seems to share nothing."""
+"""Reading one takes about 1 ms, but more than 0.2 s on a crowded machine (load 12 on two cores)."""
+PRESENT_LIMIT_S = 1.0
 PAGE = 4096
 PIECE = 65536
-
-
-# Files as they are
+ATTEMPTS = 3
+"""A variable that is set meanwhile may move all of them."""
+MOST_VARIABLES = LONGEST_VARIABLE = 4096
+"""What is longer is cut: no number of a rank is, nor an address."""
 
 
 def read_proc(path: str) -> bytes:
-    """Read a whole file of /proc, about 8 microseconds.
-
-    The kernel hands a table out in pieces that end with a line: only an empty one is the last.
+    """Read a whole file of /proc, about 8 microseconds; the kernel hands tables out in pieces.
 
     Raises:
         OSError: One of ``GONE`` where the process has ended; PermissionError where it is not ours.
@@ -57,18 +58,18 @@ def read_proc(path: str) -> bytes:
 
 
 def read_table(path: str) -> list[list[str]]:
-    """Read a table of /proc, a line a row, by its words; as `read_proc`."""
+    """Read a table of /proc, a line a row, by its words."""
     return [line.split() for line in read_proc(path).decode(errors="replace").splitlines()]
 
 
 def read_stat(pid: int, tid: int | None = None) -> StatLine:
-    """Read the line of a process, or of one of its threads; as `read_proc`."""
+    """Read the line of a process, or of one of its threads."""
     task = "" if tid is None else f"/task/{tid}"
     return parse_stat(read_proc(f"/proc/{pid}{task}/stat"))
 
 
 def read_status(pid: int | str, tid: int | None = None) -> dict[str, str]:
-    """Read the named fields of a process, or of one of its threads; as `read_proc`."""
+    """Read the named fields of a process, or of one of its threads."""
     task = "" if tid is None else f"/task/{tid}"
     lines = read_proc(f"/proc/{pid}{task}/status").decode(errors="replace").splitlines()
     pairs = (line.partition(":") for line in lines)
@@ -76,7 +77,7 @@ def read_status(pid: int | str, tid: int | None = None) -> dict[str, str]:
 
 
 def thread_ids(pid: int) -> list[int]:
-    """List a process's threads, the main one first; as `read_proc`."""
+    """List a process's threads, the main one first."""
     tids = sorted(map(int, os.listdir(f"/proc/{pid}/task")))  # noqa: PTH208 - a hot path
     return sorted(tids, key=lambda tid: tid != pid)
 
@@ -93,9 +94,7 @@ def io_bytes(pid: int, tid: int | None = None) -> tuple[int, int] | None:
     """Bytes that passed through read-like and write-like calls so far (rchar, wchar).
 
     Those of a process hold those of its children that have ended, too; those of a thread do not.
-
-    Returns:
-        None where it is gone, belongs to another user, or the kernel does not count.
+    None where it is gone, belongs to another user, or the kernel does not count.
     """
     try:
         text = read_proc(f"/proc/{pid}/io" if tid is None else f"/proc/{pid}/task/{tid}/io")
@@ -111,29 +110,29 @@ def read_memory(pid: int, address: int, length: int) -> bytes:
     Returns:
         Fewer bytes where the mapping ends before; none where it cannot be read, or not in 0.2 s.
     """
-
-    def by_page() -> bytes:
-        """One read over the end of a mapping would fail as a whole."""
-        descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-        data = b""
-        try:
-            while len(data) < length:
-                start = address + len(data)
-                part = os.pread(descriptor, min(length - len(data), PAGE - start % PAGE), start)
-                data += part
-                if not part:
-                    break
-        except OSError:
-            if not data:
-                raise
-        finally:
-            os.close(descriptor)
-        return data
-
     try:
-        return within(MEMORY_LIMIT_S, by_page, of=pid)
+        return within(MEMORY_LIMIT_S, lambda: _by_page(pid, address, length), of=pid)
     except (NoAnswer, OSError, OverflowError):
         return b""
+
+
+def _by_page(pid: int, address: int, length: int) -> bytes:
+    """One read over the end of a mapping would fail as a whole."""
+    descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    data = b""
+    try:
+        while len(data) < length:
+            start = address + len(data)
+            part = os.pread(descriptor, min(length - len(data), PAGE - start % PAGE), start)
+            data += part
+            if not part:
+                break
+    except OSError:
+        if not data:
+            raise
+    finally:
+        os.close(descriptor)
+    return data
 
 
 def memory_map(pid: int) -> list[list[str]]:
@@ -145,17 +144,9 @@ def memory_map(pid: int) -> list[list[str]]:
 
 
 def has_loaded(pid: int, library: str) -> bool:
-    """Whether a library is mapped in a process; about 2 ms for one that has loaded torch.
-
-    Args:
-        pid: The process.
-        library: How the name of the library's file begins, as in ``libtorch``.
-    """
+    """Whether a library's file whose name begins so is mapped; 2 ms where torch is loaded."""
     rows = memory_map(pid)
     return any(row[-1].rpartition("/")[2].startswith(library) for row in rows if len(row) > 5)
-
-
-# Namespaces: a container numbers its processes, and names its files, by itself
 
 
 def shares_namespace(pid: int, kind: str) -> bool:
@@ -172,10 +163,8 @@ def root_of(pid: int) -> str:
 def inner_thread_ids(pid: int) -> dict[int, int]:
     """Return our ids of a process's threads by those that they have in its own pid namespace.
 
-    What is read from the memory of a process tells the latter (NSpid in proc(5)).
-
-    Returns:
-        Empty where both are the same, or it is gone.
+    What is read from the memory of a process tells the latter (NSpid in proc(5)). Empty where both
+    are the same, or it is gone.
     """
     if len(_numbers(pid)) < 2:
         return {}
@@ -202,8 +191,6 @@ def _numbers(pid: int, tid: int | None = None) -> list[int]:
         return []
 
 
-# Is it alive, since when, and does it use the processor?
-
 UNREADABLE = "?"
 UNKNOWN_START = 0
 
@@ -215,7 +202,7 @@ class Vitals(Struct, frozen=True, kw_only=True):
         state: Letter of /proc/PID/stat (Z: it has ended and waits for its parent); ``?`` where it
             could not be read though it may well be alive (a /proc mounted with hidepid=1, no file
             descriptor left): unknown is not gone.
-        cpu_s: User plus system time of all its threads so far, seconds; None where not known.
+        cpu_s: Processor time of all its threads so far; None where not known.
         started_ticks: With the pid, names the process for ever; 0 where it is not known.
     """
 
@@ -224,10 +211,7 @@ class Vitals(Struct, frozen=True, kw_only=True):
     started_ticks: int
 
     def is_still(self, started_ticks: int) -> bool:
-        """Whether this is the process that started then, as far as can be told.
-
-        False means that it has ended and the kernel has given its pid to another.
-        """
+        """Whether it started then, as far as can be told: else its pid was given to another."""
         return UNKNOWN_START in (self.started_ticks, started_ticks) or (
             self.started_ticks == started_ticks
         )
@@ -251,11 +235,7 @@ def has_ended(pid: int) -> bool:
 
 
 def main_thread_cpu_s(pid: int) -> float | None:
-    """Seconds of processor time of the main thread alone, at the kernel's tick (usually 10 ms).
-
-    Returns:
-        None where the process is gone or cannot be read.
-    """
+    """Seconds of processor time of the main thread alone; None where it cannot be read."""
     try:
         return read_stat(pid, pid).cpu_s
     except OSError:
@@ -269,17 +249,13 @@ SLEEPING = (b"S", b"D", b"T")
 
 
 def slept_s(pid: int, tid: int | None = None) -> float | None:
-    """Return how long a thread has not been on any processor, seconds.
+    """Return how long a thread, or the main one, has not been on any processor, seconds.
 
     Takes 0.5 ms and does not disturb the process. A thread that polls sleeps only since its last
     poll, and one that was dumped since its dump, unless it was read without being paused.
 
     Clocks of processors drift apart (1.5 s in 5,000 s on one machine), so this thread moves for a
     moment to the processor that the other one last ran on and reads its own time there.
-
-    Args:
-        pid: Its process.
-        tid: None for the main one.
 
     Returns:
         0 where it runs; None where the process is gone, or its kernel or a container does not
@@ -307,9 +283,6 @@ def slept_s(pid: int, tid: int | None = None) -> float | None:
     return None if last_ran is None or now is None else max(0.0, now - last_ran) / 1000
 
 
-# Which processes belong together, and what was said when they were started
-
-
 class ProcessRef(Struct, frozen=True):
     """A process, for ever: a pid alone may be given to another one later."""
 
@@ -330,8 +303,7 @@ def process_ref(pid: int) -> ProcessRef | None:
 def born_ns(pid: int) -> int:
     """Return when a process started, on the monotonic clock, to a hundredth of a second.
 
-    The kernel counts from the boot and through suspensions (proc(5)). A process that is gone
-    started now, as far as anyone can tell.
+    The kernel counts from the boot and through suspensions (proc(5)). One that is gone started now.
     """
     ref = process_ref(pid)
     now_ns = time.monotonic_ns()
@@ -352,8 +324,8 @@ def process_ids() -> list[int]:
     return [int(one) for one in os.listdir("/proc") if one.isdecimal()]  # noqa: PTH208 - hot
 
 
-def descendants(root_pid: int) -> tuple[ProcessRef, ...]:
-    """Find all processes below one, without itself, parents before their children.
+def descendants(*roots: int) -> tuple[ProcessRef, ...]:
+    """Find all processes below some, without these, parents before their children.
 
     Asks every process of the machine for its parent, some 15 microseconds each: their threads,
     which know their children, are many more. A process whose parent ends meanwhile goes to another
@@ -362,7 +334,7 @@ def descendants(root_pid: int) -> tuple[ProcessRef, ...]:
     children: dict[int, list[ProcessRef]] = {}
     for ref in filter(None, map(process_ref, process_ids())):
         children.setdefault(ref.parent_pid, []).append(ref)
-    found = [*children.get(root_pid, ())]
+    found = [ref for root in roots for ref in children.pop(root, ())]
     for ref in found:
         found += children.pop(ref.pid, ())
     return tuple(found)
@@ -371,8 +343,62 @@ def descendants(root_pid: int) -> tuple[ProcessRef, ...]:
 def read_environment(pid: int, time_limit_s: float = 1.0) -> dict[str, str] | Gap:
     """Read the environment that a process was started with; later changes do not show."""
     text = _read_texts(pid, "environ", f"environment of pid {pid}", time_limit_s)
-    if isinstance(text, Gap):
-        return text
+    return text if isinstance(text, Gap) else _by_name(text)
+
+
+def present_environment(pid: int) -> dict[str, str] | Gap:
+    """Read the variables of a process as they are now, from its memory; about 2 ms.
+
+    Some launchers number their ranks after the start: an actor of Ray Train sets its variables
+    (ray 2.60, train/v2/_internal/execution/worker_group/worker_group.py), and so does a function
+    that a script spawns. Python hands each change on to the C library, whose ``environ`` leads to
+    all of them: where that stands in the library, our own one tells, if both have the same.
+    """
+    what = f"present environment of pid {pid}"
+    try:
+        return within(PRESENT_LIMIT_S, lambda: _variables_now(pid), of=pid)
+    except GONE:
+        return Gap(what, None, "the process has ended", "process_memory")
+    except PermissionError:
+        refusal = explain(read_access(pid))
+        return Gap(what, None, refusal.why, "process_memory", refusal.remedy)
+    except (LookupError, NoAnswer, OSError) as error:
+        return Gap(what, None, f"its memory cannot be read ({error})", "process_memory")
+
+
+def _variables_now(pid: int) -> dict[str, str]:
+    """Follow ``environ``, again where it led elsewhere meanwhile."""
+    ours, theirs = _files_mapped(os.getpid()), _files_mapped(pid)
+    symbol = ctypes.addressof(ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ"))
+    file = max((one for one in ours if ours[one] <= symbol), key=lambda one: ours[one])
+    if file not in theirs:
+        raise LookupError("it has another C library than this process")
+    pointer = theirs[file] + symbol - ours[file]
+    for _ in range(ATTEMPTS):
+        array = _addresses(pid, pointer, 1)
+        addresses = _addresses(pid, array[0], MOST_VARIABLES) if array else []
+        texts = [_by_page(pid, one, LONGEST_VARIABLE).partition(b"\0")[0] for one in addresses]
+        same = array == _addresses(pid, pointer, 1)
+        if addresses and same and addresses == _addresses(pid, array[0], MOST_VARIABLES):
+            return _by_name([text.decode(errors="surrogateescape") for text in texts])
+    raise LookupError("it changes again and again")
+
+
+def _files_mapped(pid: int) -> dict[str, int]:
+    """Where each file begins in the memory of a process, by device and inode."""
+    rows = [row for row in read_table(f"/proc/{pid}/maps") if len(row) > 5]
+    begins = [row for row in reversed(rows) if int(row[2], 16) == 0]
+    return {f"{row[3]} {row[4]}": int(row[0].partition("-")[0], 16) for row in begins}
+
+
+def _addresses(pid: int, at: int, most: int) -> list[int]:
+    """Read addresses up to the one that is 0."""
+    data = _by_page(pid, at, 8 * most)
+    found = struct.unpack(f"={len(data) // 8}Q", data[: len(data) // 8 * 8])
+    return list(takewhile(bool, found))
+
+
+def _by_name(text: list[str]) -> dict[str, str]:
     pairs = (entry.partition("=") for entry in text)
     return {name: value for name, equals, value in pairs if equals}
 
@@ -421,7 +447,7 @@ CONTAINER = Refusal(
 )
 
 
-class Access(Struct, frozen=True, kw_only=True):
+class Access(NamedTuple):
     """What decides whether one process may read another.
 
     Attributes:
@@ -438,13 +464,10 @@ class Access(Struct, frozen=True, kw_only=True):
 
 
 def why_refused(pid: int) -> Refusal | None:
-    """Ask the kernel whether we may read a process.
+    """Ask the kernel whether we may read a process: None where we may, or where it is gone.
 
     /proc/PID/syscall is behind the same check as ptrace and process_vm_readv (ptrace(2),
     PTRACE_MODE_ATTACH), Yama's rules included.
-
-    Returns:
-        None where we may, or where there is no such process any more; else why not and what to do.
     """
     try:
         read_proc(f"/proc/{pid}/syscall")

@@ -29,19 +29,12 @@ class ChildLate(Exception):
 def answer_of(
     command: Sequence[str], time_limit_s: float, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a program to its end.
-
-    Args:
-        command: Its path and arguments.
-        time_limit_s: Seconds until it is killed, with whatever it started.
-        environment: All of its environment.
-
-    Returns:
-        Its output, its complaints and its exit code.
+    """Run a program to its end, with this as all of its environment.
 
     Raises:
         OSError: It cannot be started.
-        ChildLate: It took longer. One that is stuck in the kernel is left behind.
+        ChildLate: It took longer and was killed with whatever it started; one that is stuck in the
+            kernel is left behind.
     """
     process = _started(command, environment, subprocess.PIPE)
     try:
@@ -59,18 +52,10 @@ def exit_code_of(
 ) -> int:
     """Run a program to its end; what it leaves in its process group ends then, too.
 
-    Args:
-        command: Its path and arguments.
-        time_limit_s: Seconds until it is killed, with whatever it started.
-        environment: All of its environment.
-        output: Descriptor that it writes to, its complaints too.
+    It writes to the descriptor ``output``, its complaints too. Raises as `answer_of`.
 
     Returns:
         Its exit code, that of a signal below 0.
-
-    Raises:
-        OSError: It cannot be started.
-        ChildLate: It took longer.
     """
     process = _started(command, environment, output)
     try:
@@ -108,19 +93,13 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 SLURM_LIMIT_S = 5.0
-"""scontrol asks the slurmd of this machine, which answers in milliseconds."""
-COLUMNS = 3
-"""``PID JOBID STEPID LOCALID GLOBALID``; the last two are ``-`` for what a task started."""
+COLUMNS = 3  # PID JOBID STEPID LOCALID GLOBALID; the last two are - for what a task started
 
 
 def processes_of_job(environment: Mapping[str, str]) -> tuple[int, ...] | Gap:
     """Ask SLURM for the processes of the job in which we are a step, without that step's own.
 
-    Args:
-        environment: Of a step: it names job, step and node; SLURM_CONF where it is no usual one.
-
-    Returns:
-        Their process ids, none where the job has no other step on this node.
+    The environment of a step names job, step and node. None where the job has no other step here.
     """
     job, step = environment["SLURM_JOB_ID"], environment.get("SLURM_STEP_ID", "")
     node = environment.get("SLURMD_NODENAME", "")

@@ -41,7 +41,6 @@ from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.time_limit import Looked, guarded
 
 PY_SPY = "py-spy"
-"""Source of the stacks that `python_stacks` takes."""
 ABSENT = Refusal("py-spy is not installed beside this Python nor on PATH", "pip install py-spy")
 ENDED = Refusal("the process has ended")
 # Rust programs print a backtrace below each error where the user asked for one.
@@ -50,12 +49,15 @@ WITH_VALUES = "-lllll"
 """Option for local variables, cut at `LONGEST_READ`: 128 characters for each l (0.4.3)."""
 LONGEST_READ = 640
 MOST_DUMPS = 3
-"""By the measurement above three torn ones in a row come once in a hundred thousand reads on an
-idle machine; on a busy one, where a read takes longer, more often."""
+"""Three torn ones in a row come once in a hundred thousand reads on an idle machine."""
 
 
 class PySpyFailed(Exception):
     """py-spy gave no stacks; the message is its own complaint in one line."""
+
+
+class PySpyAbsent(PySpyFailed):
+    """It is not installed."""
 
 
 class PySpyLate(Exception):
@@ -71,22 +73,20 @@ def find_py_spy() -> Path | None:
     return Path(on_path) if on_path else None
 
 
-def dump(program: Path, pid: int, time_limit_s: float, *options: str) -> bytes:
+def dump(pid: int, time_limit_s: float, *options: str) -> bytes:
     """Run ``py-spy dump --json``.
 
     A py-spy that is killed leaves its target running: it attaches with PTRACE_SEIZE, which the
     kernel undoes when the tracer ends (153 kills at random moments, 0.4.3: never stopped).
-
-    Args:
-        program: As `find_py_spy` found it.
-        pid: The process to read.
-        time_limit_s: Seconds until it is killed.
-        options: ``--native`` pauses the process, ``--nonblocking`` does not.
+    ``--native`` pauses the process, ``--nonblocking`` does not.
 
     Raises:
         PySpyFailed: It could not be started or reported an error.
         PySpyLate: It took longer.
     """
+    program = find_py_spy()
+    if program is None:
+        raise PySpyAbsent(ABSENT.why)
     command = [str(program), "dump", "--json", "--pid", str(pid), *options]
     try:
         answer = answer_of(command, time_limit_s, {**own_environment(), **QUIET})
@@ -154,19 +154,16 @@ class DumpedThread(msgspec.Struct):
     owns_gil: bool = False
 
 
-def read_threads(
-    program: Path, pid: int, time_limit_s: float, *, values: bool = False
-) -> list[DumpedThread]:
+def read_threads(pid: int, time_limit_s: float, *, values: bool = False) -> list[DumpedThread]:
     """Read all Python threads of a process without pausing it, again where they came out torn.
 
     Args:
-        program: py-spy.
         pid: The process.
         time_limit_s: Seconds for all attempts together.
         values: Local variables of every frame too, as text.
 
     Raises:
-        PySpyFailed: It complained each time, or all came out torn.
+        PySpyFailed: There is none, it complained each time, or all came out torn.
         PySpyLate: It took longer.
         msgspec.MsgspecError: Its answer is of another form.
     """
@@ -179,14 +176,21 @@ def read_threads(
         if left_s <= 0:
             break
         try:
-            data = dump(program, pid, left_s, *options)
+            data = dump(pid, left_s, *options)
         except PySpyFailed as error:
             if has_ended(pid) or why_refused(pid) is not None:
                 raise
             failure = error
             continue
         threads = json_decoder(list[DumpedThread]).decode(data)
-        unsure = {(one.os_thread_id, _beginning(one)) for one in threads if _may_be_torn(one)}
+        begun = ((one, one.frames[-1].name if one.frames else "") for one in threads)
+        # from Python 3.12 on a chain that ends too early may look whole; but native code may call
+        # Python in a thread of its own: a beginning that no thread of Python's has must come twice
+        unsure = {
+            (one.os_thread_id, begin)
+            for one, begin in begun
+            if one.active and begin not in BEGINNINGS
+        }
         if not any(is_torn(one) for one in threads) and unsure <= seen:
             return _with_our_ids(pid, threads)
         seen |= unsure
@@ -205,19 +209,6 @@ def is_torn(thread: DumpedThread) -> bool:
 
 BEGINNINGS = ("<module>", "_bootstrap", "Thread._bootstrap", "_run_module_as_main")
 """Functions that Python itself begins a thread with."""
-
-
-def _may_be_torn(thread: DumpedThread) -> bool:
-    """Whether a thread that runs may have begun otherwise: believed if it is so twice.
-
-    From Python 3.12 on a chain that ends too early may end in a frame that looks like an outer
-    end. Native code may call Python in a thread of its own, and may be below all Python calls.
-    """
-    return thread.active and _beginning(thread) not in BEGINNINGS
-
-
-def _beginning(thread: DumpedThread) -> str:
-    return thread.frames[-1].name if thread.frames else ""
 
 
 LARGEST_STRUCTURE = 1024
@@ -240,13 +231,8 @@ def _with_our_ids(pid: int, threads: list[DumpedThread]) -> list[DumpedThread]:
 def _ids_in_memory(pid: int, addresses: list[int], ours: dict[int, int]) -> dict[int, int]:
     """Read the kernel's ids of threads from the C library's structures of them, by their addresses.
 
-    Python 3.10 keeps no such id. Where in its structure a thread has it, the main one's tells: that
-    alone is the process's own.
-
-    Args:
-        pid: The process.
-        addresses: Of the structures: what ``threading.get_ident`` tells.
-        ours: As `inner_thread_ids` returns them.
+    Python 3.10 keeps no such id. An address is what ``threading.get_ident`` tells. Where in its
+    structure a thread has its id, the main one's tells: that alone is the process's own.
     """
     main = next((inner for inner, outer in ours.items() if outer == pid), pid)
     words: dict[int, tuple[int, ...]] = {}
@@ -266,9 +252,7 @@ def _ids_in_memory(pid: int, addresses: list[int], ours: dict[int, int]) -> dict
 class Variables:
     """What the local variables of a process's calls show; py-spy is asked at most once, if at all.
 
-    Args:
-        pid: The process.
-        deadline: Monotonic seconds until which it may take.
+    Until a monotonic deadline, in seconds.
     """
 
     def __init__(self, pid: int, deadline: float) -> None:
@@ -281,10 +265,8 @@ class Variables:
         """Return the calls of a thread, innermost first; none where they cannot be read."""
         if self._threads is None:
             self._threads = {}
-            program = find_py_spy()
             try:
-                left_s = self._deadline - time.monotonic()
-                threads = read_threads(program, self._pid, left_s, values=True) if program else []
+                threads = read_threads(self._pid, self._deadline - time.monotonic(), values=True)
                 self._threads = {one.os_thread_id: one.frames for one in threads}
             except (PySpyFailed, PySpyLate, msgspec.MsgspecError) as error:
                 self.why_not = f"py-spy: {error}"
@@ -302,11 +284,6 @@ def python_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[Pro
 
     Takes about 10 ms (55 ms with 200 threads). Threads that are stopped or in state D are read as
     well, and one that sleeps is not woken: the kernel goes on counting how long it has slept.
-
-    Args:
-        pid: The process.
-        rank: Whose, for gaps.
-        time_limit_s: Seconds until py-spy is killed.
 
     Returns:
         The stacks, main thread first; None, and a gap with the way out, where there are none.
@@ -326,11 +303,10 @@ def _take(pid: int, time_limit_s: float) -> ProcessStack | Refusal:
     """Return the stacks, or why there are none."""
     if has_ended(pid):
         return ENDED
-    program = find_py_spy()
-    if program is None:
-        return ABSENT
     try:
-        threads = read_threads(program, pid, time_limit_s)
+        threads = read_threads(pid, time_limit_s)
+    except PySpyAbsent:
+        return ABSENT
     except PySpyLate as error:
         return Refusal(str(error))
     except PySpyFailed as error:
@@ -342,30 +318,26 @@ def _take(pid: int, time_limit_s: float) -> ProcessStack | Refusal:
         return Refusal(why, "pip install -U py-spy")
     if not threads:
         return Refusal("it runs no Python thread")
-    # the main thread first; py-spy orders by an address
-    threads.sort(key=lambda one: (not _is_main(pid, one), one.os_thread_id or 0))
+
+    def is_main(thread: DumpedThread) -> bool:
+        return (thread.os_thread_id or (thread.thread_name == "MainThread" and pid)) == pid
+
+    # py-spy orders by an address
+    threads.sort(key=lambda one: (not is_main(one), one.os_thread_id or 0))
     sources = Sources.of(pid)
-    stacks = tuple(_thread_stack(one, sources) for one in threads)
-    return ProcessStack(pid=pid, source=PY_SPY, threads=stacks)
-
-
-def _is_main(pid: int, thread: DumpedThread) -> bool:
-    if thread.os_thread_id is None:
-        return thread.thread_name == "MainThread"
-    return thread.os_thread_id == pid
-
-
-def _thread_stack(thread: DumpedThread, sources: Sources) -> ThreadStack:
-    inner = thread.frames[0] if thread.frames else None
-    return ThreadStack(
-        tid=thread.os_thread_id,
-        ident=thread.thread_id,
-        name=thread.thread_name or "",
-        active=thread.active,
-        owns_gil=thread.owns_gil,
-        takes_lock=inner is not None and sources.takes_lock(inner.filename, inner.line),
-        frames=tuple(frame.place for frame in reversed(thread.frames)),
+    stacks = tuple(
+        ThreadStack(
+            tid=one.os_thread_id,
+            ident=one.thread_id,
+            name=one.thread_name or "",
+            active=one.active,
+            owns_gil=one.owns_gil,
+            takes_lock=any(sources.takes_lock(o.filename, o.line) for o in one.frames[:1]),
+            frames=tuple(frame.place for frame in reversed(one.frames)),
+        )
+        for one in threads
     )
+    return ProcessStack(pid=pid, source=PY_SPY, threads=stacks)
 
 
 # Local variables, taken when somebody asked for them
@@ -379,13 +351,10 @@ MOST_VALUES = 16
 def local_values(
     variables: Variables, pid: int, rank: int | None, tid: int | None
 ) -> Looked[tuple[LocalValues, ...]]:
-    """Return the local variables of a thread's calls.
+    """Return the local variables of a thread's calls, of those that have any, outermost first.
 
     No code of the process runs: of an object without a plain value only its type and address are
     shown. Values behind a name that tells a secret are hidden, and what looks like one anywhere.
-
-    Returns:
-        Calls that have variables, outermost first.
     """
     what = f"local variables of pid {pid}"
 
@@ -428,16 +397,10 @@ POLL_S = 0.01
 def native_calls(
     pid: int, rank: int | None, time_limit_s: float, tid: int | None = None
 ) -> Looked[tuple[str, ...]]:
-    """Read the native calls inside a thread's innermost Python frame.
+    """Read the native calls inside the innermost Python frame of a thread, or of the main one.
 
-    Takes 0.1 to 0.8 s and pauses the process meanwhile: for a process that is stuck anyway. If
-    it does not run on afterwards, a gap says why.
-
-    Args:
-        pid: The process; none of its threads may be stopped or in state D.
-        rank: Whose, for gaps.
-        time_limit_s: Seconds until py-spy is killed.
-        tid: The thread; None for the main one.
+    Takes 0.1 to 0.8 s and pauses the process meanwhile: for a process that is stuck anyway, and of
+    which no thread is stopped or in state D. If it does not run on afterwards, a gap says why.
 
     Returns:
         Names, outermost first; calls without a symbol are left out.
@@ -445,17 +408,15 @@ def native_calls(
     what = f"native calls of pid {pid}"
 
     def look() -> Looked[tuple[str, ...]]:
-        program = find_py_spy()
-        if program is None:
-            why = "py-spy is not installed"
-            return None, (Gap(what, rank, why, "native_calls", "pip install py-spy"),)
-        calls, why = None, ""
+        calls, why, remedy = None, "", ""
         try:
-            calls = innermost_calls(dump(program, pid, time_limit_s, "--native"), tid or pid)
+            calls = innermost_calls(dump(pid, time_limit_s, "--native"), tid or pid)
+        except PySpyAbsent:
+            why, remedy = ABSENT
         except (PySpyFailed, PySpyLate) as error:
             why = f"py-spy: {error}"
-        unseen = (why, why_stopped(pid))
-        return calls, tuple(Gap(what, rank, one, "native_calls") for one in unseen if one)
+        unseen = ((why, remedy), (why_stopped(pid), ""))
+        return calls, tuple(Gap(what, rank, one, "native_calls", way) for one, way in unseen if one)
 
     return guarded("native_calls", what, rank, look)
 
@@ -481,10 +442,7 @@ def why_stopped(pid: int) -> str:
 
     py-spy attaches with PTRACE_SEIZE, which the kernel undoes when py-spy ends, however it ends. A
     py-spy that lives on holds its target (its issues 565 and 872). A stop without a tracer is
-    somebody's signal, sent during the look: only whoever sent it ends it.
-
-    Returns:
-        What holds it and the command that lets it go; empty where it runs.
+    somebody's signal, sent during the look: only whoever sent it ends it. Empty where it runs.
     """
     deadline = time.monotonic() + SETTLING_S
     while stopped_threads(pid):

@@ -37,16 +37,9 @@ ONE_RANK_ONLY = re.compile(r"rank_?(zero|0)|main_process|is_main|master_only|on_
 """In decorators whose function runs on one rank: Lightning's and accelerate's, and their like."""
 VARIABLES = frozenset(
     {
-        "RANK",
-        "LOCAL_RANK",
-        "NODE_RANK",
-        "GROUP_RANK",
-        "SLURM_PROCID",
-        "SLURM_LOCALID",
-        "SLURM_NODEID",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "PMI_RANK",
+        *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "PMI_RANK"),
+        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
+        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
     }
 )
 """Of the environment, by which launchers number ranks (torchrun, SLURM, Open MPI, MPICH)."""
@@ -57,12 +50,7 @@ CONVERSIONS = frozenset({"int", "bool", "str", "getenv", "get", "item", "strip"}
 
 
 class RankTests:
-    """Answers for one file.
-
-    Args:
-        tree: The file, parsed.
-        nodes: All that is in it, where that was gathered before.
-    """
+    """Answers for one file; its nodes may be handed in where they were gathered before."""
 
     def __init__(self, tree: ast.Module, nodes: Iterable[ast.AST] | None = None) -> None:
         self._values: dict[str, list[ast.expr]] = defaultdict(list)

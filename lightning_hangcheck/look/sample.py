@@ -24,7 +24,7 @@ from lightning_hangcheck.look.signalled_stacks import or_by_signal
 from lightning_hangcheck.look.source import Sources
 from lightning_hangcheck.look.system_calls import CALLS
 from lightning_hangcheck.look.threads import training_first, with_bystanders, with_relations
-from lightning_hangcheck.model.evidence import Gap, ProcessStack, ProcessState, Sample
+from lightning_hangcheck.model.evidence import Gap, Sample
 from lightning_hangcheck.time_limit import guarded
 
 if TYPE_CHECKING:
@@ -61,24 +61,8 @@ class Subject(Struct, frozen=True, kw_only=True):
     trains: bool = False
 
 
-def sample(pid: int, rank: int | None, time_limit_s: float, *, trains: bool = False) -> Sampled:
-    """Take kernel state and stacks of one process, which runs on meanwhile.
-
-    Args:
-        pid: The process.
-        rank: Whose, for gaps.
-        time_limit_s: Seconds for both together.
-        trains: As in `Subject`.
-
-    Returns:
-        The sample, parts that could not be taken being None, and why.
-    """
-    subject = Subject(pid=pid, rank=rank, trains=trains)
-    return _with_stacks(_kernel_alone(subject, time_limit_s), subject, time_limit_s)
-
-
 def sample_all(subjects: Iterable[Subject], time_limit_s: float) -> list[Sampled]:
-    """Take a sample of each process, 16 at once.
+    """Take a sample of each process, 16 at once, in their order.
 
     About 40 ms for 8 small processes on 2 cores. Stacks are taken of the ranks, and of those of
     their helpers to which a wait leads; of all, where none is known to be a rank.
@@ -86,36 +70,50 @@ def sample_all(subjects: Iterable[Subject], time_limit_s: float) -> list[Sampled
     Args:
         subjects: The processes.
         time_limit_s: Seconds for each of them; for all, as many times that as 16 goes into them.
-
-    Returns:
-        One for each target, in their order.
     """
     everyone = list(subjects)
+    ranks = [one.trains for one in everyone]
+    first = ranks if any(ranks) else [True] * len(everyone)
+
+    def stacks_of(number: int, taken: Sampled) -> Sampled:
+        """What goes wrong here costs this process its stacks, and no other anything."""
+        one = everyone[number]
+        found, gaps = guarded(
+            "stack",
+            f"stack of pid {one.pid}",
+            one.rank,
+            lambda: (_with_stacks(taken, one, time_limit_s), ()),
+        )
+        return found if found is not None else (taken[0], taken[1] + gaps)
+
+    def take(number: int) -> Sampled:
+        taken = _kernel_alone(everyone[number], time_limit_s)
+        wanted = first[number] and everyone[number].python
+        return stacks_of(number, taken) if wanted else taken
+
     with ThreadPoolExecutor(AT_ONCE + 1, thread_name_prefix="hangcheck-probe") as pool:
         pids = [one.pid for one in everyone if one.python]
         asked = pool.submit(gpus_of, pids, min(time_limit_s, GPU_LIMIT_S))
-        ranks = [one.trains for one in everyone]
-        first = ranks if any(ranks) else [True] * len(everyone)
-        taken = list(
-            pool.map(
-                lambda subject, now: _sample_of(subject, time_limit_s, stacks=now), everyone, first
-            )
-        )
-        states = [one.kernel for one, _ in taken if one.kernel is not None]
-        holders = guarded(
-            "holders", HOLDERS, None, lambda: (Holders([one.pid for one in states]), ())
-        )
-        complete = [_with_holders(one, holders[0]) for one in taken]
+        taken = list(pool.map(take, range(len(everyone))))
+        states = [one.kernel.pid for one, _ in taken if one.kernel is not None]
+        holders, gaps = guarded("holders", HOLDERS, None, lambda: (Holders(states), ()))
+        complete = [_with_holders(one, holders) for one in taken]
         awaited = _awaited(complete, first)
-        later = [n for n, one in enumerate(everyone) if not first[n] and one.pid in awaited]
-        later = [n for n in later if everyone[n].python]
-        again = pool.map(lambda n: _with_all_stacks(taken[n], everyone[n], time_limit_s), later)
+        later = [
+            number
+            for number, one in enumerate(everyone)
+            if one.python and not first[number] and one.pid in awaited
+        ]
+        again = pool.map(lambda number: stacks_of(number, taken[number]), later)
         for number, found in zip(later, again, strict=True):
-            complete[number] = _with_holders(found, holders[0])
-        gpus, gaps = asked.result()
-        gaps = holders[1] + gaps
+            complete[number] = _with_holders(found, holders)
+        gpus, missing = asked.result()
+    everybodys = gaps + missing
     return [
-        (replace(one, gpus=(gpus or {}).get(subject.pid, ())), own + (gaps if not number else ()))
+        (
+            replace(one, gpus=(gpus or {}).get(subject.pid, ())),
+            own + (everybodys if not number else ()),
+        )
         for number, ((one, own), subject) in enumerate(zip(complete, everyone, strict=True))
     ]
 
@@ -126,23 +124,15 @@ def _awaited(taken: list[Sampled], of_ranks: list[bool]) -> set[int]:
     All of a rank's helpers are such where it waits for any child, or for somebody who is not seen.
     """
     states = {one.kernel.pid: one.kernel for one, _ in taken if one.kernel is not None}
-    parents = {state.pid: state.parent_pid for state in states.values()}
-    left = [
-        one.kernel.pid
-        for (one, _), is_rank in zip(taken, of_ranks, strict=True)
-        if is_rank and one.kernel is not None
-    ]
+    seen = zip(taken, of_ranks, strict=True)
+    left = [one.kernel.pid for (one, _), is_rank in seen if is_rank and one.kernel is not None]
     found = set(left)
     while left:
         state = states[left.pop()]
-        holders = {
-            holder.pid
-            for thread in state.threads
-            for target in thread.waits_for
-            for holder in target.holders
-        }
+        targets = [target for thread in state.threads for target in thread.waits_for]
+        holders = {holder.pid for target in targets for holder in target.holders}
         if any(map(_waits_for_somebody_unseen, state.threads)):
-            holders |= {pid for pid, parent in parents.items() if parent == state.pid}
+            holders |= {one.pid for one in states.values() if one.parent_pid == state.pid}
         new = (holders & states.keys()) - found
         found |= new
         left += new
@@ -159,26 +149,10 @@ def _waits_for_somebody_unseen(thread: ThreadState) -> bool:
     return unseen or (not ends and call.shape in ("poll", "select", "epoll", "child"))
 
 
-def _sample_of(subject: Subject, time_limit_s: float, *, stacks: bool) -> Sampled:
-    taken = _kernel_alone(subject, time_limit_s)
-    if not (stacks and subject.python):
-        return taken
-    return _with_all_stacks(taken, subject, time_limit_s)
-
-
 def _kernel_alone(subject: Subject, time_limit_s: float) -> Sampled:
     taken_ns = time.monotonic_ns()
     kernel, gaps = kernel_state(subject.pid, subject.rank, time_limit_s * KERNEL_SHARE)
     return Sample(taken_ns=taken_ns, kernel=kernel), gaps
-
-
-def _with_all_stacks(taken: Sampled, subject: Subject, time_limit_s: float) -> Sampled:
-    """Add stacks; what goes wrong there costs this process its stacks, and no other anything."""
-    what = f"stack of pid {subject.pid}"
-    found, gaps = guarded(
-        "stack", what, subject.rank, lambda: (_with_stacks(taken, subject, time_limit_s), ())
-    )
-    return found if found is not None else (taken[0], taken[1] + gaps)
 
 
 def _with_stacks(taken: Sampled, subject: Subject, time_limit_s: float) -> Sampled:
@@ -197,7 +171,14 @@ def _with_stacks(taken: Sampled, subject: Subject, time_limit_s: float) -> Sampl
         kernel = led_by(kernel, stack.threads[0].tid)
     sources, by_py_spy = Sources.of(pid), stack.source == PY_SPY
     variables = Variables(pid, deadline)
-    kernel = _with_polled_locks(kernel, stack, variables)
+    # a thread that polls for a lock sleeps, as the kernel sees it: its stack knows better
+    locks = polled_locks(stack, variables)
+    threads = []
+    for thread in kernel.threads:
+        timed = (each for each in thread.waits_for if each.kind == "time")
+        lock = locks.get(thread.tid)
+        threads.append(replace(thread, waits_for=(lock, *timed)) if lock else thread)
+    kernel = replace(kernel, threads=tuple(threads))
     if by_py_spy:
         stack = with_relations(stack, kernel, sources, variables)
     stack = with_bystanders(stack, sources)
@@ -210,34 +191,12 @@ def _with_stacks(taken: Sampled, subject: Subject, time_limit_s: float) -> Sampl
         one, gaps = replace(one, local_values=values or ()), gaps + missing
     waits = kernel.threads[0].waits_for if kernel.threads else ()
     known = any(target.kind != "time" for target in waits)
-    if subject.closer and not known and not _cannot_be_paused(kernel):
+    # stopped threads fail py-spy's pause, and one in state D would keep all others paused
+    pausable = not {kernel.state, *(thread.state for thread in kernel.threads)} & set("TtD")
+    if subject.closer and not known and pausable:
         calls, missing = native_calls(pid, rank, NATIVE_LIMIT_S, tid)
         one, gaps = replace(one, native_calls=calls or ()), gaps + missing
     return one, gaps
-
-
-def _with_polled_locks(
-    kernel: ProcessState, stack: ProcessStack, variables: Variables
-) -> ProcessState:
-    """A thread that polls for a lock sleeps, as the kernel sees it: its stack knows better."""
-    locks = polled_locks(stack, variables)
-    if not locks:
-        return kernel
-    threads = tuple(
-        replace(
-            one,
-            waits_for=(locks[one.tid], *(each for each in one.waits_for if each.kind == "time")),
-        )
-        if one.tid in locks
-        else one
-        for one in kernel.threads
-    )
-    return replace(kernel, threads=threads)
-
-
-def _cannot_be_paused(kernel: ProcessState) -> bool:
-    """Stopped threads fail py-spy's pause, and one in state D would keep all others paused."""
-    return kernel.state in "TtD" or any(thread.state in "TtD" for thread in kernel.threads)
 
 
 def _with_holders(taken: Sampled, holders: Holders | None) -> Sampled:

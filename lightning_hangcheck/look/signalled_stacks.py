@@ -45,19 +45,11 @@ class _NoStacks(Exception):
 
 
 def signalled_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[ProcessStack]:
-    """Have a process write its stacks, if it offers to.
+    """Have a process write its stacks, if it offers to; None without a gap where it offers none.
 
     It is sent a signal only where it is the very process that offered and still has its handler.
     System calls that a signal interrupts for good (poll, select) come back early with EINTR, from
     which Python, gloo and NCCL go on.
-
-    Args:
-        pid: The process.
-        rank: Whose, for gaps.
-        time_limit_s: Seconds until it is given up.
-
-    Returns:
-        The stacks; None without a gap where it offers none.
     """
     what = f"stack of pid {pid} by signal"
     offer = find_offer(pid)
@@ -106,14 +98,14 @@ def _ask(offer: StackOffer, deadline: float) -> ProcessStack:
     with os.fdopen(open_owned(answers), "rb") as file:
         text = file.read(LARGEST_ANSWER).decode("ascii", errors="replace")
     threads = read_stacks(text, offer.pid, offer.main_thread)
-    if not threads and is_cut(text):
+    if threads:
+        return ProcessStack(pid=offer.pid, source=SOURCE, threads=threads)
+    if is_cut(text):
         raise _NoStacks(
             f"it has more than {MOST_THREADS} threads, and faulthandler writes only the newest "
             f"{MOST_THREADS}: its main thread is not among them"
         )
-    if not threads:
-        raise _NoStacks("its main thread is not among those that it wrote")
-    return ProcessStack(pid=offer.pid, source=SOURCE, threads=threads)
+    raise _NoStacks("its main thread is not among those that it wrote")
 
 
 def _refuse_if_in_vain(offer: StackOffer) -> None:
@@ -132,10 +124,7 @@ def _refuse_if_in_vain(offer: StackOffer) -> None:
 def blocking_threads(pid: int, number: int) -> frozenset[int]:
     """Return the threads that block the signal; while a handler runs, its thread does.
 
-    About 30 microseconds a thread.
-
-    Raises:
-        OSError: The process is gone.
+    About 30 microseconds a thread. OSError where the process is gone.
     """
     found = set()
     for tid in thread_ids(pid):

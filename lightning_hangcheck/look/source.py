@@ -14,7 +14,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.files.safe import read_regular
 from lightning_hangcheck.look.calls_ahead import CallsAhead
@@ -27,7 +27,7 @@ from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from lightning_hangcheck.model.evidence import Frame
 
@@ -44,13 +44,11 @@ UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError)
 
 
 class _File:
-    """What was read of a file, once.
+    """What was read of a file, once; its notes are by line.
 
     Attributes:
         text: None where it cannot be read, or is too large.
-        changed_s: When it was changed before it was read.
-        read_s: When it was read. Clock time, seconds since 1970, both.
-        notes: What was told of its lines.
+        changed_s: When it was changed before it was read: clock time, seconds since 1970.
     """
 
     def __init__(self, text: bytes | None, changed_s: float) -> None:
@@ -76,6 +74,28 @@ class Parsed:
             for one in ast.walk(tree)
             if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)) and _calls(one, BACKWARD)
         }
+
+    def note(self, file: str, line: int) -> CodeNote:
+        """Describe one line."""
+        found = _Surroundings(self.ranks, line)
+        scope: ast.AST = self.tree
+        while (inner := _child_at(scope, line)) is not None:
+            found.enter(scope, inner)
+            scope = inner
+        return CodeNote(
+            file=file,
+            line=line,
+            condition=found.condition,
+            condition_line=found.condition_line,
+            condition_of_most=found.condition_of_most,
+            skipped_under=found.skipped_under,
+            loops=tuple(_span(loop) for loop in found.loops if _is_of_work(loop)),
+            branches=tuple(span for span, _ in found.branches),
+            branch_tests=tuple(test for _, test in found.branches),
+            awaits=found.awaits or any(_calls(loop, ENDS) for loop in found.loops),
+            after_backward=found.comes_after(self.run_backward),
+            collectives_ahead=self.calls.collectives(line) if is_users(file) else None,
+        )
 
 
 _files: OrderedDict[str, _File] = OrderedDict()
@@ -125,7 +145,7 @@ class Sources(NamedTuple):
             parsed = _parsed(self.root + file, found)
             if parsed is None:
                 return None
-            found.notes[line] = _note(parsed, file, line)
+            found.notes[line] = parsed.note(file, line)
         return found.notes[line]
 
     def _file(self, file: str) -> _File | None:
@@ -195,13 +215,14 @@ PARTS_OF_A_MODEL = frozenset({"parameters", "named_parameters", "buffers", "name
     *("modules", "named_modules", "children", "named_children", "param_groups"),
 }
 """Of which all ranks have as many, so that none leaves a loop over them before the others."""
+LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 ALWAYS_RUN = (ast.Expr, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
 LOOPS_OVER_SOME = (ast.For, ast.AsyncFor)
 """Within a loop over epochs the one over batches has some."""
 
 
 def code_notes(
-    frames: Iterable[Frame], unchanged_since_s: float, time_limit_s: float, root: str = ""
+    frames: Sequence[Frame], unchanged_since_s: float, time_limit_s: float, root: str = ""
 ) -> tuple[CodeNote, ...]:
     """Read what stands around lines of code, torch's and Python's own left out.
 
@@ -218,7 +239,14 @@ def code_notes(
     """
     deadline = time.monotonic() + time_limit_s
     sources = Sources(root, unchanged_since_s)
-    lines = {(frame.file, frame.line) for frame in frames if _is_read(frame.file)}
+    owners = {file: owner_of(file) for file in {frame.file for frame in frames}}
+    # a framework tests the rank, too
+    read = {
+        file
+        for file, owner in owners.items()
+        if owner.kind == "user" or (owner.kind == "framework" and owner.package != "torch")
+    }
+    lines = {(frame.file, frame.line) for frame in frames if frame.file in read}
     wanted = sorted(lines, key=lambda line: (not is_users(line[0]), line))[:MOST_LINES]
     found: list[CodeNote] = []
     for file, line in wanted:
@@ -230,39 +258,6 @@ def code_notes(
     return tuple(found)
 
 
-def _is_read(file: str) -> bool:
-    """Whether a file is the user's or a framework's: these test the rank, too."""
-    owner = owner_of(file)
-    return owner.kind == "user" or (owner.kind == "framework" and owner.package != "torch")
-
-
-def note_of(tree: ast.Module, file: str, line: int) -> CodeNote:
-    """Describe one line of a parsed file."""
-    return _note(Parsed(tree), file, line)
-
-
-def _note(source: Parsed, file: str, line: int) -> CodeNote:
-    found = _Surroundings(source.ranks, line)
-    scope: ast.AST = source.tree
-    while (inner := _child_at(scope, line)) is not None:
-        found.enter(scope, inner)
-        scope = inner
-    return CodeNote(
-        file=file,
-        line=line,
-        condition=found.condition,
-        condition_line=found.condition_line,
-        condition_of_most=found.condition_of_most,
-        skipped_under=found.skipped_under,
-        loops=tuple(_span(loop) for loop in found.loops if _is_of_work(loop)),
-        branches=tuple(span for span, _ in found.branches),
-        branch_tests=tuple(test for _, test in found.branches),
-        awaits=found.awaits or any(_calls(loop, ENDS) for loop in found.loops),
-        after_backward=found.comes_after(source.run_backward),
-        collectives_ahead=source.calls.collectives(line) if is_users(file) else None,
-    )
-
-
 class _Surroundings:
     """What stands around a line, gathered from the outside in, for its innermost function."""
 
@@ -271,7 +266,7 @@ class _Surroundings:
         self._forget()
 
     def _forget(self) -> None:
-        self._name_condition("", 0)
+        self.condition, self.condition_line, self.condition_of_most = "", 0, False
         self.skipped_under = ""
         self.loops: list[ast.For | ast.AsyncFor | ast.While] = []
         self.branches: list[tuple[tuple[int, int], str]] = []
@@ -282,7 +277,10 @@ class _Surroundings:
         """Go one node further in."""
         if isinstance(inner, (*FUNCTIONS, ast.ClassDef)):
             self._forget()
-            self._decorated(inner)
+            for decorator in getattr(inner, "decorator_list", ()):
+                text = _shown(decorator)
+                if ONE_RANK_ONLY.search(text) and not _spans(decorator, self._line):
+                    self._name_condition(f"@{text}", decorator.lineno)
             self._function = inner.body if not isinstance(inner, ast.Lambda) else []
         elif isinstance(inner, LOOPS):
             self.loops.append(inner)
@@ -301,12 +299,6 @@ class _Surroundings:
         return _runs_before(self._function, line, names, ALWAYS_RUN) or any(
             _runs_before(body, line, names, ALWAYS_RUN + LOOPS_OVER_SOME) for body in loops
         )
-
-    def _decorated(self, inner: ast.AST) -> None:
-        for decorator in getattr(inner, "decorator_list", ()):
-            text = _shown(decorator)
-            if ONE_RANK_ONLY.search(text) and not _spans(decorator, self._line):
-                self._name_condition(f"@{text}", decorator.lineno)
 
     def _under(self, inner: ast.If | ast.IfExp | ast.While) -> None:
         body = inner.body if isinstance(inner.body, list) else [inner.body]
@@ -334,7 +326,12 @@ class _Surroundings:
         for block in (getattr(scope, name, None) for name in ("body", "orelse", "finalbody")):
             if not isinstance(block, list) or inner not in block:
                 continue
-            exits = [one for one in block[: block.index(inner)] if _leaves(one)]
+            before = block[: block.index(inner)]
+            exits = [
+                one
+                for one in before
+                if isinstance(one, ast.If) and isinstance(one.body[-1], LEAVES)
+            ]
             for statement in exits:
                 last = block[-1].end_lineno or block[-1].lineno
                 span = ((statement.end_lineno or statement.lineno) + 1, last)
@@ -354,8 +351,7 @@ class _Surroundings:
 
 def _child_at(node: ast.AST, line: int) -> ast.AST | None:
     """Return the child that the line is in; the last one where several are on that line."""
-    found = [child for child in ast.iter_child_nodes(node) if _spans(child, line)]
-    return found[-1] if found else None
+    return next((one for one in [*ast.iter_child_nodes(node)][::-1] if _spans(one, line)), None)
 
 
 def _spans(node: ast.AST, line: int) -> bool:
@@ -368,29 +364,24 @@ def _span(node: ast.AST) -> tuple[int, int]:
     return getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or 0
 
 
-def _leaves(statement: ast.stmt) -> TypeGuard[ast.If]:
-    exits = (ast.Return, ast.Continue, ast.Break, ast.Raise)
-    return isinstance(statement, ast.If) and isinstance(statement.body[-1], exits)
-
-
 def _calls(node: ast.AST, names: frozenset[str] | None = None) -> bool:
     """Whether anything is called in a piece of code; only what has one of these names, if given."""
     calls = (_called(one) for one in ast.walk(node) if isinstance(one, ast.Call))
     return any(names is None or name in names for name in calls)
 
 
-def _only_waits(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
-    """Whether all that a loop does is to wait: that is no work to run out of."""
-    inside = [one for statement in loop.body for one in ast.walk(statement)]
-    called = {_called(one) for one in inside if isinstance(one, ast.Call)}
-    return bool(called) and called <= AWAITS | {"sleep"}
-
-
 def _is_of_work(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
-    """Whether a rank may run out of what a loop goes over."""
+    """Whether a rank may run out of what a loop goes over; one that only waits is none such."""
+    called = {
+        _called(one)
+        for statement in loop.body
+        for one in ast.walk(statement)
+        if isinstance(one, ast.Call)
+    }
+    only_waits = bool(called) and called <= AWAITS | {"sleep"}
     over = () if isinstance(loop, ast.While) else ast.walk(loop.iter)
     names = {one.attr for one in over if isinstance(one, ast.Attribute)}
-    return not (_only_waits(loop) or names & PARTS_OF_A_MODEL)
+    return not (only_waits or names & PARTS_OF_A_MODEL)
 
 
 def _called(call: ast.Call) -> str:
@@ -400,13 +391,9 @@ def _called(call: ast.Call) -> str:
 def _runs_before(
     body: list[ast.stmt], line: int, names: frozenset[str], always: tuple[type[ast.stmt], ...]
 ) -> bool:
-    """Whether one comes to a line of a block only after a call of one of these names.
+    """Whether a line of a block is only reached after a call of one of these names.
 
-    Args:
-        body: The block.
-        line: In it.
-        names: Of what is called.
-        always: Statements that run what is in them, whatever is the case.
+    Statements of the kinds ``always`` run what is in them, whatever is the case.
     """
     block = body
     while block:

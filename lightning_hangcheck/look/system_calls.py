@@ -25,12 +25,7 @@ Shape = Literal["descriptor", "path", "poll", "select", "epoll", "child", "futex
 
 
 class Call(NamedTuple):
-    """A system call.
-
-    Attributes:
-        shape: What tells what it waits for: a descriptor, the path in its memory, and so on.
-        position: Of that argument.
-    """
+    """A system call: what tells what it waits for, and the position of that argument."""
 
     name: str
     shape: Shape
@@ -89,11 +84,7 @@ _NUMBERS = {
 
 
 def calls_of(machine: str) -> dict[int, Call]:
-    """Return the calls of an architecture by number, none of one that is not known here.
-
-    Args:
-        machine: As ``uname -m`` says it.
-    """
+    """Return the calls of an architecture (``uname -m``) by number, none of one unknown here."""
     numbers = _NUMBERS.get(machine, {})
     return {numbers[call.name]: call for call in _CALLS if call.name in numbers}
 
@@ -142,18 +133,35 @@ def waits_for(
         call = POLL
     if call is None or len(arguments) < 6:
         return ()
+    # ``pipe_read``, ``pipe_write`` (``anon_`` since 6.14) and, in open, ``wait_for_partner``
+    fifo = "pipe" in wchan or wchan == "wait_for_partner"
     if call.shape == "descriptor":
-        return _of_descriptor_call(pid, call.name, arguments, wchan)
+        kind, name = describe(pid, arguments[0])
+        kind = "fifo" if kind == "file" and fifo else kind
+        if call.name == "fcntl" and arguments[1] not in WAITING_FCNTL:
+            return ()
+        kind = "lock" if call.name in ("flock", "fcntl") else kind
+        return (WaitTarget(call=call.name, kind=kind, name=name),)
     if call.shape == "path":
         text = read_memory(pid, arguments[call.position], LONGEST_PATH).partition(b"\0")[0]
         path = text.decode(errors="replace")
         folder = read_link(f"/proc/{pid}/cwd") if path and not path.startswith("/") else ""
         path = os.path.join(folder, path)  # noqa: PTH118 - nothing of a path is to be changed
-        return (WaitTarget(call=call.name, kind=_file_or_fifo(wchan), name=path),)
-    if call.shape == "child":
-        return _child(pid, call, arguments)
-    if call.shape == "futex":
-        return _futex(arguments)
+        return (WaitTarget(call=call.name, kind="fifo" if fifo else "file", name=path),)
+    if call.shape == "child":  # waiting for any child names none
+        if call.name == "waitid" and arguments[0] != WAIT_FOR_PID:
+            return ()
+        named = _signed(arguments[1] if call.name == "waitid" else arguments[0])
+        child = our_id_of_child(pid, named) if named > 0 else None
+        return (WaitTarget(call=call.name, kind="process", name=str(child)),) if child else ()
+    if call.shape == "futex":  # a word of memory, which others may share, or until a time
+        operation, limit = arguments[1], arguments[3]
+        if operation & FUTEX_COMMAND not in FUTEX_WAITS:
+            return ()
+        if limit:
+            return (WaitTarget(call="futex", kind="time"),)
+        of_word: TargetKind = "futex" if operation & FUTEX_PRIVATE else "shared"
+        return (WaitTarget(call="futex", kind=of_word, name=f"{arguments[0]:#x}"),)
     if call.shape == "signal":
         return (WaitTarget(call=call.name, kind="other"), *_time_limit(call, arguments))
     described = (describe(pid, one) for one in _descriptors(pid, call, arguments))
@@ -162,13 +170,10 @@ def waits_for(
 
 
 def wakes_at(pid: int, number: int, arguments: tuple[int, ...]) -> int | None:
-    """Read until when a thread sleeps, as Python 3.11 and later do: until a monotonic time.
+    """Read until when a thread sleeps, as Python 3.11 and later do: until a monotonic time, in ns.
 
-    So do ``time.sleep`` and all waits of `threading` that have a time limit.
-
-    Returns:
-        Nanoseconds; None for all other calls, and where the thread has left it meanwhile and other
-        things are in its memory.
+    So do ``time.sleep`` and all waits of `threading` that have a time limit. None for all other
+    calls, and where the thread has left it meanwhile and other things are in its memory.
     """
     call = CALLS.get(number)
     if call is None or len(arguments) < 6:
@@ -223,46 +228,6 @@ def descriptor_facts(pid: int, descriptor: int) -> bytes:
         return read_proc(f"/proc/{pid}/fdinfo/{descriptor}")
     except OSError:
         return b""
-
-
-def _of_descriptor_call(
-    pid: int, name: str, arguments: tuple[int, ...], wchan: str
-) -> tuple[WaitTarget, ...]:
-    kind, target = describe(pid, arguments[0])
-    if kind == "file":
-        kind = _file_or_fifo(wchan)
-    if name == "flock":
-        kind = "lock"
-    elif name == "fcntl":
-        if arguments[1] not in WAITING_FCNTL:
-            return ()
-        kind = "lock"
-    return (WaitTarget(call=name, kind=kind, name=target),)
-
-
-def _file_or_fifo(wchan: str) -> TargetKind:
-    """``pipe_read``, ``pipe_write`` (``anon_`` since 6.14) and, in open, ``wait_for_partner``."""
-    return "fifo" if "pipe" in wchan or wchan == "wait_for_partner" else "file"
-
-
-def _child(pid: int, call: Call, arguments: tuple[int, ...]) -> tuple[WaitTarget, ...]:
-    """A child that is named; waiting for any child names none."""
-    if call.name == "waitid" and arguments[0] != WAIT_FOR_PID:
-        return ()
-    named = _signed(arguments[1] if call.name == "waitid" else arguments[0])
-    child = our_id_of_child(pid, named) if named > 0 else None
-    return (WaitTarget(call=call.name, kind="process", name=str(child)),) if child else ()
-
-
-def _futex(arguments: tuple[int, ...]) -> tuple[WaitTarget, ...]:
-    """A wait for a word of memory, which others may share, or until a time."""
-    operation, limit = arguments[1], arguments[3]
-    if operation & FUTEX_COMMAND not in FUTEX_WAITS:
-        return ()
-    if limit:
-        return (WaitTarget(call="futex", kind="time"),)
-    kind: TargetKind = "futex" if operation & FUTEX_PRIVATE else "shared"
-    return (WaitTarget(call="futex", kind=kind, name=f"{arguments[0]:#x}"),)
 
 
 def _time_limit(call: Call, arguments: tuple[int, ...]) -> tuple[WaitTarget, ...]:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import ast
 from itertools import pairwise
+from types import CodeType
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
 from lightning_hangcheck.look.proc import read_stat
-from lightning_hangcheck.look.syntax import FUNCTIONS, around, called_name
+from lightning_hangcheck.look.syntax import FUNCTIONS, around, names_of, walk
 from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users, only_serves
 
 if TYPE_CHECKING:
@@ -39,10 +40,9 @@ def training_first(stack: ProcessStack) -> ProcessStack:
     """Put the thread that trains first, where that is not the main one.
 
     A process that serves others keeps its main thread for them, and trains in a thread beside it:
-    so does an actor of Ray Train (ray 2.60, thread_runner.py), whose main thread answers every two
-    seconds that it lives, and a notebook that trains in a thread. It is another where the main
-    thread `only_serves`, and a thread beside it runs the user's code. Of several the one that was
-    started first is it: it started the others.
+    so does an actor of Ray Train (ray 2.60, thread_runner.py), and a notebook that trains in a
+    thread. It is another where the main thread `only_serves`, and a thread beside it runs the
+    user's code. Of several the one that was started first is it: it started the others.
     """
     main, *others = stack.threads
     users = [one for one in others if any(is_users(frame.file) for frame in one.frames)]
@@ -93,15 +93,20 @@ def with_relations(
     Asks for variables only where a thread joins another and there are several that it may be, or
     where only variables tell whether two lines name one lock.
     """
+
+    def waiting(*kinds: TargetKind) -> set[int]:
+        """Threads that wait, without a time limit, for a word of memory."""
+        waits = ((one.tid, target.kind) for one in kernel.threads for target in one.waits_for)
+        return {tid for tid, kind in waits if kind in kinds}
+
     # the futex of who joins a thread looks like a shared one until all processes were looked at
+    at_words, at_own = waiting("futex", "shared"), waiting("futex")
     joining = [
-        one
-        for one in stack.threads
-        if one.tid in _waiting(kernel, "futex", "shared") and joins(one)
+        one for one in stack.threads if one.tid in at_words and any(map(_is_join, one.frames[-2:]))
     ]
-    joining = joining if len(stack.threads) > len(joining) + 1 else []
-    joined = _joined(joining, stack.threads, variables)
-    taking = [one for one in stack.threads if one.tid in _waiting(kernel, "futex") and takes(one)]
+    several = len(stack.threads) > len(joining) + 1
+    joined = _joined(joining, stack.threads, variables) if joining and several else {}
+    taking = [one for one in stack.threads if one.tid in at_own and takes(one)]
     holders = _lock_holders(taking, stack.threads, sources, variables)
     if not joined and not holders:
         return stack
@@ -117,21 +122,6 @@ def with_relations(
     return replace(stack, threads=tuple(threads))
 
 
-def _waiting(kernel: ProcessState, *kinds: TargetKind) -> frozenset[int]:
-    """Threads that wait, without a time limit, for a word of memory."""
-    return frozenset(
-        one.tid for one in kernel.threads if any(target.kind in kinds for target in one.waits_for)
-    )
-
-
-# Joins
-
-
-def joins(thread: ThreadStack) -> bool:
-    """Whether a thread waits for the end of another one."""
-    return any(map(_is_join, thread.frames[-2:]))
-
-
 def _is_join(frame: Frame) -> bool:
     return frame.file.endswith(THREADING) and frame.function.rpartition(".")[2] == "join"
 
@@ -140,8 +130,6 @@ def _joined(
     joining: Sequence[ThreadStack], threads: Sequence[ThreadStack], variables: Variables
 ) -> dict[int | None, int]:
     """Find by the addresses of their objects which threads are joined."""
-    if not joining:
-        return {}
     born: dict[str, int] = {}
     for thread in threads:
         frames = variables.of(thread.tid)
@@ -215,21 +203,17 @@ def _lock_holders(
         depth = len(thread.frames) - (2 if _enters(thread) else 1)
         frame = thread.frames[depth]
         source = sources.parsed(frame.file)
-        lock = lock_taken(source.tree, frame) if source is not None else None
+        lock = locks_at(source.tree, frame).taken if source is not None else None
         if source is None or lock is None:
             continue
-        places = _inside(source.tree, frame.file, lock, threads)
-        if not lock.of_file:
-            own = variables.at(thread.tid, depth, frame) if places else None
-            wanted = address(own, lock.root) if own is not None else ""
-            places = [
-                (tid, at, call)
-                for tid, at, call in places
-                if (there := variables.at(tid, at, call)) is not None
-                and wanted
-                and address(there, lock.root) == wanted
-            ]
-        holders = {tid for tid, _, _ in places}
+        own = None if lock.of_file else variables.at(thread.tid, depth, frame)
+        wanted = address(own, lock.root) if own is not None else ""
+        holders: set[int | None] = set()
+        for tid, at, call in _inside(source.tree, frame.file, lock, threads):
+            there = None if lock.of_file else variables.at(tid, at, call)
+            same = wanted and there is not None and address(there, lock.root) == wanted
+            if lock.of_file or same:
+                holders.add(tid)
         if len(holders) == 1 and (holder := holders.pop()) is not None:
             found[thread.tid] = holder
     return found
@@ -237,18 +221,16 @@ def _lock_holders(
 
 def _inside(
     tree: ast.Module, file: str, lock: NamedLock, threads: Sequence[ThreadStack]
-) -> list[tuple[int | None, int, Frame]]:
+) -> Iterator[tuple[int | None, int, Frame]]:
     """Find the calls that are inside of a lock by that name: thread, depth and place of each."""
-    found = []
     for thread in threads:
         for depth, frame in list(enumerate(thread.frames))[-DEEPEST:]:
-            if frame.file != file or lock not in locks_held(tree, frame):
+            if frame.file != file or lock not in locks_at(tree, frame).held:
                 continue
             inner = thread.frames[depth:]
-            further_in = (one for one in inner if one.file == file)
-            if not _waits_for_news(inner) and not any(lets_go(tree, o, lock) for o in further_in):
-                found.append((thread.tid, depth, frame))
-    return found
+            released = (locks_at(tree, one).released for one in inner if one.file == file)
+            if not _waits_for_news(inner) and not any(lock in locks for locks in released):
+                yield thread.tid, depth, frame
 
 
 def _waits_for_news(frames: Sequence[Frame]) -> bool:
@@ -270,101 +252,73 @@ def _may_be_condition(frame: Frame) -> bool:
     return frame.file.endswith(THREADING) and name in ("wait", "wait_for") and not known
 
 
-def lock_taken(tree: ast.Module, frame: Frame) -> NamedLock | None:
-    """Return the lock that a line takes; None where it takes none, or several, or by no name."""
-    found: list[ast.expr] = []
-    for node in _own(_function(tree, frame)):
-        if isinstance(node, ast.With) and node.lineno == frame.line:
-            found += [item.context_expr for item in node.items]
-        elif isinstance(node, ast.Call) and node.lineno == frame.line:
-            found += _called_on(node, "acquire")
-    return _named(tree, frame, found[0]) if len(found) == 1 else None
+class LocksAt(NamedTuple):
+    """What the function of a call does with locks.
+
+    Attributes:
+        taken: By the line itself; None where it takes none, or several, or by no name.
+        held: What each ``with`` block around the line has taken.
+        released: By any call of ``release``.
+    """
+
+    taken: NamedLock | None
+    held: tuple[NamedLock, ...]
+    released: tuple[NamedLock, ...]
 
 
-def locks_held(tree: ast.Module, frame: Frame) -> list[NamedLock]:
-    """Find what a call is inside of by its line: what each ``with`` block around it has taken."""
-    function = _function(tree, frame)
-    found: list[ast.expr] = []
-    for node in around(function, frame.line):
-        if isinstance(node, ast.With):
-            taken = [item.context_expr for item in node.items]
-            header = max(one.end_lineno or one.lineno for one in taken)
-            found += taken if header < node.body[0].lineno <= frame.line else []
-        elif isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            found = []
-    named = (_named(tree, frame, one) for one in found)
-    return [one for one in named if one is not None]
-
-
-def lets_go(tree: ast.Module, frame: Frame, lock: NamedLock) -> bool:
-    """Whether a call's function releases such a lock by itself."""
-    calls = (node for node in _own(_function(tree, frame)) if isinstance(node, ast.Call))
-    return any(
-        _named(tree, frame, one) == lock for node in calls for one in _called_on(node, "release")
-    )
-
-
-def _function(tree: ast.Module, frame: Frame) -> ast.AST | None:
-    """Return the function whose call this is; None where its line is in other code, too."""
+def locks_at(tree: ast.Module, frame: Frame) -> LocksAt:
+    """Read the locks of a call; of a line that is in other code, too, nothing is told."""
     functions = [one for one in around(tree, frame.line) if isinstance(one, FUNCTIONS)]
-    name = getattr(functions[-1], "name", "<lambda>") if functions else "<module>"
-    known = name == frame.function.rpartition(".")[2]
-    return (functions[-1] if functions else tree) if known else None
+    function = functions[-1] if functions else tree
+    name = getattr(function, "name", "<lambda>") if functions else "<module>"
+    if name != frame.function.rpartition(".")[2]:
+        return LocksAt(None, (), ())
+    taken: list[ast.expr] = []
+    held: list[ast.expr] = []
+    released: list[ast.expr] = []
+    for node in walk(*ast.iter_child_nodes(function), into=False):
+        if isinstance(node, ast.With):
+            entered = [item.context_expr for item in node.items]
+            header = max(one.end_lineno or one.lineno for one in entered)
+            if node.lineno == frame.line:
+                taken += entered
+            if header < node.body[0].lineno <= frame.line <= (node.end_lineno or 0):
+                held += entered
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "acquire" and node.lineno == frame.line:
+                taken.append(node.func.value)
+            elif node.func.attr == "release":
+                released.append(node.func.value)
+
+    def named(expressions: list[ast.expr]) -> tuple[NamedLock, ...]:
+        return tuple(filter(None, (_named(tree, frame, one) for one in expressions)))
+
+    one_taken = named(taken) if len(taken) == 1 else ()
+    return LocksAt(next(iter(one_taken), None), named(held), named(released))
 
 
 def _named(tree: ast.Module, frame: Frame, expression: ast.expr) -> NamedLock | None:
     """Read a lock's name; None of what may give another one each time, as a property."""
-    inner, attributes = expression, set()
-    while isinstance(inner, ast.Attribute):
-        attributes.add(inner.attr)
-        inner = inner.value
-    functions = {getattr(one, "name", "") for one in ast.walk(tree) if isinstance(one, FUNCTIONS)}
-    if not isinstance(inner, ast.Name) or attributes & functions:
+    root, *attributes = names_of(expression) or [""]
+    functions = {getattr(one, "name", "") for one in walk(tree) if isinstance(one, FUNCTIONS)}
+    if not root or functions & set(attributes):
         return None
-    scopes = [*around(tree, frame.line)]
     text = ast.unparse(expression)
     if any(one.startswith("__") and not one.endswith("__") for one in attributes):
-        text += f" of {[one.name for one in scopes if isinstance(one, ast.ClassDef)][-1:]}"
-    return NamedLock(text, inner.id, _is_of_file(inner.id, scopes))
+        classes = [one for one in around(tree, frame.line) if isinstance(one, ast.ClassDef)]
+        text += f" of {[one.name for one in classes][-1:]}"
+    code = _code_of(tree, frame)
+    own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars} if code is not None else {root}
+    return NamedLock(text, root, root not in own)
 
 
-def _is_of_file(name: str, scopes: Sequence[ast.AST]) -> bool:
-    """Whether a variable is the file's own, by the functions around a line."""
-    for function in (one for one in reversed(scopes) if isinstance(one, FUNCTIONS)):
-        own = [*_own(function)]
-        if any(isinstance(one, ast.Global) and name in one.names for one in own):
-            return True
-        if any(name in _bound(one) for one in own):
-            return False
-    return True
-
-
-def _called_on(call: ast.Call, method: str) -> list[ast.expr]:
-    """On what a method of that name is called."""
-    found = isinstance(call.func, ast.Attribute) and called_name(call) == method
-    return [call.func.value] if found and isinstance(call.func, ast.Attribute) else []
-
-
-def _own(function: ast.AST | None) -> Iterator[ast.AST]:
-    """What belongs to a function or a file, without what is in functions and classes within."""
-    left = [*ast.iter_child_nodes(function)] if function is not None else []
+def _code_of(tree: ast.Module, frame: Frame) -> CodeType | None:
+    """Compile a file and find the code that a call runs: that tells whose its variables are."""
+    left, found = [compile(tree, frame.file, "exec")], None
     while left:
-        node = left.pop()
-        yield node
-        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            left += ast.iter_child_nodes(node)
-
-
-def _bound(node: ast.AST) -> Sequence[str]:
-    """Return the names to which a piece of code gives a value."""
-    if isinstance(node, ast.Name):
-        return [node.id] if isinstance(node.ctx, ast.Store) else []
-    if isinstance(node, ast.arg):
-        return [node.arg]
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return [node.name]
-    if isinstance(node, ast.alias):
-        return [node.asname or node.name.partition(".")[0]]
-    if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
-        return [node.name or ""]
-    return []
+        code = left.pop()
+        left += [one for one in code.co_consts if isinstance(one, CodeType)]
+        lines = {line for _, _, line in code.co_lines()}
+        if code.co_name == frame.function.rpartition(".")[2] and frame.line in lines:
+            found = code
+    return found

@@ -27,27 +27,18 @@ if TYPE_CHECKING:
 
 LAUNCHERS = frozenset(
     {
-        "accelerate",
-        "accelerate.commands.accelerate_cli",
-        "accelerate.commands.launch",
-        "deepspeed",
-        "deepspeed.launcher.launch",
-        "deepspeed.launcher.runner",
-        "fabric",
-        "torch.distributed.launch",
-        "torch.distributed.run",
-        "torchrun",
+        *("accelerate", "accelerate.commands.accelerate_cli", "accelerate.commands.launch"),
+        *("deepspeed", "deepspeed.launcher.launch", "deepspeed.launcher.runner", "fabric"),
+        *("torch.distributed.launch", "torch.distributed.run", "torchrun"),
     }
 )
 """Scripts and modules. What is run in every Python process has its own copy, as imports cost."""
-_WITH_VALUE = ("-W", "-X")
 
 
 def is_launcher(words: Sequence[str]) -> bool:
     """Whether a command line is that of a program which trains nothing itself.
 
-    Args:
-        words: As /proc has it: Python, its options, and a script or a module behind ``-m``.
+    As /proc has it: Python, its options, and a script or a module behind ``-m``.
     """
     rest = iter(words)
     if not PurePath(next(rest, "")).name.startswith("python"):
@@ -55,7 +46,7 @@ def is_launcher(words: Sequence[str]) -> bool:
     for word in rest:
         if word == "-m":
             return next(rest, "") in LAUNCHERS
-        if word in _WITH_VALUE:
+        if word in ("-W", "-X"):  # with a value
             next(rest, "")
         elif word[:1] != "-":
             return PurePath(word).name in LAUNCHERS
@@ -121,9 +112,6 @@ def believed(beats: Mapping[int, Beat]) -> dict[int, Beat]:
 
     They are if one that the same process started has joined, or if that process failed itself: it
     had only waited for them. Whatever else is numbered may be no rank at all.
-
-    Args:
-        beats: Page readings by process id, also of processes that are gone.
     """
     told = {beat.rank for beat in beats.values()}
     found = dict(beats)
@@ -167,19 +155,26 @@ def find_ranks(
         The ranks, ascending, each once.
     """
     tree = {process.pid: process for process in processes}
+    topmost_first = _topmost_first(tree)
     agents = agents_in(tree) | _starters_in(tree, beats)
     told = {
-        pid: beat
+        pid: beat.rank
         for pid, beat in beats.items()
         if beat.rank is not None and pid in tree and pid not in agents
     }
-    found = _told_by_environment(tree, agents, told)
-    for pid, beat in told.items():
-        by_page = _rank_by_page(beat, tree[pid])
-        rivals = tuple(p for p, other in told.items() if other.rank == beat.rank and p != pid)
-        found[by_page.rank] = replace(by_page, rivals=rivals)
-    if not any(rank.rank == 0 for rank in found.values()):
-        main = _plain_main(tree, beats, bool(found) or numbered)
+    found: dict[int, FoundRank] = {}
+    # what ranks with a page, and launchers, started like themselves is none by its environment
+    others = {*told, *agents}
+    others |= heirs_of(others, tree)
+    for process in topmost_first:
+        rank = process.identity.rank
+        if process.pid not in others and process.python and rank is not None:
+            found.setdefault(rank, _found_rank(process, None))
+    for pid, rank in told.items():
+        rivals = tuple(other for other, its in told.items() if its == rank and other != pid)
+        found[rank] = replace(_found_rank(tree[pid], beats[pid]), rivals=rivals)
+    if 0 not in found:
+        main = _plain_main(topmost_first, beats, bool(found) or numbered)
         if main is not None:
             world_size = next((rank.world_size for rank in found.values()), None)
             found[0] = FoundRank(
@@ -193,30 +188,11 @@ def find_ranks(
     return tuple(sorted(found.values(), key=lambda rank: rank.rank))
 
 
-def _told_by_environment(
-    tree: Mapping[int, SeenProcess], agents: frozenset[int], told: Mapping[int, Beat]
-) -> dict[int, FoundRank]:
-    """Find the ranks that no page tells; what those and launchers started like them is none."""
-    found: dict[int, FoundRank] = {}
-    others = {*told, *agents}
-    others |= heirs_of(others, tree)
-    for process in _topmost_first(tree):
-        if process.pid in others:
-            continue
-        rank = _rank_by_environment(process, found, tree)
-        if rank is not None:
-            found[rank.rank] = rank
-    return found
-
-
 def agents_in(tree: Mapping[int, SeenProcess]) -> frozenset[int]:
     """Find the launchers that have a rank's variables: those below them are the ranks.
 
     Such is a SLURM task that is torchrun or another launcher, and torchrun in a pod to which its
     operator gave RANK and WORLD_SIZE, which count pods (Kubeflow's PyTorchJob).
-
-    Args:
-        tree: Processes by their id.
     """
     found = set()
     for process in tree.values():
@@ -233,10 +209,6 @@ def heirs_of(pids: Collection[int], tree: Mapping[int, SeenProcess]) -> frozense
     """Find what has the variables of one of these by inheritance alone, so it is no rank by them.
 
     A rank's workers are such, and the daemons of Ray that a SLURM task has started.
-
-    Args:
-        pids: Ranks or launchers.
-        tree: Processes by their id.
     """
     inside = set(pids)
     for process in _topmost_first(tree):
@@ -272,74 +244,44 @@ def _topmost_first(tree: Mapping[int, SeenProcess]) -> list[SeenProcess]:
     return sorted(tree.values(), key=lambda process: (depth(process), process.started_ticks))
 
 
-def _rank_by_environment(
-    process: SeenProcess, found: Mapping[int, FoundRank], tree: Mapping[int, SeenProcess]
-) -> FoundRank | None:
+def _found_rank(process: SeenProcess, beat: Beat | None) -> FoundRank:
+    """A rank by its page, or else by its environment alone."""
     identity = process.identity
-    if identity.rank is None or not process.python:
-        return None
-    earlier = found.get(identity.rank)
-    if earlier is not None and earlier.pid in tree:
-        return None
+    who = identity if beat is None else beat
+    # a SLURM task that is a rank is one of so many here, one that starts ranks itself is not
+    local_world_size = identity.local_world_size
+    if identity.launcher == "slurm" and identity.world_size != who.world_size:
+        local_world_size = None
+    elif local_world_size is None and identity.launcher == "lightning" and identity.all_here:
+        local_world_size = identity.world_size
+    port = beat.store_port if beat is not None else None
     return FoundRank(
-        rank=identity.rank,
+        rank=who.rank or 0,
         pid=process.pid,
         started_ticks=process.started_ticks,
-        local_rank=identity.local_rank,
-        world_size=identity.world_size,
-        local_world_size=_local_world_size(identity, identity.world_size),
+        local_rank=who.local_rank,
+        world_size=who.world_size,
+        local_world_size=local_world_size,
         one_by_one=identity.launcher == "environment",
-        start=_start_of(identity),
-        store_port=identity.store_port,
-    )
-
-
-def _start_of(identity: Identity) -> RoundStart:
-    told = identity.launcher if identity.launcher in ROUND_COUNTS else ""
-    return RoundStart(launcher=told, number=identity.round, most=identity.most_restarts)
-
-
-def _local_world_size(identity: Identity, world_size: int | None) -> int | None:
-    """Ranks of this node; Lightning's own launcher says it on the only node of a job.
-
-    A SLURM task that is a rank is one of so many here, one that starts ranks itself is not.
-    """
-    if identity.launcher == "slurm" and identity.world_size != world_size:
-        return None
-    if identity.local_world_size is not None:
-        return identity.local_world_size
-    alone = identity.launcher == "lightning" and identity.all_here
-    return identity.world_size if alone else None
-
-
-def _rank_by_page(beat: Beat, process: SeenProcess) -> FoundRank:
-    return FoundRank(
-        rank=beat.rank if beat.rank is not None else 0,
-        pid=process.pid,
-        started_ticks=process.started_ticks,
-        local_rank=beat.local_rank,
-        world_size=beat.world_size,
-        local_world_size=_local_world_size(process.identity, beat.world_size),
-        one_by_one=process.identity.launcher == "environment",
-        start=_start_of(process.identity),
-        store_port=process.identity.store_port if beat.store_port is None else beat.store_port,
+        start=RoundStart(
+            launcher=identity.launcher if identity.launcher in ROUND_COUNTS else "",
+            number=identity.round,
+            most=identity.most_restarts,
+        ),
+        store_port=identity.store_port if port is None else port,
     )
 
 
 def _plain_main(
-    tree: Mapping[int, SeenProcess], beats: Mapping[int, Beat], ranks_known: bool
+    topmost_first: Sequence[SeenProcess], beats: Mapping[int, Beat], ranks_known: bool
 ) -> SeenProcess | None:
     """The process that becomes rank 0 without a launcher having said so."""
-    plain = [
-        process
-        for process in _topmost_first(tree)
-        if process.python and process.identity.launcher == "none"
-    ]
+    plain = [one for one in topmost_first if one.python and one.identity.launcher == "none"]
     if not ranks_known:
         return next((one for one in plain if one.trains or one.pid in beats), None)
     parents = {
         process.parent_pid
-        for process in tree.values()
+        for process in topmost_first
         if process.identity.launcher == "lightning" and process.identity.rank
     }
     return next((process for process in plain if process.pid in parents), None)
@@ -363,11 +305,7 @@ class Pages:
                 self._readers[int(file.stem)] = PageReader(file)
 
     def read(self) -> tuple[dict[int, Beat], dict[int, Gap]]:
-        """Read all pages.
-
-        Returns:
-            Readings by process id, and by process id why a page could not be read this time.
-        """
+        """Read all pages: readings by process id, and why one could not be read this time."""
         beats: dict[int, Beat] = {}
         gaps: dict[int, Gap] = {}
         for pid, reader in self._readers.items():
@@ -389,9 +327,7 @@ class Pages:
     def forget_gone(self, beats: Mapping[int, Beat], count: int | None) -> None:
         """Take away the pages of processes that ended with a round: none of them will be asked for.
 
-        Args:
-            beats: Readings by process id.
-            count: The launcher's count of that round; pages of later ones stay.
+        Pages of later rounds, by the launcher's count, stay.
         """
         for pid, beat in beats.items():
             later = beat.round is not None and count is not None and beat.round > count

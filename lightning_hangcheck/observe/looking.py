@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
+    from lightning_hangcheck.time_limit import Looked
+
 Role = Literal["rank", "worker", "child"]
 FLIGHT_LIMIT_S = 2.0
 """An answer takes 10 to 25 ms; a look must not wait long for a server that gives none."""
@@ -31,11 +33,7 @@ MOST_CHILDREN = 16
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """A process to look at, for a rank.
-
-    Attributes:
-        python: Whether it can have Python stacks.
-    """
+    """A process to look at, for a rank; ``python``: whether it can have Python stacks."""
 
     rank: int
     pid: int
@@ -102,19 +100,10 @@ class Looker:
             with_values: Ranks of which to read local variables too.
             closer: Ranks of which to read native calls too.
         """
-        subjects = [
-            Subject(
-                pid=one.pid,
-                rank=one.rank,
-                python=one.python,
-                local_values=one.role == "rank" and one.rank in with_values,
-                closer=one.role == "rank" and one.rank in closer,
-                trains=one.role == "rank",
-            )
-            for one in targets
-        ]
         self._spent_s = _spent_s()
-        self._pending = self._thread.submit(self._look, tuple(targets), subjects)
+        self._pending = self._thread.submit(
+            self._look, tuple(targets), frozenset(with_values), frozenset(closer)
+        )
 
     def finished(self) -> Look | None:
         """Return the look that was under way once it is done, else None."""
@@ -138,7 +127,21 @@ class Looker:
         """Give up the look under way: its probes end by their own time limits."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _look(self, targets: tuple[Target, ...], subjects: list[Subject]) -> Look:
+    def _look(
+        self, targets: tuple[Target, ...], with_values: frozenset[int], closer: frozenset[int]
+    ) -> Look:
+        subjects = []
+        for one in targets:
+            of_rank = one.role == "rank"
+            subject = Subject(
+                pid=one.pid,
+                rank=one.rank,
+                python=one.python,
+                local_values=of_rank and one.rank in with_values,
+                closer=of_rank and one.rank in closer,
+                trains=of_rank,
+            )
+            subjects.append(subject)
         with ThreadPoolExecutor(1, thread_name_prefix="flights") as beside:
             asked = beside.submit(flights_of, targets, self._torch_servers, self._time_limit_s)
             taken = sample_all(subjects, self._time_limit_s)
@@ -146,12 +149,13 @@ class Looker:
         samples = tuple(
             (target, sample) for target, (sample, _) in zip(targets, taken, strict=True)
         )
+        called = (site.frames for flight in flights.values() for site in flight.sites.values())
         return Look(
             samples=samples,
             gaps=(*(gap for _, found in taken for gap in found), *gaps),
             flights=flights,
             code=code_notes(
-                [*where_ranks_stand(samples), *where_ranks_called(flights.values())],
+                [*where_ranks_stand(samples), *(frame for frames in called for frame in frames)],
                 self._began_s,
                 self._time_limit_s,
                 root_of(targets[0].pid) if targets else "",
@@ -172,38 +176,22 @@ def flights_of(
     Returns:
         Flight records by rank, and why there is none of a rank that might have one.
     """
-    ranks = [target for target in targets if target.role == "rank"]
-    sockets = [servers / str(target.pid) for target in ranks]
-    if not any(socket.exists() or why_withheld(socket) for socket in sockets):
+    sockets = {one.rank: servers / str(one.pid) for one in targets if one.role == "rank"}
+    if not any(socket.exists() or why_withheld(socket) for socket in sockets.values()):
         return {}, []
-    stopped = [target for target in ranks if _is_stopped(target.pid)]
-    ranks = [target for target in ranks if target not in stopped]
-    time_limit_s = min(time_limit_s, FLIGHT_LIMIT_S)
+
+    def ask(rank: int) -> Looked[FlightRecord]:
+        seen = vitals(int(sockets[rank].name))
+        if seen is not None and seen.state in "Tt":
+            why = "its process is stopped, so its server does not answer"
+            return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record"),)
+        nccl2 = has_nccl2(int(sockets[rank].name))
+        return flight_record(sockets[rank], rank, min(time_limit_s, FLIGHT_LIMIT_S), nccl2=nccl2)
+
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="flight") as pool:
-        answers = pool.map(
-            lambda target: flight_record(
-                servers / str(target.pid),
-                target.rank,
-                time_limit_s,
-                nccl2=has_nccl2(target.pid),
-            ),
-            ranks,
-        )
-        flights: dict[int, FlightRecord] = {}
-        gaps = [
-            Gap(
-                FLIGHT_RECORD,
-                one.rank,
-                "its process is stopped, so its server does not answer",
-                "flight_record",
-            )
-            for one in stopped
-        ]
-        for target, (flight, missing) in zip(ranks, answers, strict=True):
-            gaps += missing
-            if flight is not None:
-                flights[target.rank] = flight
-    return flights, gaps
+        answers = dict(zip(sockets, pool.map(ask, sockets), strict=True))
+    flights = {rank: flight for rank, (flight, _) in answers.items() if flight is not None}
+    return flights, [gap for _, missing in answers.values() for gap in missing]
 
 
 def where_ranks_stand(samples: Iterable[tuple[Target, Sample]]) -> list[Frame]:
@@ -218,16 +206,6 @@ def where_ranks_stand(samples: Iterable[tuple[Target, Sample]]) -> list[Frame]:
     ]
 
 
-def where_ranks_called(flights: Iterable[FlightRecord]) -> list[Frame]:
-    """Return the frames from which ranks called the collectives of their records."""
-    return [frame for flight in flights for site in flight.sites.values() for frame in site.frames]
-
-
 def _spent_s() -> float:
     spent = os.times()
     return spent.user + spent.system + spent.children_user + spent.children_system
-
-
-def _is_stopped(pid: int) -> bool:
-    seen = vitals(pid)
-    return seen is not None and seen.state in ("T", "t")

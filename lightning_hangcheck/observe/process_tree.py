@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -18,6 +17,7 @@ from lightning_hangcheck.look.proc import (
     has_loaded,
     process_ref,
     read_environment,
+    read_link,
 )
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.discovery import SeenProcess
@@ -44,7 +44,8 @@ class ProcessTree:
         self._root_pid = root_pid
         self._root_belongs = root_belongs
         self._known: dict[ProcessRef, tuple[SeenProcess, int]] = {}
-        self._root_ticks = _started_ticks(root_pid)
+        root = process_ref(root_pid)
+        self._root_ticks = root.started_ticks if root is not None else None
         self._root_was_there = True
 
     def take(self, now_ns: int, recording: Iterable[int] = ()) -> tuple[SeenProcess, ...]:
@@ -55,10 +56,10 @@ class ProcessTree:
             recording: Processes that have a page: with what was known, all that is left to go by
                 once the root was killed.
         """
-        if self._root_ticks is not None and _started_ticks(self._root_pid) == self._root_ticks:
-            refs = descendants(self._root_pid)
-            root = process_ref(self._root_pid) if self._root_belongs else None
-            present = ([root] if root is not None else []) + _without_our_own(refs, self._root_pid)
+        root = process_ref(self._root_pid)
+        if root is not None and root.started_ticks == self._root_ticks:
+            below = _without_our_own(descendants(self._root_pid), self._root_pid)
+            present = [root, *below] if self._root_belongs else below
         else:
             present = self._left(recording)
         self._known = {ref: self._read(ref, now_ns) for ref in present}
@@ -67,12 +68,12 @@ class ProcessTree:
 
     def _left(self, recording: Iterable[int]) -> list[ProcessRef]:
         """Find what a killed root has left, and all below that. A page may outlive its process."""
-        pids = {ref.pid for ref in self._known if _started_ticks(ref.pid) == ref.started_ticks}
+        pids = {ref.pid for ref in self._known if process_ref(ref.pid) in self._known}
         if self._root_was_there:
             self._root_was_there = False
             pids |= set(recording)
-        below = {ref.pid for pid in pids for ref in descendants(pid)}
-        refs = tuple(filter(None, map(process_ref, sorted(pids | below))))
+        pids |= {ref.pid for ref in descendants(*pids)}
+        refs = tuple(filter(None, map(process_ref, sorted(pids))))
         return _without_our_own(refs, self._root_pid)
 
     def _told_apart(self, ref: ProcessRef, children: Mapping[int, int]) -> SeenProcess:
@@ -95,14 +96,17 @@ class ProcessTree:
     def targets(self, rank: int, pid: int, ranks: Collection[int]) -> list[Target]:
         """Return the processes to look at for a rank: itself, then its children.
 
-        Args:
-            rank: Whose.
-            pid: The rank's own process.
-            ranks: Process ids of all ranks: a rank below another one is no child of it.
+        A rank below another one, by the process ids of all ranks, is no child of it.
         """
         targets = [Target(rank=rank, pid=pid, role="rank")]
         counts: dict[Role, int] = {}
-        for process in self._below(pid, ranks)[:MOST_CHILDREN]:
+        inside, below = {pid}, []
+        for process, _ in self._known.values():
+            if process.parent_pid in inside and process.pid not in ranks:
+                inside.add(process.pid)
+                below.append(process)
+        below.sort(key=lambda process: (process.started_ticks, process.pid))
+        for process in below[:MOST_CHILDREN]:
             role = _role(process, pid)
             index = counts.get(role, 0)
             counts[role] = index + 1
@@ -111,14 +115,6 @@ class ProcessTree:
             )
         return targets
 
-    def _below(self, pid: int, ranks: Collection[int]) -> list[SeenProcess]:
-        inside, found = {pid}, []
-        for process, _ in self._known.values():
-            if process.parent_pid in inside and process.pid not in ranks:
-                inside.add(process.pid)
-                found.append(process)
-        return sorted(found, key=lambda process: (process.started_ticks, process.pid))
-
     def _read(self, ref: ProcessRef, now_ns: int) -> tuple[SeenProcess, int]:
         known = self._known.get(ref)
         if known is not None:
@@ -126,15 +122,15 @@ class ProcessTree:
             settled = now_ns - seen_ns > SETTLED_AFTER_S * NANOSECONDS
             if settled or process.identity.rank is not None:
                 return known
-        executable = _executable(ref.pid)
-        if known is not None and executable is None:
+        executable = read_link(f"/proc/{ref.pid}/exe").rpartition("/")[2]
+        if known is not None and not executable:
             return known  # it is ending: its memory and its executable go before it does
         environment = read_environment(ref.pid)
         process = SeenProcess(
             pid=ref.pid,
             parent_pid=ref.parent_pid,
             started_ticks=ref.started_ticks,
-            python=executable is not None and executable.startswith("python"),
+            python=executable.startswith("python"),
             trains=False,
             identity=identify({} if isinstance(environment, Gap) else environment),
         )
@@ -154,18 +150,6 @@ def _without_our_own(refs: tuple[ProcessRef, ...], root_pid: int) -> list[Proces
         else:
             others.append(ref)
     return others
-
-
-def _started_ticks(pid: int) -> int | None:
-    ref = process_ref(pid)
-    return ref.started_ticks if ref is not None else None
-
-
-def _executable(pid: int) -> str | None:
-    try:
-        return Path(f"/proc/{pid}/exe").readlink().name
-    except OSError:
-        return None
 
 
 def _role(process: SeenProcess, rank_pid: int) -> Role:

@@ -43,12 +43,7 @@ workers live) stay below."""
 
 
 class ProcessorTime(NamedTuple):
-    """Seconds of processor time of a process so far.
-
-    Attributes:
-        main_s: Of its main thread.
-        all_s: Of all its threads.
-    """
+    """Seconds of processor time of a process so far: of its main thread, and of all threads."""
 
     main_s: float
     all_s: float
@@ -88,9 +83,17 @@ class Progress:
             for place in self._elsewhere - {UNKNOWN_PLACE}:
                 self._rare.setdefault(place, _Pauses(0)).learn(self._longest_silence_ns)
             if self.beats and not self._elsewhere:
-                self._learn(self._longest_silence_ns, self._steps_since(beat))
+                pauses = self._pauses.pop(self._place, None) or _Pauses()
+                pauses.learn(self._longest_silence_ns)
+                self._pauses[self._place] = pauses
+                if len(self._pauses) > MOST_PLACES:
+                    del self._pauses[next(iter(self._pauses))]
+                steps = beat.step - self._step if beat.step and self._step is not None else 0
+                self._loop.learn(self._longest_silence_ns, max(0, steps))
             self._step = beat.step
-            self.beats, self._place = beat.beats > 0, _place(beat)
+            sections = beat.main_sections
+            section = NUMBER.sub("#", sections[-1].name) if sections else ""
+            self.beats, self._place = beat.beats > 0, (beat.phase, section)
             self._beat_ns, self._longest_silence_ns = beat.last_beat_ns, 0
             self._progress_ns = max(self._progress_ns, beat.last_beat_ns)
             self._told_ns = max(self._told_ns, beat.last_beat_ns)
@@ -185,9 +188,8 @@ class Progress:
     def pace(self, rare_place: str = "") -> Pace | None:
         """What silences were like so far where the rank stands now; None if it never beat.
 
-        Args:
-            rare_place: Where that is, if it is not the place that its page names. What comes once
-                in many steps is known as soon as it was seen twice, so each time counts for two.
+        Where that is not the place that its page names, ``rare_place`` does. What comes once in
+        many steps is known as soon as it was seen twice, so each time counts for two.
         """
         if not self.beats:
             return None
@@ -197,20 +199,7 @@ class Progress:
         pauses = self._pauses.get(self._place, _Pauses())
         if pauses.learned < self._loop.learned and self._place[0] in LOOP_PHASES:
             pauses = self._loop
-        if pauses.learned < 0:
-            return None
-        return pauses.as_pace(pauses.learned)
-
-    def _learn(self, pause_ns: int, steps: int) -> None:
-        pauses = self._pauses.pop(self._place, None) or _Pauses()
-        pauses.learn(pause_ns)
-        self._pauses[self._place] = pauses
-        if len(self._pauses) > MOST_PLACES:
-            del self._pauses[next(iter(self._pauses))]
-        self._loop.learn(pause_ns, steps)
-
-    def _steps_since(self, beat: Beat) -> int:
-        return max(0, beat.step - self._step) if beat.step and self._step is not None else 0
+        return None if pauses.learned < 0 else pauses.as_pace(pauses.learned)
 
 
 class _Pauses:
@@ -231,11 +220,6 @@ class _Pauses:
         return Pace(longest_pause_s=self.longest_ns / NANOSECONDS, pauses=pauses)
 
 
-def _place(beat: Beat) -> Place:
-    sections = beat.main_sections
-    return beat.phase, NUMBER.sub("#", sections[-1].name) if sections else ""
-
-
 STEPS_KEPT = 101
 """A pace that changed shows after half of them."""
 MARKS_TOLD = 16
@@ -249,12 +233,15 @@ class StepHistory:
 
     Where it shows no steps, its beats are counted. A count that goes back is another loop, measured
     afresh.
+
+    Attributes:
+        sums: Sums of step times at moments of the run, oldest first.
     """
 
     def __init__(self) -> None:
         self._marks: deque[tuple[int, int]] = deque(maxlen=STEPS_KEPT + 1)
         self._counts_steps = False
-        self._sums: list[StepTimes] = []
+        self.sums: tuple[StepTimes, ...] = ()
         self._stride = 1
 
     def read(self, beat: Beat) -> None:
@@ -268,32 +255,18 @@ class StepHistory:
         if count > known:
             self._marks.append((count, beat.last_beat_ns))
         self._counts_steps = counts_steps
-        if beat.step_times is not None:
-            self._read_sums(beat.step_times)
-
-    def _read_sums(self, sums: StepTimes) -> None:
-        """Where there are too many, every second one is dropped, and later ones come half as often.
-
-        So they are the same number of timed steps apart.
-        """
-        if self._sums and sums.steps < self._sums[-1].steps + self._stride:
+        sums = beat.step_times
+        # where there are too many, every second one is dropped, and later ones come half as often:
+        # so they are the same number of timed steps apart
+        if sums is None or (self.sums and sums.steps < self.sums[-1].steps + self._stride):
             return
-        self._sums.append(sums)
-        if len(self._sums) > MOST_SUMS:
-            self._sums = self._sums[::2]
+        self.sums = (*self.sums, sums)
+        if len(self.sums) > MOST_SUMS:
+            self.sums = self.sums[::2]
             self._stride *= 2
 
-    @property
-    def sums(self) -> tuple[StepTimes, ...]:
-        """Sums of step times at moments of the run, oldest first."""
-        return tuple(self._sums)
-
     def newest(self, now_ns: int) -> tuple[StepMark, ...]:
-        """Return the last readings in which the count of steps was another, oldest first.
-
-        Args:
-            now_ns: Monotonic nanoseconds, from which on they are told.
-        """
+        """Return the last readings in which the count of steps was another, oldest first."""
         marks = list(self._marks)[-MARKS_TOLD:] if self._counts_steps else []
         return tuple(
             StepMark(step, round((now_ns - at_ns) / NANOSECONDS, 3)) for step, at_ns in marks

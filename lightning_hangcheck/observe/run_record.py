@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import signal
+from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -36,9 +37,7 @@ if TYPE_CHECKING:
 def rank_record(found: FoundRank, host: str) -> RankRecord:
     """Describe one rank as it was started, its environment redacted.
 
-    Args:
-        found: Whose process may be gone by now: then it has no environment any more.
-        host: Where it runs.
+    A process that is gone by now has no environment any more.
     """
     environment = read_environment(found.pid)
     seen = {} if isinstance(environment, Gap) else environment
@@ -55,10 +54,8 @@ def versions() -> dict[str, str]:
     """Return the versions of Python and of what is installed beside this package."""
     found = {"python": platform.python_version()}
     for name in DISTRIBUTIONS:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -113,12 +110,7 @@ def save_run(
 ) -> None:
     """Save a case and its verdict as a run of its own, or say that they could not be saved.
 
-    Args:
-        case: What was judged.
-        verdict: What it came to.
-        ranks: For run.json.
-        folder: New, or empty.
-        rounds: Likewise.
+    The folder is new, or empty; ranks and rounds go into run.json.
 
     Raises:
         UsedRunFolder: It holds another run; nothing was touched.
@@ -148,13 +140,7 @@ def save_run(
 
 
 def save_verdict(folder: RunFolder, number: int, case: Case, verdict: Verdict) -> None:
-    """Save a verdict with the evidence that it rests on; the evidence comes first.
-
-    Args:
-        folder: Of the run.
-        number: Of the verdict, from 1.
-        case: What was judged.
-        verdict: What it came to.
+    """Save a verdict, numbered from 1, with the evidence that it rests on, which comes first.
 
     Raises:
         OSError: The folder is gone, full or not ours.
@@ -175,14 +161,8 @@ def save_page(
     """Write report.html for a verdict that is on the disk, in a process that harms nobody.
 
     It is a convenience: it is made at low priority, one that takes long is finished after this
-    returned, and one that fails is said once.
-
-    Args:
-        folder: Of the run.
-        number: Of the verdict; a page never replaces that of a newer one.
-        case: What was judged.
-        verdict: What it came to.
-        goes_on: A later page will follow, so this one reloads itself.
+    returned, and one that fails is said once. It never replaces that of a newer verdict.
+    ``goes_on``: a later page will follow, so this one reloads itself.
     """
     try:
         apart(PAGE_WAIT_S, lambda: _write_page(folder, number, case, verdict, goes_on=goes_on))
@@ -201,15 +181,7 @@ def _write_page(
 ) -> None:
     signal.alarm(PAGE_LIMIT_S)
     os.nice(PAGE_NICENESS)
-    prices = prices_from(os.environ)
-    page = write_as(
-        "page",
-        folder,
-        verdict,
-        case,
-        run_folder=str(folder.path),
-        prices=prices,
-        goes_on=goes_on,
-    )
+    named, prices = str(folder.path), prices_from(os.environ)
+    page = write_as("page", folder, verdict, case, run_folder=named, prices=prices, goes_on=goes_on)
     if max(folder.verdict_numbers(), default=0) <= number:
         write_atomically(folder.page_file, page.encode())

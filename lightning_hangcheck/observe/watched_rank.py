@@ -71,10 +71,6 @@ class WatchedRank:
         elif self._stopped_ns is None:
             self._stopped_ns = now_ns
 
-    def _stopped_for_s(self, now_ns: int) -> float | None:
-        stopped_ns = self._stopped_ns
-        return None if stopped_ns is None else round((now_ns - stopped_ns) / NANOSECONDS, 3)
-
     def read_flight(self, flight: FlightRecord | None) -> None:
         """Take a flight record; a collective since the last one is movement, however short it was.
 
@@ -83,7 +79,18 @@ class WatchedRank:
         before, self.flight = self.flight, flight
         if flight is None or before is None or before.taken_ns < self.progress.last_progress_ns:
             return
-        if _operations(flight) != _operations(before):
+        now, then = (
+            {
+                one.group: (
+                    one.last_enqueued,
+                    one.last_completed,
+                    max((message.seq for message in one.messages), default=0),
+                )
+                for one in record.groups
+            }
+            for record in (flight, before)
+        )
+        if now != then:
             self.progress.read_collectives(flight.taken_ns)
 
     def read_numbers(self, numbers: Numbers, moment_ns: int) -> None:
@@ -106,10 +113,7 @@ class WatchedRank:
     def note_exit(self, order: int, at: str, exit_code: int | None) -> None:
         """Take down the end of its process, or of its training where the process goes on.
 
-        Args:
-            order: As in `ProcessExit`.
-            at: The moment, ISO 8601 UTC.
-            exit_code: None where it was not seen.
+        ``at`` is ISO 8601 UTC; ``order`` as in `ProcessExit`; no exit code where it was not seen.
         """
         kills = self._memory_kills.since() if self._memory_kills is not None else 0
         scope = self._memory_kills.scope if kills and self._memory_kills is not None else ""
@@ -166,11 +170,11 @@ class WatchedRank:
             rivals=self.found.rivals,
             store_port=self.found.store_port,
             beat=self.beat,
-            silent_for_s=round(self.progress.silent_ns(now_ns) / NANOSECONDS, 3),
-            idle_for_s=round(self.progress.idle_ns(now_ns) / NANOSECONDS, 3),
-            nothing_new_for_s=round(self.progress.circling_ns(now_ns) / NANOSECONDS, 3),
+            silent_for_s=_seconds(self.progress.silent_ns(now_ns)),
+            idle_for_s=_seconds(self.progress.idle_ns(now_ns)),
+            nothing_new_for_s=_seconds(self.progress.circling_ns(now_ns)),
             goes_round=self._functions.goes_round,
-            stopped_for_s=self._stopped_for_s(now_ns),
+            stopped_for_s=_seconds(now_ns - self._stopped_ns) if self._stopped_ns else None,
             pace=self.pace(),
             processes=tuple(
                 ProcessLook(
@@ -208,12 +212,5 @@ class WatchedRank:
                 samples.popleft()
 
 
-def _operations(flight: FlightRecord) -> dict[str, tuple[int, int, int]]:
-    return {
-        group.group: (
-            group.last_enqueued,
-            group.last_completed,
-            max((message.seq for message in group.messages), default=0),
-        )
-        for group in flight.groups
-    }
+def _seconds(nanoseconds: int) -> float:
+    return round(nanoseconds / NANOSECONDS, 3)

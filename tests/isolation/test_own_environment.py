@@ -16,6 +16,7 @@ from processes import PROGRAMS, command_of, until
 
 from lightning_hangcheck.isolation.command import folder_of, interpreter
 from lightning_hangcheck.isolation.environment import own_environment, searched_folders
+from lightning_hangcheck.look import py_spy
 from lightning_hangcheck.look.gpu import gpus_of
 from lightning_hangcheck.look.py_spy import dump, find_py_spy
 
@@ -65,7 +66,8 @@ def test_py_spy_gets_no_token(
     told = tmp_path / "py-spy"
     told.write_text(f'#!/bin/sh\nenv -0 > {tmp_path}/told\nexec {find_py_spy()} "$@"\n')
     told.chmod(0o755)
-    assert b"sleeping.py" in dump(told, job.pid, 20.0, "--nonblocking")
+    monkeypatch.setattr(py_spy, "find_py_spy", lambda: told)
+    assert b"sleeping.py" in dump(job.pid, 20.0, "--nonblocking")
     lines = (tmp_path / "told").read_text().split("\0")
     assert_harmless(dict(line.split("=", 1) for line in lines if line))
 

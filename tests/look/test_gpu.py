@@ -21,7 +21,6 @@ from lightning_hangcheck.look.gpu import (
     SEE,
     SEE_KERNEL_LOG,
     Device,
-    Share,
     gpus_here,
     gpus_of,
     shared_out,
@@ -127,7 +126,7 @@ def test_a_gpu_whose_users_are_hidden_counts_only_where_it_is_the_only_one() -> 
 
 
 def test_somebody_elses_gpu_is_not_ours() -> None:
-    assert shared_out([Device(BUSY, {4711: Share(GIB, 90)})], [7]) == ({}, ())
+    assert shared_out([Device(BUSY, {4711: (GIB, 90)})], [7]) == ({}, ())
 
 
 def test_all_gpus_of_the_machine_are_named(driver: Callable[[str], Path]) -> None:

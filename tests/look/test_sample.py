@@ -12,7 +12,7 @@ import pytest
 from processes import PATIENCE_S, until
 
 from lightning_hangcheck.look.proc import vitals
-from lightning_hangcheck.look.sample import Subject, sample, sample_all
+from lightning_hangcheck.look.sample import Subject, sample_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @pytest.mark.real
 def test_a_sample_holds_kernel_state_and_stack(program: StartProgram) -> None:
     running = program("sleeping.py")
-    seen, gaps = sample(running.pid, 3, PATIENCE_S)
+    seen, gaps = sample_all([Subject(pid=running.pid, rank=3)], PATIENCE_S)[0]
     assert gaps == ()
     assert seen.kernel.pid == seen.stack.pid == running.pid
     assert 0 < seen.taken_ns <= time.monotonic_ns()
@@ -40,7 +40,7 @@ def test_a_process_that_cannot_be_paused_is_read_all_the_same(
     running = program(name)
     pid = running.pid
     until(lambda: vitals(pid).state == state, f"state {state}")
-    seen, gaps = sample(pid, 3, PATIENCE_S)
+    seen, gaps = sample_all([Subject(pid=pid, rank=3)], PATIENCE_S)[0]
     assert gaps == ()
     assert seen.kernel.state == state
     assert function in [frame.function for frame in seen.stack.threads[0].frames]
@@ -83,7 +83,7 @@ def test_without_py_spy_the_kernel_state_is_still_there(
     (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    seen, gaps = sample(os.getppid(), 0, PATIENCE_S)
+    seen, gaps = sample_all([Subject(pid=os.getppid(), rank=0)], PATIENCE_S)[0]
     assert seen.kernel is not None
     assert seen.stack is None
     assert gaps[-1].reason.endswith("pip install py-spy")

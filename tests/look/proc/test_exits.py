@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -119,15 +117,3 @@ def test_several_that_end_together_are_each_reported_once(
         found |= {each.pid: each.exit_code for each in ended}
     assert found.keys() == children
     assert set(found.values()) == {4, 5, 6}
-
-
-def test_its_descriptor_can_be_selected_on() -> None:
-    watcher = ExitWatcher()
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    watcher.watch(child.pid)
-    assert select.select([watcher], [], [], 0)[0] == []
-    child.stdin.close()
-    assert select.select([watcher], [], [], PATIENCE_S)[0] == [watcher]
-    assert wait_for_one(watcher).exit_code == 1
-    child.wait()
-    watcher.close()

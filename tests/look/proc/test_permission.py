@@ -9,13 +9,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import until
 
-from lightning_hangcheck.look import present_environment as module
-from lightning_hangcheck.look.present_environment import present_environment
 from lightning_hangcheck.look.proc import (
     Access,
     explain,
+    present_environment,
     read_environment,
     why_filtered,
     why_refused,
@@ -99,16 +97,6 @@ def test_a_process_that_has_ended_is_a_gap(program: StartProgram) -> None:
     assert "ended" in gap.why
 
 
-def test_memory_that_holds_no_program_is_said(
-    program: StartProgram, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running = program("sleeping.py")
-    monkeypatch.setattr(module, "ELF_HEADER", b"\x7fELF\x01\x01")  # of 32 bits
-    gap = until(lambda: present_environment(running.pid), "an answer")
-    assert isinstance(gap, Gap)
-    assert "no program of 64 bits begins at" in gap.why
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone may become somebody else")
 def test_a_process_of_somebody_else_is_a_gap_with_its_remedy(
     program: StartProgram, tmp_path: Path
@@ -117,7 +105,7 @@ def test_a_process_of_somebody_else_is_a_gap_with_its_remedy(
     running = program("sleeping.py")
     asked.write_text(
         "import os, sys\n"
-        "from lightning_hangcheck.look.present_environment import present_environment\n"
+        "from lightning_hangcheck.look.proc import present_environment\n"
         "os.setgid(65534), os.setuid(65534)\n"
         f"print(present_environment({running.pid}).reason)\n"
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.look.source import code_notes, note_of
+from lightning_hangcheck.look.source import Parsed, code_notes
 from lightning_hangcheck.model.evidence import Frame
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ if args.rank == 0:
 def test_a_test_of_the_rank_around_a_line_is_found(
     line: int, condition: str, condition_line: int
 ) -> None:
-    note = note_of(ast.parse(SOURCE), "train.py", line)
+    note = Parsed(ast.parse(SOURCE)).note("train.py", line)
     assert (note.condition, note.condition_line) == (condition, condition_line)
 
 
@@ -72,7 +72,7 @@ def test_a_test_of_the_rank_around_a_line_is_found(
 def test_a_value_that_depends_on_the_rank_is_no_test_around_the_call_that_takes_it(
     statement: str, condition: str
 ) -> None:
-    assert note_of(ast.parse(statement), "train.py", 1).condition == condition
+    assert Parsed(ast.parse(statement)).note("train.py", 1).condition == condition
 
 
 @pytest.mark.parametrize(
@@ -88,16 +88,16 @@ def test_a_value_that_depends_on_the_rank_is_no_test_around_the_call_that_takes_
 def test_a_test_that_all_ranks_but_one_pass_is_told_apart(test: str, of_most: bool) -> None:
     told = "def is_good(step):\n    return not (rank == 1 and step == 4)\n"
     tree = ast.parse(f"{told}if {test}:\n    step()\nelse:\n    stop()\n")
-    here, otherwise = (note_of(tree, "train.py", line) for line in (4, 6))
+    here, otherwise = (Parsed(tree).note("train.py", line) for line in (4, 6))
     assert here.condition == test
     assert (here.condition_of_most, otherwise.condition_of_most) == (of_most, False)
 
 
 def test_the_loops_of_a_function_are_found_outermost_first() -> None:
     tree = ast.parse(SOURCE)
-    assert note_of(tree, "train.py", 12).loops == ((10, 13), (11, 12))
-    assert note_of(tree, "train.py", 13).loops == ((10, 13),)
-    assert note_of(tree, "train.py", 16).loops == ()
+    assert Parsed(tree).note("train.py", 12).loops == ((10, 13), (11, 12))
+    assert Parsed(tree).note("train.py", 13).loops == ((10, 13),)
+    assert Parsed(tree).note("train.py", 16).loops == ()
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_nobody_runs_out_of_the_parts_of_a_model(
     over: str, loops: tuple[tuple[int, int], ...]
 ) -> None:
     source = f"for step in steps:\n    for one in {over}:\n        reduce(one)\n    log()\n"
-    assert note_of(ast.parse(source), "train.py", 3).loops == loops
+    assert Parsed(ast.parse(source)).note("train.py", 3).loops == loops
 
 
 def test_a_line_beyond_the_file_gives_an_empty_note() -> None:
-    assert note_of(ast.parse(SOURCE), "train.py", 999).condition == ""
+    assert Parsed(ast.parse(SOURCE)).note("train.py", 999).condition == ""
 
 
 def test_files_that_are_not_what_runs_give_no_note(tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_what_is_no_file_is_left_at_once(kind: str, tmp_path: Path) -> None:
 
 def test_the_brackets_around_a_test_are_in_no_branch() -> None:
     tree = ast.parse("if (\n    rank == 0\n):\n    save()")
-    assert note_of(tree, "train.py", 1).branches == ()
-    assert note_of(tree, "train.py", 3).branches == ()
+    assert Parsed(tree).note("train.py", 1).branches == ()
+    assert Parsed(tree).note("train.py", 3).branches == ()
 
 
 STEPS = """\
@@ -186,5 +186,5 @@ def main():
 
 def test_what_comes_in_a_pass_after_backward_is_known() -> None:
     tree = ast.parse(STEPS)
-    after = [line for line in range(2, 35) if note_of(tree, "train.py", line).after_backward]
+    after = [line for line in range(2, 35) if Parsed(tree).note("train.py", line).after_backward]
     assert after == [8, 9, 10, 11, 12, 13, 25, 32]

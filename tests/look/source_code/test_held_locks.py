@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from lightning_hangcheck.look.threads import lets_go, lock_taken, locks_held
+from lightning_hangcheck.look.threads import locks_at
 from lightning_hangcheck.model.evidence import Frame
 
 GLOBAL = """
@@ -134,15 +134,15 @@ def test_a_lock_is_known_by_its_name_and_where_that_lives(
     source: str, text: str, of_file: bool, same: bool
 ) -> None:
     """Each call of ``synchronized`` has a lock of its own: one name is not one object."""
-    taken = lock_taken(*at(source, "takes"))
+    taken = locks_at(*at(source, "takes")).taken
     assert taken is not None
     assert (taken.text, taken.of_file) == (text, of_file)
-    assert (taken in locks_held(*at(source, "holds"))) == same
+    assert (taken in locks_at(*at(source, "holds")).held) == same
 
 
 @pytest.mark.parametrize("line", ["with a, b: pass", "with open(path): pass", "work()"])
 def test_a_line_that_takes_several_locks_or_one_without_a_name_tells_none(line: str) -> None:
-    assert lock_taken(ast.parse(line), Frame("<module>", "/demo/train.py", 1)) is None
+    assert locks_at(ast.parse(line), Frame("<module>", "/demo/train.py", 1)).taken is None
 
 
 @pytest.mark.parametrize("function", ["<genexpr>", "other", "<lambda>"])
@@ -150,18 +150,18 @@ def test_a_line_within_a_block_may_run_later_in_other_code(function: str) -> Non
     """A generator that was written in a block runs where somebody asks for its values."""
     tree, frame = at(GLOBAL, "holds")
     other = Frame(function, frame.file, frame.line)
-    assert list(locks_held(tree, frame))
-    assert not list(locks_held(tree, other))
+    assert locks_at(tree, frame).held
+    assert not locks_at(tree, other).held
 
 
 def test_a_property_may_give_another_lock_each_time() -> None:
     source = METHODS + "    @property\n    def lock(self):\n        return self.locks[thread()]\n"
-    assert lock_taken(*at(source, "takes")) is None
+    assert locks_at(*at(source, "takes")).taken is None
 
 
 @pytest.mark.parametrize(("body", "known"), [("lock.release()", True), ("other.release()", False)])
 def test_a_function_that_releases_a_lock_in_between_lets_go_of_it(body: str, known: bool) -> None:
     source = GLOBAL.replace("        busy()", f"        {body}\n        busy()")
     tree, frame = at(source, "holds")
-    (lock,) = locks_held(tree, frame)
-    assert lets_go(tree, frame, lock) == known
+    (lock,) = locks_at(tree, frame).held
+    assert (lock in locks_at(tree, frame).released) == known

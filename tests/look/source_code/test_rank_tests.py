@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from lightning_hangcheck.look.rank_tests import RankTests
-from lightning_hangcheck.look.source import note_of
+from lightning_hangcheck.look.source import Parsed
 
 
 def _last_test(source: str) -> tuple[RankTests, ast.expr]:
@@ -120,43 +120,45 @@ def train(batches):
 
 def test_the_rank_that_a_test_leads_away_is_told_from_those_that_stay() -> None:
     tree = ast.parse(SOURCE)
-    stay, run_alone, next_round = (note_of(tree, "train.py", line) for line in (4, 8, 14))
+    stay, run_alone, next_round = (Parsed(tree).note("train.py", line) for line in (4, 8, 14))
     assert (stay.condition, stay.skipped_under) == ("", "rank == 0")
     assert run_alone.condition == "@rank_zero_only"
     assert (next_round.condition, next_round.skipped_under) == ("", "rank == 1 and batch > 5")
 
 
 def test_a_test_on_the_line_itself_counts_where_its_block_is_there_too() -> None:
-    assert note_of(ast.parse(SOURCE), "train.py", 19).condition == "rank == 0"
+    assert Parsed(ast.parse(SOURCE)).note("train.py", 19).condition == "rank == 0"
 
 
 def test_the_other_branch_of_a_test_that_holds_for_one_rank_is_where_the_others_go() -> None:
     tree = ast.parse(SOURCE)
-    assert note_of(tree, "train.py", 25).condition == "trainer.is_global_zero"
-    assert note_of(tree, "train.py", 27).condition == ""
+    assert Parsed(tree).note("train.py", 25).condition == "trainer.is_global_zero"
+    assert Parsed(tree).note("train.py", 27).condition == ""
 
 
 def test_blocks_that_a_test_may_pass_by_are_found() -> None:
     tree = ast.parse(SOURCE)
-    assert note_of(tree, "train.py", 16).branches == ((14, 18), (16, 16))
-    assert note_of(tree, "train.py", 18).branches == ((14, 18), (18, 18))
+    assert Parsed(tree).note("train.py", 16).branches == ((14, 18), (16, 16))
+    assert Parsed(tree).note("train.py", 18).branches == ((14, 18), (18, 18))
 
 
 def test_the_tests_of_these_blocks_are_read_out() -> None:
     tree = ast.parse(SOURCE)
-    assert note_of(tree, "train.py", 14).branch_tests == ("if rank == 1 and batch > 5: continue",)
-    assert note_of(tree, "train.py", 27).branch_tests[-1].startswith("else of if ")
+    assert Parsed(tree).note("train.py", 14).branch_tests == (
+        "if rank == 1 and batch > 5: continue",
+    )
+    assert Parsed(tree).note("train.py", 27).branch_tests[-1].startswith("else of if ")
 
 
 @pytest.mark.parametrize(("line", "awaits"), [(21, True), (23, True), (14, False), (16, False)])
 def test_a_line_that_asks_for_the_end_of_something_is_known(line: int, awaits: bool) -> None:
-    assert note_of(ast.parse(SOURCE), "train.py", line).awaits is awaits
+    assert Parsed(ast.parse(SOURCE)).note("train.py", line).awaits is awaits
 
 
 def test_a_loop_that_only_waits_is_no_work() -> None:
     tree = ast.parse(SOURCE)
-    assert note_of(tree, "train.py", 21).loops == ()
-    assert note_of(tree, "train.py", 14).loops == ((11, 18),)
+    assert Parsed(tree).note("train.py", 21).loops == ()
+    assert Parsed(tree).note("train.py", 14).loops == ((11, 18),)
 
 
 def test_names_that_lead_to_each_other_are_followed_once() -> None:

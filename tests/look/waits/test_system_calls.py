@@ -18,7 +18,7 @@ from processes import PATIENCE_S, until
 
 from lightning_hangcheck.judge.threads import FUTEXES
 from lightning_hangcheck.look.kernel import kernel_state
-from lightning_hangcheck.look.open_files import own_addresses, parse_lock, reach_of, tcp_connections
+from lightning_hangcheck.look.open_files import file_locks, own_addresses, reach_of, tcp_connections
 from lightning_hangcheck.look.py_spy import python_stacks
 from lightning_hangcheck.look.system_calls import CALLS, TIMESPEC, calls_of, wakes_at
 from lightning_hangcheck.model.evidence import Connection
@@ -207,14 +207,13 @@ def test_a_process_that_waits_for_a_signal_has_no_time_limit(program: StartProgr
     assert [one.kind for one in state_of(running.pid).threads[0].waits_for] == ["other"]
 
 
-def test_a_line_of_the_lock_table_is_read_as_proc_5_has_it() -> None:
-    waiting = parse_lock(
-        ["3:", "->", "OFDLCK", "ADVISORY", "WRITE", "-1", "fe:10:2146453", "0", "EOF"]
+def test_the_lock_table_is_read_as_proc_5_has_it(tmp_path: Path) -> None:
+    (tmp_path / "locks").write_text(
+        "3: -> OFDLCK  ADVISORY  WRITE -1 fe:10:2146453 0 EOF\n3: what is this\n"
     )
-    assert waiting is not None
+    (waiting,) = file_locks(str(tmp_path / "locks"))
     assert (waiting.number, waiting.waiting, waiting.exclusive) == ("3:", True, True)
     assert (waiting.pid, waiting.device, waiting.inode) == (-1, (0xFE, 0x10), 2146453)
-    assert parse_lock(["3:", "what", "is", "this"]) is None
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
@@ -286,11 +285,11 @@ def test_both_ends_of_a_connection_and_its_bytes_are_told(
             assert state is not None
             there = found[os.fstat(accepted.fileno()).st_ino]
             shown = f"[{server}]" if family is socket.AF_INET6 else server
-            assert there.own == f"{shown}:{listens.getsockname()[1]}"
-            assert there.remote.rpartition(":")[2] == str(asks.getsockname()[1])
+            assert there.shown(0) == f"{shown}:{listens.getsockname()[1]}"
+            assert there.shown(1).rpartition(":")[2] == str(asks.getsockname()[1])
             assert there.carried_bytes >= 1_000
             (state,) = with_holders([state])
-            told = Connection(there.own, there.remote) in state.connections
+            told = Connection(there.shown(0), there.shown(1)) in state.connections
             assert told == (server != client), "only what leads to another address"
 
 
