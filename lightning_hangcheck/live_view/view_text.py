@@ -369,17 +369,17 @@ def show_run(read: Callable[[], RunNow], stream: TextIO) -> None:
     Raises:
         UnreadableRun: As `read` at its first call.
     """
-    now = read()
+    first = now = read()
     try:
         with _tidy_end():
             if (console := _terminal(stream)) is None:
-                _print_changes(now, read, stream)
+                _print_changes(first, read, stream)
                 return
             if not now.over:
                 from rich.live import Live
 
                 with Live(console=console, screen=True, auto_refresh=False) as live:
-                    for now in _readings(now, read):
+                    for now in _readings(first, read):
                         live.update(painted(view_lines(now, *console.size)), refresh=True)
             # what was drawn goes with the screen; this stays
             console.print(painted(view_lines(now, console.width)), soft_wrap=True)
