@@ -80,7 +80,13 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(groups[title], col_max=26)
 
 
-def option(names: str, unit: str | None, text: str, group: str = "", **facts: Any) -> Decorator:
+def option(
+    names: str,
+    unit: str | None,
+    text: str,
+    group: str = "",
+    **facts: Any,  # noqa: ANN401 - click's own
+) -> Decorator:
     """Give a command an option.
 
     Args:

@@ -15,10 +15,10 @@ from lightning_hangcheck.ledger import book
 from lightning_hangcheck.ledger.spending import read_prices
 from lightning_hangcheck.ledger.story import decide, question, tell
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.report.ledger_bill import make_bill
 from lightning_hangcheck.report.ledger_text import (
     draw,
     find_rows,
+    make_bill,
     render,
     render_beside,
     render_csv,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.ledger.spending import Prices
     from lightning_hangcheck.ledger.story import Story
-    from lightning_hangcheck.report.ledger_bill import Bill
+    from lightning_hangcheck.report.ledger_text import Bill
 
 Answer = TypeVar("Answer")
 READ_LIMIT_S = 10.0
