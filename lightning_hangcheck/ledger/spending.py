@@ -57,10 +57,11 @@ class Spending:
             self._steps = _Counted()  # a checkpoint was loaded: others made the steps that it holds
         if beat.step is not None and beat.step != self._step:
             self._steps.read(beat.step, now_ns)
-        if None not in (beat.epoch, self._epoch) and beat.epoch != self._epoch:
-            if beat.epoch < self._epoch:
+        before, epoch = self._epoch, beat.epoch
+        if epoch is not None and before is not None and epoch != before:
+            if epoch < before:
                 self._epochs = _Counted()  # it goes back: another training, measured afresh
-            self._epochs.read(beat.epoch, now_ns)
+            self._epochs.read(epoch, now_ns)
         self._read_ns = now_ns
         self._step, self._epoch, self._save = beat.step, beat.epoch, beat.save
 

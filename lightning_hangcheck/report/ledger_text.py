@@ -226,14 +226,14 @@ def render(bill: Bill) -> str:
     """Write the newest rows, what stalls cost and what was slow, ending in a newline."""
     parts: list[str] = []
 
-    def block(title: str, rows: list[tuple[str, ...]], head: int = 0) -> None:
+    def block(title: str, rows: Sequence[Sequence[str]], head: int = 0) -> None:
         """A table of the newest, below so many lines of head; older ones are counted."""
         if rows:
             older = len(rows) - head - MOST_ROWS
             left_out = f"  {older} older ones are left out: --csv, --json have all"
             parts.append(title)
             parts.extend([left_out] if older > 0 else [])
-            parts.extend([*_lined_up(rows[:head] + rows[head:][-MOST_ROWS:]), ""])
+            parts.extend([*_lined_up([*rows[:head], *rows[head:][-MOST_ROWS:]]), ""])
 
     for kind, found, cost in (
         ("phases", bill.phases, bill.phases_cost),
