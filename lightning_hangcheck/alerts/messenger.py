@@ -124,28 +124,24 @@ def _open_output(news: HangNews) -> tuple[int, str]:
         return os.open(os.devnull, os.O_WRONLY), "what it printed could not be kept"
 
 
-def _leave(number: int, _: FrameType | None) -> None:
-    """Leave by way of what is open, so that the command's process group is ended, too."""
-    sys.exit(128 + number)
-
-
 def main() -> None:
     """Read the errand from standard input and run it."""
     signal.alarm(round(ERRAND_LIMIT_S))
+
+    def leave(number: int, _: FrameType | None) -> None:
+        """Leave by way of what is open, so that the command's process group is ended, too."""
+        sys.exit(128 + number)
+
     for ending in (signal.SIGTERM, signal.SIGALRM):
-        signal.signal(ending, _leave)
+        signal.signal(ending, leave)
     try:
         run_errand(msgspec.json.decode(sys.stdin.buffer.read(), type=Errand))
     except SystemExit:
-        _end_what_runs()
+        # a command that is being started at that moment is known to nobody but the kernel yet
+        for ref in descendants(os.getpid()):
+            with suppress(ProcessLookupError):
+                os.kill(ref.pid, signal.SIGKILL)
         raise
-
-
-def _end_what_runs() -> None:
-    """A command that is being started at that moment is known to nobody but the kernel yet."""
-    for ref in descendants(os.getpid()):
-        with suppress(ProcessLookupError):
-            os.kill(ref.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

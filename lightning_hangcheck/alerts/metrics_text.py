@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from lightning_hangcheck.model.slugs import VerdictKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STATES: dict[VerdictKind, int] = {"suspect": 1, "hang": 2, "dead": 3}
 """Of the verdict that stands; all others are 0. A public promise: alert rules compare with it."""
@@ -57,38 +54,22 @@ class RunReading(Struct, frozen=True, kw_only=True):
 
 def render(reading: RunReading) -> bytes:
     """Write a reading, each metric with its HELP and TYPE."""
-    return "".join(f"{line}\n" for line in _lines(reading)).encode()
-
-
-def _lines(reading: RunReading) -> Iterator[str]:
-    run = reading.run_id
     state = STATES.get(reading.standing, 0) if reading.standing is not None else 0
-    yield from _head(STATE)
-    yield _sample(STATE, state, run=run)
-    yield from _head(PROGRESS)
-    for rank, moment in sorted(reading.progress.items()):
-        yield _sample(PROGRESS, round(moment, 3), run=run, rank=str(rank))
-    yield from _head(STALL)
-    yield _sample(STALL, round(reading.stall_s, 3), run=run)
-    yield from _head(WATCHING)
-    yield _sample(WATCHING, int(reading.watching), run=run)
-    yield from _head(WRITTEN)
-    yield _sample(WRITTEN, round(reading.written, 3), run=run)
+    told: dict[_Metric, dict[int | None, float]] = {
+        STATE: {None: state},
+        PROGRESS: {rank: round(moment, 3) for rank, moment in sorted(reading.progress.items())},
+        STALL: {None: round(reading.stall_s, 3)},
+        WATCHING: {None: int(reading.watching)},
+        WRITTEN: {None: round(reading.written, 3)},
+    }
     if reading.exit_code is not None:
-        yield from _head(EXIT_CODE)
-        yield _sample(EXIT_CODE, reading.exit_code, run=run)
-
-
-def _head(metric: _Metric) -> tuple[str, str]:
-    return f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} gauge"
-
-
-def _sample(metric: _Metric, value: float, **labels: str) -> str:
-    told = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
-    return f"{metric.name}{{{told}}} {value!r}"
-
-
-def _escaped(text: str) -> str:
-    """A label's value: a run folder may be called anything."""
-    escaped = text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-    return escaped.encode(errors="replace").decode()
+        told[EXIT_CODE] = {None: reading.exit_code}
+    # a label's value: a run folder may be called anything
+    escaped = reading.run_id.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    lines = []
+    for metric, samples in told.items():
+        lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} gauge"]
+        for rank, value in samples.items():
+            of_rank = "" if rank is None else f',rank="{rank}"'
+            lines.append(f'{metric.name}{{run="{escaped}"{of_rank}}} {value!r}')
+    return "".join(f"{line}\n" for line in lines).encode(errors="replace")

@@ -79,24 +79,25 @@ def notify(
         What went wrong, a sentence for each address that was not reached.
     """
     late = f"no answer within {time_limit_s:g} s"
-    outcomes = dict.fromkeys(range(1, len(addresses) + 1), late)
+    outcomes = [late] * len(addresses)
     couriers = [_courier_of(address) for address in addresses]
 
-    def send(number: int, courier: Apprise | None) -> None:
-        outcomes[number] = _send(courier, news)
+    def send(at: int, courier: Apprise | None) -> None:
+        outcomes[at] = _send(courier, news)
 
     threads = [
         threading.Thread(target=send, args=numbered, daemon=True)
-        for numbered in enumerate(couriers, 1)
+        for numbered in enumerate(couriers)
     ]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + time_limit_s
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
+    pairs = zip(addresses, list(outcomes), strict=True)
     return [
-        f"{named(number, addresses[number - 1])} was not reached: {outcome}"
-        for number, outcome in list(outcomes.items())
+        f"{named(number, address)} was not reached: {outcome}"
+        for number, (address, outcome) in enumerate(pairs, start=1)
         if outcome
     ]
 

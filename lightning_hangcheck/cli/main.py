@@ -68,8 +68,7 @@ class CommandsByName(Mapping[str, click.Command]):
     def __getitem__(self, name: str) -> click.Command:
         if name not in COMMANDS:
             raise KeyError(name)
-        file = import_module(f"{commands.__name__}.{name}_command")
-        command: click.Command = getattr(file, name)
+        command: click.Command = getattr(import_module(f"{commands.__name__}.{name}_command"), name)
         return command
 
     def __iter__(self) -> Iterator[str]:
@@ -129,25 +128,13 @@ def invoke(arguments: Sequence[str]) -> int:
     try:
         outcome = hangcheck.main(list(arguments), prog_name="hangcheck", standalone_mode=False)
     except HangcheckError as error:
-        return _say(str(error), error.exit_code)
+        say(str(error))
+        return error.exit_code
     except click.UsageError as error:
-        return _say(f"{_clause(error)}; {_way_out(error)}", BAD_USAGE)
+        message = " ".join(error.format_message().split()).rstrip(".")
+        path = error.ctx.command_path if error.ctx else "hangcheck"
+        say(f"{message[:1].lower()}{message[1:]}; see: {path} --help")
+        return BAD_USAGE
     except click.Abort:
         return INTERRUPTED
     return outcome if isinstance(outcome, int) else 0
-
-
-def _clause(error: click.UsageError) -> str:
-    """Click's message as a clause: one line, no capital, no full stop."""
-    message = " ".join(error.format_message().split()).rstrip(".")
-    return message[:1].lower() + message[1:]
-
-
-def _way_out(error: click.UsageError) -> str:
-    path = error.ctx.command_path if error.ctx else "hangcheck"
-    return f"see: {path} --help"
-
-
-def _say(sentence: str, exit_code: int) -> int:
-    say(sentence)
-    return exit_code

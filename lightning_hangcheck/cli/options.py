@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
@@ -22,9 +25,10 @@ from lightning_hangcheck.settings import (
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 Command = TypeVar("Command", bound="Callable[..., object]")
+Decorator = Callable[[Any], Any]
 FOLDER_LIMIT_S = 1.0
 OPTIONS = "Help"
 PATIENCE = "How patient it is"
@@ -76,33 +80,89 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(groups[title], col_max=26)
 
 
+def option(
+    names: str,
+    unit: str | None,
+    text: str,
+    group: str = "",
+    **facts: Any,  # noqa: ANN401 - click's own
+) -> Decorator:
+    """Give a command an option.
+
+    Args:
+        names: As `click.option` takes them, with blanks between them.
+        unit: What its value is called; None for a flag.
+        text: Its help.
+        group: Title under which it stands, where the command has groups.
+        facts: The rest of what `click.option` takes.
+    """
+    if unit is None:
+        facts = {"is_flag": True, **facts}
+    if group:
+        facts |= {"cls": Option, "group": group}
+    return click.option(*names.split(), metavar=unit, help=text, **facts)
+
+
+def json_option(what: str) -> Decorator:
+    """Give a command ``--json``, which its function takes as ``as_json``."""
+    return option("--json as_json", None, f"Print {what} as JSON, for programs.")
+
+
+def run_dir_option(unit: str, folders: str = "Run folder", default: str = "a new one") -> Decorator:
+    """Give a command ``--run-dir``; where it is not given, the setting of that name stands."""
+    text = f"{folders} [default: {default} below hangcheck_runs]. (HANGCHECK_RUN_DIR)"
+    return option("--run-dir", unit, text, default=None, callback=_or_setting)
+
+
+def _or_setting(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
+    return given or from_environment(os.environ).run_dir
+
+
+def command_behind_dashes(unit: str = "-- CMD...") -> Decorator:
+    """Give a command the words of another one, which it takes as ``command``."""
+    return click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar=unit)
+
+
+def limit_option(default: str, text: str) -> Decorator:
+    """Give a command ``--limit``, which it takes as ``limit_s``."""
+    return click.option(
+        "--limit",
+        "limit_s",
+        metavar="SECONDS",
+        default=default,
+        show_default=True,
+        callback=positive,
+        help=text,
+    )
+
+
+def end_on_sigterm() -> None:
+    """Whoever ends us, as timeout(1) and CI systems do, ends the run that goes on as well."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
 def run_options(command: Command) -> Command:
     """Give a command the settings that are options; its function takes them by name."""
     command = set_option(command)
     for name, (group, unit, text) in reversed(OF_RUN.items()):
-        field = next(one for one in msgspec.structs.fields(Settings) if one.name == name)
-        command = _option(field, group, unit, text)(command)
+        command = _of_setting(name, group, unit, text)(command)
     return command
 
 
 def patience_options(command: Command) -> Command:
     """Give a command ``--patience`` and ``--set`` alone."""
-    command = set_option(command)
-    field = next(one for one in msgspec.structs.fields(Settings) if one.name == "patience")
-    return _option(field, PATIENCE, "FACTOR", "Multiply all times; 2 waits twice as long")(command)
+    decorated: Command = _of_setting("patience", *OF_RUN["patience"])(set_option(command))
+    return decorated
 
 
-def set_option(command: Command) -> Command:
-    """Give a command ``--set NAME=VALUE``."""
-    return click.option(
-        "--set",
-        "assignments",
-        cls=Option,
-        group=PATIENCE,
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="Any setting, such as idle_after=60; repeatable",
-    )(command)
+set_option = option(
+    "--set assignments",
+    "NAME=VALUE",
+    "Any setting, such as idle_after=60; repeatable",
+    PATIENCE,
+    multiple=True,
+)
+"""Gives a command ``--set NAME=VALUE``."""
 
 
 def settings_from(options: Mapping[str, object]) -> Settings:
@@ -114,55 +174,34 @@ def settings_from(options: Mapping[str, object]) -> Settings:
     Raises:
         BadUsage: A value is not of its kind.
     """
-    assignments = options.get("assignments") or ()
-    given = read_assignments(assignments) if isinstance(assignments, tuple) else {}
-    given |= {
-        name: value
-        for name, value in options.items()
-        if value is not None and name != "assignments"
-    }
-    return msgspec.structs.replace(from_environment(os.environ), **given)
+    given = dict(options)
+    assignments = given.pop("assignments", None) or ()
+    named = read_assignments(assignments) if isinstance(assignments, tuple) else {}
+    named |= {name: value for name, value in given.items() if value is not None}
+    return msgspec.structs.replace(from_environment(os.environ), **named)
 
 
-def _option(
-    field: msgspec.structs.FieldInfo, group: str, unit: str | None, text: str
-) -> Callable[[Command], Command]:
-    name = f"--{field.name.replace('_', '-')}"
+def _of_setting(name: str, group: str, unit: str | None, text: str) -> Decorator:
+    field = next(one for one in msgspec.structs.fields(Settings) if one.name == name)
+    names = f"--{name.replace('_', '-')} {name}"
     if field.type is bool:
-        return click.option(
-            name, field.name, cls=Option, group=group, is_flag=True, default=None, help=text
-        )
-    default = "" if field.default is None else f" [default: {_shown(field.default)}]"
-    return click.option(
-        name,
-        field.name,
-        cls=Option,
-        group=group,
-        type=_kind(field),
-        callback=_reader(field),
-        metavar=unit,
-        default=None,
-        help=f"{text}{default}",
-    )
-
-
-def _reader(
-    field: msgspec.structs.FieldInfo,
-) -> Callable[[click.Context, click.Option, str | None], float | None] | None:
-    if field.type is not float:
-        return None
-    return positive_or_off if field.name in MAY_BE_OFF else positive
+        return option(names, None, text, group, default=None)
+    facts: dict[str, Any] = {"type": str}
+    if name == "nodes_port":
+        facts["type"] = click.IntRange(1, 65_535)
+    elif get_origin(field.type) is Literal:
+        facts["type"] = click.Choice(get_args(field.type))
+    elif field.type is float:
+        facts["callback"] = positive_or_off if name in MAY_BE_OFF else positive
+    if field.default is not None:
+        shown = f"{field.default:g}" if isinstance(field.default, float) else field.default
+        text += f" [default: {shown}]"
+    return option(names, unit, text, group, default=None, **facts)
 
 
 def positive_or_off(context: click.Context, option: click.Option, text: str | None) -> float | None:
     """Read the same, or 0, none, off."""
     return 0.0 if text is not None and text.lower() in OFF else positive(context, option, text)
-
-
-def _kind(field: msgspec.structs.FieldInfo) -> click.IntRange | click.Choice[str] | type[str]:
-    if field.name == "nodes_port":
-        return click.IntRange(1, 65_535)
-    return click.Choice(get_args(field.type)) if get_origin(field.type) is Literal else str
 
 
 def positive(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
@@ -207,7 +246,3 @@ def refuse_without_secret(settings: Settings) -> None:
             "nodes",
             f"export {SHARED_BY_NODES}=$(openssl rand -hex 16) where the job is started",
         )
-
-
-def _shown(default: object) -> str:
-    return f"{default:g}" if isinstance(default, float) else f"{default}"

@@ -26,7 +26,6 @@ from lightning_hangcheck.model.codec import encode, encode_pretty, json_decoder
 from lightning_hangcheck.rundir import RUNS_FOLDER
 
 if TYPE_CHECKING:
-    import hashlib
     from collections.abc import Iterable, Iterator
 
 WHOLE_BYTES = 64 * 1024 * 1024
@@ -90,45 +89,49 @@ def difference(before: Fingerprint, now: Fingerprint) -> str:
 
 def _of_file(path: Path, found: os.stat_result) -> Fingerprint:
     whole = found.st_size <= WHOLE_BYTES
-    digest = _sha256()
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
-        if whole:
-            digest.update(file.read(WHOLE_BYTES))
-        else:
-            digest.update(f"{found.st_size} {found.st_mtime_ns}".encode())
-            digest.update(file.read(END_BYTES))
+        pieces = [file.read(WHOLE_BYTES if whole else END_BYTES)]
+        if not whole:
             file.seek(found.st_size - END_BYTES)
-            digest.update(file.read(END_BYTES))
+            pieces = [
+                f"{found.st_size} {found.st_mtime_ns}".encode(),
+                *pieces,
+                file.read(END_BYTES),
+            ]
     return Fingerprint(
         path=str(path),
         size=found.st_size,
         modified_ns=found.st_mtime_ns,
-        digest=digest.hexdigest(),
+        digest=_digest(pieces),
         how="its whole content" if whole else "size, time, first and last MiB",
     )
 
 
 def _of_folder(folder: Path) -> Fingerprint:
     files = sorted(islice(_files_of(folder), MOST_FILES + 1))
-    digest = _sha256()
-    for name, size, modified_ns in files[:MOST_FILES]:
-        digest.update(f"{name}\0{size}\0{modified_ns}\0".encode(errors="surrogateescape"))
+    pieces = (
+        f"{name}\0{size}\0{modified_ns}\0".encode(errors="surrogateescape")
+        for name, size, modified_ns in files[:MOST_FILES]
+    )
     several = f"{MOST_FILES:,} of its files" if len(files) > MOST_FILES else f"{len(files):,} files"
     return Fingerprint(
         path=str(folder),
         size=sum(size for _, size, _ in files),
         modified_ns=max((modified_ns for _, _, modified_ns in files), default=0),
-        digest=digest.hexdigest(),
+        digest=_digest(pieces),
         how=f"names, sizes and times of {several}",
     )
 
 
-def _sha256() -> hashlib._Hash:
+def _digest(pieces: Iterable[bytes]) -> str:
     # it brings OpenSSL, which the watcher and a phase without files need not load
     import hashlib
 
-    return hashlib.sha256()
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def _files_of(folder: Path) -> Iterator[tuple[str, int, int]]:
@@ -289,11 +292,15 @@ def append(ledger: Path, line: AnyLine) -> None:
     Raises:
         OSError: The disk is full or may not be written, or the file is not ours.
     """
-    _prepare_folder(ledger.parent)
+    if ledger.parent.name == RUNS_FOLDER:  # ours alone, as its name says; others are theirs
+        make_private_folder(ledger.parent)
+    else:
+        ledger.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     data = encode(line) + b"\n"
     descriptor = open_for_append(ledger)
     try:
-        if _is_torn(descriptor):
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
             data = b"\n" + data
         written = os.write(descriptor, data)
     finally:
@@ -339,16 +346,3 @@ def read_lines(lines: Iterable[bytes]) -> Pages:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             skipped += 1
     return Pages(tuple(records), skipped)
-
-
-def _prepare_folder(folder: Path) -> None:
-    """Ours alone where the name says that it is ours; a folder that somebody named is theirs."""
-    if folder.name == RUNS_FOLDER:
-        make_private_folder(folder)
-    else:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
-def _is_torn(descriptor: int) -> bool:
-    size = os.fstat(descriptor).st_size
-    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
 
 SECONDS_PER_HOUR = 3600.0
-NEVER = (0, 0)
 
 
 class Spending:
@@ -34,11 +33,10 @@ class Spending:
         self._seconds: dict[Phase, float] = {}
         self._read_ns: int | None = None
         self._step: int | None = None
+        self._epoch: int | None = None
         self._save: SaveMark | None = None
         self._unsaved_since_ns: int | None = None
-        self._first_step: tuple[int, int] | None = None
-        self._last_step: tuple[int, int] | None = None
-        self._epochs = _Epochs()
+        self._steps, self._epochs = _Counted(), _Counted()
 
     def read(self, beat: Beat, now_ns: int) -> None:
         """Take one reading.
@@ -54,65 +52,57 @@ class Spending:
         if steps_begin or beat.save != self._save:
             # what stood on the page at the first reading happened at a moment that nobody saw
             self._unsaved_since_ns = now_ns if self._read_ns is not None else None
-        if self._loads(beat.save):
-            self._first_step = self._last_step = None
-        if beat.step is not None and beat.step != self._step:
-            self._last_step = (beat.step, now_ns)
-            self._first_step = self._first_step or self._last_step
-        self._epochs.read(beat.epoch, now_ns)
-        self._read_ns = now_ns
-        self._step, self._save = beat.step, beat.save
-
-    def _loads(self, save: SaveMark | None) -> bool:
-        """Whether a checkpoint was loaded since: the steps that it holds were made by another."""
         saves = self._save.number if self._save is not None else 0
-        return save is not None and save != self._save and save.number == saves
+        if beat.save is not None and beat.save != self._save and beat.save.number == saves:
+            self._steps = _Counted()  # a checkpoint was loaded: others made the steps that it holds
+        if beat.step is not None and beat.step != self._step:
+            self._steps.read(beat.step, now_ns)
+        before, epoch = self._epoch, beat.epoch
+        if epoch is not None and before is not None and epoch != before:
+            if epoch < before:
+                self._epochs = _Counted()  # it goes back: another training, measured afresh
+            self._epochs.read(epoch, now_ns)
+        self._read_ns = now_ns
+        self._step, self._epoch, self._save = beat.step, beat.epoch, beat.save
 
     def spent(self) -> Spent:
         """Return the sums so far."""
         saved_step = (self._save.step or 0) if self._save is not None else 0
-        (began, began_ns), (ended, ended_ns) = self._first_step or NEVER, self._last_step or NEVER
+        steps, training_s = self._steps.made
+        epochs, epochs_s = self._epochs.made
+        unsaved_s = None
+        if self._unsaved_since_ns is not None and self._read_ns is not None:
+            unsaved_s = round((self._read_ns - self._unsaved_since_ns) / NANOSECONDS, 3)
         return Spent(
             phases=longest_first(self._seconds),
             steps_unsaved=None if self._step is None else self._step - saved_step,
             saves=self._save.number if self._save is not None else 0,
             last_save_at=self._save.at if self._save is not None and self._save.number else None,
-            unsaved_s=self._unsaved_s(),
-            steps=max(0, ended - began),
-            training_s=round((ended_ns - began_ns) / NANOSECONDS, 3),
-            epoch_s=self._epochs.average_s,
+            unsaved_s=unsaved_s,
+            steps=steps,
+            training_s=round(training_s, 3),
+            epoch_s=round(epochs_s / epochs, 3) if epochs else None,
         )
 
-    def _unsaved_s(self) -> float | None:
-        if self._unsaved_since_ns is None or self._read_ns is None:
-            return None
-        return round((self._read_ns - self._unsaved_since_ns) / NANOSECONDS, 3)
 
-
-class _Epochs:
-    """Measures epochs between the moments at which their number was seen to change."""
+class _Counted:
+    """A count of a rank, with the moments at which it was seen to be new, first and last."""
 
     def __init__(self) -> None:
-        self._epoch: int | None = None
-        self._first: tuple[int, int] | None = None
-        self._last: tuple[int, int] | None = None
+        self.first: tuple[int, int] | None = None
+        self.last: tuple[int, int] | None = None
+
+    def read(self, count: int, now_ns: int) -> None:
+        self.last = (count, now_ns)
+        self.first = self.first or self.last
 
     @property
-    def average_s(self) -> float | None:
-        """Seconds of an epoch, None before one was seen whole."""
-        if self._first is None or self._last is None or self._first == self._last:
-            return None
-        (first, began_ns), (last, ended_ns) = self._first, self._last
-        return round((ended_ns - began_ns) / NANOSECONDS / (last - first), 3)
-
-    def read(self, epoch: int | None, now_ns: int) -> None:
-        """Take a reading; a number that goes back is another training, measured afresh."""
-        before, self._epoch = self._epoch, epoch
-        if epoch is None or before is None or epoch == before:
-            return
-        self._last = (epoch, now_ns)
-        if self._first is None or epoch < before:
-            self._first = self._last
+    def made(self) -> tuple[int, float]:
+        """How many were made in between, and seconds; nothing before two were seen."""
+        if self.first is None or self.last is None:
+            return 0, 0.0
+        (first, began_ns), (last, ended_ns) = self.first, self.last
+        return max(0, last - first), (ended_ns - began_ns) / NANOSECONDS
 
 
 def longest_first(seconds: Mapping[Phase, float]) -> tuple[PhaseTime, ...]:
@@ -215,19 +205,14 @@ class Prices(Struct, frozen=True):
         """Return what so many ranks cost for so long; None where no price is for their GPUs.
 
         Args:
-            gpus: Models of the GPUs of their machine.
-            ranks: Each pays for one GPU, or for one machine without any.
-            seconds: Of each of them.
+            gpus: Their models.
+            ranks: How many ranks.
+            seconds: For how long.
         """
-        per_hour = self._per_hour(gpus)
-        return None if per_hour is None else per_hour * ranks * seconds / SECONDS_PER_HOUR
-
-    def _per_hour(self, gpus: Sequence[str]) -> float | None:
         named = " ".join(gpus).lower()
-        for price in self.prices:
-            if price.model and price.model.lower() in named:
-                return price.per_hour
-        return next((price.per_hour for price in self.prices if not price.model), None)
+        own = [one for one in self.prices if one.model and one.model.lower() in named]
+        fitting = own or [one for one in self.prices if not one.model]
+        return fitting[0].per_hour * ranks * seconds / SECONDS_PER_HOUR if fitting else None
 
 
 def read_prices(texts: Iterable[str]) -> Prices:
@@ -236,19 +221,19 @@ def read_prices(texts: Iterable[str]) -> Prices:
     Raises:
         BadUsage: One of them is no price.
     """
-    single = (text.strip() for several in texts for text in several.split(","))
-    return Prices(tuple(_read(text) for text in single if text))
-
-
-def _read(text: str) -> Price:
-    model, equals, amount = text.rpartition("=")
-    try:
-        per_hour = float(amount.strip().removesuffix("/h"))
-    except ValueError:
-        per_hour = math.nan
-    if not 0 <= per_hour < math.inf or (equals and not model.strip()):
-        raise BadUsage(
-            f"--price {text} is no price of an hour",
-            "write for example --price 0.89/h, or --price A100=1.89/h",
-        )
-    return Price(per_hour, model.strip())
+    prices = []
+    for text in (text.strip() for several in texts for text in several.split(",")):
+        if not text:
+            continue
+        model, equals, amount = text.rpartition("=")
+        try:
+            per_hour = float(amount.strip().removesuffix("/h"))
+        except ValueError:
+            per_hour = math.nan
+        if not 0 <= per_hour < math.inf or (equals and not model.strip()):
+            raise BadUsage(
+                f"--price {text} is no price of an hour",
+                "write for example --price 0.89/h, or --price A100=1.89/h",
+            )
+        prices.append(Price(per_hour, model.strip()))
+    return Prices(tuple(prices))

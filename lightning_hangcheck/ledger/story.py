@@ -86,6 +86,11 @@ class PhaseStory(Struct, frozen=True, kw_only=True):
         measured = self.metric
         return self.ask_from is not None and (measured is None or measured[1] >= self.ask_from)
 
+    @property
+    def made(self) -> frozenset[str]:
+        """Paths of the files that it made."""
+        return frozenset(output.path for output in self.outputs)
+
     def made_same(self, outputs: Collection[Fingerprint]) -> bool:
         """Whether it made just these files, with this content, as far as that is known."""
         made = {one.path: one.digest for one in self.outputs}
@@ -112,15 +117,16 @@ class Story(Struct, frozen=True, kw_only=True):
             name: Of the phase.
             outputs: Only one that made files of just these paths; None for any.
         """
-        for one in reversed(self.phases):
-            fits = outputs is None or _paths(one) == set(outputs)
-            if one.name == name and one.counts and fits:
-                return one
-        return None
+        fitting = (
+            one
+            for one in reversed(self.phases)
+            if one.name == name and one.counts and (outputs is None or one.made == set(outputs))
+        )
+        return next(fitting, None)
 
     def resting_on(self, phase: PhaseStory) -> tuple[PhaseStory, ...]:
         """Return what was made from this one's files, directly or not, and is not stale yet."""
-        made = _paths(phase)
+        made = set(phase.made)
         found: list[PhaseStory] = []
         # an earlier run of it may have made the same: what rests on that rests on this one
         same = (
@@ -131,9 +137,11 @@ class Story(Struct, frozen=True, kw_only=True):
         for later in self.phases[next(same, -1) + 1 :]:
             if later.id == phase.id or not later.counts:
                 continue
-            if any(_is_within(one.path, made) for one in later.inputs):
+            # an input is a file that was made, lies in a folder that was, or holds one
+            pairs = ((one.path, path) for one in later.inputs for path in made)
+            if any(a == b or a.startswith(f"{b}/") or b.startswith(f"{a}/") for a, b in pairs):
                 found.append(later)
-                made |= _paths(later)
+                made |= later.made
         return tuple(one for one in found if not one.stale)
 
 
@@ -193,24 +201,15 @@ def _go_on(phase: PhaseStory, line: AnyLine, by: PhaseStory | None) -> PhaseStor
         )
     if isinstance(line, Discarded):
         # run again, its files were replaced; where another phase was, they are only stale
-        if by is None or (by.name == phase.name and _paths(by) == _paths(phase)):
+        if by is None or (by.name == phase.name and by.made == phase.made):
             return replace(phase, discarded=line.why)
         return replace(phase, stale=phase.stale or line.why)
     return replace(phase, reused=phase.reused + 1) if isinstance(line, Reused) else phase
 
 
-def _paths(phase: PhaseStory) -> set[str]:
-    return {output.path for output in phase.outputs}
-
-
-def _is_within(path: str, made: set[str]) -> bool:
-    """Whether a file is one that was made, lies in a folder that was, or holds one."""
-    return any(
-        path == one or path.startswith(f"{one}/") or one.startswith(f"{path}/") for one in made
-    )
-
-
 IfDone = Literal["rerun", "reuse", "ask", "error"]
+Answer = Literal["ask", "reuse", "rerun"]
+Act = Literal["run", "reuse", "ask"]
 GOOD, POOR = 0.85, 0.70
 """Thresholds of the deciding metric, a share that is better when it is larger: from ``GOOD`` on a
 phase is reused, below ``POOR`` it is run, between them a person is asked. As its users do by
@@ -232,7 +231,7 @@ class Decision(Struct, frozen=True, kw_only=True):
         reusable: Whether its script can do without running it.
     """
 
-    act: Literal["run", "reuse", "ask"]
+    act: Act
     why: str
     earlier: PhaseStory | None = None
     invalidated: tuple[PhaseStory, ...] = ()
@@ -286,7 +285,7 @@ def decide(
 
 def _weigh(
     earlier: PhaseStory, if_done: IfDone, changes: str, thresholds: tuple[float, float]
-) -> tuple[Literal["run", "reuse", "ask"], str]:
+) -> tuple[Act, str]:
     if if_done == "rerun":
         return "run", "its script runs it each time"
     if if_done != "ask":
@@ -309,6 +308,19 @@ def _weigh(
     if value >= good:
         return "reuse", f"{name} {value:g} is good (from {good:g})"
     return "ask", f"{name} {value:g} is between poor ({poor:g}) and good ({good:g})"
+
+
+def answered(decision: Decision, answer: Answer) -> Decision:
+    """Let a person's standing answer decide: it answers the question, and ``rerun`` runs again.
+
+    Args:
+        decision: As it is without.
+        answer: Of ``HANGCHECK_IF_DONE``; ``ask`` answers nothing.
+    """
+    if answer == "ask" or decision.act == "run" or decision.act == answer:
+        return decision
+    act: Act = "reuse" if answer == "reuse" and decision.reusable else "run"
+    return replace(decision, act=act, why=f"{decision.why}; HANGCHECK_IF_DONE={answer}")
 
 
 def question(decision: Decision, prices: Prices) -> str:

@@ -19,16 +19,16 @@ from lightning_hangcheck.look.gpu import Gpus, gpus_of
 from lightning_hangcheck.model.beat import StepTimes
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.report.page.page_facts import EqualRanks, equal_ranks
+from lightning_hangcheck.report.page.page_facts import equal_ranks
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.running_ranks import RunningRank, last_checkpoint
 from lightning_hangcheck.report.saved_run import JournalEnd
 from lightning_hangcheck.report.stragglers import LEAST_STEPS, compared, slower_part
-from lightning_hangcheck.report.verdict_text import awaited
+from lightning_hangcheck.report.verdict_text import awaited, edges_by_source
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from lightning_hangcheck.attach.recorded_session import RunningJob
     from lightning_hangcheck.model.evidence import GpuState
@@ -145,114 +145,84 @@ def ranks_now(sources: RunSources) -> tuple[RankNow, ...]:
     Returns:
         Every rank that is known to be part of the job, problems first, then by rank.
     """
-    found = {one.rank: one for one in _announced(sources)}
-    found |= {one.rank: one for one in _from_journals(sources)}
-    found |= {one.rank: one for one in _judged(sources)}
-    saved = any(one.beat.save is not None for one in sources.running)
-    for one in sources.running:
-        found[one.rank] = _running(one, found.get(one.rank), sources, saved=saved)
-    return tuple(sorted(_with_slowest(found.values()), key=_place))
-
-
-def _place(one: RankNow) -> tuple[bool, int, bool, int]:
-    return not one.culprit, ORDER.index(one.standing), one.slowest is None, one.rank
-
-
-def _with_slowest(ranks: Collection[RankNow]) -> list[RankNow]:
-    """Name the slowest rank of those that run, as the end of a run would."""
-    timed = {one.rank: one.use.a_step for one in ranks if one.standing == "runs"}
-    found = compared({rank: a_step for rank, a_step in timed.items() if a_step is not None})
-    if found is None or not found.stands_out:
-        return list(ranks)
-    first = found.ranks[0]
-    why = Slowest(first.ratio, slower_part(first.mean, found.typical))
-    return [replace(one, slowest=why) if one.rank == first.rank else one for one in ranks]
-
-
-def _announced(sources: RunSources) -> Iterator[RankNow]:
-    """Ranks of which only run.json tells."""
-    if sources.record is None:
-        return
-    seen = _seen_here(sources)
-    for rank in sorted(seen.union(range(sources.record.world_size))):
+    record = sources.record
+    # ranks that this machine's sidecar saw: one of them without a page has ended
+    seen = {one.rank for one in record.ranks} if record is not None and sources.here else set()
+    found: dict[int, RankNow] = {}
+    for rank in sorted(seen.union(range(record.world_size))) if record is not None else ():
         ended = sources.over or rank in seen
-        yield RankNow(rank=rank, standing="ended" if ended else "not here")
-
-
-def _seen_here(sources: RunSources) -> frozenset[int]:
-    """Ranks that this machine's sidecar saw: one of them without a page has ended."""
-    known = sources.record.ranks if sources.here and sources.record is not None else ()
-    return frozenset(one.rank for one in known)
-
-
-def _from_journals(sources: RunSources) -> Iterator[RankNow]:
-    seen = _seen_here(sources)
+        found[rank] = RankNow(rank=rank, standing="ended" if ended else "not here")
     for journal in sources.journals:
-        number = journal.name.removeprefix("rank-")
-        if not number.isdecimal():
+        if journal.rank is None:
             continue
         mark, step = journal.checkpoint, journal.kept_step
         words = f"{mark.number}: {plain(mark.name)}" if mark else ""
-        yield RankNow(
-            rank=int(number),
-            standing="ended" if sources.over or int(number) in seen else "unseen",
+        found[journal.rank] = RankNow(
+            rank=journal.rank,
+            standing="ended" if sources.over or journal.rank in seen else "unseen",
             kept=words if step is None else f"saved at step {step}",
             kept_at=mark.at if mark and step is None else "",
         )
+    for one in _judged(sources.verdict) if sources.verdict is not None else ():
+        # what a verdict in force says of a rank that is stuck or waits outlives its process
+        ended = (sources.over or one.rank in seen) and one.standing in ("runs", "unseen")
+        found[one.rank] = replace(one, standing="ended") if ended else one
+    saved = any(one.beat.save is not None for one in sources.running)
+    for running in sources.running:
+        used = sources.used.get(running.rank, RankUse())
+        known = found.get(running.rank)
+        known = known or RankNow(rank=running.rank, standing="runs")
+        found[running.rank] = replace(_running(running, known, saved=saved), use=used)
+    ranks = found.values()
+    timed = {one.rank: one.use.a_step for one in ranks if one.standing == "runs"}
+    steps = compared({rank: step for rank, step in timed.items() if step is not None})
+    if steps is not None and steps.stands_out:  # the slowest of those that run, as at a run's end
+        first = steps.ranks[0]
+        why = Slowest(first.ratio, slower_part(first.mean, steps.typical))
+        found[first.rank] = replace(found[first.rank], slowest=why)
+
+    def place(one: RankNow) -> tuple[bool, int, bool, int]:
+        return not one.culprit, ORDER.index(one.standing), one.slowest is None, one.rank
+
+    return tuple(sorted(found.values(), key=place))
 
 
-def _judged(sources: RunSources) -> Iterator[RankNow]:
+def _judged(verdict: Verdict) -> Iterator[RankNow]:
     """Ranks as the newest verdict has them; one that is not in force tells only where they were."""
-    verdict = sources.verdict
-    if verdict is None:
-        return
     in_force = verdict.verdict in IN_FORCE
-    seen = _seen_here(sources)
     states = {state.rank: state for state in verdict.ranks}
-    targets: dict[str, list[str]] = {}
-    for edge in verdict.wait_for:
-        targets.setdefault(edge.source, []).append(edge.target)
+    edges = edges_by_source(verdict)
     for group in equal_ranks(verdict):
         for rank in group.ranks:
             state = states.get(rank, group.example)
-            source = f"rank:{state.rank}"
-            ended = sources.over or rank in seen
+            targets = [edge.target for edge in edges.get(f"rank:{state.rank}", ())]
+            waits = ""
+            if whom := awaited(targets).removeprefix("for "):  # first: a narrow column cuts the end
+                waits = f"{whom} {group.situation.doing}".rstrip()
+            elif group.example.state in ("waiting", "stalled", "stopped"):
+                waits = plain(group.standing)
             yield RankNow(
                 rank=rank,
-                standing=_standing(STANDINGS[state.state] if in_force else "unseen", ended=ended),
+                standing=STANDINGS[state.state] if in_force else "unseen",
                 culprit=in_force and group.situation.is_culprit,
                 phase=state.phase or "",
-                waits_for=_waits(group, targets.get(source, ())) if in_force else "",
+                waits_for=waits if in_force else "",
                 step=state.step,
             )
 
 
-def _standing(told: Standing, *, ended: bool) -> Standing:
-    """What a verdict in force says of a rank that is stuck or waits outlives its process."""
-    return "ended" if ended and told in ("runs", "unseen") else told
-
-
-def _waits(group: EqualRanks, targets: Sequence[str]) -> str:
-    """Whom first: a narrow column cuts the end."""
-    whom = awaited(targets).removeprefix("for ")
-    if whom:
-        return " ".join(filter(None, (whom, group.situation.doing)))
-    stands = group.example.state in ("waiting", "stalled", "stopped")
-    return plain(group.standing) if stands else ""
-
-
-def _running(
-    one: RunningRank, judged: RankNow | None, sources: RunSources, *, saved: bool
-) -> RankNow:
+def _running(one: RunningRank, known: RankNow, *, saved: bool) -> RankNow:
     """A rank that runs: a verdict in force says how it stands, its page all else."""
     beat = one.beat
     kept = last_checkpoint(beat, saved=saved)
-    known = judged or RankNow(rank=one.rank, standing="runs")
-    doubted = known.standing not in ("gone", "stuck", "stopped", "waits")
+    standing = known.standing
+    if standing not in ("gone", "stuck", "stopped", "waits"):
+        usual_s = QUIET_WITHOUT_PACE_S if one.step_s is None else one.step_s * QUIET_STEPS
+        standing = "silent" if one.silent_s >= max(QUIET_S, usual_s) else "runs"
     inside = plain(str(beat.main_sections[-1])) if beat.main_sections else ""
     return replace(
         known,
-        standing=_by_silence(one) if doubted else known.standing,
+        standing=standing,
         silent_s=one.silent_s,
         phase=beat.phase or known.phase,
         waits_for=known.waits_for or (f"in {inside}" if inside else ""),
@@ -261,13 +231,7 @@ def _running(
         kept=kept.words.removeprefix("CHECKPOINT "),
         kept_at=kept.at,
         memory_bytes=one.memory_bytes,
-        use=sources.used.get(one.rank, RankUse()),
     )
-
-
-def _by_silence(one: RunningRank) -> Standing:
-    usual = QUIET_WITHOUT_PACE_S if one.step_s is None else one.step_s * QUIET_STEPS
-    return "silent" if one.silent_s >= max(QUIET_S, usual) else "runs"
 
 
 LEAST_S = 0.4
@@ -335,17 +299,10 @@ class UseMeter:
         Returns:
             By rank.
         """
-        readings = {one.rank: self._reading(one, job.read_ns) for one in job.ranks}
-        self._before = readings
+        self._before = {one.rank: self._reading(one, job.read_ns) for one in job.ranks}
         pids = [one.beat.pid for one in job.ranks]
         self._steps = {pid: self._steps.get(pid) or RecentSteps() for pid in pids}
-        return {
-            one.rank: replace(
-                _use(one, readings[one.rank], gpus.get(one.beat.pid, ())),
-                a_step=self._steps[one.beat.pid].read(one.beat.step_times),
-            )
-            for one in job.ranks
-        }
+        return {one.rank: self._use(one, gpus.get(one.beat.pid, ())) for one in job.ranks}
 
     def _reading(self, one: RunningRank, now_ns: int) -> _Reading:
         beat = one.beat
@@ -367,19 +324,20 @@ class UseMeter:
         percent = 100 * max(0.0, one.cpu_s - old.cpu_s) / elapsed_s
         return paced._replace(cpu_percent=percent)
 
-
-def _use(one: RunningRank, reading: _Reading, gpus: Sequence[GpuState]) -> RankUse:
-    step_s = reading.step_s
-    if one.step_s is not None:
-        step_s = max(step_s or 0.0, one.silent_s) if one.silent_s > one.step_s else step_s
-    busy = [gpu.busy_percent for gpu in gpus if gpu.busy_percent is not None]
-    memory = [gpu.own_memory_bytes for gpu in gpus if gpu.own_memory_bytes is not None]
-    return RankUse(
-        cpu_percent=reading.cpu_percent,
-        step_now_s=step_s,
-        gpu_percent=max(busy, default=None),
-        gpu_bytes=sum(memory) if memory else None,
-    )
+    def _use(self, one: RunningRank, gpus: Sequence[GpuState]) -> RankUse:
+        reading = self._before[one.rank]
+        step_s = reading.step_s
+        if one.step_s is not None and one.silent_s > one.step_s:
+            step_s = max(step_s or 0.0, one.silent_s)
+        busy = [gpu.busy_percent for gpu in gpus if gpu.busy_percent is not None]
+        memory = [gpu.own_memory_bytes for gpu in gpus if gpu.own_memory_bytes is not None]
+        return RankUse(
+            cpu_percent=reading.cpu_percent,
+            step_now_s=step_s,
+            gpu_percent=max(busy, default=None),
+            gpu_bytes=sum(memory) if memory else None,
+            a_step=self._steps[one.beat.pid].read(one.beat.step_times),
+        )
 
 
 EVERY_S = 10.0
@@ -387,36 +345,27 @@ EVERY_S = 10.0
 ANSWER_LIMIT_S = 5.0
 
 
-class GpusNow(NamedTuple):
-    """As told last: GPUs by process id, and why some are not told."""
-
-    by_pid: Gpus
-    gaps: tuple[str, ...]
-
-
 class GpuReader:
-    """Asks for GPUs now and then, in a thread; where there is no driver it does nothing."""
+    """Asks for GPUs now and then, in a thread; where there is no driver it does nothing.
+
+    Attributes:
+        newest: As told last: GPUs by process id, and why some are not told.
+    """
 
     def __init__(self) -> None:
-        self._newest = GpusNow({}, ())
+        self.newest: tuple[Gpus, tuple[str, ...]] = ({}, ())
         self._asking: threading.Thread | None = None
         self._ask_again_at = 0.0
 
-    def read(self, pids: Sequence[int]) -> GpusNow:
-        """Return what was told last, at once.
+    def ask(self, pids: Sequence[int]) -> None:
+        """Ask again if it is time, for these ranks' processes; the answer comes later."""
 
-        Args:
-            pids: Of the ranks, for the next answer.
-        """
+        def work() -> None:
+            found, gaps = gpus_of(tuple(pids), ANSWER_LIMIT_S)
+            self.newest = found or {}, tuple(f"{gap.what}: {gap.reason}" for gap in gaps)
+
         free = self._asking is None or not self._asking.is_alive()
         if pids and free and time.monotonic() >= self._ask_again_at:
             self._ask_again_at = time.monotonic() + EVERY_S
-            self._asking = threading.Thread(
-                target=self._ask, args=(tuple(pids),), name="hangcheck-gpus", daemon=True
-            )
+            self._asking = threading.Thread(target=work, name="hangcheck-gpus", daemon=True)
             self._asking.start()
-        return self._newest
-
-    def _ask(self, pids: tuple[int, ...]) -> None:
-        found, gaps = gpus_of(pids, ANSWER_LIMIT_S)
-        self._newest = GpusNow(found or {}, tuple(f"{gap.what}: {gap.reason}" for gap in gaps))

@@ -23,8 +23,6 @@ from lightning_hangcheck.text.shown import NANOSECONDS, read_utc, seconds_in_wor
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from lightning_hangcheck.rundir import RunFolder
 
 STAT_LIMIT_S = 1.0
@@ -86,7 +84,8 @@ class RunFollower:
             self._alive_at = time.monotonic()
         self._watched = self._watched or job.watched
         parts = self._folder_parts(job)
-        gpus = self._gpus.read([one.beat.pid for one in job.ranks])
+        gpus, unread_gpus = self._gpus.newest
+        self._gpus.ask([one.beat.pid for one in job.ranks])
         over = self._over(job, parts)
         verdict = job.newest or parts.saved.verdict
         sources = RunSources(
@@ -96,18 +95,20 @@ class RunFollower:
             journals=parts.saved.journals,
             over=bool(over),
             here=job.here,
-            used=self._meter.measure(job, gpus.by_pid),
+            used=self._meter.measure(job, gpus),
         )
-        record = parts.record
+        record, saved = parts.record, parts.saved
+        gaps = [f"{gap.what}: {gap.reason}" for gap in saved.gaps]
+        gaps = gaps or ([saved.refused] if saved.refused else [])
         return RunNow(
             shown_folder=self._shown_folder,
             at=datetime.now(timezone.utc),
-            status=_status(job, record, watched_before=self._watched),
+            status=self._status(job, record),
             command="" if record is None else record.command,
             over=over,
             verdict=verdict,
             ranks=ranks_now(sources),
-            gaps=(*_told(parts.saved), *gpus.gaps),
+            gaps=(*gaps, *unread_gpus),
         )
 
     def close(self) -> None:
@@ -131,7 +132,12 @@ class RunFollower:
                 )
         except (NoAnswer, OSError, UnreadableRun) as error:
             if self._parts is None and not job.here:
-                raise _refusal(self._folder, error) from error
+                if isinstance(error, UnreadableRun):
+                    raise
+                raise UnreadableRun(
+                    f"{self._folder.path} cannot be read ({error})",
+                    "name a run folder that you may read",
+                ) from error
             self._parts = self._parts or SavedParts(
                 saved=SavedRun(refused=str(error)), record=None, mark=(), changed_at=time.time()
             )
@@ -147,19 +153,24 @@ class RunFollower:
         if self._alive_at is not None:
             gone_s = time.monotonic() - self._alive_at
             return LEFT if gone_s >= GONE_AFTER_S else ""
-        if record is not None and _ran_here(record):
-            return LEFT
+        if record is not None:
+            # by the machine: containers may share a host's name. Older records have only that
+            on_host = socket.gethostname() in record.nodes
+            if record.machine == which_machine() if record.machine else on_host:
+                return LEFT
         quiet_s = time.time() - parts.changed_at
         if quiet_s >= QUIET_FOLDER_S:
             return f"nothing new in its folder for {seconds_in_words(round(quiet_s))}"
         return ""
 
-
-def _ran_here(record: RunRecord) -> bool:
-    """By the machine: containers may share a host's name. Older records have only that."""
-    if record.machine:
-        return record.machine == which_machine()
-    return socket.gethostname() in record.nodes
+    def _status(self, job: RunningJob, record: RunRecord | None) -> str:
+        if not job.here:
+            return ELSEWHERE
+        world, here = record.world_size if record is not None else 0, len(job.ranks)
+        count = f"{here} of {several(world, 'rank')}" if world else several(here, "rank")
+        gone = "its watcher is gone" if self._watched else "no watcher is there"
+        unwatched = "" if job.watched else f"; {gone}, so nobody judges it"
+        return f"{count} {'runs' if here == 1 else 'run'} here{unwatched}"
 
 
 def _mark(folder: RunFolder) -> tuple[tuple[tuple[int, int], ...], float]:
@@ -168,23 +179,12 @@ def _mark(folder: RunFolder) -> tuple[tuple[tuple[int, int], ...], float]:
     Returns:
         They, and when the newest of them changed.
     """
-    journals = [path for one in folders_of_job(folder) for path in _listed(one.journals)]
+    folders = [one.journals for one in folders_of_job(folder) if one.journals.is_dir()]
+    journals = [path for one in folders for path in sorted(one.iterdir())]
     files = [folder.verdict_file, folder.run_file, *journals]
     found = [(file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.exists()]
     newest = max((changed_ns for changed_ns, _ in found), default=0)
     return tuple(found), (newest or folder.path.stat().st_mtime_ns) / NANOSECONDS
-
-
-def _listed(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
-
-
-def _refusal(folder: RunFolder, error: Exception) -> UnreadableRun:
-    if isinstance(error, UnreadableRun):
-        return error
-    return UnreadableRun(
-        f"{folder.path} cannot be read ({error})", "name a run folder that you may read"
-    )
 
 
 def _ended(record: RunRecord, ended_at: str) -> str:
@@ -193,34 +193,11 @@ def _ended(record: RunRecord, ended_at: str) -> str:
         after = f" after {seconds_in_words(lasted)}"
     except ValueError:
         after = ""
-    return f"the run has ended{after}{_exit_code(record)}"
-
-
-def _exit_code(record: RunRecord) -> str:
-    """The number alone where the end was asked for: what mostly sends such a signal did not."""
-    code, by = record.exit_code, record.ended_by
+    code, by = record.exit_code, f", by {record.ended_by}" if record.ended_by else ""
+    ended = f"the run has ended{after}"
     if code is None:
-        return f", by {by}" if by else ""
-    if by.startswith(ASKED_BY_US):  # the record keeps the command's code, `run` returned its own
-        code = ABORTED
-    told = f"{shell_code(code)}, by {by}" if by else exit_code_in_words(code)
-    return f", exit code {told}"
-
-
-def _status(job: RunningJob, record: RunRecord | None, *, watched_before: bool) -> str:
-    if not job.here:
-        return ELSEWHERE
-    world = record.world_size if record is not None else 0
-    count = (
-        f"{len(job.ranks)} of {several(world, 'rank')}"
-        if world
-        else several(len(job.ranks), "rank")
-    )
-    gone = "its watcher is gone" if watched_before else "no watcher is there"
-    unwatched = "" if job.watched else f"; {gone}, so nobody judges it"
-    return f"{count} {'runs' if len(job.ranks) == 1 else 'run'} here{unwatched}"
-
-
-def _told(saved: SavedRun) -> tuple[str, ...]:
-    gaps = tuple(f"{gap.what}: {gap.reason}" for gap in saved.gaps)
-    return gaps if not saved.refused or gaps else (saved.refused,)
+        return ended + by
+    if record.ended_by.startswith(ASKED_BY_US):
+        code = ABORTED  # the record keeps the command's code, `run` returned its own
+    # the number alone where the end was asked for: what mostly sends such a signal did not
+    return f"{ended}, exit code {f'{shell_code(code)}{by}' if by else exit_code_in_words(code)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, TextIO
@@ -17,17 +18,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.live_view.rank_now import IN_FORCE, RankNow
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.report.paragraphs import (
-    GAP,
-    INDENT,
-    WIDTH,
-    column_widths,
-    fit,
-    line_width,
-    narrowed,
-    plain,
-    wrapped,
-)
+from lightning_hangcheck.report.paragraphs import INDENT, WIDTH, aligned, fit, plain, wrapped
 from lightning_hangcheck.report.verdict_text import name_ranks, number_ranks, render_line
 from lightning_hangcheck.text.shown import (
     KIND_STYLES,
@@ -39,7 +30,7 @@ from lightning_hangcheck.text.shown import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Hashable, Iterable, Iterator
     from types import FrameType
 
     from rich.console import Console
@@ -48,37 +39,133 @@ if TYPE_CHECKING:
 MOST_SINGLE = 32
 """More ranks are shown as groups of equals."""
 PHASES_SHOWN = 2
+MOST_HEADLINE = 3
+MOST_GAPS, MOST_GAP_LINES = 2, 3
+LEAST_ROWS = 3
+UNBOUNDED_ROWS = 40
+"""Of a block that no screen bounds."""
+HINT = "Ctrl-C ends this view, not the run"
+EVERY_S = 0.5
+SHARE = 0.03
+"""Of a core that the view may take: where a reading costs more, the next one comes later."""
+LONGEST_WAIT_S = 5.0
+BETWEEN_BLOCKS_S = 5.0
+"""Without a terminal: a start passes twelve checkpoints in seconds. A new verdict does not wait."""
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+Group = Sequence[RankNow]
+
+
+def _state(group: Group, _: datetime) -> str:
+    """With the longest silence; of ranks that run it is told by their pace."""
+    silent = [one.silent_s for one in group if one.silent_s is not None and one.has_problem]
+    shown = f" {seconds_in_short(max(silent))}" if silent else ""
+    standing = group[0].standing if group[0].slowest is None else "slowest"
+    return f"{standing}{shown}"
+
+
+def _phases(group: Group, _: datetime) -> str:
+    """The most common first."""
+    counted = Counter(one.phase for one in group if one.phase).most_common()
+    names = [name for name, _ in counted[:PHASES_SHOWN]]
+    return ", ".join(names) + (", ..." if len(counted) > PHASES_SHOWN else "")
+
+
+def _pace(group: Group, _: datetime) -> str:
+    """The slowest rank's: its own median, and how many times as long it takes now."""
+    timed = [(one.step_s, one.use.step_now_s) for one in group]
+    paced = [(now_s / usual_s, usual_s) for usual_s, now_s in timed if usual_s and now_s]
+    if paced:
+        times, usual_s = max(paced)
+        factor = f"{times:.1f}" if times < 9.95 else f"{times:.0f}"
+        return f"{seconds_in_short(usual_s)} x{factor}"
+    longest = max((usual_s or now_s or 0.0 for usual_s, now_s in timed), default=0.0)
+    return seconds_in_short(longest) if longest else ""
+
+
+def _own_work(group: Group, _: datetime) -> str:
+    """The most of the group; of the job's slowest rank how many times the median's, and in what."""
+    most = max((one.use.a_step.own_s for one in group if one.use.a_step is not None), default=None)
+    if most is None:
+        return ""
+    told = next((one.slowest for one in group if one.slowest is not None), None)
+    shown = seconds_in_short(most)
+    return shown if told is None else f"{shown} x{told.ratio:.1f} {told.part}"
+
+
+def _rest(group: Group, _: datetime) -> str:
+    """The least: who waits less for the others is who they wait for."""
+    steps = [one.use.a_step for one in group if one.use.a_step is not None]
+    return seconds_in_short(min(step.rest_s for step in steps)) if steps else ""
+
+
+def _age(group: Group, now: datetime) -> str:
+    oldest = min((one.kept_at for one in group if one.kept_at), default="")
+    try:
+        return seconds_in_short(max(0.0, (now - read_utc(oldest)).total_seconds()))
+    except ValueError:
+        return ""
+
+
+def _kept(group: Group, _: datetime) -> str:
+    return min(group, key=lambda one: (one.kept_at == "", one.kept_at)).kept
+
+
+def _span(numbers: Iterable[int | None], unit: str = "") -> str:
+    known = [number for number in numbers if number is not None]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    return f"{low}{unit}" if low == high else f"{low}-{high}{unit}"
+
+
+def _largest(sizes: Iterable[int | None]) -> str:
+    known = [size for size in sizes if size is not None]
+    return bytes_in_words(max(known)) if known else ""
+
+
+def _gpu(group: Group, _: datetime) -> str:
+    busy = _span((one.use.gpu_percent for one in group), "%")
+    return " ".join(filter(None, (busy, _largest(one.use.gpu_bytes for one in group))))
+
+
+def _cpu(group: Group, _: datetime) -> str:
+    """From the least on: a rank that does nothing among others that work is what matters."""
+    shares = (one.use.cpu_percent for one in group)
+    return _span((None if share is None else round(share) for share in shares), "%")
 
 
 class Column(NamedTuple):
     """One column of the table.
 
     Attributes:
-        least: Width to which it gives way where a line would not fit; 0 where it does not.
+        form: Writes its cell for a group of equals, at a moment.
         worth: Of what still does not fit, the column of the least worth goes first.
+        least: Width to which it gives way where a line would not fit; 0 where it does not.
         right: Numbers stand below each other by their ends.
     """
 
     title: str
+    form: Callable[[Group, datetime], str]
     worth: int
     least: int = 0
     right: bool = False
 
 
 COLUMNS = (
-    Column("RANK", 99),
-    Column("STATE", 99),
-    Column("PHASE", 10, least=8),
-    Column("WAITS FOR", 99, least=16),
-    Column("STEP", 9, right=True),
-    Column("PACE", 7),
-    Column("OWN WORK", 8, least=18),
-    Column("REST", 6, right=True),
-    Column("CHECKPOINT", 5, least=8),
-    Column("AGE", 4, right=True),
-    Column("CPU", 3, right=True),
-    Column("MEMORY", 1, right=True),
-    Column("GPU", 2),
+    Column("RANK", lambda group, _: number_ranks([one.rank for one in group]), 99),
+    Column("STATE", _state, 99),
+    Column("PHASE", _phases, 10, least=8),
+    Column("WAITS FOR", lambda group, _: group[0].waits_for, 99, least=16),
+    Column("STEP", lambda group, _: _span(one.step for one in group), 9, right=True),
+    Column("PACE", _pace, 7),
+    Column("OWN WORK", _own_work, 8, least=18),
+    Column("REST", _rest, 6, right=True),
+    Column("CHECKPOINT", _kept, 5, least=8),
+    Column("AGE", _age, 4, right=True),
+    Column("CPU", _cpu, 3, right=True),
+    Column("MEMORY", lambda group, _: _largest(one.memory_bytes for one in group), 1, right=True),
+    Column("GPU", _gpu, 2),
 )
 
 
@@ -104,7 +191,10 @@ def rows(ranks: Sequence[RankNow], now: datetime) -> list[Row]:
     groups: dict[Hashable, list[RankNow]] = {}
     for one in ranks:
         groups.setdefault(one.rank if len(ranks) <= MOST_SINGLE else _alike(one), []).append(one)
-    return [Row(tuple(group), _cells(group, now), _style(group[0])) for group in groups.values()]
+    return [
+        Row(tuple(group), tuple(column.form(group, now) for column in COLUMNS), _style(group[0]))
+        for group in groups.values()
+    ]
 
 
 def fitted(shown: Sequence[Row], width: int) -> list[str]:
@@ -117,28 +207,20 @@ def fitted(shown: Sequence[Row], width: int) -> list[str]:
         shown: The rows that have room.
         width: Columns of the terminal.
     """
-    titles = tuple(column.title for column in COLUMNS)
-    table = [titles, *(row.cells for row in shown)]
+    table = [tuple(column.title for column in COLUMNS), *(row.cells for row in shown)]
     kept = [at for at in range(len(COLUMNS)) if any(row.cells[at] for row in shown)]
     while True:
-        cells = [[line[at] for at in kept] for line in table]
-        least = {
-            at: COLUMNS[column].least for at, column in enumerate(kept) if COLUMNS[column].least
-        }
-        widths = narrowed(column_widths(cells), least, width)
-        if line_width(widths) <= width or len(kept) <= 1:
-            break
+        columns = [COLUMNS[at] for at in kept]
+        lines = aligned(
+            [[line[at] for at in kept] for line in table],
+            {at: column.least for at, column in enumerate(columns) if column.least},
+            right={at for at, column in enumerate(columns) if column.right},
+            indent="",
+            width=width,
+        )
+        if max(map(len, lines)) <= width or len(kept) <= 1:
+            return [line[:width] for line in lines]
         kept.remove(min(kept, key=lambda at: (COLUMNS[at].worth, at)))
-    right = [COLUMNS[at].right for at in kept]
-    return [_line(line, widths, right)[:width] for line in cells]
-
-
-def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    placed = (
-        fit(cell, width).rjust(width) if by_end else fit(cell, width).ljust(width)
-        for cell, width, by_end in zip(cells, widths, right, strict=True)
-    )
-    return GAP.join(placed).rstrip()
 
 
 def _alike(one: RankNow) -> Hashable:
@@ -155,108 +237,6 @@ def _style(one: RankNow) -> str:
         running = "" if one.slowest is None else "yellow"
         return running if one.standing == "runs" else "dim"
     return "red" if one.standing in ("gone", "stuck", "stopped", "missing") else "yellow"
-
-
-def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
-    oldest = min((one.kept_at for one in group if one.kept_at), default="")
-    first = min(group, key=lambda one: (one.kept_at == "", one.kept_at))
-    return (
-        number_ranks([one.rank for one in group]),
-        _state(group),
-        _phases(group),
-        group[0].waits_for,
-        _span([one.step for one in group if one.step is not None]),
-        _pace(group),
-        _own_work(group),
-        _rest(group),
-        first.kept,
-        _age(oldest, now),
-        _share([one.use.cpu_percent for one in group]),
-        _largest([one.memory_bytes for one in group]),
-        _gpu(group),
-    )
-
-
-def _state(group: Sequence[RankNow]) -> str:
-    """With the longest silence; of ranks that run it is told by their pace."""
-    silent = [one.silent_s for one in group if one.silent_s is not None and one.has_problem]
-    shown = f" {seconds_in_short(max(silent))}" if silent else ""
-    standing = group[0].standing if group[0].slowest is None else "slowest"
-    return f"{standing}{shown}"
-
-
-def _phases(group: Sequence[RankNow]) -> str:
-    """The most common first."""
-    counted = Counter(one.phase for one in group if one.phase).most_common()
-    names = [name for name, _ in counted[:PHASES_SHOWN]]
-    return ", ".join(names) + (", ..." if len(counted) > PHASES_SHOWN else "")
-
-
-def _pace(group: Sequence[RankNow]) -> str:
-    """The slowest rank's: its own median, and how many times as long it takes now."""
-    timed = [(one.step_s, one.use.step_now_s) for one in group]
-    paced = [(now_s / usual_s, usual_s) for usual_s, now_s in timed if usual_s and now_s]
-    if paced:
-        times, usual_s = max(paced)
-        factor = f"{times:.1f}" if times < 9.95 else f"{times:.0f}"
-        return f"{seconds_in_short(usual_s)} x{factor}"
-    known = [usual_s or now_s for usual_s, now_s in timed if usual_s or now_s]
-    return seconds_in_short(max(one for one in known if one)) if known else ""
-
-
-def _own_work(group: Sequence[RankNow]) -> str:
-    """The most of the group; of the job's slowest rank how many times the median's, and in what."""
-    timed = [one for one in group if one.use.a_step is not None]
-    steps = [one.use.a_step for one in timed if one.use.a_step is not None]
-    if not steps:
-        return ""
-    most = seconds_in_short(max(step.own_s for step in steps))
-    told = next((one.slowest for one in timed if one.slowest is not None), None)
-    return most if told is None else f"{most} x{told.ratio:.1f} {told.part}"
-
-
-def _rest(group: Sequence[RankNow]) -> str:
-    """The least: who waits less for the others is who they wait for."""
-    steps = [one.use.a_step for one in group if one.use.a_step is not None]
-    return seconds_in_short(min(step.rest_s for step in steps)) if steps else ""
-
-
-def _age(at: str, now: datetime) -> str:
-    try:
-        return seconds_in_short(max(0.0, (now - read_utc(at)).total_seconds())) if at else ""
-    except ValueError:
-        return ""
-
-
-def _span(numbers: Sequence[int]) -> str:
-    if not numbers:
-        return ""
-    low, high = min(numbers), max(numbers)
-    return f"{low}" if low == high else f"{low}-{high}"
-
-
-def _share(shares: Iterable[float | None]) -> str:
-    """The least of the group: a rank that does nothing among others that work is what matters."""
-    known = [round(share) for share in shares if share is not None]
-    return f"{_span(known)}%" if known else ""
-
-
-def _largest(sizes: Iterable[int | None]) -> str:
-    known = [size for size in sizes if size is not None]
-    return bytes_in_words(max(known)) if known else ""
-
-
-def _gpu(group: Sequence[RankNow]) -> str:
-    busy = _share([one.use.gpu_percent for one in group])
-    return " ".join(filter(None, (busy, _largest([one.use.gpu_bytes for one in group]))))
-
-
-MOST_HEADLINE = 3
-MOST_GAPS, MOST_GAP_LINES = 2, 3
-LEAST_ROWS = 3
-UNBOUNDED_ROWS = 40
-"""Of a block that no screen bounds."""
-HINT = "Ctrl-C ends this view, not the run"
 
 
 class Line(NamedTuple):
@@ -282,7 +262,6 @@ class RunNow(Struct, frozen=True, kw_only=True):
     at: datetime
     status: str
     command: str = ""
-    started_at: str = ""
     over: str = ""
     verdict: Verdict | None = None
     ranks: tuple[RankNow, ...] = ()
@@ -301,20 +280,12 @@ def view_lines(now: RunNow, width: int = WIDTH, height: int | None = None) -> li
         Lines, the last of which says how to leave, or where to read on.
     """
     room = max(20, width - 1)
-    top = [*head_lines(now, room), Line("")]
-    bottom = [*_gaps(now, room), Line(fit(_hint(now), room), "dim")]
+    top = [*_headline(now, room), *_status(now, room), Line("")]
+    report = f"hangcheck report {plain(now.shown_folder)}"
+    hint = report if now.over else f"{HINT}; more: {report}"
+    bottom = [*_gaps(now, room), Line(fit(hint, room), "dim")]
     free = UNBOUNDED_ROWS if height is None else height - len(top) - len(bottom) - 1
     return [*top, *_table(rows(now.ranks, now.at), max(LEAST_ROWS, free), room), *bottom]
-
-
-def head_lines(now: RunNow, room: int) -> list[Line]:
-    """Write the verdict, how the run stands, and its command.
-
-    Args:
-        now: The run.
-        room: Columns of a line.
-    """
-    return [*_headline(now, room), *_status(now, room)]
 
 
 def change_key(now: RunNow) -> Hashable:
@@ -343,21 +314,16 @@ def _headline(now: RunNow, room: int) -> list[Line]:
 
 
 def _status(now: RunNow, room: int) -> list[Line]:
-    told = (
-        f", {now.verdict.verdict} told {_ago(now.verdict.detected_at, now.at)}"
-        if (now.verdict is not None and now.verdict.verdict in IN_FORCE)
-        else ""
-    )
-    status = f"{now.at:%H:%M:%S}Z  {now.over or now.status}{told}"
+    """How the run stands, and its command."""
+    status, verdict = f"{now.at:%H:%M:%S}Z  {now.over or now.status}", now.verdict
+    if verdict is not None and verdict.verdict in IN_FORCE:
+        try:
+            seconds = (now.at - read_utc(verdict.detected_at)).total_seconds()
+            ago = f"{seconds_in_words(round(seconds))} ago" if seconds >= 1 else "just now"
+        except ValueError:
+            ago = ""
+        status += f", {verdict.verdict} told {ago}"
     return [Line(fit(plain(status), room)), Line(fit(plain(now.command), room), "dim")]
-
-
-def _ago(at: str, now: datetime) -> str:
-    try:
-        seconds = max(0.0, (now - read_utc(at)).total_seconds())
-    except ValueError:
-        return ""
-    return f"{seconds_in_words(round(seconds))} ago" if seconds >= 1 else "just now"
 
 
 def _table(every: Sequence[Row], free: int, room: int) -> list[Line]:
@@ -368,9 +334,8 @@ def _table(every: Sequence[Row], free: int, room: int) -> list[Line]:
     table = [Line(titles, "bold"), *map(Line, lines, (row.style for row in shown))]
     left = [one.rank for row in every[len(shown) :] for one in row.ranks]
     if left:
-        table.append(
-            Line(fit(f"... and {several(len(left), 'rank')} more: {name_ranks(left)}", room))
-        )
+        more = f"... and {several(len(left), 'rank')} more: {name_ranks(left)}"
+        table.append(Line(fit(more, room)))
     return table
 
 
@@ -384,11 +349,6 @@ def _gaps(now: RunNow, room: int) -> list[Line]:
     return [*lines, Line(f"not seen: {more} more", "dim")] if more > 0 else lines
 
 
-def _hint(now: RunNow) -> str:
-    report = f"hangcheck report {plain(now.shown_folder)}"
-    return report if now.over else f"{HINT}; more: {report}"
-
-
 def painted(lines: Sequence[Line]) -> Text:
     """Lay its style over each line; markup in a line is text."""
     from rich.text import Text
@@ -397,15 +357,6 @@ def painted(lines: Sequence[Line]) -> Text:
     for number, line in enumerate(lines):
         text.append("\n" * bool(number) + line.text, line.style or None)
     return text
-
-
-EVERY_S = 0.5
-SHARE = 0.03
-"""Of a core that the view may take: where a reading costs more, the next one comes later."""
-LONGEST_WAIT_S = 5.0
-BETWEEN_BLOCKS_S = 5.0
-"""Without a terminal: a start passes twelve checkpoints in seconds. A new verdict does not wait."""
-ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def show_run(read: Callable[[], RunNow], stream: TextIO) -> None:
@@ -418,16 +369,20 @@ def show_run(read: Callable[[], RunNow], stream: TextIO) -> None:
     Raises:
         UnreadableRun: As `read` at its first call.
     """
-    first = read()
-    console = _terminal(stream)
+    first = now = read()
     try:
         with _tidy_end():
-            if console is None:
+            if (console := _terminal(stream)) is None:
                 _print_changes(first, read, stream)
                 return
-            last = first if first.over else _drawn(first, read, console)
+            if not now.over:
+                from rich.live import Live
+
+                with Live(console=console, screen=True, auto_refresh=False) as live:
+                    for now in _readings(first, read):
+                        live.update(painted(view_lines(now, *console.size)), refresh=True)
             # what was drawn goes with the screen; this stays
-            console.print(painted(view_lines(last, console.width)), soft_wrap=True)
+            console.print(painted(view_lines(now, console.width)), soft_wrap=True)
     except KeyboardInterrupt:
         return
 
@@ -457,17 +412,6 @@ def _tidy_end() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _drawn(first: RunNow, read: Callable[[], RunNow], console: Console) -> RunNow:
-    from rich.live import Live
-
-    now = first
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        for now in _readings(first, read):
-            width, height = console.size
-            live.update(painted(view_lines(now, width, height)), refresh=True)
-    return now
-
-
 def _print_changes(first: RunNow, read: Callable[[], RunNow], stream: TextIO) -> None:
     """A block at once for a new verdict and the end, after a moment for any other change."""
     shown: Hashable = None
@@ -495,11 +439,8 @@ def _readings(first: RunNow, read: Callable[[], RunNow]) -> Iterator[RunNow]:
         yield now
         if now.over:
             return
-        time.sleep(wait_after(time.process_time() - cost_s))
+        # a reading that costs more than its share of a core comes later, but comes
+        spent_s = time.process_time() - cost_s
+        time.sleep(min(LONGEST_WAIT_S, max(EVERY_S, spent_s / SHARE)))
         cost_s = time.process_time()
         now = read()
-
-
-def wait_after(spent_s: float) -> float:
-    """Return the seconds to wait after a reading that took so much processor time."""
-    return min(LONGEST_WAIT_S, max(EVERY_S, spent_s / SHARE))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.report.paragraphs import labelled, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from lightning_hangcheck.judge.knowledge import CauseKnowledge, RemedyKnowledge
     from lightning_hangcheck.model.slugs import Cause
@@ -70,7 +70,17 @@ def render_list() -> str:
 
 def render_docs() -> str:
     """Write the page of the documentation that has them all, in Markdown."""
-    return "\n".join([INTRODUCTION, *(_section(*item) for item in causes().items())])
+    parts = [INTRODUCTION]
+    for cause, known in causes().items():
+        parts += [f"## {cause}", "", f"**{_escaped(known.title)}.** {_escaped(known.explanation)}"]
+        if known.recognised:
+            parts += ["", f"Recognised by: {_escaped(known.recognised)}"]
+        parts.append("")
+        for number, remedy in enumerate(known.remedies, start=1):
+            parts.append(f"{number}. {_escaped(_filled(remedy))}")
+            parts.append(f"   ({_link(remedy).replace(remedy.see, f'<{remedy.see}>')})")
+        parts.append("")
+    return "\n".join(parts)
 
 
 def explanation(cause: Cause, world_size: int, stuck: int) -> str:
@@ -81,9 +91,7 @@ def explanation(cause: Cause, world_size: int, stuck: int) -> str:
         world_size: Ranks of the job.
         stuck: How many of them it names as culprits.
     """
-    from lightning_hangcheck.judge.knowledge import causes_file
-
-    known = causes_file().cause.get(cause)
+    known = causes().get(cause)
     if known is None:
         return ""
     if world_size <= 1:
@@ -96,22 +104,6 @@ def causes() -> Mapping[Cause, CauseKnowledge]:
     from lightning_hangcheck.judge.knowledge import causes_file
 
     return causes_file().cause
-
-
-def _section(cause: Cause, known: CauseKnowledge) -> str:
-    return "\n".join([f"## {cause}", "", *_paragraphs(known), *_items(known)]) + "\n"
-
-
-def _paragraphs(known: CauseKnowledge) -> Iterator[str]:
-    yield from (f"**{_escaped(known.title)}.** {_escaped(known.explanation)}", "")
-    if known.recognised:
-        yield from (f"Recognised by: {_escaped(known.recognised)}", "")
-
-
-def _items(known: CauseKnowledge) -> Iterator[str]:
-    for number, remedy in enumerate(known.remedies, start=1):
-        yield f"{number}. {_escaped(_filled(remedy))}"
-        yield f"   ({_link(remedy).replace(remedy.see, f'<{remedy.see}>')})"
 
 
 def _filled(remedy: RemedyKnowledge) -> str:

@@ -1,4 +1,4 @@
-"""The ledger as it is read: tables on a terminal, CSV, Markdown, rows side by side, a chart."""
+"""The ledger as it is read: what it came to, as tables, CSV, Markdown, side by side, a chart."""
 
 from __future__ import annotations
 
@@ -6,14 +6,29 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR
+from lightning_hangcheck.report.paragraphs import aligned
 from lightning_hangcheck.text.shown import one_line, seconds_in_words, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lightning_hangcheck.report.ledger_bill import Bill, Row
+    from lightning_hangcheck.ledger.book import Run
+    from lightning_hangcheck.ledger.spending import Prices
+    from lightning_hangcheck.ledger.story import PhaseStory, Story
 
+LOADER_BOUND = 0.3
+"""Share of the ranks' time in the loader from which it is worth a worker more."""
+STALLED = 0.1
+"""Share of a run from which its stalls are why it took so long."""
+ONE_CORE, IDLE = 0.8, 0.2
+"""Cores used on average: above, a phase computes on the CPU; below, it waits, for a GPU or else."""
+WORTH_A_REASON_S = 10.0
+"""Below, processor time of so few ticks tells nothing, and nobody asks."""
 MOST_ROWS = 20
 """Of phases, runs and stalls on a terminal, the newest; the other forms have all."""
 MOST_SLOWEST = 5
@@ -26,14 +41,6 @@ COLUMNS = (
 MOST_CELL = 40
 LEAST_SHARE = 0.01
 """What took less of every run's time is left out of a comparison."""
-AMOUNTS: tuple[tuple[str, Callable[[Row], float | None], Callable[[float], str]], ...] = (
-    ("time", lambda row: row.duration_s, seconds_in_words),
-    ("ranks", lambda row: row.ranks, "{:.0f}".format),
-    ("rank hours", lambda row: row.rank_hours, "{:.3g}".format),
-    ("cost", lambda row: row.cost, "{:.2f}".format),
-    ("stalled", lambda row: row.stalled_s, seconds_in_words),
-)
-"""Title, figure, and how it is written."""
 MOST_BARS = 40
 """More cannot be read on one picture; the newest are drawn."""
 LONGEST_NAME = 40
@@ -46,25 +53,196 @@ PLAIN = "#8899aa"
 OTHERS = "other"
 OWN_COLOURS = 9
 """Phases with a colour of their own, the rest is one: ``tab10`` of matplotlib has ten."""
-HOUR_S = 3600.0
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """A phase or a run.
+
+    Attributes:
+        share: Of the rank hours of all rows of its kind.
+        cost: None where no price is known.
+        reason: Why it took so long, as far as it was seen; empty where nothing tells.
+        spent: Of a run, shares of its ranks' time by what they did, the largest first.
+        stalled_s: Of a run, seconds of its silences.
+    """
+
+    what: str
+    name: str
+    begun_at: str
+    status: str
+    duration_s: float | None
+    ranks: int
+    rank_hours: float
+    share: float = 0.0
+    cost: float | None
+    metrics: dict[str, float] = {}
+    gpus: tuple[str, ...] = ()
+    commit: str = ""
+    reason: str = ""
+    note: str = ""
+    spent: dict[str, float] = {}
+    stalled_s: float = 0.0
+
+
+class StallRow(Struct, frozen=True, kw_only=True):
+    """A stall of a run, with its cost."""
+
+    run: str
+    verdict: str
+    cause: str
+    phase: str
+    seconds: float
+    rank_hours: float
+    cost: float | None
+    explained: bool
+    summary: str
+
+
+class Bill(Struct, frozen=True, kw_only=True):
+    """All rows of a ledger. What ``--json`` prints.
+
+    Attributes:
+        cost: Of all runs and of phases, each by itself: a phase may lie within a run. None where no
+            price is known.
+    """
+
+    schema_version: int = 1
+    phases: tuple[Row, ...] = ()
+    runs: tuple[Row, ...] = ()
+    stalls: tuple[StallRow, ...] = ()
+    phases_cost: float | None = None
+    runs_cost: float | None = None
+    unreadable: int = 0
+
+
+def make_bill(story: Story, prices: Prices) -> Bill:
+    """Reckon what a ledger comes to.
+
+    Args:
+        story: What it tells.
+        prices: Of an hour.
+    """
+    phases, phases_cost = _summed([_of_phase(phase, prices) for phase in story.phases])
+    runs, runs_cost = _summed([_of_run(run, prices) for run in story.runs])
+    stalls = [
+        StallRow(
+            run=run.run_id,
+            verdict=one.verdict,
+            cause=one.cause,
+            phase=one.phase,
+            seconds=one.seconds,
+            rank_hours=one.rank_hours,
+            cost=prices.cost(run.gpus, 1, one.rank_hours * SECONDS_PER_HOUR),
+            explained=one.explained,
+            summary=one.summary,
+        )
+        for run in story.runs
+        for one in run.stalls
+    ]
+    return Bill(
+        phases=phases,
+        runs=runs,
+        stalls=tuple(stalls),
+        phases_cost=phases_cost,
+        runs_cost=runs_cost,
+        unreadable=story.unreadable,
+    )
+
+
+def _of_phase(phase: PhaseStory, prices: Prices) -> Row:
+    place, seconds = phase.place, phase.duration_s or 0.0
+    times = "once" if phase.reused == 1 else f"{phase.reused} times"
+    cut_short = phase.status in ("interrupted", "unknown") and phase.duration_s is not None
+    notes = [
+        "lasted at least this long" if cut_short else "",
+        phase.error,
+        phase.discarded or phase.stale,
+        f"reused {times}" if phase.reused else "",
+    ]
+    reasons = []  # by what its own process told and used, which rank 0's is for all
+    if phase.status in ("done", "failed") and seconds >= WORTH_A_REASON_S:
+        cores = phase.cpu_s / seconds
+        reasons = [f"offloaded: {what}" for what in phase.offloaded]
+        if cores >= ONE_CORE:
+            reasons.append(f"on the CPU: {cores:.1f} cores busy")
+        elif cores < IDLE:
+            reasons.append(f"waiting: {cores:.0%} of one core busy")
+    return Row(
+        what="phase",
+        name=phase.name,
+        begun_at=phase.begun_at,
+        status="discarded" if phase.discarded else "stale" if phase.stale else phase.status,
+        duration_s=phase.duration_s,
+        ranks=place.ranks,
+        rank_hours=place.ranks * seconds / SECONDS_PER_HOUR,
+        cost=None if phase.duration_s is None else prices.cost(place.gpus, place.ranks, seconds),
+        metrics=phase.metrics,
+        gpus=place.gpus,
+        commit=f"{place.commit[:10]}{'+' if place.dirty else ''}",
+        reason="; ".join(reasons),
+        note="; ".join(filter(None, notes)),
+    )
+
+
+def _of_run(run: Run, prices: Prices) -> Row:
+    stalled_s, all_s = sum(one.seconds for one in run.stalls), sum(one.seconds for one in run.spent)
+    largest_first = sorted(run.spent, key=lambda one: -one.seconds)
+    spent = {str(one.phase): one.seconds / all_s for one in largest_first if one.seconds}
+    reasons = []
+    if run.duration_s and stalled_s / run.duration_s >= STALLED:
+        causes = ", ".join(dict.fromkeys(stall.cause or "unknown" for stall in run.stalls))
+        reasons.append(f"waiting: {seconds_in_words(stalled_s)} stalled ({causes})")
+    loading = spent.get("dataloading", 0.0)
+    if loading >= LOADER_BOUND:
+        reasons.append(f"loader-bound: {loading:.0%} of the time in dataloading")
+    if run.duration_s >= WORTH_A_REASON_S:
+        reasons += [f"offloaded: {what}" for what in run.offloaded]
+    return Row(
+        what="run",
+        name=run.run_id,
+        begun_at=run.started_at,
+        status=run.verdict or "ended",
+        duration_s=run.duration_s,
+        ranks=run.ranks,
+        rank_hours=run.ranks * run.duration_s / SECONDS_PER_HOUR,
+        cost=prices.cost(run.gpus, run.ranks, run.duration_s),
+        gpus=run.gpus,
+        reason="; ".join(reasons),
+        note=run.command,
+        spent=spent,
+        stalled_s=stalled_s,
+    )
+
+
+def _summed(rows: list[Row]) -> tuple[tuple[Row, ...], float | None]:
+    """The rows with their shares, and what all of them cost."""
+    total = sum(row.rank_hours for row in rows)
+    costs = [row.cost for row in rows if row.cost is not None]
+    shared = (replace(row, share=row.rank_hours / total if total else 0.0) for row in rows)
+    return tuple(shared), sum(costs) if costs else None
 
 
 def render(bill: Bill) -> str:
     """Write the newest rows, what stalls cost and what was slow, ending in a newline."""
     parts: list[str] = []
-    for title, rows, cost in (
+
+    def block(title: str, rows: Sequence[Sequence[str]], head: int = 0) -> None:
+        """A table of the newest, below so many lines of head; older ones are counted."""
+        if rows:
+            older = len(rows) - head - MOST_ROWS
+            left_out = f"  {older} older ones are left out: --csv, --json have all"
+            parts.append(title)
+            parts.extend([left_out] if older > 0 else [])
+            parts.extend([*_lined_up([*rows[:head], *rows[head:][-MOST_ROWS:]]), ""])
+
+    for kind, found, cost in (
         ("phases", bill.phases, bill.phases_cost),
         ("runs", bill.runs, bill.runs_cost),
     ):
-        if rows:
+        if found:
             total = f", {cost:.2f} in all" if cost is not None else ""
-            cells = [(*_cells(row), cut(row.note, MOST_NOTE)) for row in rows[-MOST_ROWS:]]
-            parts += [
-                f"{title}{total}",
-                *_left_out(rows),
-                *lined_up([(*HEAD[:-1], ""), *cells]),
-                "",
-            ]
+            cells = [(*_cells(row), cut(row.note, MOST_NOTE)) for row in found]
+            block(f"{kind}{total}", [(*HEAD[:-1], ""), *cells], head=1)
     stalls = [
         (
             cut(one.run, MOST_NAME),
@@ -72,62 +250,58 @@ def render(bill: Bill) -> str:
             one.cause or "unknown",
             seconds_in_words(one.seconds),
             f"{one.rank_hours:.3f} rank hours",
-            "-" if one.cost is None else f"{one.cost:.2f}",
+            _money(one.cost),
             cut(one.summary, MOST_NOTE) if one.explained else "nothing told why",
         )
-        for one in bill.stalls[-MOST_ROWS:]
+        for one in bill.stalls
     ]
-    if stalls:
-        parts += ["stalls", *_left_out(bill.stalls), *lined_up(stalls), ""]
+    block("stalls", stalls)
     dearest_first = sorted((*bill.phases, *bill.runs), key=lambda row: -row.rank_hours)
     slow = [
         (cut(one.name, MOST_NAME), _took(one), cut(one.reason, MOST_REASON))
         for one in dearest_first
         if one.reason
     ]
-    if slow:
-        parts += ["slowest, with what was seen", *lined_up(slow[:MOST_SLOWEST]), ""]
+    block("slowest, with what was seen", slow[:MOST_SLOWEST])
     if bill.unreadable:
         lines = several(bill.unreadable, "line")
         parts.append(f"{lines} of the ledger could not be read: torn by a kill, or newer")
     return "\n".join(parts).rstrip() + "\n" if parts else "nothing is in the ledger yet\n"
 
 
-def _left_out(rows: Sequence[object]) -> list[str]:
-    older = len(rows) - MOST_ROWS
-    return [f"  {older} older ones are left out: --csv, --json have all"] if older > 0 else []
+def _lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
+    return aligned(rows, indent="  ", width=None)
 
 
 def _took(row: Row) -> str:
     return "?" if row.duration_s is None else seconds_in_words(row.duration_s)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    """What stands under `HEAD`, but for the last."""
-    return (
-        row.begun_at[:19].replace("T", " "),
-        cut(row.name, MOST_NAME),
-        row.status,
-        _took(row),
-        str(row.ranks),
-        f"{row.share:.0%}",
-        "-" if row.cost is None else f"{row.cost:.2f}",
-        _metrics(row),
-        row.commit,
-    )
+def _money(cost: float | None) -> str:
+    return "-" if cost is None else f"{cost:.2f}"
+
+
+def _begun(row: Row) -> str:
+    return row.begun_at[:19].replace("T", " ")
 
 
 def _metrics(row: Row) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in row.metrics.items())
 
 
-def lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align cells in columns; empty columns vanish."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True) if w).rstrip()
-        for row in rows
-    ]
+def _cells(row: Row) -> tuple[str, ...]:
+    """What stands under `HEAD`, but for the last."""
+    return (
+        _begun(row),
+        cut(row.name, MOST_NAME),
+        row.status,
+        _took(row),
+        str(row.ranks),
+        f"{row.share:.0%}",
+        _money(row.cost),
+        _metrics(row),
+        row.commit,
+    )
 
 
 def cut(text: str, most: int) -> str:
@@ -156,26 +330,26 @@ def render_csv(bill: Bill) -> str:
 
 def render_markdown(bill: Bill) -> str:
     """Write a section for each kind, to be pasted into a log."""
+
+    def safe(text: str) -> str:
+        return one_line(text).replace("|", "\\|")
+
     parts = ["# Experiment log", ""]
     for title, rows in (("Phases", bill.phases), ("Runs", bill.runs)):
         seen = [[*_cells(row), "; ".join(filter(None, (row.reason, row.note)))] for row in rows]
         table = [HEAD, ["---"] * len(HEAD), *seen]
         if rows:
             parts += [f"## {title}", ""]
-            parts += [f"| {' | '.join(map(_safe, cells))} |" for cells in table]
+            parts += [f"| {' | '.join(map(safe, cells))} |" for cells in table]
             parts.append("")
     if bill.stalls:
         parts += ["## Stalls", ""]
         for one in bill.stalls:
             money = "" if one.cost is None else f", {one.cost:.2f}"
             took = f"{seconds_in_words(one.seconds)}, {one.rank_hours:.2f} rank hours{money}"
-            parts.append(f"- {one.run}: {took}: {_safe(one.summary or one.cause)}")
+            parts.append(f"- {one.run}: {took}: {safe(one.summary or one.cause)}")
         parts.append("")
     return "\n".join(parts)
-
-
-def _safe(text: str) -> str:
-    return one_line(text).replace("|", "\\|")
 
 
 def find_rows(bill: Bill, names: Sequence[str]) -> list[Row]:
@@ -202,6 +376,22 @@ def find_rows(bill: Bill, names: Sequence[str]) -> list[Row]:
     return found
 
 
+AMOUNTS: tuple[tuple[str, Callable[[Row], float | None], Callable[[float], str]], ...] = (
+    ("time", lambda row: row.duration_s, seconds_in_words),
+    ("ranks", lambda row: row.ranks, "{:.0f}".format),
+    ("rank hours", lambda row: row.rank_hours, "{:.3g}".format),
+    ("cost", lambda row: row.cost, "{:.2f}".format),
+    ("stalled", lambda row: row.stalled_s, seconds_in_words),
+)
+"""What is compared: title, figure, and how it is written."""
+PROPERTIES: tuple[tuple[str, Callable[[Row], str]], ...] = (
+    ("metrics", _metrics),
+    ("GPUs", lambda row: ", ".join(dict.fromkeys(row.gpus))),
+    ("begun", _begun),
+    ("command", lambda row: row.note if row.what == "run" else ""),
+)
+
+
 def render_beside(rows: Sequence[Row]) -> str:
     """Write rows beside each other; of two also how many times as much the second one is.
 
@@ -209,40 +399,37 @@ def render_beside(rows: Sequence[Row]) -> str:
         rows: At least two.
     """
 
-    def words(title: str, of: Callable[[Row], str]) -> tuple[str, ...]:
-        return (title, *(cut(of(row), MOST_CELL) for row in rows), "")
-
-    def times(found: Sequence[float | None]) -> str:
-        if len(found) != 2 or not found[0] or found[1] is None:
-            return ""
-        return f"{found[1] / found[0]:.2g}x"
+    def line(title: str, cells: Sequence[str], figures: Sequence[float | None] = ()) -> None:
+        times = ""
+        if len(figures) == 2 and figures[0] and figures[1] is not None:
+            times = f"{figures[1] / figures[0]:.2g}x"
+        if any(cells):
+            lines.append((title, *(cut(cell, MOST_CELL) for cell in cells), times))
 
     title = "second / first" if len(rows) == 2 else ""
     lines = [("", *(cut(row.name, MOST_CELL) for row in rows), title)]
-    lines.append(words("status", lambda row: row.status))
+    line("status", [row.status for row in rows])
     for name, of, in_words in AMOUNTS:
         found = [of(row) for row in rows]
-        cells = ["?" if one is None else in_words(one) if one else "-" for one in found]
-        lines += [(name, *cells, times(found))] * any(found)
+        if any(found):
+            cells = ["?" if one is None else in_words(one) if one else "-" for one in found]
+            line(name, cells, found)
     most: dict[str, float] = {}
     for phase, share in (item for row in rows for item in row.spent.items()):
         most[phase] = max(most.get(phase, 0.0), share)
     for phase in sorted(most, key=lambda one: -most[one]):
+        if most[phase] < LEAST_SHARE:
+            continue
         took = [row.spent.get(phase, 0.0) * (row.duration_s or 0.0) for row in rows]
         cells = [
             f"{seconds_in_words(seconds)}, {row.spent[phase]:.0%}" if row.spent.get(phase) else "-"
             for row, seconds in zip(rows, took, strict=True)
         ]
-        lines += [(f"in {phase}", *cells, times(took))] * (most[phase] >= LEAST_SHARE)
-    lines += [
-        words("metrics", _metrics),
-        words("GPUs", lambda row: ", ".join(dict.fromkeys(row.gpus))),
-        words("begun", lambda row: row.begun_at[:19].replace("T", " ")),
-        words("command", lambda row: row.note if row.what == "run" else ""),
-    ]
+        line(f"in {phase}", cells, took)
+    for name, words in PROPERTIES:
+        line(name, [words(row) for row in rows])
     seen = [f"  {row.name}: {row.reason}" for row in rows if row.reason]
-    shown = lined_up([line for line in lines if any(line[1:])])
-    return "\n".join([*shown, *(["", "seen", *seen] if seen else [])]) + "\n"
+    return "\n".join([*_lined_up(lines), *(["", "seen", *seen] if seen else [])]) + "\n"
 
 
 def draw(bill: Bill) -> bytes:
@@ -263,28 +450,35 @@ def draw(bill: Bill) -> bytes:
     height = MARGIN_INCHES + BAR_INCHES * len(rows)
     figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
     axes, colours = figure.add_subplot(), _colours(rows)
-    _fill(axes, rows, colours)
+    for place, row in enumerate(rows):
+        # from left to right hours by what the ranks did; one piece where nothing tells
+        whole = (row.duration_s or 0.0) / SECONDS_PER_HOUR
+        parts: dict[str, float] = {}
+        for phase, share in row.spent.items():
+            name = phase if phase in colours else OTHERS
+            parts[name] = parts.get(name, 0.0) + share * whole
+        left = 0.0
+        for part in [name for name in colours if name in parts] or [""]:
+            hours, colour = parts.get(part, whole), colours.get(part, PLAIN)
+            axes.barh(place, hours, left=left, color=colour, edgecolor="white", linewidth=0.5)
+            left += hours
+        cost = "" if row.cost is None else f", {row.cost:.2f}"
+        stalled = f", {seconds_in_words(row.stalled_s)} stalled" if row.stalled_s else ""
+        ranks = f" x {row.ranks}" if row.ranks > 1 else ""
+        label = f" {_took(row)}{ranks}{cost}{stalled}, {row.status}"
+        axes.text(left, place, label, va="center", fontsize=8)
+    axes.set_yticks(range(len(rows)), [f"{row.what} {cut(row.name, LONGEST_NAME)}" for row in rows])
+    axes.invert_yaxis()
+    longest_s = max(row.duration_s or 0.0 for row in rows)
+    axes.set_xlim(0.0, ROOM_FOR_LABELS * longest_s / SECONDS_PER_HOUR)
+    axes.set_xlabel("hours")
+    axes.set_title("hangcheck ledger", loc="left")
     if colours:
         marks: list[Any] = [axes.barh(0, 0, color=colour) for colour in colours.values()]
         figure.legend(marks, list(colours), fontsize=8, loc="outside lower center", ncols=LEGEND)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)
     return picture.getvalue()
-
-
-def _fill(axes: Any, rows: Sequence[Row], colours: dict[str, str]) -> None:  # noqa: ANN401
-    for place, row in enumerate(rows):
-        left = 0.0
-        for part, hours in _parts(row, colours):
-            colour = colours.get(part, PLAIN)
-            axes.barh(place, hours, left=left, color=colour, edgecolor="white", linewidth=0.5)
-            left += hours
-        axes.text(left, place, f" {_label(row)}", va="center", fontsize=8)
-    axes.set_yticks(range(len(rows)), [f"{row.what} {cut(row.name, LONGEST_NAME)}" for row in rows])
-    axes.invert_yaxis()
-    axes.set_xlim(0.0, ROOM_FOR_LABELS * max(row.duration_s or 0.0 for row in rows) / HOUR_S)
-    axes.set_xlabel("hours")
-    axes.set_title("hangcheck ledger", loc="left")
 
 
 def _colours(rows: Sequence[Row]) -> dict[str, str]:
@@ -296,20 +490,3 @@ def _colours(rows: Sequence[Row]) -> dict[str, str]:
     largest_first = sorted(hours, key=lambda phase: -hours[phase])
     own = {phase: f"C{at}" for at, phase in enumerate(largest_first[:OWN_COLOURS])}
     return {**own, OTHERS: f"C{OWN_COLOURS}"} if len(largest_first) > OWN_COLOURS else own
-
-
-def _parts(row: Row, colours: dict[str, str]) -> list[tuple[str, float]]:
-    """The bar from left to right: hours by what the ranks did; one piece where nothing tells."""
-    whole = (row.duration_s or 0.0) / HOUR_S
-    parts: dict[str, float] = {}
-    for phase, share in row.spent.items():
-        name = phase if phase in colours else OTHERS
-        parts[name] = parts.get(name, 0.0) + share * whole
-    return [(name, parts[name]) for name in colours if name in parts] or [("", whole)]
-
-
-def _label(row: Row) -> str:
-    cost = "" if row.cost is None else f", {row.cost:.2f}"
-    stalled = f", {seconds_in_words(row.stalled_s)} stalled" if row.stalled_s else ""
-    ranks = f" x {row.ranks}" if row.ranks > 1 else ""
-    return f"{seconds_in_words(row.duration_s or 0.0)}{ranks}{cost}{stalled}, {row.status}"

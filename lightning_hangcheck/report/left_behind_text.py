@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.judge.log_book import LogBook
 from lightning_hangcheck.report.paragraphs import INDENT, aligned, labelled, plain
 from lightning_hangcheck.report.verdict_text import name_ranks, summary
 from lightning_hangcheck.text.redaction import redact_text
+from lightning_hangcheck.text.shown import several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lightning_hangcheck.model.left_behind import LeftBehind
-    from lightning_hangcheck.model.log_facts import LastWord, Trail
+    from lightning_hangcheck.model.left_behind import LeftBehind, ReadFile
     from lightning_hangcheck.model.verdict import Verdict
 
 MOST_KINDS = 8
@@ -26,45 +25,40 @@ CERTAIN = {
 }
 
 
-def three_lines(verdict: Verdict) -> list[str]:
-    """Say who, why and what now, for somebody who reads nothing more."""
-    return [
-        *labelled("who", _who(verdict), most=1),
-        *labelled("why", summary(verdict), most=MOST_WHY),
-        *labelled("now", _now(verdict), most=2),
-    ]
-
-
-def _who(verdict: Verdict) -> str:
+def render(verdict: Verdict, left: LeftBehind) -> str:
+    """Say who, why and what now, for somebody who reads nothing more; then what was read."""
+    who = "nobody: no rank is proven to be at fault"
     if verdict.culprits:
         certain = CERTAIN.get(verdict.certainty or "", "")
-        return f"{name_ranks(verdict.culprits)}{f' ({certain})' if certain else ''}"
-    guess = next((one.text for one in verdict.evidence if one.kind == "guess"), "")
-    if guess:
-        return f"nobody is proven to be at fault; {guess}"
-    if verdict.verdict in ("healthy", "finished"):
-        return "nobody: nothing wrong is seen"
-    return "nobody: no rank is proven to be at fault"
+        who = f"{name_ranks(verdict.culprits)}{f' ({certain})' if certain else ''}"
+    elif guess := next((one.text for one in verdict.evidence if one.kind == "guess"), ""):
+        who = f"nobody is proven to be at fault; {guess}"
+    elif verdict.verdict in ("healthy", "finished"):
+        who = "nobody: nothing wrong is seen"
+    missing = next((gap.why for gap in verdict.gaps), "") or "nothing"
+    now = verdict.remedies[0].in_words if verdict.remedies else missing
+    lines = [
+        *labelled("who", who, most=1),
+        *labelled("why", summary(verdict), most=MOST_WHY),
+        *labelled("now", now, most=2),
+        "",
+        *_last_words(left),
+        *_what_was_read(left),
+        "",
+    ]
+    return "\n".join(lines) + "\n"
 
 
-def _now(verdict: Verdict) -> str:
-    if verdict.remedies:
-        return verdict.remedies[0].in_words
-    missing = next((gap.why for gap in verdict.gaps), "")
-    return missing or "nothing"
-
-
-def what_was_read(left: LeftBehind) -> Iterator[str]:
-    """Say what files were taken for, those of one kind together, and what was left out."""
-    kinds: dict[str, list[int]] = {}
-    counts = Counter(one.kind for one in left.read)
+def _what_was_read(left: LeftBehind) -> Iterator[str]:
+    """What files were taken for, those of one kind together, and what was left out."""
+    kinds: dict[str, list[ReadFile]] = {}
     for one in left.read:
-        kinds.setdefault(one.kind, []).extend(one.ranks)
-    for kind, ranks in list(kinds.items())[:MOST_KINDS]:
-        first = next(one.path for one in left.read if one.kind == kind)
-        whose = f" of {name_ranks(sorted(set(ranks)))}" if ranks else ""
-        files = "1 file" if counts[kind] == 1 else f"{counts[kind]} files"
-        yield from labelled("read", f"{kind}{whose}: {files}, such as {first}", most=2)
+        kinds.setdefault(one.kind, []).append(one)
+    for kind, same in list(kinds.items())[:MOST_KINDS]:
+        ranks = sorted({rank for one in same for rank in one.ranks})
+        whose = f" of {name_ranks(ranks)}" if ranks else ""
+        text = f"{kind}{whose}: {several(len(same), 'file')}, such as {same[0].path}"
+        yield from labelled("read", text, most=2)
     whys: dict[str, list[str]] = {}
     for out in left.left_out:
         whys.setdefault(out.why, []).append(out.path)
@@ -73,38 +67,31 @@ def what_was_read(left: LeftBehind) -> Iterator[str]:
         yield from labelled("left out", f"{paths[0]}{more}: {why}", most=2)
 
 
-def last_words(left: LeftBehind) -> list[str]:
+def _last_words(left: LeftBehind) -> list[str]:
     """A table of where each rank was last by its own lines; who came least far comes first."""
     book = LogBook(left.logs)
+
+    def came(rank: int) -> tuple[int, str, int]:
+        trail, word = book.trails.get(rank), book.words[rank]
+        return (trail.checkpoint if trail else 0), word.when, word.rank or 0
+
     together: dict[tuple[str, ...], list[int]] = {}
-    order = sorted(book.words, key=lambda rank: _came(book.trails.get(rank), book.words[rank]))
-    for rank in order:
-        cells = tuple(plain(redact_text(one)) for one in _last(book, rank))
-        together.setdefault(cells, []).append(rank)
-    rows = [
-        (name_ranks(sorted(ranks)), *cells, _times([book.words[rank].when for rank in ranks]))
-        for cells, ranks in together.items()
-    ]
-    lines = aligned(rows[:MOST_ROWS], shrinking=(1, 2, 3), tails=-1) if rows else []
+    for rank in sorted(book.words, key=came):
+        # checkpoint, call, and the last line where it is another one
+        trail, word = book.trails.get(rank), book.words[rank].text
+        named = trail is not None and trail.checkpoint
+        passed = f"CHECKPOINT {trail.checkpoint}: {trail.passed}" if trail and named else ""
+        call = trail.inside[-1].name if trail and trail.inside else ""
+        known = word in (passed, f"About to call {call}...")
+        cells = (passed, f"in {call}" if call else "", "" if known else word)
+        together.setdefault(tuple(plain(redact_text(cell)) for cell in cells), []).append(rank)
+    rows = []
+    for alike, ranks in together.items():
+        whens = sorted(book.words[rank].when for rank in ranks if book.words[rank].when)
+        when = f"last lines {whens[0]} to {whens[-1]}" if whens else ""
+        if whens and whens[0] == whens[-1]:
+            when = f"last line {whens[0]}"
+        rows.append((name_ranks(sorted(ranks)), *alike, when))
+    lines = aligned(rows[:MOST_ROWS], shrinking=(1, 2, 3))
     more = [f"{INDENT}... and {len(rows) - MOST_ROWS} more rows"] if len(rows) > MOST_ROWS else []
     return [*lines, *more, *([""] if lines else [])]
-
-
-def _came(trail: Trail | None, word: LastWord) -> tuple[int, str, int]:
-    return (trail.checkpoint if trail else 0), word.when, word.rank or 0
-
-
-def _last(book: LogBook, rank: int) -> tuple[str, str, str]:
-    """Checkpoint, call, and the last line where it is another one."""
-    trail, word = book.trails.get(rank), book.words[rank].text
-    passed = f"CHECKPOINT {trail.checkpoint}: {trail.passed}" if trail and trail.checkpoint else ""
-    call = trail.inside[-1].name if trail and trail.inside else ""
-    known = word in (passed, f"About to call {call}...")
-    return passed, f"in {call}" if call else "", "" if known else word
-
-
-def _times(whens: list[str]) -> str:
-    told = sorted(one for one in whens if one)
-    if not told:
-        return ""
-    return f"last line {told[0]}" if told[0] == told[-1] else f"last lines {told[0]} to {told[-1]}"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 WIDTH = 120
 INDENT = " " * 6
 LABEL_WIDTH = 9
+MARGIN = INDENT + " " * LABEL_WIDTH
 MOST_ITEM_LINES = 4
 LONGEST_WORD = 400
 _NUMBER = re.compile(r"\d+\. ")
@@ -50,11 +51,12 @@ def wrapped(text: str, first: str, rest: str, most: int, width: int = WIDTH) -> 
     lines: list[str] = []
     for piece in text.splitlines() or [""]:
         own = rest + " " * (len(piece) - len(piece.lstrip()))
+        number = _NUMBER.match(piece)  # later lines of a list's item stand below its first word
         lines += textwrap.wrap(
             plain(piece),
             width=width - len(" ..."),
             initial_indent=own if lines else first,
-            subsequent_indent=own + " " * _hang(piece),
+            subsequent_indent=own + " " * (len(number[0]) if number else 0),
             break_long_words=False,
             break_on_hyphens=False,
         )
@@ -65,7 +67,7 @@ def wrapped(text: str, first: str, rest: str, most: int, width: int = WIDTH) -> 
 
 def labelled(label: str, text: str, most: int) -> list[str]:
     """Write one labelled paragraph of at most ``most`` lines."""
-    return wrapped(text, f"{INDENT}{label:<{LABEL_WIDTH}}", INDENT + " " * LABEL_WIDTH, most)
+    return wrapped(text, f"{INDENT}{label:<{LABEL_WIDTH}}", MARGIN, most)
 
 
 def listed(label: str, items: Iterable[str], most: int) -> list[str]:
@@ -87,60 +89,44 @@ def listed(label: str, items: Iterable[str], most: int) -> list[str]:
     return lines
 
 
-def aligned(rows: Sequence[Sequence[str]], shrinking: Collection[int], tails: int) -> list[str]:
-    """Align cells in columns; empty columns vanish.
+def aligned(
+    rows: Sequence[Sequence[str]],
+    shrinking: Collection[int] | Mapping[int, int] = (),
+    tails: int = -1,
+    right: Collection[int] = (),
+    indent: str = INDENT,
+    width: int | None = TABLE_WIDTH,
+) -> list[str]:
+    """Align cells in columns; empty columns vanish. Every text table is made here.
 
     Args:
-        rows: All with the same number of cells.
-        shrinking: Columns that give way, widest first, where a line would not fit.
+        rows: All with the same number of cells; none at all makes no line.
+        shrinking: Columns that give way, widest first, where a line would not fit; to 12 signs, or
+            to the width that a mapping says.
         tails: The shrinking column whose end matters more than its start (``file:line``).
+        right: Columns whose cells stand below each other by their ends.
+        indent: What each line begins with.
+        width: Of a line; None where nothing bounds it.
     """
-    widths = narrowed(
-        column_widths(rows), dict.fromkeys(shrinking, NARROWEST), TABLE_WIDTH - len(INDENT)
-    )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    least = shrinking if isinstance(shrinking, dict) else dict.fromkeys(shrinking, NARROWEST)
+
+    def too_wide() -> bool:
+        shown = [one for one in widths if one]
+        whole = len(indent) + sum(shown) + len(GAP) * (len(shown) - 1)
+        return width is not None and whole > width
+
+    while too_wide() and (wide := [at for at in least if widths[at] > least[at]]):
+        widths[max(wide, key=lambda at: widths[at])] -= 1
     lines = []
     for row in rows:
         cells = [
-            fit(cell, width, from_left=column == tails).ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-            if width
+            f"{fit(cell, wide, from_left=at == tails):{'>' if at in right else '<'}{wide}}"
+            for at, (cell, wide) in enumerate(zip(row, widths, strict=True))
+            if wide
         ]
-        lines.append((INDENT + GAP.join(cells)).rstrip())
+        lines.append((indent + GAP.join(cells)).rstrip())
     return lines
-
-
-def column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the width that each column needs."""
-    return [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-
-def narrowed(widths: Sequence[int], least: Mapping[int, int], room: int) -> list[int]:
-    """Narrow the widest of the columns that give way until a line fits, or all are at their least.
-
-    Args:
-        widths: What each column needs; those of 0 are not shown.
-        least: For each column that gives way, the width below which it does not.
-        room: Columns of the terminal for all of them, with the gaps between them.
-    """
-    narrow = list(widths)
-    while line_width(narrow) > room:
-        wide = [column for column in least if narrow[column] > least[column]]
-        if not wide:
-            break
-        narrow[max(wide, key=lambda column: narrow[column])] -= 1
-    return narrow
-
-
-def _hang(piece: str) -> int:
-    """Width of ``1. `` before a list's item: its later lines stand below its first word."""
-    number = _NUMBER.match(piece)
-    return len(number[0]) if number else 0
-
-
-def line_width(widths: Sequence[int]) -> int:
-    """Return the width of a line with these columns; those of 0 are not shown."""
-    shown = [width for width in widths if width]
-    return sum(shown) + len(GAP) * (len(shown) - 1)
 
 
 def fit(cell: str, width: int, *, from_left: bool = False) -> str:

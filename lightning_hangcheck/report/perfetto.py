@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from lightning_hangcheck.report.page.history import longest_first, run_history
 from lightning_hangcheck.report.page.page_facts import is_moment
+from lightning_hangcheck.report.page.tables import identities
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.verdict_text import edges_by_source, gap_lines
 from lightning_hangcheck.text.redaction import redact_text
@@ -21,10 +22,9 @@ from lightning_hangcheck.text.shown import EPOCH, read_utc, visible_json
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime, timedelta
+    from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
 
-    from lightning_hangcheck.model.verdict import Edge
     from lightning_hangcheck.report.page.history import (
         EnteredCollective,
         RankHistory,
@@ -33,57 +33,6 @@ if TYPE_CHECKING:
     )
     from lightning_hangcheck.report.page.page_facts import PageFacts
 
-MICROSECONDS = 1_000_000
-
-
-class TraceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event; what the format has no use for in its kind is left out.
-
-    Attributes:
-        ph: Its kind: ``X`` lasts ``dur``, ``i`` is a moment, ``M`` names a process or a thread, and
-            an arrow leads from ``s`` to the ``f`` of the same ``id``.
-        ts: Microseconds since 1970, as ``dur`` are microseconds.
-        s: Of a moment how far its line goes: ``t`` its thread, ``p`` its process, ``g`` all.
-        bp: ``e`` of an arrow's end: it leads to what lasts then, not to what begins next.
-    """
-
-    name: str
-    ph: Literal["X", "i", "M", "s", "f"]
-    pid: int
-    tid: int
-    ts: int | None = None
-    dur: int | None = None
-    cat: str = ""
-    s: Literal["t", "p", "g", ""] = ""
-    id: int | None = None
-    bp: Literal["e", ""] = ""
-    args: dict[str, str | int | float] = {}
-
-
-class Trace(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A whole file."""
-
-    trace_events: tuple[TraceEvent, ...]
-    display_time_unit: Literal["ms"] = "ms"
-    other_data: dict[str, str] = {}
-
-
-def encode_trace(events: Iterable[TraceEvent], about: dict[str, str]) -> str:
-    """Write a trace, names first and then by time; no sign in it is one that a terminal obeys."""
-    ordered = sorted(events, key=lambda event: (event.ts or 0, -(event.dur or 0)))
-    trace = Trace(trace_events=tuple(ordered), other_data=about)
-    return visible_json(msgspec.json.encode(trace)).decode() + "\n"
-
-
-def microseconds(moment: datetime) -> int:
-    """Return a moment as the format counts: whole microseconds since 1970."""
-    return _whole(moment - EPOCH)
-
-
-def _whole(lasted: timedelta) -> int:
-    return (lasted.days * 86_400 + lasted.seconds) * MICROSECONDS + lasted.microseconds
-
-
 THREADS = 64
 """Of a rank at most. Ids of threads are unique in the whole file so: Perfetto looks for one in all
 processes. Process 0 is the kernel's idle task there, so ranks begin behind it."""
@@ -91,12 +40,76 @@ MOST_ROWS = 8
 MOST_GROUPS = 12
 LONGEST_NAME = 300
 STALL = "no progress"
+MOST_EVENTS = 200_000
+"""Some 150 bytes each; Perfetto opens traces of hundreds of megabytes."""
+FEWEST_OF_A_KIND = 8
+KINDS = 4
+MOST_ARROWS = 5_000
+MOST_WAYS = 8
+MOST_GAPS = 20
+THE_RUN = 1
+
+Event = dict[str, Any]
+"""As the format has them. ``ph`` is the kind: ``X`` lasts ``dur``, ``i`` is a moment, whose line
+goes as far as ``s`` says (``t`` its thread, ``g`` all), ``M`` names a process or a thread, and an
+arrow leads from ``s`` to the ``f`` of the same ``id``. Times are microseconds, since 1970."""
+
+
+def render_trace(facts: PageFacts) -> str:
+    """Write a run as trace-event JSON.
+
+    Args:
+        facts: Of all ranks.
+
+    Returns:
+        One JSON object; of a run in which no time passed it has the verdicts only. Names come
+        first, then events by time; no sign in it is one that a terminal obeys.
+    """
+    history, verdict = run_history(facts), facts.verdict
+    events = list(_verdicts(facts))
+    if history is not None:
+        events += _ranks(facts, history)
+    about = {"run": verdict.run_id, "command": verdict.command, "summary": verdict.summary}
+    about["written by"] = f"lightning-hangcheck {__version__}"
+    unseen = islice(gap_lines((*verdict.gaps, *facts.gaps)), MOST_GAPS)
+    about.update((f"not seen {number}", line) for number, line in enumerate(unseen, start=1))
+    trace = {
+        "traceEvents": sorted(events, key=lambda one: (one.get("ts", 0), -one.get("dur", 0))),
+        "displayTimeUnit": "ms",
+        "otherData": {name: shown(text) for name, text in about.items()},
+    }
+    return visible_json(msgspec.json.encode(trace)).decode() + "\n"
 
 
 @lru_cache(maxsize=8192)
 def shown(text: str) -> str:
     """Make a foreign text harmless, and short; what looks like a secret is hidden once more."""
     return redact_text(plain(text))[:LONGEST_NAME]
+
+
+def _microseconds(moment: datetime) -> int:
+    since = moment - EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _names(pid: int, tid: int, **names: str | int) -> Iterator[Event]:
+    """What processes and threads are called, and in which order they stand."""
+    for what, name in names.items():
+        field = {"sort_index": "sort_index", "labels": "labels"}.get(what.partition("_")[2], "name")
+        args = {field: shown(name) if isinstance(name, str) else name}
+        yield {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args}
+
+
+def _verdicts(facts: PageFacts) -> Iterator[Event]:
+    """Each at its moment."""
+    newest = facts.verdict
+    yield from _names(THE_RUN, THE_RUN, process_name=f"run {newest.run_id}", thread_name="verdicts")
+    told = [(one.kind, one.at, one.summary) for one in facts.earlier]
+    for kind, at, summary in (*told, (newest.verdict, newest.detected_at, newest.summary)):
+        if is_moment(at):
+            event = {"name": shown(kind), "ph": "i", "pid": THE_RUN, "tid": THE_RUN}
+            event |= {"ts": _microseconds(read_utc(at)), "cat": "verdict", "s": "g"}
+            yield {**event, "args": {"summary": shown(summary)}}
 
 
 class RankProcess:
@@ -106,71 +119,67 @@ class RankProcess:
         events: So far.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, label: str) -> None:
         self.pid = (rank + 1) * THREADS
-        self.events: list[TraceEvent] = []
+        name = f"rank {rank}"
+        self.events = list(
+            _names(
+                self.pid,
+                self.pid,
+                process_name=name,
+                process_sort_index=rank,
+                process_labels=label,
+            )
+        )
         self._threads: dict[str, int] = {}
-        self._name("process_name", self.pid, name=f"rank {rank}")
-        self._name("process_sort_index", self.pid, sort_index=rank)
-
-    def label(self, text: str) -> None:
-        """Write a text beside the process's name."""
-        self._name("process_labels", self.pid, labels=shown(text))
 
     def thread(self, name: str) -> int:
         """Return the thread of that name; beyond what there is room for, the last one."""
         if name not in self._threads and len(self._threads) < THREADS - 1:
-            tid = self.pid + len(self._threads) + 1
-            self._threads[name] = tid
-            self._name("thread_name", tid, name=shown(name))
-            self._name("thread_sort_index", tid, sort_index=tid)
+            tid = self._threads[name] = self.pid + len(self._threads) + 1
+            self.events += _names(self.pid, tid, thread_name=name, thread_sort_index=tid)
         return self._threads.get(name, self.pid + THREADS - 1)
 
+    def _event(self, ph: str, thread: str, name: str, at: datetime) -> Event:
+        tid = self.thread(thread)
+        event = {"name": shown(name), "ph": ph, "pid": self.pid, "tid": tid}
+        return event | {"ts": _microseconds(at), "cat": thread.partition(" ")[0]}
+
     def lasts(
-        self,
-        thread: str,
-        name: str,
-        began: datetime,
-        ended: datetime,
-        **args: str | float,
+        self, thread: str, name: str, began: datetime, ended: datetime, **args: str | float
     ) -> None:
         """Add what lasts from one moment to another."""
-        ts = microseconds(began)
-        self.events.append(
-            TraceEvent(
-                name=shown(name),
-                ph="X",
-                pid=self.pid,
-                tid=self.thread(thread),
-                ts=ts,
-                dur=max(0, microseconds(ended) - ts),
-                cat=thread.partition(" ")[0],
-                args={
-                    key: shown(arg) if isinstance(arg, str) else arg for key, arg in args.items()
-                },
-            )
-        )
+        event = self._event("X", thread, name, began)
+        event["dur"] = max(0, _microseconds(ended) - event["ts"])
+        told = {key: shown(arg) if isinstance(arg, str) else arg for key, arg in args.items()}
+        self.events.append(event | ({"args": told} if told else {}))
 
     def happens(self, thread: str, name: str, at: datetime) -> None:
         """Add what happens at a moment."""
-        self.events.append(
-            TraceEvent(
-                name=shown(name),
-                ph="i",
-                pid=self.pid,
-                tid=self.thread(thread),
-                ts=microseconds(at),
-                s="t",
-                cat=thread.partition(" ")[0],
-            )
-        )
+        self.events.append(self._event("i", thread, name, at) | {"s": "t"})
 
-    def tell(self, history: RankHistory, most: int) -> None:
+    def arrow(self, kind: str, number: int, at: datetime) -> None:
+        """Add the begin ``s`` or the end ``f`` of an arrow, which leads to what lasts then."""
+        event = self._event(kind, STALL, "waits for", at) | {"cat": "wait", "id": number}
+        self.events.append(event | ({"bp": "e"} if kind == "f" else {}))
+
+    def tell(
+        self,
+        history: RankHistory,
+        missed: Sequence[EnteredCollective],
+        most: int,
+        end: datetime,
+    ) -> None:
         """Add what a rank's history has, but for the stall.
+
+        When a collective ended is in no record: one that did is a moment.
 
         Args:
             history: Of this rank.
+            missed: The first collective of each group that it has not entered, and when others
+                did: a hole.
             most: Events at most of each kind.
+            end: The moment of the verdict, or of the end of its process.
         """
         sections = [span for span in history.spans if span.kind in ("section", "open")]
         steps = [span for span in history.spans if span.kind == "steps"]
@@ -178,43 +187,23 @@ class RankProcess:
             self.happens("checkpoints", one.name, one.at)
         for number, row in enumerate(nested_rows(longest_first(sections)[:most])):
             for span in row:
-                name = f"{span.name}, not left" if span.kind == "open" else span.name
-                self.lasts(
-                    f"sections{f' {number + 1}' if number else ''}", name, span.began, span.ended
-                )
+                thread = f"sections{f' {number + 1}' if number else ''}"
+                self.lasts(thread, span.full_name, span.began, span.ended)
         for span in steps[-most:]:
             each = round(span.seconds / span.steps, 6)
             self.lasts("steps", span.name, span.began, span.ended, seconds_each=each)
-
-    def tell_collectives(
-        self,
-        entered: Sequence[EnteredCollective],
-        missed: Iterable[EnteredCollective],
-        end: datetime,
-    ) -> None:
-        """Add the collectives of each group; what others entered and this rank did not, is a hole.
-
-        When one ended is in no record: one that did is a moment.
-
-        Args:
-            entered: By this rank.
-            missed: The first of each group that it has not entered, and when others did.
-            end: The moment of the verdict.
-        """
+        entered = history.collectives[-most:]
         groups = list(dict.fromkeys(one.group for one in (*entered, *missed)))[:MOST_GROUPS]
-        for one in entered:
-            thread, name = f"collectives of {one.group}", f"#{one.number} {one.operation}"
-            if one.group in groups and one.ended:
-                self.happens(thread, name, one.at)
-            elif one.group in groups:
-                self.lasts(thread, f"{name}, not ended", one.at, end, number=one.number)
-        for one in missed:
-            if one.group in groups:
-                name = f"#{one.number} {one.operation}, not entered"
-                self.lasts(f"collectives of {one.group}", name, one.at, end, number=one.number)
-
-    def _name(self, what: str, tid: int, **args: str | int) -> None:
-        self.events.append(TraceEvent(name=what, ph="M", pid=self.pid, tid=tid, args=dict(args)))
+        for entry in (*entered, *missed):
+            thread, name = f"collectives of {entry.group}", f"#{entry.number} {entry.operation}"
+            if entry.group not in groups:
+                continue
+            hole = entry in missed
+            if entry.ended and not hole:
+                self.happens(thread, name, entry.at)
+            else:
+                became = "not entered" if hole else "not ended"
+                self.lasts(thread, f"{name}, {became}", entry.at, end, number=entry.number)
 
 
 def nested_rows(spans: Iterable[Span]) -> list[list[Span]]:
@@ -240,112 +229,35 @@ def nested_rows(spans: Iterable[Span]) -> list[list[Span]]:
     return rows
 
 
-MOST_EVENTS = 200_000
-"""Some 150 bytes each; Perfetto opens traces of hundreds of megabytes."""
-FEWEST_OF_A_KIND = 8
-KINDS = 4
-MOST_ARROWS = 5_000
-MOST_WAYS = 8
-MOST_GAPS = 20
-THE_RUN = 1
-
-
-def render_trace(facts: PageFacts) -> str:
-    """Write a run as trace-event JSON.
-
-    Args:
-        facts: Of all ranks.
-
-    Returns:
-        One JSON object; of a run in which no time passed it has the verdicts only.
-    """
-    history = run_history(facts)
-    events = list(_verdicts(facts))
-    if history is not None:
-        events += _ranks(facts, history)
-    verdict = facts.verdict
-    about = {"run": verdict.run_id, "command": verdict.command, "summary": verdict.summary}
-    about["written by"] = f"lightning-hangcheck {__version__}"
-    unseen = islice(gap_lines((*verdict.gaps, *facts.gaps)), MOST_GAPS)
-    about.update((f"not seen {number}", line) for number, line in enumerate(unseen, start=1))
-    return encode_trace(events, {name: shown(text) for name, text in about.items()})
-
-
-def _verdicts(facts: PageFacts) -> Iterator[TraceEvent]:
-    """Each at its moment."""
-    names = {"process_name": f"run {facts.verdict.run_id}", "thread_name": "verdicts"}
-    for what, name in names.items():
-        args: dict[str, str | int | float] = {"name": shown(name)}
-        yield TraceEvent(name=what, ph="M", pid=THE_RUN, tid=THE_RUN, args=args)
-    newest = facts.verdict
-    told = [(one.kind, one.at, one.summary) for one in facts.earlier]
-    for kind, at, summary in (*told, (newest.verdict, newest.detected_at, newest.summary)):
-        if is_moment(at):
-            yield TraceEvent(
-                name=shown(kind),
-                ph="i",
-                pid=THE_RUN,
-                tid=THE_RUN,
-                ts=microseconds(read_utc(at)),
-                s="g",
-                cat="verdict",
-                args={"summary": shown(summary)},
-            )
-
-
-class _Stood(NamedTuple):
-    """From when on a rank stood still, or was gone, and where the trace has that."""
-
-    began: datetime
-    process: RankProcess
-
-
-def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[TraceEvent]:
+def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[Event]:
     most = max(FEWEST_OF_A_KIND, MOST_EVENTS // KINDS // max(1, len(history.ranks)))
-    missed = _holes(history)
-    edges = edges_by_source(facts.verdict)
-    stood: dict[int, _Stood] = {}
+    missed, edges, who = _holes(history), edges_by_source(facts.verdict), identities(facts)
+    processes = {}
+    stood: dict[str, tuple[datetime, RankProcess]] = {}
     for rank, told in history.ranks.items():
-        process = RankProcess(rank)
-        who = told.who
-        process.label(f"{who.state} on {who.host or 'an unknown host'}, pid {who.pid}")
-        process.tell(told, most)
-        end = told.gone_at or history.ends
-        process.tell_collectives(told.collectives[-most:], missed.get(rank, ()), end)
-        began = told.gone_at or next((one.began for one in told.spans if one.kind == "stall"), None)
+        one = who[rank]
+        label = f"{one.state} on {one.host or 'an unknown host'}, pid {one.pid}"
+        process = processes[rank] = RankProcess(rank, label)
+        process.tell(told, missed.get(rank, ()), most, told.gone_at or history.ends)
+        stalls = (span.began for span in told.spans if span.kind == "stall")
+        began = told.gone_at or next(stalls, None)
         if began is not None:
-            ways = [f"{one.target} {one.through}" for one in edges.get(f"rank:{rank}", ())]
+            ways = [f"{edge.target} {edge.through}" for edge in edges.get(f"rank:{rank}", ())]
             name = STALL if told.gone_at is None else "gone"
             waits = "; ".join(ways[:MOST_WAYS])
-            process.lasts(STALL, name, began, history.ends, state=who.state, waits_for=waits)
-            stood[rank] = _Stood(began, process)
-        yield from process.events
-    yield from _arrows(facts.verdict.wait_for, stood, history.ends)
-
-
-def _arrows(
-    edges: tuple[Edge, ...], stood: Mapping[int, _Stood], end: datetime
-) -> Iterator[TraceEvent]:
-    """From each rank that waits to the one that it waits for, while both stand still."""
-    ranks = {f"rank:{rank}": one for rank, one in stood.items()}
-    ours = [edge for edge in edges if edge.source in ranks and edge.target in ranks]
+            process.lasts(STALL, name, began, history.ends, state=one.state, waits_for=waits)
+            stood[f"rank:{rank}"] = began, process
+    # arrows from each rank that waits to the one that it waits for, while both stand still
+    ours = [one for one in facts.verdict.wait_for if one.source in stood and one.target in stood]
     for number, edge in enumerate(ours[:MOST_ARROWS], start=1):
-        began = max(ranks[edge.source].began, ranks[edge.target].began)
-        if began >= end:
-            continue
-        middle = microseconds(began + (end - began) / 2)
-        for node, kind in ((edge.source, "s"), (edge.target, "f")):
-            process = ranks[node].process
-            yield TraceEvent(
-                name="waits for",
-                ph="s" if kind == "s" else "f",
-                pid=process.pid,
-                tid=process.thread(STALL),
-                ts=middle,
-                cat="wait",
-                id=number,
-                bp="" if kind == "s" else "e",
-            )
+        (source_began, source), (target_began, target) = stood[edge.source], stood[edge.target]
+        began = max(source_began, target_began)
+        if began < history.ends:
+            middle = began + (history.ends - began) / 2
+            source.arrow("s", number, middle)
+            target.arrow("f", number, middle)
+    for process in processes.values():
+        yield from process.events
 
 
 def _holes(history: RunHistory) -> dict[int, list[EnteredCollective]]:

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 PLACE, CHECKPOINT = 1, 4
 MOST_BELOW = 8
 """Lines below a verdict, which has told the ranks in trouble already."""
+MOST_LINES = 6
+MOST_STAYS = 8
+"""Of one rank, the newest."""
+MOST_ROWS = 24
+MOST_GAPS = 4
 
 
 class RunningRank(Struct, frozen=True, kw_only=True):
@@ -64,7 +69,7 @@ def render(ranks: Sequence[RunningRank], now: datetime, most: int) -> list[str]:
     """Write a line for each rank; of more than fit, those that have been silent longest.
 
     Args:
-        ranks: At least one.
+        ranks: Of the run.
         now: For how long ago a checkpoint was.
         most: Largest number of lines, at least 2.
     """
@@ -72,38 +77,33 @@ def render(ranks: Sequence[RunningRank], now: datetime, most: int) -> list[str]:
     shown = sorted(ranks, key=lambda one: -one.silent_s)[:fitting]
     saved = any(one.beat.save is not None for one in ranks)
     rows = [_cells(one, now, saved) for one in sorted(shown, key=lambda one: one.rank)]
-    lines = aligned(rows, shrinking=(PLACE, CHECKPOINT), tails=-1)
+    lines = aligned(rows, shrinking=(PLACE, CHECKPOINT))
     if len(ranks) > fitting:
         lines.append(f"{INDENT}... and {len(ranks) - fitting} more, silent for less long")
     return lines
 
 
 def _cells(one: RunningRank, now: datetime, saved: bool) -> tuple[str, ...]:
-    kept = last_checkpoint(one.beat, saved=saved)
-    return (
-        f"rank {one.rank}",
-        _place(one.beat),
-        _pace(one),
-        f"last sign {_age(one.silent_s)} ago",
-        f"{kept.words}{_ago(kept.at, now)}",
-    )
-
-
-def _place(beat: Beat) -> str:
-    """Phase, how far it counts, and the innermost section that its main thread is in."""
+    beat = one.beat
     batch = beat.batch if beat.step is None else None  # beside a step it tells the same
     counted = {"epoch": beat.epoch, "step": beat.step, "batch": batch}
-    parts = [f"{name} {number}" for name, number in counted.items() if number is not None]
+    place = [f"{name} {number}" for name, number in counted.items() if number is not None]
     if beat.main_sections:
-        parts.append(f"in {plain(str(beat.main_sections[-1]))}")
-    return ", ".join([beat.phase or "phase not told", *parts])
-
-
-def _pace(one: RunningRank) -> str:
-    if one.step_s is None:
-        return ""
-    unit = "beat" if one.beat.step is None else "step"
-    return f"{seconds_in_words(one.step_s)} a {unit}"
+        place.append(f"in {plain(str(beat.main_sections[-1]))}")
+    pace = f"{seconds_in_words(one.step_s)} a " if one.step_s is not None else ""
+    unit = "beat" if beat.step is None else "step"
+    kept = last_checkpoint(beat, saved=saved)
+    try:
+        ago = f", {_age((now - read_utc(kept.at)).total_seconds())} ago"
+    except ValueError:
+        ago = ""
+    return (
+        f"rank {one.rank}",
+        ", ".join([beat.phase or "phase not told", *place]),
+        f"{pace}{unit}" if pace else "",
+        f"last sign {_age(one.silent_s)} ago",
+        f"{kept.words}{ago}",
+    )
 
 
 def last_checkpoint(beat: Beat, *, saved: bool) -> LastKept:
@@ -125,25 +125,9 @@ def last_checkpoint(beat: Beat, *, saved: bool) -> LastKept:
     return LastKept(f"CHECKPOINT {mark.number}: {plain(mark.name)}", mark.at)
 
 
-def _ago(at: str, now: datetime) -> str:
-    try:
-        seconds = (now - read_utc(at)).total_seconds()
-    except ValueError:
-        return ""
-    return f", {_age(seconds)} ago"
-
-
 def _age(seconds: float) -> str:
     """Right to a tenth of a second: the page is younger than the line that tells it."""
     return seconds_in_words(max(0.1, round(seconds, 1)))
-
-
-MOST_LINES = 6
-MOST_STAYS = 8
-"""Of one rank, the newest."""
-
-Stays = tuple[tuple[str, tuple[int, ...]], ...]
-"""On which hosts a rank was, one after the other, each with its rounds."""
 
 
 def joined_rounds(records: Iterable[RunRecord]) -> tuple[Round, ...]:
@@ -155,17 +139,13 @@ def joined_rounds(records: Iterable[RunRecord]) -> tuple[Round, ...]:
         records: Of the nodes, the one whose word counts first.
     """
     found: dict[int, Round] = {}
-    for record in records:
-        for told in record.rounds:
-            known = found.get(told.number)
-            found[told.number] = told if known is None else _joined(known, told)
+    for other in (one for record in records for one in record.rounds):
+        known = found.get(other.number, other)
+        places = {place.rank: place for place in (*other.ranks, *known.ranks)}
+        ended = known if known.culprits or not other.culprits else other
+        ranks = tuple(places[rank] for rank in sorted(places))
+        found[other.number] = replace(ended, ranks=ranks)
     return tuple(found[number] for number in sorted(found))
-
-
-def _joined(known: Round, other: Round) -> Round:
-    places = {place.rank: place for place in (*other.ranks, *known.ranks)}
-    ended = known if known.culprits or not other.culprits else other
-    return replace(ended, ranks=tuple(places[rank] for rank in sorted(places)))
 
 
 def moved_ranks(rounds: Sequence[Round]) -> list[str]:
@@ -178,32 +158,22 @@ def moved_ranks(rounds: Sequence[Round]) -> list[str]:
     for one in rounds:
         for place in one.ranks:
             stays.setdefault(place.rank, []).append((place.host, one.number))
-    alike: dict[Stays, list[int]] = {}
+    alike: dict[tuple[str, ...], list[int]] = {}
     for rank, places in stays.items():
-        moves = tuple(
-            (host, tuple(number for _, number in group))
-            for host, group in groupby(places, key=lambda place: place[0])
-        )
+        moves = []
+        for host, group in groupby(places, key=lambda place: place[0]):
+            numbers = [number for _, number in group]
+            several_rounds = "round" if len(numbers) == 1 else "rounds"
+            moves.append(f"{plain(host)} ({several_rounds} {format_ranks(numbers)})")
         if len(moves) > 1:
-            alike.setdefault(moves, []).append(rank)
+            cut = ["...", *moves[-MOST_STAYS:]] if len(moves) > MOST_STAYS else moves
+            alike.setdefault(tuple(cut), []).append(rank)
     lines = [
-        f"{name_ranks(ranks)} ran on {_in_words(moves)}"
+        f"{name_ranks(ranks)} ran on {', '.join(moves)}"
         for moves, ranks in sorted(alike.items(), key=lambda item: min(item[1]))
     ]
     more = len(lines) - MOST_LINES
     return [*lines[:MOST_LINES], *([f"and {more} more moved: see run.json"] if more > 0 else [])]
-
-
-def _in_words(moves: Stays) -> str:
-    told = [
-        f"{plain(host)} ({'round' if len(rounds) == 1 else 'rounds'} {format_ranks(rounds)})"
-        for host, rounds in moves[-MOST_STAYS:]
-    ]
-    return ", ".join(["...", *told] if len(moves) > MOST_STAYS else told)
-
-
-MOST_ROWS = 24
-MOST_GAPS = 4
 
 
 def render_unjudged(
@@ -223,36 +193,30 @@ def render_unjudged(
     Returns:
         Lines that end in a newline: at most 40, and 24 more where other ranks run elsewhere.
     """
-    moment = now or datetime.now(timezone.utc)
     told = {f"rank-{one.rank}" for one in running}
     rows = list(_rows([journal for journal in saved.journals if journal.name not in told]))
-    shown = render(running, moment, MOST_ROWS) if running else []
-    shown += aligned(rows[:MOST_ROWS], shrinking=(1,), tails=-1) if rows else []
+    shown = render(running, now or datetime.now(timezone.utc), MOST_ROWS)
+    shown += aligned(rows[:MOST_ROWS], shrinking=(1,))
     if len(rows) > MOST_ROWS:
         shown.append(f"{INDENT}... and {len(rows) - MOST_ROWS} more rows, see the journals")
+    headline = "no verdict that can be read" if saved.refused else "no verdict yet"
+    if running:
+        headline += f"; {several(len(running), 'rank')} of it running here"
+    command = []
+    if saved.record is not None:
+        started = f"{saved.record.command}  (started {saved.record.started_at})"
+        command = labelled("command", started, most=3)
     gaps = [f"{gap.what}: {gap.reason}" for gap in saved.gaps]
     lines = [
-        _headline(saved, running),
+        headline,
         "",
         *shown,
         *([""] if shown else []),
-        *_command(saved),
+        *command,
         *listed("not seen", gaps or ["nothing"], MOST_GAPS),
         *labelled("more", f"hangcheck report {shlex.quote(run_folder)}", most=1),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _headline(saved: SavedRun, running: Sequence[RunningRank]) -> str:
-    verdict = "no verdict that can be read" if saved.refused else "no verdict yet"
-    return f"{verdict}; {several(len(running), 'rank')} of it running here" if running else verdict
-
-
-def _command(saved: SavedRun) -> list[str]:
-    if saved.record is None:
-        return []
-    started = f"{saved.record.command}  (started {saved.record.started_at})"
-    return labelled("command", started, most=3)
 
 
 def _rows(journals: Sequence[JournalEnd]) -> Iterator[tuple[str, str, str]]:
@@ -265,15 +229,8 @@ def _rows(journals: Sequence[JournalEnd]) -> Iterator[tuple[str, str, str]]:
         groups.setdefault(text + kept, []).append(journal)
     for text, members in groups.items():
         last = min(member.last_at for member in members)
-        yield _names(members), text, f"last line {plain(last)}" if last else ""
-
-
-def _names(journals: Sequence[JournalEnd]) -> str:
-    ranks = [
-        int(number)
-        for journal in journals
-        if (number := journal.name.removeprefix("rank-")).isdecimal()
-    ]
-    others = len(journals) - len(ranks)
-    named = [name_ranks(ranks)] if ranks else []
-    return " and ".join([*named, *([f"{others} without a rank"] if others else [])])
+        ranks = [member.rank for member in members if member.rank is not None]
+        names = [name_ranks(ranks)] if ranks else []
+        if others := len(members) - len(ranks):
+            names.append(f"{others} without a rank")
+        yield " and ".join(names), text, f"last line {plain(last)}" if last else ""

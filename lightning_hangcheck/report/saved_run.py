@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 from shlex import quote
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -32,7 +32,7 @@ from lightning_hangcheck.time_limit import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from lightning_hangcheck.rundir import RunFolder
@@ -56,6 +56,12 @@ class JournalEnd(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: LastCheckpoint | None = None
     last_at: str = ""
     kept_step: int | None = None
+
+    @property
+    def rank(self) -> int | None:
+        """Whose it is, as far as that was learnt."""
+        number = self.name.removeprefix("rank-")
+        return int(number) if number.isdecimal() else None
 
 
 class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +88,8 @@ def read_saved_run(folder: RunFolder, time_limit_s: float = READING_LIMIT_S) -> 
     """Read a run, whether it still goes on or not.
 
     Evidence without a verdict that can be read (a disk that was full, a folder copied in part) is
-    judged again. A part that cannot be read costs no other.
+    judged again: it gives the verdict that was, on any machine. A part that cannot be read costs no
+    other.
 
     Args:
         folder: Of the run.
@@ -91,14 +98,14 @@ def read_saved_run(folder: RunFolder, time_limit_s: float = READING_LIMIT_S) -> 
     Raises:
         UnreadableRun: The folder holds no run, or nothing of it can be read.
     """
-    parts = _Parts(time_limit_s)
-    verdict = parts.read(folder.verdict_file, lambda: _read(folder.verdict_file, Verdict))
+    parts = Parts(time_limit_s)
+    verdict = parts.read(folder.verdict_file, lambda: read_fact(folder.verdict_file, Verdict))
     if verdict is not None:
         case, lost = parts.read(folder.path, lambda: _case_of(folder, verdict)) or (None, ())
         return SavedRun(verdict=verdict, case=case, gaps=(*parts.gaps, *lost))
     case, torn = parts.read(folder.path / "evidence", lambda: newest_case(folder)) or (None, ())
     if case is not None:
-        return SavedRun(verdict=_judged(case), case=case, gaps=(*parts.gaps, *torn))
+        return SavedRun(verdict=judge(case), case=case, gaps=(*parts.gaps, *torn))
     refused = parts.refused
     record = parts.read(folder.run_file, lambda: read_record(folder))
     journals = parts.read(folder.path / "ranks", lambda: journals_of_job(folder)) or {}
@@ -123,7 +130,7 @@ def read_record(folder: RunFolder) -> RunRecord | None:
     Raises:
         UnreadableRun: It may not be read, or is no such file.
     """
-    return _read(folder.run_file, RunRecord)
+    return read_fact(folder.run_file, RunRecord)
 
 
 def records_of_job(folder: RunFolder) -> tuple[RunRecord, ...]:
@@ -146,21 +153,30 @@ def records_of_job(folder: RunFolder) -> tuple[RunRecord, ...]:
         return ()
 
 
-class _Parts:
-    """Reads part after part; one that fails or does not answer is a gap.
+class Parts:
+    """Reads part after part within one time limit; one that fails or does not answer is a gap.
 
     Attributes:
         refused: Why the first of those could not be read.
     """
 
-    def __init__(self, time_limit_s: float) -> None:
+    def __init__(self, time_limit_s: float = READING_LIMIT_S) -> None:
         self._time = SharedTime(time_limit_s)
         self.gaps: list[Gap] = []
         self.refused: UnreadableRun | None = None
 
-    def read(self, source: Path, work: Callable[[], Part]) -> Part | None:
+    def read(
+        self, source: Path, work: Callable[[], Part], time_limit_s: float = PART_LIMIT_S
+    ) -> Part | None:
+        """Read one part.
+
+        Args:
+            source: For the gap.
+            work: What reads it.
+            time_limit_s: Seconds for it alone.
+        """
         try:
-            return self._time.within(work)
+            return self._time.within(work, time_limit_s)
         except UnreadableRun as error:
             refused = error
         except OSError as error:
@@ -177,12 +193,12 @@ class _Parts:
         return None
 
 
-def _judged(case: Case) -> Verdict:
-    """Judge saved evidence again: it gives the verdict that was, on any machine."""
-    return judge(case)
+def read_fact(path: Path, kind: type[Fact]) -> Fact | None:
+    """Read a file that we wrote; None where it was not written.
 
-
-def _read(path: Path, kind: type[Fact]) -> Fact | None:
+    Raises:
+        UnreadableRun: It may not be read, or is no such file.
+    """
     try:
         data = read_owned(path, EVIDENCE_BYTES)
     except FileNotFoundError:
@@ -199,19 +215,15 @@ def _case_of(folder: RunFolder, verdict: Verdict) -> tuple[Case | None, tuple[Ga
     """
     number = max(folder.verdict_numbers(), default=0)
     try:
-        if _read(folder.numbered_verdict(number), Verdict) != verdict:
+        if read_fact(folder.numbered_verdict(number), Verdict) != verdict:
             return None, ()
-        return _read(folder.evidence(number) / CASE_FILE, Case), ()
+        return read_fact(folder.evidence(number) / CASE_FILE, Case), ()
     except (OSError, UnreadableRun) as error:
         return None, (Gap(f"evidence of verdict {number}", None, str(error), "saved_evidence"),)
 
 
 def _journal_end(name: str, paths: Sequence[Path]) -> tuple[JournalEnd, tuple[Gap, ...]]:
     entries, gaps = read_rank(paths)
-    return _end(name, entries), gaps
-
-
-def _end(name: str, entries: Iterable[Mapping[str, Any]]) -> JournalEnd:
     checkpoint, kept_step, last_at = None, None, ""
     for entry in entries:
         last_at = str(entry.get("at", last_at))
@@ -219,8 +231,8 @@ def _end(name: str, entries: Iterable[Mapping[str, Any]]) -> JournalEnd:
             checkpoint, kept_step = None, None
         if entry.get("kind") in ("saved", "resumed") and isinstance(entry.get("step"), int):
             kept_step = entry["step"]
-        if entry.get("kind") == "checkpoint":
-            number, title = entry.get("number"), str(entry.get("name", ""))
-            if isinstance(number, int):
-                checkpoint = LastCheckpoint(number=number, name=title, at=last_at)
-    return JournalEnd(name=name, checkpoint=checkpoint, last_at=last_at, kept_step=kept_step)
+        if entry.get("kind") == "checkpoint" and isinstance(entry.get("number"), int):
+            title = str(entry.get("name", ""))
+            checkpoint = LastCheckpoint(number=entry["number"], name=title, at=last_at)
+    end = JournalEnd(name=name, checkpoint=checkpoint, last_at=last_at, kept_step=kept_step)
+    return end, gaps

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.model.beat import PARTS, StepTimes
 from lightning_hangcheck.report.paragraphs import INDENT, LABEL_WIDTH
-from lightning_hangcheck.text.shown import seconds_in_words
+from lightning_hangcheck.text.shown import seconds_in_words as words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,15 +69,15 @@ def find_stragglers(case: Case | None) -> Stragglers | None:
     Args:
         case: Of the whole run so far; None where it was not kept.
     """
-    views = case.ranks if case is not None else ()
-    found = compared({view.rank: mean for view in views if (mean := _mean(view)) is not None})
-    if found is None:
+    views = {view.rank: view for view in (case.ranks if case is not None else ())}
+    sums = {rank: _sums(view) for rank, view in views.items()}
+    timed = {rank: one.a_step() for rank, one in sums.items() if one.steps >= LEAST_STEPS}
+    if (found := compared(timed)) is None:
         return None
-    by_rank = {view.rank: view for view in views}
-    ranks = [
-        replace(one, steps=_sums(by_rank[one.rank]).steps, trend=_trend(by_rank[one.rank]))
+    ranks = (
+        replace(one, steps=sums[one.rank].steps, trend=_trend(views[one.rank]))
         for one in found.ranks
-    ]
+    )
     return replace(found, ranks=tuple(ranks))
 
 
@@ -117,61 +117,42 @@ def stragglers_lines(found: Stragglers | None) -> list[str]:
     """Write it in three lines at most: the slowest rank, what it did, and the trend."""
     if found is None:
         return []
-    slowest = found.ranks[0]
-    told = [("steps", _slowest(found)), ("where", _where(found))]
+    slowest, typical = found.ranks[0], found.typical
+    steps = f"{slowest.steps} timed, {words(slowest.mean.seconds)} each"
+    where = _in_parts(typical)
+    if found.stands_out:
+        steps += (
+            f"; slowest is rank {slowest.rank}: {words(slowest.mean.own_s)} of its own, "
+            f"{slowest.ratio:.1f} times the median rank's {words(typical.own_s)}"
+        )
+        where = f"rank {slowest.rank}: {_in_parts(slowest.mean)}; median: {where}"
+    elif len(found.ranks) > 1:
+        steps += f"; all {len(found.ranks)} ranks are alike"
+    told = {"steps": steps, "where": where}
     if slowest.trend is not None:
-        told.append(("trend", trend_words(slowest.trend)))
-    return [f"{INDENT}{label:<{LABEL_WIDTH}}{text}" for label, text in told]
+        told["trend"] = trend_words(slowest.trend)
+    return [f"{INDENT}{label:<{LABEL_WIDTH}}{text}" for label, text in told.items()]
 
 
 def trend_words(trend: Trend) -> str:
     """Say how a step of a rank changed, and in which of its parts most."""
-    first, last = trend.first.parts, trend.last.parts
-    whole = f"{_seconds(trend.first.seconds)} at first, {_seconds(trend.last.seconds)} in the end"
-    if max(trend.first.seconds, trend.last.seconds) < ALIKE * min(
-        trend.first.seconds, trend.last.seconds
-    ):
+    first, last = trend
+    whole = f"{words(first.seconds)} at first, {words(last.seconds)} in the end"
+    shorter, longer = sorted((first.seconds, last.seconds))
+    if longer < ALIKE * shorter:
         return f"even: {whole}"
-    most = max(range(len(PARTS)), key=lambda part: abs(last[part] - first[part]))
-    return f"{whole}; most in {PARTS[most]}: {_seconds(first[most])}, then {_seconds(last[most])}"
-
-
-def _slowest(found: Stragglers) -> str:
-    slowest = found.ranks[0]
-    count = f"{slowest.steps} timed, {_seconds(slowest.mean.seconds)} each"
-    if len(found.ranks) == 1:
-        return count
-    if not found.stands_out:
-        return f"{count}; all {len(found.ranks)} ranks are alike"
-    return (
-        f"{count}; slowest is rank {slowest.rank}: {_seconds(slowest.mean.own_s)} of its own, "
-        f"{slowest.ratio:.1f} times the median rank's {_seconds(found.typical.own_s)}"
-    )
-
-
-def _where(found: Stragglers) -> str:
-    slowest = found.ranks[0]
-    if not found.stands_out:
-        return _in_parts(found.typical)
-    return f"rank {slowest.rank}: {_in_parts(slowest.mean)}; median: {_in_parts(found.typical)}"
+    parts = list(zip(PARTS, first.parts, last.parts, strict=True))
+    name, before, after = max(parts, key=lambda part: abs(part[2] - part[1]))
+    return f"{whole}; most in {name}: {words(before)}, then {words(after)}"
 
 
 def _in_parts(mean: StepTimes) -> str:
     pairs = zip(PARTS, mean.parts, strict=True)
-    return ", ".join(f"{name} {_seconds(seconds)}" for name, seconds in pairs)
-
-
-def _seconds(seconds: float) -> str:
-    return seconds_in_words(seconds)
+    return ", ".join(f"{name} {words(seconds)}" for name, seconds in pairs)
 
 
 def _sums(view: RankView) -> StepTimes:
     return (view.beat.step_times if view.beat is not None else None) or StepTimes()
-
-
-def _mean(view: RankView) -> StepTimes | None:
-    sums = _sums(view)
-    return sums.a_step() if sums.steps >= LEAST_STEPS else None
 
 
 def _trend(view: RankView) -> Trend | None:

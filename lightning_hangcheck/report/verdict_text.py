@@ -32,10 +32,9 @@ from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks, read_utc, 
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
 
-    from lightning_hangcheck.model.case import Case, RankView
-    from lightning_hangcheck.model.evidence import ProcessLook, Sample, ThreadStack
+    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.evidence import ProcessLook
     from lightning_hangcheck.model.slugs import VerdictKind
     from lightning_hangcheck.model.verdict import Edge, Gap, RankState, State, Verdict
 
@@ -52,72 +51,6 @@ KIND_WORDS: dict[VerdictKind, str] = {
 BLOCKED = ("hang", "dead", "suspect")
 FEWEST_BLANKS = 2
 HOURS_FROM_S = 2 * SECONDS_PER_HOUR
-
-
-def headline(verdict: Verdict, most: int) -> list[str]:
-    """Write the kind, the summary and the cost, on one line where they fit.
-
-    Args:
-        verdict: Of any kind.
-        most: Largest number of lines; at least 2.
-    """
-    cost = stall_cost(verdict)
-    lines = wrapped(summary(verdict), f"{verdict.verdict.upper()}  ", INDENT, most - bool(cost))
-    if not cost:
-        return lines
-    room = WIDTH - len(lines[-1])
-    if room >= len(cost) + FEWEST_BLANKS:
-        return [*lines[:-1], lines[-1] + cost.rjust(room)]
-    return [*lines, f"{INDENT}{cost}"]
-
-
-def last_seen(case: Case | None) -> dict[int, str]:
-    """Map each rank to ``since 10:23:45Z`` or, where its process is gone, to how it ended.
-
-    Args:
-        case: None gives an empty map, and so does one that was read from files. Times are UTC, as
-            in verdict.json; a renderer does not ask the machine for its time zone.
-    """
-    if case is None or case.left is not None:
-        return {}
-    taken = read_utc(case.taken_at)
-    return {view.rank: _seen(view, taken) for view in case.ranks}
-
-
-def summary(verdict: Verdict) -> str:
-    """Return the verdict's sentence, or its kind's where it has none."""
-    return plain(verdict.summary) or KIND_WORDS[verdict.verdict]
-
-
-def stall_cost(verdict: Verdict) -> str:
-    """What the stall costs so far; a rank hour is one rank's place for one hour, used or not."""
-    if verdict.stalled_for_s <= 0 or verdict.verdict not in (*BLOCKED, "recovered"):
-        return ""
-    hours = rank_hours(verdict.world_size, verdict.stalled_for_s)
-    verb = "blocked" if verdict.verdict in BLOCKED else "was blocked"
-    return f"job {verb} {_duration(verdict.stalled_for_s)} = {hours_of_ranks(hours)} rank h"
-
-
-def _duration(seconds: float) -> str:
-    """As in a verdict's sentence, but in hours from two hours on: it stands beside rank hours."""
-    return duration(seconds) if seconds < HOURS_FROM_S else f"{seconds / SECONDS_PER_HOUR:.1f} h"
-
-
-def _seen(view: RankView, taken: datetime) -> str:
-    if view.process_exit is None:
-        return f"since {taken - timedelta(seconds=view.silent_for_s):%H:%M:%S}Z"
-    return _exit(view.process_exit.exit_code)
-
-
-def _exit(code: int | None) -> str:
-    """Exit codes below 0 are signals, as in Python's subprocess."""
-    if code is None:
-        return "exit code unseen"
-    if -code in set(Signals):
-        return f"killed by {Signals(-code).name}"
-    return f"exit code {code}"
-
-
 LONGEST_RANKS = 24
 DOING, FUNCTION, LINE = 2, 3, 4
 STATE_WORDS: dict[State, tuple[str, str]] = {
@@ -129,6 +62,7 @@ STATE_WORDS: dict[State, tuple[str, str]] = {
     "missing": ("never came", "never came"),
     "unseen": ("is unseen", "are unseen"),
 }
+"""Singular and plural."""
 PAST_WORDS: dict[State, tuple[str, str]] = {
     **STATE_WORDS,
     "waiting": ("waited", "waited"),
@@ -136,178 +70,6 @@ PAST_WORDS: dict[State, tuple[str, str]] = {
     "stopped": ("was stopped", "were stopped"),
     "unseen": ("was unseen", "were unseen"),
 }
-ENDED = ("ended", "ended")
-
-
-def rank_rows(verdict: Verdict, seen: Mapping[int, str], most: int) -> list[str]:
-    """Write the rank table, culprits first, then by rank.
-
-    Args:
-        verdict: Whose ranks.
-        seen: For a rank the time of its last progress (``since 10:23:45Z``) or how it ended; a row
-            of ranks that do not run shows the earliest.
-        most: Largest number of lines; ranks that do not fit share the last one.
-    """
-    edges = edges_by_source(verdict)
-    rows = situations(verdict, edges)
-    fitting = most if len(rows) <= most else most - 1
-    cells = [_cells(situation, states, edges, seen) for situation, states in rows[:fitting]]
-    lines = aligned(cells, shrinking=(DOING, FUNCTION, LINE), tails=LINE) if cells else []
-    left_out = [state.rank for _, states in rows[fitting:] for state in states]
-    if left_out:
-        rest = f"in {len(rows) - fitting} more situations, see verdict.json"
-        lines.append(f"{INDENT}{name_ranks(left_out)}  {rest}")
-    return lines
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """Write ``rank 1`` or ``ranks 0,2-7``; long lists are cut and counted."""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {number_ranks(ranks)}"
-
-
-def number_ranks(ranks: Sequence[int]) -> str:
-    """Write ``1`` or ``0,2-7``; long lists are cut and counted."""
-    text = format_ranks(ranks)
-    if len(text) > LONGEST_RANKS:
-        shown = text[: LONGEST_RANKS - 10].rpartition(",")[0]
-        more = "or more" if len(ranks) == MOST_LISTED else "in all"
-        text = f"{shown},... ({len(ranks)} {more})"
-    return text
-
-
-class Place(NamedTuple):
-    """A function and where in it, for example ``prepare`` and ``train.py:88``."""
-
-    function: str = ""
-    line: str = ""
-
-
-def user_place(frames: Sequence[str]) -> Place:
-    """Find the innermost frame of the user's own code.
-
-    Args:
-        frames: Outermost first, each ``func (file:line)``.
-
-    Returns:
-        That frame's place with its path cut to the last two parts; the innermost frame of all where
-        none is the user's; an empty place where no frame can be read.
-    """
-    read = [frame for text in reversed(frames) if (frame := Frame.parse(text))]
-    own = [frame for frame in read if is_users(frame.file)]
-    for frame in own or read:
-        return Place(frame.function, f"{short_path(frame.file)}:{frame.line}")
-    return Place()
-
-
-def short_path(path: str) -> str:
-    """Keep the last two parts of a path, enough to tell files of one project apart."""
-    return "/".join(path.split("/")[-2:])
-
-
-class Situation(NamedTuple):
-    """What ranks in equal standing have in common."""
-
-    is_culprit: bool
-    state: tuple[str, str]
-    doing: str
-    place: Place
-    phase: str
-
-
-def edges_by_source(verdict: Verdict) -> dict[str, list[Edge]]:
-    """Return the arrows of the wait-for graph that leave each node."""
-    edges: dict[str, list[Edge]] = {}
-    for edge in verdict.wait_for:
-        edges.setdefault(edge.source, []).append(edge)
-    return edges
-
-
-def situations(
-    verdict: Verdict, edges: Mapping[str, Sequence[Edge]]
-) -> list[tuple[Situation, list[RankState]]]:
-    """Group the ranks of the table by what they have in common, culprits first, then by rank.
-
-    Args:
-        verdict: Whose ranks.
-        edges: Of `edges_by_source`.
-    """
-    places = {group.id: user_place(group.frames) for group in verdict.stack_groups}
-    culprits = frozenset(verdict.culprits)
-    rows: dict[Situation, list[RankState]] = {}
-    for state in verdict.ranks:
-        situation = Situation(
-            is_culprit=state.rank in culprits,
-            state=_state_words(verdict, state),
-            doing=_doing(state, edges.get(f"rank:{state.rank}", ())),
-            place=places.get(-1 if state.stack_group is None else state.stack_group, Place()),
-            phase=state.phase or "",
-        )
-        rows.setdefault(situation, []).append(state)
-    return sorted(rows.items(), key=lambda row: (not row[0].is_culprit, row[1][0].rank))
-
-
-def _state_words(verdict: Verdict, state: RankState) -> tuple[str, str]:
-    """Singular and plural; a verdict on what is over speaks of the past."""
-    if verdict.verdict == "finished":
-        return ENDED
-    return (PAST_WORDS if verdict.verdict == "recovered" else STATE_WORDS)[state.state]
-
-
-def _doing(state: RankState, edges: Sequence[Edge]) -> str:
-    """What it waits in; without an edge the innermost section that it is in."""
-    if edges:
-        return plain(edges[0].through)
-    return f"in {plain(state.open_sections[-1])}" if state.open_sections else ""
-
-
-def _cells(
-    situation: Situation,
-    states: Sequence[RankState],
-    edges: Mapping[str, Sequence[Edge]],
-    seen: Mapping[int, str],
-) -> tuple[str, ...]:
-    ranks = [state.rank for state in states]
-    runs = situation.state == STATE_WORDS["running"]
-    targets = [edge.target for rank in ranks for edge in edges.get(f"rank:{rank}", ())]
-    steps = "" if targets else _steps(states)
-    doing = ", ".join(filter(None, (steps, situation.doing, awaited(targets))))
-    return (
-        name_ranks(ranks),
-        situation.state[len(ranks) > 1],
-        doing or _checkpoint(states),
-        plain(situation.place.function),
-        plain(situation.place.line).rpartition("/")[2],
-        f"phase {situation.phase}" if situation.phase else "",
-        "" if runs else min(seen.get(rank, "") for rank in ranks),
-    )
-
-
-def awaited(targets: Iterable[str]) -> str:
-    """Name what the graph's nodes stand for: ``for ranks 1,3`` or ``for worker 1/0``."""
-    nodes = sorted({tuple(target.partition(":")[::2]) for target in targets})
-    ranks = [int(name) for kind, name in nodes if kind == "rank"]
-    if ranks:
-        return f"for {name_ranks(ranks)}"
-    for kind, name in nodes:
-        return f"for {kind} {plain(short_path(name) if kind == 'file' else name)}"
-    return ""
-
-
-def _steps(states: Sequence[RankState]) -> str:
-    """How far these ranks are, where they count steps."""
-    steps = [state.step for state in states if state.step is not None]
-    if not steps:
-        return ""
-    first, last = min(steps), max(steps)
-    return f"step {first}" if first == last else f"steps {first}-{last}"
-
-
-def _checkpoint(states: Sequence[RankState]) -> str:
-    """The last checkpoint of the first of them."""
-    mark = states[0].last_checkpoint
-    return f"after checkpoint {mark.number} {plain(mark.name)}" if mark else ""
-
-
 # The 40 lines: these, the two blank lines, and two lines of `more`.
 MOST_HEADLINE = 4
 MOST_ROWS = 7
@@ -336,18 +98,24 @@ def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
         in a newline, without colour.
     """
     asides = [line for kind in ASIDES for line in _aside(verdict, kind)]
-    rows = rank_rows(verdict, last_seen(case), MOST_ROWS - len(asides))
+    rows = _rank_rows(verdict, case, MOST_ROWS - len(asides))
+    why = reason(verdict)
+    proof = (of_rank(one.rank, one.text) for one in verdict.evidence if one.kind not in ASIDES)
+    more = _report_command(run_folder)
+    untold = verdict.verdict == "crashed" and verdict.cause == "unknown"
+    if verdict.cause in causes() and not untold:
+        more += labelled("", f"hangcheck explain {verdict.cause}", most=1)
     lines = [
-        *headline(verdict, MOST_HEADLINE),
+        *_headline(verdict),
         "",
         *rows,
         *([""] if rows else []),
-        *_why(verdict),
-        *listed("proof", _evidence(verdict), MOST_PROOF),
+        *(labelled("why", why, MOST_WHY) if why else []),
+        *listed("proof", proof, MOST_PROOF),
         *asides,
         *listed("do", _remedies(verdict), MOST_REMEDIES),
         *listed("not seen", gap_lines(verdict.gaps), MOST_GAPS),
-        *_more(verdict, run_folder),
+        *more,
     ]
     return "\n".join(lines) + "\n"
 
@@ -387,66 +155,39 @@ def render_again(verdict: Verdict, run_folder: str) -> str:
     return "\n".join([render_line(verdict), *_report_command(run_folder)])
 
 
+def summary(verdict: Verdict) -> str:
+    """Return the verdict's sentence, or its kind's where it has none."""
+    return plain(verdict.summary) or KIND_WORDS[verdict.verdict]
+
+
 def reason(verdict: Verdict) -> str:
     """Say the cause and who waits for whom; empty of a crash, whose summary says it all."""
     if verdict.cause is None or verdict.verdict == "crashed":
         return ""
-    said = ""
+    parts = []
     if verdict.seen_in != "files":  # what a cause looks like in files, the summary says
         said = explanation(verdict.cause, verdict.world_size, len(verdict.culprits))
-    parts = (said.rstrip("."), _waiting(verdict))
+        parts.append(said.rstrip("."))
+    if verdict.victims and verdict.culprits:
+        wait = "waits" if len(verdict.victims) == 1 else "wait"
+        verb = "waited" if verdict.verdict == "recovered" else wait
+        parts.append(f"{name_ranks(verdict.victims)} {verb} for {name_ranks(verdict.culprits)}")
     reasons = "; ".join(filter(None, parts)) or "no more is known"
     return f"{verdict.cause}: {reasons} (confidence {verdict.confidence:.2f})"
 
 
-def _why(verdict: Verdict) -> list[str]:
-    text = reason(verdict)
-    return labelled("why", text, MOST_WHY) if text else []
-
-
-def _waiting(verdict: Verdict) -> str:
-    """Who waits for whom; after a recovery the wait is over."""
-    if not (verdict.victims and verdict.culprits):
+def stall_cost(verdict: Verdict) -> str:
+    """What the stall costs so far; a rank hour is one rank's place for one hour, used or not."""
+    stalled_s = verdict.stalled_for_s
+    if stalled_s <= 0 or verdict.verdict not in (*BLOCKED, "recovered"):
         return ""
-    verb = "waits" if len(verdict.victims) == 1 else "wait"
-    if verdict.verdict == "recovered":
-        verb = "waited"
-    return f"{name_ranks(verdict.victims)} {verb} for {name_ranks(verdict.culprits)}"
-
-
-def _evidence(verdict: Verdict) -> Iterator[str]:
-    for item in verdict.evidence:
-        if item.kind in ASIDES:
-            continue
-        yield of_rank(item.rank, item.text)
-
-
-def _aside(verdict: Verdict, kind: str) -> list[str]:
-    told = [item.text for item in verdict.evidence if item.kind == kind]
-    return labelled(kind, told[0], most=ASIDES[kind]) if told else []
-
-
-def _remedies(verdict: Verdict) -> Iterator[str]:
-    for number, remedy in enumerate(verdict.remedies, start=1):
-        text = remedy.in_words
-        below = [f"see {remedy.see}"] if remedy.see else []
-        if remedy.command and len(text) > LONGEST_WITH_COMMAND:
-            text, below = f"{remedy.text}:", [remedy.command, *below]
-        first, *others = text.splitlines() or [""]
-        yield "\n".join([f"{number}. {first}", *(f"   {line}" for line in [*others, *below])])
-
-
-def _more(verdict: Verdict, run_folder: str) -> list[str]:
-    """Commands, one a line, so that each can be copied whole."""
-    again = _report_command(run_folder)
-    untold = verdict.verdict == "crashed" and verdict.cause == "unknown"
-    if untold or verdict.cause is None or verdict.cause not in causes():
-        return again
-    return [*again, *labelled("", f"hangcheck explain {verdict.cause}", most=1)]
-
-
-def _report_command(run_folder: str) -> list[str]:
-    return labelled("more", f"hangcheck report {shlex.quote(run_folder)}", most=1)
+    verb = "blocked" if verdict.verdict in BLOCKED else "was blocked"
+    # in hours from two hours on: it stands beside rank hours
+    hours = f"{stalled_s / SECONDS_PER_HOUR:.1f} h"
+    shown = duration(stalled_s) if stalled_s < HOURS_FROM_S else hours
+    return (
+        f"job {verb} {shown} = {hours_of_ranks(rank_hours(verdict.world_size, stalled_s))} rank h"
+    )
 
 
 def gap_lines(gaps: Sequence[Gap]) -> Iterator[str]:
@@ -466,6 +207,193 @@ def gap_lines(gaps: Sequence[Gap]) -> Iterator[str]:
         yield f"{name_ranks(ranks)}: {what}: {why}" if ranks else f"{what}: {why}"
 
 
+def _headline(verdict: Verdict) -> list[str]:
+    """The kind, the summary and the cost, on one line where they fit."""
+    cost = stall_cost(verdict)
+    kind = f"{verdict.verdict.upper()}  "
+    lines = wrapped(summary(verdict), kind, INDENT, MOST_HEADLINE - bool(cost))
+    if not cost:
+        return lines
+    room = WIDTH - len(lines[-1])
+    if room >= len(cost) + FEWEST_BLANKS:
+        return [*lines[:-1], lines[-1] + cost.rjust(room)]
+    return [*lines, f"{INDENT}{cost}"]
+
+
+def _aside(verdict: Verdict, kind: str) -> list[str]:
+    told = [item.text for item in verdict.evidence if item.kind == kind]
+    return labelled(kind, told[0], most=ASIDES[kind]) if told else []
+
+
+def _remedies(verdict: Verdict) -> Iterator[str]:
+    for number, remedy in enumerate(verdict.remedies, start=1):
+        text = remedy.in_words
+        below = [f"see {remedy.see}"] if remedy.see else []
+        if remedy.command and len(text) > LONGEST_WITH_COMMAND:
+            text, below = f"{remedy.text}:", [remedy.command, *below]
+        first, *others = text.splitlines() or [""]
+        yield "\n".join([f"{number}. {first}", *(f"   {line}" for line in [*others, *below])])
+
+
+def _report_command(run_folder: str) -> list[str]:
+    """Commands stand one a line, so that each can be copied whole."""
+    return labelled("more", f"hangcheck report {shlex.quote(run_folder)}", most=1)
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Write ``rank 1`` or ``ranks 0,2-7``; long lists are cut and counted."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {number_ranks(ranks)}"
+
+
+def number_ranks(ranks: Sequence[int]) -> str:
+    """Write ``1`` or ``0,2-7``; long lists are cut and counted."""
+    text = format_ranks(ranks)
+    if len(text) > LONGEST_RANKS:
+        shown = text[: LONGEST_RANKS - 10].rpartition(",")[0]
+        more = "or more" if len(ranks) == MOST_LISTED else "in all"
+        text = f"{shown},... ({len(ranks)} {more})"
+    return text
+
+
+def short_path(path: str) -> str:
+    """Keep the last two parts of a path, enough to tell files of one project apart."""
+    return "/".join(path.split("/")[-2:])
+
+
+class Place(NamedTuple):
+    """A function and where in it, for example ``prepare`` and ``train.py:88``."""
+
+    function: str = ""
+    line: str = ""
+
+
+class Situation(NamedTuple):
+    """What ranks in equal standing have in common."""
+
+    is_culprit: bool
+    state: tuple[str, str]
+    doing: str
+    place: Place
+    phase: str
+
+
+def users_frame(frames: Sequence[str]) -> Frame | None:
+    """Return the innermost frame of the user's own code, None where there is none."""
+    read = (Frame.parse(text) for text in reversed(frames))
+    return next((frame for frame in read if frame is not None and is_users(frame.file)), None)
+
+
+def _place(frames: Sequence[str]) -> Place:
+    """The user's innermost frame; the innermost of all where none is theirs and it can be read."""
+    read = (frame for text in reversed(frames) if (frame := Frame.parse(text)))
+    frame = users_frame(frames) or next(read, None)
+    return Place(frame.function, f"{short_path(frame.file)}:{frame.line}") if frame else Place()
+
+
+def edges_by_source(verdict: Verdict) -> dict[str, list[Edge]]:
+    """Return the arrows of the wait-for graph that leave each node."""
+    edges: dict[str, list[Edge]] = {}
+    for edge in verdict.wait_for:
+        edges.setdefault(edge.source, []).append(edge)
+    return edges
+
+
+def situations(verdict: Verdict) -> list[tuple[Situation, list[RankState]]]:
+    """Group the ranks of the table by what they have in common, culprits first, then by rank."""
+    edges = edges_by_source(verdict)
+    places = {group.id: _place(group.frames) for group in verdict.stack_groups}
+    culprits = frozenset(verdict.culprits)
+    words = PAST_WORDS if verdict.verdict == "recovered" else STATE_WORDS
+    rows: dict[Situation, list[RankState]] = {}
+    for state in verdict.ranks:
+        inside = f"in {plain(state.open_sections[-1])}" if state.open_sections else ""
+        waits = edges.get(f"rank:{state.rank}")
+        situation = Situation(
+            is_culprit=state.rank in culprits,
+            state=("ended",) * 2 if verdict.verdict == "finished" else words[state.state],
+            doing=plain(waits[0].through) if waits else inside,
+            place=places.get(-1 if state.stack_group is None else state.stack_group, Place()),
+            phase=state.phase or "",
+        )
+        rows.setdefault(situation, []).append(state)
+    return sorted(rows.items(), key=lambda row: (not row[0].is_culprit, row[1][0].rank))
+
+
+def _rank_rows(verdict: Verdict, case: Case | None, most: int) -> list[str]:
+    """The rank table; ranks that do not fit share the last line."""
+    edges, seen = edges_by_source(verdict), _last_seen(case)
+    rows = situations(verdict)
+    fitting = most if len(rows) <= most else most - 1
+    cells = [_cells(situation, states, edges, seen) for situation, states in rows[:fitting]]
+    lines = aligned(cells, shrinking=(DOING, FUNCTION, LINE), tails=LINE)
+    left_out = [state.rank for _, states in rows[fitting:] for state in states]
+    if left_out:
+        rest = f"in {len(rows) - fitting} more situations, see verdict.json"
+        lines.append(f"{INDENT}{name_ranks(left_out)}  {rest}")
+    return lines
+
+
+def _last_seen(case: Case | None) -> dict[int, str]:
+    """Of each rank ``since 10:23:45Z`` or, where its process is gone, how it ended.
+
+    Nothing is known of that where the evidence was read from files. Times are UTC, as in
+    verdict.json; a renderer does not ask the machine for its time zone.
+    """
+    if case is None or case.left is not None:
+        return {}
+    taken = read_utc(case.taken_at)
+    seen = {}
+    for view in case.ranks:
+        if view.process_exit is None:
+            shown = f"since {taken - timedelta(seconds=view.silent_for_s):%H:%M:%S}Z"
+        elif (code := view.process_exit.exit_code) is None:
+            shown = "exit code unseen"
+        elif -code in set(Signals):  # as in Python's subprocess
+            shown = f"killed by {Signals(-code).name}"
+        else:
+            shown = f"exit code {code}"
+        seen[view.rank] = shown
+    return seen
+
+
+def _cells(
+    situation: Situation,
+    states: Sequence[RankState],
+    edges: Mapping[str, Sequence[Edge]],
+    seen: Mapping[int, str],
+) -> tuple[str, ...]:
+    ranks = [state.rank for state in states]
+    runs = situation.state == STATE_WORDS["running"]
+    targets = [edge.target for rank in ranks for edge in edges.get(f"rank:{rank}", ())]
+    made = [state.step for state in states if state.step is not None and not targets]
+    steps = ""
+    if made:
+        first, last = min(made), max(made)
+        steps = f"step {first}" if first == last else f"steps {first}-{last}"
+    mark = states[0].last_checkpoint
+    passed = f"after checkpoint {mark.number} {plain(mark.name)}" if mark else ""
+    return (
+        name_ranks(ranks),
+        situation.state[len(ranks) > 1],
+        ", ".join(filter(None, (steps, situation.doing, awaited(targets)))) or passed,
+        plain(situation.place.function),
+        plain(situation.place.line).rpartition("/")[2],
+        f"phase {situation.phase}" if situation.phase else "",
+        "" if runs else min(seen.get(rank, "") for rank in ranks),
+    )
+
+
+def awaited(targets: Iterable[str]) -> str:
+    """Name what the graph's nodes stand for: ``for ranks 1,3`` or ``for worker 1/0``."""
+    nodes = sorted({tuple(target.partition(":")[::2]) for target in targets})
+    ranks = [int(name) for kind, name in nodes if kind == "rank"]
+    if ranks:
+        return f"for {name_ranks(ranks)}"
+    for kind, name in nodes:
+        return f"for {kind} {plain(short_path(name) if kind == 'file' else name)}"
+    return ""
+
+
 def render_stacks(case: Case) -> str:
     """Write every sample of every process, oldest first, frames outermost first.
 
@@ -478,7 +406,9 @@ def render_stacks(case: Case) -> str:
     lines = [f"stacks of run {case.run.run_id}, taken at {case.taken_at}"]
     for view in case.ranks:
         for look in view.processes:
-            lines += ["", *_process(view.rank, look, case.taken_ns)]
+            count = several(len(look.samples), "sample")
+            lines += ["", f"{name_process(view.rank, look)} (pid {look.pid}), {count}"]
+            lines += _samples(look, case.taken_ns)
     if case.gaps:
         lines += ["", "not seen"]
     for gap in case.gaps:
@@ -487,28 +417,22 @@ def render_stacks(case: Case) -> str:
     return "\n".join(map(visible, lines)) + "\n"
 
 
-def _process(rank: int, look: ProcessLook, taken_ns: int) -> Iterator[str]:
-    count = several(len(look.samples), "sample")
-    who = f"rank {rank}" if look.role == "rank" else f"{look.role} {rank}/{look.index}"
-    yield f"{who} (pid {look.pid}), {count}"
+def name_process(rank: int, look: ProcessLook) -> str:
+    """Name a process of a rank, for example ``rank 1`` or ``worker 1/0``."""
+    return f"rank {rank}" if look.role == "rank" else f"{look.role} {rank}/{look.index}"
+
+
+def _samples(look: ProcessLook, taken_ns: int) -> Iterator[str]:
     for sample in look.samples:
         yield f"  {(taken_ns - sample.taken_ns) / NANOSECONDS:.1f} s before the end"
-        yield from _sample(sample)
-
-
-def _sample(sample: Sample) -> Iterator[str]:
-    if sample.kernel is not None:
-        kernel = sample.kernel
-        waits = kernel.threads[0].wchan if kernel.threads else ""
-        where = f", main thread in {waits}" if waits else ""
-        yield f"    kernel: state {kernel.state}, {kernel.cpu_s:.2f} s CPU{where}"
-    for thread in shown_threads(sample.stack) if sample.stack is not None else ():
-        yield from _thread(thread)
-
-
-def _thread(thread: ThreadStack) -> Iterator[str]:
-    marks = [mark for mark, holds in (("active", thread.active), ("gil", thread.owns_gil)) if holds]
-    shown = f" ({', '.join(marks)})" if marks else ""
-    yield f"    thread {thread.name or thread.tid or '?'}{shown}"
-    for frame in thread.frames:
-        yield f"      {frame}"
+        if (kernel := sample.kernel) is not None:
+            waits = kernel.threads[0].wchan if kernel.threads else ""
+            where = f", main thread in {waits}" if waits else ""
+            yield f"    kernel: state {kernel.state}, {kernel.cpu_s:.2f} s CPU{where}"
+        for thread in shown_threads(sample.stack) if sample.stack is not None else ():
+            marks = filter(None, ("active" * thread.active, "gil" * thread.owns_gil))
+            shown = ", ".join(marks)
+            holds = f" ({shown})" if shown else ""
+            yield f"    thread {thread.name or thread.tid or '?'}{holds}"
+            for frame in thread.frames:
+                yield f"      {frame}"

@@ -16,7 +16,6 @@ from hypothesis import strategies as some
 from jsonschema import Draft202012Validator
 from msgspec import json
 
-from lightning_hangcheck.cli.commands import report_command
 from lightning_hangcheck.cli.showing import coloured
 from lightning_hangcheck.model.codec import encode, verdict_schema
 from lightning_hangcheck.model.slugs import CAUSES, VERDICT_KINDS
@@ -235,8 +234,3 @@ def test_the_report_stays_light_in_the_sidecar() -> None:
         "sys.exit(bool(heavy & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=120, check=False).returncode == 0
-
-
-def test_json_is_the_verdict() -> None:
-    judged = stalled()[1]
-    assert json.decode(report_command.render_json(judged), type=Verdict) == judged

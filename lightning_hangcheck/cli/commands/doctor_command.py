@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from lightning_hangcheck.cli.options import command_behind_dashes, json_option, option
 from lightning_hangcheck.cli.showing import show
 from lightning_hangcheck.doctor.check import DEPTH, GROUPS, Subject
 from lightning_hangcheck.errors import BadUsage
@@ -26,6 +27,7 @@ Examples:
   hangcheck doctor --loads step_500/model.pt --backbone Qwen/Qwen2.5-0.5B
   hangcheck doctor --json -- srun --ntasks=8 python train.py
 """
+SEVERAL = "; may be given several times."
 
 
 @click.command("doctor", epilog=EPILOG, context_settings={"allow_interspersed_args": False})
@@ -34,68 +36,57 @@ Examples:
     "groups",
     multiple=True,
     type=click.Choice(GROUPS),
-    help="Checks of this group; may be given several times.",
+    help=f"Checks of this group{SEVERAL}",
 )
-@click.option(
+@option(
     "--run-dir",
+    "DIR",
+    "Where the run will be recorded. (HANGCHECK_RUN_DIR)",
     type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Where the run will be recorded. (HANGCHECK_RUN_DIR)",
 )
-@click.option(
-    "--checkpoints",
-    metavar="PLACE",
-    help="Where the run saves: a folder, or s3://, gs://, hf:// and the like.",
+@option(
+    "--checkpoints", "PLACE", "Where the run saves: a folder, or s3://, gs://, hf:// and the like."
 )
-@click.option(
+@option(
     "--depth",
+    "FOLDERS",
+    "How deep that place is looked at and shown [3].",
     type=click.IntRange(1, 20),
     default=DEPTH,
-    metavar="FOLDERS",
-    help="How deep that place is looked at and shown [3].",
 )
-@click.option(
+@option(
     "--expect",
+    "PATTERN",
+    f"A file that must be there, for example 'step_*/model.pt'{SEVERAL}",
     multiple=True,
-    metavar="PATTERN",
-    help="A file that must be there, for example 'step_*/model.pt'; may be given several times.",
 )
-@click.option(
-    "--needs",
-    multiple=True,
-    metavar="FILE",
-    help="A file or folder that the run reads; may be given several times.",
-)
-@click.option(
+@option("--needs", "FILE", f"A file or folder that the run reads{SEVERAL}", multiple=True)
+@option(
     "--loads",
+    "CHECKPOINT",
+    f"A checkpoint that the run loads, file or folder{SEVERAL}",
     multiple=True,
-    metavar="CHECKPOINT",
-    help="A checkpoint that the run loads, file or folder; may be given several times.",
 )
-@click.option(
-    "--backbone",
-    metavar="MODEL",
-    help="The model that loads it: its folder, or its name in the hub's cache.",
+@option(
+    "--backbone", "MODEL", "The model that loads it: its folder, or its name in the hub's cache."
 )
-@click.option(
-    "--extra",
-    "extras",
+@option(
+    "--extra extras",
+    "NAME=SIZE",
+    "What is kept in memory beside that model, as for `hangcheck plan`.",
     multiple=True,
-    metavar="NAME=SIZE",
-    help="What is kept in memory beside that model, as for `hangcheck plan`.",
 )
-@click.option(
-    "--fresh",
-    "fresh_minutes",
+@option(
+    "--fresh fresh_minutes",
+    "MINUTES",
+    "What --needs names must be newer than that [30 where no number is given].",
     type=click.FloatRange(min=0, min_open=True),
     is_flag=False,
     flag_value=FRESH_MINUTES,
     default=None,
-    metavar="MINUTES",
-    help="What --needs names must be newer than that [30 where no number is given].",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the answers as JSON, for programs.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")
+@json_option("the answers")
+@command_behind_dashes("[-- CMD...]")
 def doctor(
     command: tuple[str, ...],
     groups: tuple[str, ...],

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import cast, get_args
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.model.slugs import Cause
 from lightning_hangcheck.report.causes import causes, render, render_list
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.slugs import Cause
 
 SKILL_FILE = Path(__file__).parent.parent / "SKILL.md"
 EPILOG = """\b
@@ -37,12 +39,8 @@ def explain(cause: str | None, *, agent: bool) -> int:
         return 0
     slug = cause.strip().lower().replace("-", "_")
     if slug not in causes():
-        raise BadUsage(f"{cause!r} is no cause that a verdict names", _instead(slug))
+        near = get_close_matches(slug, causes(), n=3, cutoff=0.5)
+        remedy = f"did you mean {' or '.join(near)}?" if near else "list them: hangcheck explain"
+        raise BadUsage(f"{cause!r} is no cause that a verdict names", remedy)
     click.echo(render(cast("Cause", slug)), nl=False)
     return 0
-
-
-def _instead(slug: str) -> str:
-    near = get_close_matches(slug, get_args(Cause), n=3, cutoff=0.5)
-    known = [name for name in near if name in causes()]
-    return f"did you mean {' or '.join(known)}?" if known else "list them: hangcheck explain"

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from lightning_hangcheck.cli.options import option
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.ledger import book
 from lightning_hangcheck.ledger.spending import read_prices
 from lightning_hangcheck.ledger.story import decide, question, tell
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.report.ledger_bill import make_bill
 from lightning_hangcheck.report.ledger_text import (
     draw,
     find_rows,
+    make_bill,
     render,
     render_beside,
     render_csv,
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lightning_hangcheck.ledger.spending import Prices
-    from lightning_hangcheck.ledger.story import Decision, Story
-    from lightning_hangcheck.report.ledger_bill import Bill
+    from lightning_hangcheck.ledger.story import Story
+    from lightning_hangcheck.report.ledger_text import Bill
 
+Answer = TypeVar("Answer")
 READ_LIMIT_S = 10.0
 CHECK_LIMIT_S = 120.0
 """At most 64 MiB of each file are read."""
@@ -56,44 +58,32 @@ Examples:
   hangcheck ledger check train
   hangcheck ledger --price 0.89/h check train
 """
-Form = Literal["text", "json", "csv", "markdown"]
-
-
-def _json(bill: Bill) -> str:
-    return encode_pretty(bill).decode()
-
-
-RENDERERS: dict[Form, Callable[[Bill], str]] = {
+RENDERERS: dict[str, Callable[[Bill], str]] = {
     "text": render,
-    "json": _json,
+    "json": lambda bill: encode_pretty(bill).decode(),
     "csv": render_csv,
     "markdown": render_markdown,
 }
 
 
 @click.group("ledger", epilog=EPILOG, invoke_without_command=True, no_args_is_help=False)
-@click.option(
-    "--ledger",
-    metavar="FILE",
-    help="Its file [hangcheck_runs/ledger.jsonl] (HANGCHECK_LEDGER).",
-)
-@click.option(
-    "--price",
-    "prices",
+@option("--ledger", "FILE", "Its file [hangcheck_runs/ledger.jsonl] (HANGCHECK_LEDGER).")
+@option(
+    "--price prices",
+    "PRICE",
+    "Of a rank for an hour: 0.89/h, or by GPU model A100=1.89/h (HANGCHECK_PRICE).",
     multiple=True,
-    metavar="PRICE",
-    help="Of a rank for an hour: 0.89/h, or by GPU model A100=1.89/h (HANGCHECK_PRICE).",
 )
 @click.option("--json", "form", flag_value="json", help="Print all of it as JSON, for programs.")
 @click.option("--csv", "form", flag_value="csv", help="Print phases and runs as CSV.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print tables for a log.")
-@click.option("--chart", metavar="FILE", help="Draw it into a PNG file instead (extra plots).")
+@option("--chart", "FILE", "Draw it into a PNG file instead (extra plots).")
 @click.pass_context
 def ledger(
     context: click.Context,
     ledger: str | None,
     prices: tuple[str, ...],
-    form: Form | None,
+    form: str | None,
     chart: str | None,
 ) -> int:
     """Print what ran, how long, what it cost, and what was thrown away.
@@ -107,21 +97,18 @@ def ledger(
         return 0
     named, known = context.obj
     bill = make_bill(_read(named), known)
-    if chart is not None:
-        _write_chart(draw(bill), chart)
-        click.echo(f"drawn: {chart}")
+    if chart is None:
+        click.echo(RENDERERS[form or "text"](bill), nl=False)
         return 0
-    click.echo(RENDERERS[form or "text"](bill), nl=False)
-    return 0
-
-
-def _write_chart(picture: bytes, file: str) -> None:
+    picture = draw(bill)
     try:
-        apart(READ_LIMIT_S, lambda: Path(file).write_bytes(picture))
+        apart(READ_LIMIT_S, lambda: Path(chart).write_bytes(picture))
     except (OSError, NoAnswerFromStorage) as error:
         raise BadUsage(
-            f"--chart {file} cannot be written ({error})", "name a file that you may write"
+            f"--chart {chart} cannot be written ({error})", "name a file that you may write"
         ) from error
+    click.echo(f"drawn: {chart}")
+    return 0
 
 
 @ledger.command("compare", epilog=COMPARE_EPILOG)
@@ -155,7 +142,9 @@ def check(given: tuple[str | None, Prices], name: str) -> int:
     if not any(phase.name == name for phase in story.phases):
         known = ", ".join(dict.fromkeys(phase.name for phase in story.phases)) or "none"
         raise BadUsage(f"the ledger knows no phase {name}", f"it knows {known}")
-    decision = _decide(story, name)
+    decision = _answered(
+        CHECK_LIMIT_S, lambda: decide(story, name, "ask"), f"the files of phase {name}"
+    )
     if decision.earlier is None or decision.act == "reuse":
         click.echo(f"{decision.act}: phase {name}: {decision.why}")
     else:
@@ -165,19 +154,14 @@ def check(given: tuple[str | None, Prices], name: str) -> int:
 
 def _read(named: str | None) -> Story:
     file = book.find_ledger(named)
-    try:
-        return tell(apart(READ_LIMIT_S, lambda: book.read(file)))
-    except NoAnswerFromStorage as error:
-        raise UnreadableRun(
-            f"{file} cannot be read ({error})", "see whether its storage answers: stat -f on it"
-        ) from error
+    return tell(_answered(READ_LIMIT_S, lambda: book.read(file), str(file)))
 
 
-def _decide(story: Story, name: str) -> Decision:
+def _answered(limit_s: float, work: Callable[[], Answer], what: str) -> Answer:
+    """Do work on storage, or say that it does not answer."""
     try:
-        return apart(CHECK_LIMIT_S, lambda: decide(story, name, "ask"))
+        return apart(limit_s, work)
     except NoAnswerFromStorage as error:
         raise UnreadableRun(
-            f"the files of phase {name} cannot be read ({error})",
-            "see whether their storage answers: stat -f on them",
+            f"{what} cannot be read ({error})", "see whether its storage answers: stat -f on it"
         ) from error

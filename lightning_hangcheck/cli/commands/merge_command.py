@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
+from lightning_hangcheck.cli.options import run_dir_option
 from lightning_hangcheck.cli.showing import as_typed, exit_code_of, say, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.rundir import name_run_folder, refuse_used
-from lightning_hangcheck.settings import from_environment
 
 EPILOG = """\b
 Examples:
@@ -21,12 +19,7 @@ Examples:
 
 @click.command("merge", epilog=EPILOG)
 @click.argument("folders", nargs=-1, metavar="DIR...")
-@click.option(
-    "--run-dir",
-    metavar="OUT",
-    default=None,
-    help="Run folder [default: a new one below hangcheck_runs]. (HANGCHECK_RUN_DIR)",
-)
+@run_dir_option("OUT")
 def merge(folders: tuple[str, ...], run_dir: str | None) -> int:
     """Join what attach or run wrote on several nodes into one verdict.
 
@@ -38,7 +31,7 @@ def merge(folders: tuple[str, ...], run_dir: str | None) -> int:
             "merge needs the run folders of the nodes",
             "write for example: hangcheck merge node0-run node1-run",
         )
-    folder = name_run_folder(run_dir or from_environment(os.environ).run_dir)
+    folder = name_run_folder(run_dir)
     refuse_used(folder)
     # imported here so that the other commands need no part of the sidecar
     from lightning_hangcheck.attach.merging import merge_runs

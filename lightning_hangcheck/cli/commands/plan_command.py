@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from lightning_hangcheck.cli.options import json_option, option
 from lightning_hangcheck.hooks.plan import plan_memory
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.config import DTYPES
@@ -32,56 +33,41 @@ def _positive(_: click.Context, option: click.Parameter, number: float | None) -
     return number
 
 
+GIGABYTES: dict[str, Any] = {"type": float, "callback": _positive}
+
+
 @click.command("plan", epilog=EPILOG)
 @click.argument("model", metavar="MODEL_OR_CONFIG")
-@click.option(
-    "--gpus", type=click.IntRange(0, 1024), metavar="N", help="GPUs [those of this machine]."
-)
-@click.option(
-    "--gpu-memory", type=float, callback=_positive, metavar="GB", help="Memory of each GPU."
-)
-@click.option(
-    "--cpu-memory",
-    type=float,
-    callback=_positive,
-    metavar="GB",
-    help="Main memory for weights [90 % of what is free].",
-)
+@option("--gpus", "N", "GPUs [those of this machine].", type=click.IntRange(0, 1024))
+@option("--gpu-memory", "GB", "Memory of each GPU.", **GIGABYTES)
+@option("--cpu-memory", "GB", "Main memory for weights [90 % of what is free].", **GIGABYTES)
 @click.option("--dtype", type=click.Choice(DTYPES), help="Format of the weights [as stored].")
-@click.option(
+@option(
     "--context",
+    "TOKENS",
+    "Prompt and answer together [4096, or what the model takes].",
     type=click.IntRange(1, 100_000_000),
-    metavar="TOKENS",
-    help="Prompt and answer together [4096, or what the model takes].",
 )
-@click.option(
-    "--batch",
-    type=click.IntRange(1, 1_000_000),
-    default=1,
-    metavar="N",
-    help="Sequences at a time.",
-)
-@click.option(
-    "--extra",
-    "extras",
+@option("--batch", "N", "Sequences at a time.", type=click.IntRange(1, 1_000_000), default=1)
+@option(
+    "--extra extras",
+    "NAME=SIZE",
+    "What is kept beside the model: GB, or numbers and their type, 174M*complex64; @cpu.",
     multiple=True,
-    metavar="NAME=SIZE",
-    help="What is kept beside the model: GB, or numbers and their type, 174M*complex64; @cpu.",
 )
-@click.option(
-    "--phase",
-    "phases",
+@option(
+    "--phase phases",
+    "NAME:SETTINGS",
+    "A phase with another context, batch or extra: 'rollout:context=16384,batch=8'.",
     multiple=True,
-    metavar="NAME:SETTINGS",
-    help="A phase with another context, batch or extra: 'rollout:context=16384,batch=8'.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON, for programs.")
+@json_option("the plan")
 def plan(
     model: str,
     gpus: int | None,
     gpu_memory: float | None,
     cpu_memory: float | None,
-    dtype: str | None,
+    dtype: Dtype | None,
     context: int | None,
     batch: int,
     extras: tuple[str, ...],
@@ -101,14 +87,11 @@ def plan(
     made = plan_memory(
         model,
         find_machine(gpus, gpu_memory, cpu_memory),
-        dtype=cast("Dtype | None", dtype),
+        dtype=dtype,
         context=context,
         batch=batch,
         extras=tuple(map(read_extra, extras)),
         phases=tuple(map(read_phase, phases)),
     )
-    if as_json:
-        click.echo(encode_pretty(made), nl=False)
-    else:
-        click.echo(plan_text.render(made), nl=False)
+    click.echo(encode_pretty(made) if as_json else plan_text.render(made), nl=False)
     return 0

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 import time
-from typing import TYPE_CHECKING
 
 import click
 
-from lightning_hangcheck.cli.options import positive
+from lightning_hangcheck.cli.options import (
+    command_behind_dashes,
+    end_on_sigterm,
+    limit_option,
+    option,
+    run_dir_option,
+)
 from lightning_hangcheck.cli.showing import HANG, as_typed, say
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.rundir import name_run_folder
-from lightning_hangcheck.settings import from_environment
 from lightning_hangcheck.text.shown import show_command
-
-if TYPE_CHECKING:
-    from lightning_hangcheck.rehearse.runner import Rehearsed
 
 EPILOG = """\b
 Examples:
@@ -47,26 +45,11 @@ Scenes: fewer-samples, no-samples, smaller-last-batch, unusable-batch,
     show_default=True,
     help="Most batches of a pass over a DataLoader.",
 )
-@click.option(
-    "--scene", "scenes", metavar="NAME", multiple=True, help="Only this scene; may be repeated."
-)
-@click.option(
-    "--limit",
-    "limit_s",
-    metavar="SECONDS",
-    default="600",
-    show_default=True,
-    callback=positive,
-    help="Time that each scene may take at most.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option(
-    "--run-dir",
-    metavar="DIR",
-    default=None,
-    help="Run folders DIR-... [default: new ones below hangcheck_runs]. (HANGCHECK_RUN_DIR)",
-)
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
+@option("--scene scenes", "NAME", "Only this scene; may be repeated.", multiple=True)
+@limit_option("600", "Time that each scene may take at most.")
+@option("--json as_json", None, "Print one JSON object.")
+@run_dir_option("DIR", "Run folders DIR-...", "new ones")
+@command_behind_dashes()
 def rehearse(
     command: tuple[str, ...],
     *,
@@ -85,6 +68,7 @@ def rehearse(
     # imported here so that the other commands need no part of it
     from lightning_hangcheck.launch.job import refuse_unstartable
     from lightning_hangcheck.rehearse import text
+    from lightning_hangcheck.rehearse.runner import Rehearsed, Stage, play_all
     from lightning_hangcheck.rehearse.scenes import NAMES
 
     if not command:
@@ -96,28 +80,11 @@ def rehearse(
     if unknown:
         raise BadUsage(f"there is no scene {unknown[0]!r}", f"name one of: {', '.join(NAMES)}")
     refuse_unstartable(command, "rehearse")
-    # whoever ends us, as timeout(1) and CI systems do, ends the run that goes on as well
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    rehearsed = _rehearsed(command, ranks, batches, scenes or NAMES, limit_s, run_dir)
-    click.echo(text.to_json(rehearsed) if as_json else text.render(rehearsed), nl=False)
-    return HANG if rehearsed.hung else 0
-
-
-def _rehearsed(
-    command: tuple[str, ...],
-    ranks: int,
-    batches: int,
-    scenes: tuple[str, ...],
-    limit_s: float,
-    run_dir: str | None,
-) -> Rehearsed:
-    from lightning_hangcheck.rehearse.runner import Rehearsed, Stage, play_all
-
+    end_on_sigterm()
     started = time.monotonic()
-    root = name_run_folder(run_dir or from_environment(os.environ).run_dir)
-    stage = Stage(command, ranks, batches, root, limit_s, as_typed)
-    played = play_all(stage, scenes, say)
-    return Rehearsed(
+    stage = Stage(command, ranks, batches, name_run_folder(run_dir), limit_s, as_typed)
+    played = play_all(stage, scenes or NAMES, say)
+    rehearsed = Rehearsed(
         command=show_command(command),
         ranks=ranks,
         batches=batches,
@@ -125,3 +92,5 @@ def _rehearsed(
         scenes=played,
         changed=stage.facts.changed,
     )
+    click.echo(text.to_json(rehearsed) if as_json else text.render(rehearsed), nl=False)
+    return HANG if rehearsed.hung else 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 from msgspec.structs import replace
 
+from lightning_hangcheck.cli.options import option
 from lightning_hangcheck.cli.showing import as_typed, found_run_folder, say, show
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.safe import write_atomically
@@ -29,7 +30,6 @@ from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_li
 from lightning_hangcheck.rundir import folder_of_start, folders_of_nodes, starts_so_far
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir import RunFolder
 
 
@@ -49,11 +49,11 @@ Examples:
 
 @click.command("report", epilog=EPILOG)
 @click.argument("paths", nargs=-1, metavar="[RUN_DIR]")
-@click.option("--json", is_flag=True, help="Print the verdict as JSON, for programs.")
-@click.option("--html", "page", metavar="FILE", help="Write one self-contained page; - prints it.")
-@click.option("--issue", is_flag=True, help="Print Markdown for an issue.")
-@click.option("--prompt", is_flag=True, help="Print Markdown for a coding agent.")
-@click.option("--perfetto", metavar="FILE", help="Write a trace for ui.perfetto.dev; - prints it.")
+@option("--json", None, "Print the verdict as JSON, for programs.")
+@option("--html page", "FILE", "Write one self-contained page; - prints it.")
+@option("--issue", None, "Print Markdown for an issue.")
+@option("--prompt", None, "Print Markdown for a coding agent.")
+@option("--perfetto", "FILE", "Write a trace for ui.perfetto.dev; - prints it.")
 def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
     """Print the newest verdict of a run.
 
@@ -61,7 +61,12 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
     each rank's last checkpoint instead; one that goes on also where each rank is now, and its pace.
     Logs are read by `hangcheck postmortem`. Exit code 2 if the folder cannot be used.
     """
-    way = _one_of([name for name, given in asked.items() if given not in (None, False)])
+    ways = [name for name, given in asked.items() if given not in (None, False)]
+    if len(ways) > 1:
+        raise BadUsage(
+            "report writes one form at a time",
+            "name one of --json, --html, --issue, --prompt, --perfetto",
+        )
     if len(paths) > 1:
         raise BadUsage(
             "report takes one run folder",
@@ -71,23 +76,28 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
     folder = found_run_folder(run_dir, "hangcheck report RUN_DIR")
     shown_folder = run_dir or as_typed(folder.path)
     saved = read_saved_run(folder)
-    if way == "json":
-        click.echo(render_json(_verdict_of(saved, shown_folder)), nl=False)
-    elif way in FORMS:
-        _write(_formed(FORMS[way], folder, saved, shown_folder), asked[way])
-    else:
+    if not ways:
         _show(saved, folder, shown_folder)
-    return 0
-
-
-def _one_of(ways: list[str]) -> str:
-    """The one that was asked for; empty where none was."""
-    if len(ways) > 1:
-        raise BadUsage(
-            "report writes one form at a time",
-            "name one of --json, --html, --issue, --prompt, --perfetto",
+        return 0
+    if saved.verdict is None:
+        raise UnreadableRun(
+            saved.refused or f"{shown_folder} has no verdict yet",
+            f"see each rank's last checkpoint: hangcheck report {quote(shown_folder)}",
         )
-    return "".join(ways)
+    if ways == ["json"]:
+        click.echo(encode_pretty(saved.verdict), nl=False)  # as docs/verdict.schema.json has it
+        return 0
+    text = write_as(
+        FORMS[ways[0]],
+        folder,
+        saved.verdict,
+        saved.case,
+        run_folder=shown_folder,
+        prices=prices_from(os.environ),
+        gaps=saved.gaps,
+    )
+    _write(text, asked[ways[0]])
+    return 0
 
 
 def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
@@ -113,18 +123,6 @@ def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
         click.echo(f"the job was started again: hangcheck report {shown_folder}/{newest}")
 
 
-def _formed(form: Form, folder: RunFolder, saved: SavedRun, shown_folder: str) -> str:
-    return write_as(
-        form,
-        folder,
-        _verdict_of(saved, shown_folder),
-        saved.case,
-        run_folder=shown_folder,
-        prices=prices_from(os.environ),
-        gaps=saved.gaps,
-    )
-
-
 def _write(text: str, file: str | bool | None) -> None:
     """Print it, or write the named file so that nobody ever sees half of it."""
     if not isinstance(file, str) or file == STDOUT:
@@ -139,17 +137,3 @@ def _write(text: str, file: str | bool | None) -> None:
     except OSError as error:
         raise BadUsage(f"{path} cannot be written ({error.strerror})", remedy) from error
     say(f"wrote {path}")
-
-
-def _verdict_of(saved: SavedRun, shown_folder: str) -> Verdict:
-    if saved.verdict is None:
-        raise UnreadableRun(
-            saved.refused or f"{shown_folder} has no verdict yet",
-            f"see each rank's last checkpoint: hangcheck report {quote(shown_folder)}",
-        )
-    return saved.verdict
-
-
-def render_json(verdict: Verdict) -> str:
-    """Write the verdict as indented JSON that follows docs/verdict.schema.json."""
-    return encode_pretty(verdict).decode()

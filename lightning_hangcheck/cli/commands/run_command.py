@@ -13,7 +13,8 @@ from lightning_hangcheck.cli.options import (
     SETTINGS_NOTE,
     TOLD,
     GroupedCommand,
-    Option,
+    command_behind_dashes,
+    option,
     refuse_without_folder,
     refuse_without_secret,
     run_options,
@@ -46,24 +47,22 @@ Examples:
     context_settings={"allow_interspersed_args": False},
 )
 @run_options
-@click.option(
+@option(
     "--on-hang-exec",
-    cls=Option,
-    group=ON_HANG,
-    metavar="CMD",
+    "CMD",
+    "Run CMD with sh, for 60 s at most",
+    ON_HANG,
     envvar="HANGCHECK_ON_HANG_EXEC",
-    help="Run CMD with sh, for 60 s at most",
 )
-@click.option(
+@option(
     "--notify",
-    cls=Option,
-    group=TOLD,
-    metavar="URL",
+    "URL",
+    "Send a message on a hang; repeatable",
+    TOLD,
     multiple=True,
     envvar="HANGCHECK_NOTIFY",
-    help="Send a message on a hang; repeatable",
 )
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
+@command_behind_dashes()
 def run(
     command: tuple[str, ...], on_hang_exec: str | None, notify: tuple[str, ...], **options: object
 ) -> int:
@@ -81,7 +80,12 @@ def run(
     if not settings.disable:
         refuse_without_folder("--prometheus", settings.prometheus)
     if not (settings.disable or settings.quiet):
-        _warn(settings)
+        # before the run, what will be missing from its verdict, and how to mend it
+        from lightning_hangcheck.doctor.seeing import checks_before_run
+
+        for check in checks_before_run(Path(settings.run_dir or RUNS_FOLDER), os.environ):
+            if check.status != "ok":
+                say(f"{check.sentence}; {check.remedy}")
     return run_watched(command, settings, notify, on_hang_exec)
 
 
@@ -93,11 +97,7 @@ def run_watched(
 ) -> int:
     """Run a command as `hangcheck run` does with these settings; return its exit code."""
     # imported here so that `hangcheck report` needs no part of the sidecar
-    from lightning_hangcheck.doctor.launch import (
-        job_of_nodes,
-        launchers_store,
-        node_place,
-    )
+    from lightning_hangcheck.doctor.launch import job_of_nodes, launchers_store, node_place
     from lightning_hangcheck.hooks.zero_code.start import injected
     from lightning_hangcheck.launch.run import run_command
 
@@ -130,13 +130,3 @@ def alerts_of(
     return AlertsAskedFor(
         notify=notify, on_hang_exec=on_hang_exec, environment=dict(os.environ), packages=packages
     )
-
-
-def _warn(settings: Settings) -> None:
-    """Say before the run what will be missing from its verdict, and how to mend it."""
-    from lightning_hangcheck.doctor.seeing import checks_before_run
-
-    folder = Path(settings.run_dir or RUNS_FOLDER)
-    for check in checks_before_run(folder, os.environ):
-        if check.status != "ok":
-            say(f"{check.sentence}; {check.remedy}")

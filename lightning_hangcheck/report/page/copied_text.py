@@ -14,9 +14,9 @@ from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import several, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from lightning_hangcheck.report.page.page_facts import PageFacts, SourceLines
+    from lightning_hangcheck.report.page.page_facts import PageFacts
 
 MOST_FRAMES = 40
 MOST_ITEMS = 24
@@ -40,19 +40,10 @@ def issue_text(facts: PageFacts) -> str:
 
 def prompt_text(facts: PageFacts) -> str:
     """Write all that an agent needs to mend the code, as one message."""
-    again = [
-        "",
-        "## Run it again",
-        "",
-        *_block(
-            [
-                f"hangcheck run -- {facts.verdict.command}",
-                f"hangcheck report {shlex.quote(facts.run_folder)}",
-            ]
-        ),
-    ]
+    folder = shlex.quote(facts.run_folder)
+    commands = [f"hangcheck run -- {facts.verdict.command}", f"hangcheck report {folder}"]
     lines = ["# Mend a training job that hangs", "", _TASK, "", *_facts(facts)]
-    return _cut(_clean(lines), facts) + _clean(again)
+    return _cut(_clean(lines), facts) + _clean(_section("Run it again", _block(commands)))
 
 
 def _cut(text: str, facts: PageFacts) -> str:
@@ -84,48 +75,38 @@ def _facts(facts: PageFacts) -> Iterator[str]:
     yield from ("", f"- why: {_inline(reason(verdict))}" if reason(verdict) else "")
     yield f"- command: {_inline(verdict.command)}"
     yield f"- started {verdict.started_at}, found {verdict.detected_at}; {stall_cost(verdict)}"
-    size = f"{several(verdict.world_size, 'rank')} on {several(verdict.nnodes, 'node')}"
-    yield f"- {size}{_versions(facts)}"
+    versions = facts.record.versions if facts.record is not None else {}
+    told = "".join(f", {_inline(f'{name} {number}')}" for name, number in versions.items())
+    yield f"- {several(verdict.world_size, 'rank')} on {several(verdict.nnodes, 'node')}{told}"
     for source in facts.sources:
-        yield from ("", f"## The line of {source.who}", "", *_source(source))
-    yield from _section("Who waits for whom", _mermaid(facts))
-    yield from _section("Stacks that differ", _diff(facts))
-    told = [of_rank(item.rank, item.text) for item in verdict.evidence]
-    yield from _section("Evidence", _block(told[:MOST_ITEMS]) if told else [])
+        code = [
+            f"{'>' if line.number == source.frame.line else ' '} {line.number:>5} {line.text}"
+            for line in source.lines
+        ]
+        trouble = [f"({source.trouble})", ""] if source.trouble else []
+        block = _block([str(source.frame), *code], "python")
+        yield from _section(f"The line of {source.who}", [*trouble, *block])
     groups = [
         f"group {one.group} #{one.seq}: " + "; ".join(f"{op}: {who}" for op, who in one.ops.items())
         for one in verdict.collectives
     ]
-    yield from _section("Collectives", _block(groups[:MOST_ITEMS]) if groups else [])
+    evidence = [of_rank(item.rank, item.text) for item in verdict.evidence]
     remedies = [f"{n}. {one.in_words} {one.see}" for n, one in enumerate(verdict.remedies, start=1)]
-    yield from _section("What may help", _block(remedies) if remedies else [])
     missed = list(gap_lines((*verdict.gaps, *facts.gaps)))
+    yield from _section("Who waits for whom", _mermaid(facts))
+    yield from _section("Stacks that differ", _diff(facts))
+    yield from _section("Evidence", _block(evidence[:MOST_ITEMS]))
+    yield from _section("Collectives", _block(groups[:MOST_ITEMS]))
+    yield from _section("What may help", _block(remedies))
     yield from _section("Not seen", _block(missed[:MOST_ITEMS]))
 
 
-def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
-    body = list(lines)
-    if body:
-        yield from ("", f"## {title}", "", *body)
-
-
-def _versions(facts: PageFacts) -> str:
-    told = facts.record.versions if facts.record is not None else {}
-    return "".join(f", {_inline(f'{name} {number}')}" for name, number in told.items())
-
-
-def _source(source: SourceLines) -> Iterator[str]:
-    if source.trouble:
-        yield from (f"({source.trouble})", "")
-    shown = [
-        f"{'>' if line.number == source.frame.line else ' '} {line.number:>5} {line.text}"
-        for line in source.lines
-    ]
-    yield from _block([str(source.frame), *shown], "python")
+def _section(title: str, body: list[str]) -> list[str]:
+    return ["", f"## {title}", "", *body] if body else []
 
 
 def _mermaid(facts: PageFacts) -> list[str]:
-    graph = wait_graph(facts.verdict, facts.groups)
+    graph = wait_graph(facts)
     if not graph.edges:
         return []
     names = {node.key: f"n{number}" for number, node in enumerate(graph.nodes)}
@@ -135,12 +116,9 @@ def _mermaid(facts: PageFacts) -> list[str]:
         f'  {names[edge.source]} -->|"{_label(edge.through)}"| {names[edge.target]}'
         for edge in graph.edges
     ]
-    red = [names[node.key] for node in graph.nodes if node.is_culprit or node.in_cycle]
-    if red:
-        lines += [
-            "  classDef culprit stroke:#c00,stroke-width:3px",
-            f"  class {','.join(red)} culprit",
-        ]
+    if red := [names[node.key] for node in graph.nodes if node.is_culprit or node.in_cycle]:
+        lines.append("  classDef culprit stroke:#c00,stroke-width:3px")
+        lines.append(f"  class {','.join(red)} culprit")
     return [*lines, "```"]
 
 
@@ -153,23 +131,20 @@ def _diff(facts: PageFacts) -> list[str]:
     diff = stack_diff(facts.verdict)
     if diff is None:
         return []
-    shared = [f"  {frame}" for frame in diff.shared[-4:]]
-    most = [f"- {frame}" for line in diff.majority_frames for frame in line.folded or (line.text,)]
-    odd = [f"+ {frame}" for line in diff.odd_frames for frame in line.folded or (line.text,)]
-    return _block(
-        [
-            f"--- {diff.majority}",
-            f"+++ {diff.odd}",
-            *shared,
-            *most[:MOST_FRAMES],
-            *odd[:MOST_FRAMES],
-        ],
-        "diff",
+    most, odd = (
+        [frame for line in lines for frame in line.folded or (line.text,)][:MOST_FRAMES]
+        for lines in (diff.majority_frames, diff.odd_frames)
     )
+    lines = [f"--- {diff.majority}", f"+++ {diff.odd}"]
+    lines += [f"  {frame}" for frame in diff.shared[-4:]]
+    lines += [f"- {frame}" for frame in most] + [f"+ {frame}" for frame in odd]
+    return _block(lines, "diff")
 
 
-def _block(lines: Iterable[str], language: str = "text") -> list[str]:
-    """A code block that nothing in it can end."""
+def _block(lines: Sequence[str], language: str = "text") -> list[str]:
+    """A code block that nothing in it can end; none without lines."""
+    if not lines:
+        return []
     body = [piece for line in lines for piece in line.split("\n")]
     longest = max((len(run) for line in body for run in re.findall(r"`+", line)), default=0)
     fence = "`" * max(3, longest + 1)

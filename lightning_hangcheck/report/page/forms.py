@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Literal
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.ledger.spending import Prices, read_prices
+from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.settings import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from lightning_hangcheck.model import evidence
     from lightning_hangcheck.model.case import Case
-    from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir import RunFolder
 
@@ -31,7 +32,7 @@ def write_as(
     *,
     run_folder: str,
     prices: Prices = NO_PRICE,
-    gaps: Iterable[Gap] = (),
+    gaps: Iterable[evidence.Gap] = (),
     goes_on: bool = False,
 ) -> str:
     """Write a run as HTML that asks no host for anything, as Markdown, or for another tool.
@@ -47,7 +48,7 @@ def write_as(
         goes_on: The page will be written again at the same place: it reloads itself.
     """
     from lightning_hangcheck.report.page.copied_text import issue_text, prompt_text
-    from lightning_hangcheck.report.page.page_facts import read_page_facts
+    from lightning_hangcheck.report.page.page_facts import PageFacts, read_page_facts
     from lightning_hangcheck.report.page.rendering import render_page
     from lightning_hangcheck.report.perfetto import render_trace
 
@@ -57,17 +58,15 @@ def write_as(
         "prompt": prompt_text,
         "perfetto": render_trace,
     }
-    facts = read_page_facts(
-        folder,
-        verdict,
-        case,
+    known = PageFacts(
+        verdict=verdict,
+        case=case,
         run_folder=run_folder,
         prices=prices,
-        gaps=gaps,
-        all_ranks=form == "perfetto",
         goes_on=goes_on,
+        gaps=tuple(map(Gap.of, gaps)),
     )
-    return writers[form](facts)
+    return writers[form](read_page_facts(folder, known, all_ranks=form == "perfetto"))
 
 
 def prices_from(environment: Mapping[str, str]) -> Prices:

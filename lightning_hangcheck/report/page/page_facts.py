@@ -8,37 +8,49 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned, read_regular
+from lightning_hangcheck.files.safe import read_regular
 from lightning_hangcheck.ledger.spending import Prices
-from lightning_hangcheck.model.case import Case
-from lightning_hangcheck.model.code_owner import is_users
-from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.case import Case, RankView
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Gap, RankState, Verdict
-from lightning_hangcheck.report.saved_run import read_record
+from lightning_hangcheck.report.saved_run import Parts, read_fact, read_record
 from lightning_hangcheck.report.verdict_text import (
     Place,
     Situation,
-    edges_by_source,
     name_ranks,
     situations,
+    users_frame,
 )
 from lightning_hangcheck.rundir import journals_of_job, read_rank
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import parse_ranks, read_utc, utc
-from lightning_hangcheck.time_limit import PART_LIMIT_S, NoAnswer, SharedTime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from lightning_hangcheck.model import evidence
-    from lightning_hangcheck.model.verdict import StackGroup
+    from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.rundir import RunFolder
+
+AROUND = 3
+LARGEST_BYTES = 4 * 2**20
+"""Of a source file; the largest of torch has half a megabyte."""
+MOST_PLACES = 3
+LONGEST_LINE = 300
+MOST_JOURNALS = 32
+"""As many ranks have a lane of their own; of more, one stands for each group of equals."""
+MOST_ENTRIES = 200_000
+"""Of all journals together, where all ranks' are read: some 600 bytes each in memory."""
+JOURNALS_LIMIT_S = 10.0
+"""For all of them; the rest of the time is for what else a page needs."""
+MOST_EARLIER = 50
+
+Entry = dict[str, Any]
 
 
 class EqualRanks(Struct, frozen=True, kw_only=True):
@@ -67,9 +79,32 @@ class EqualRanks(Struct, frozen=True, kw_only=True):
     @property
     def standing(self) -> str:
         """Where they stand, in few words."""
-        place = self.situation.place
-        where = f"{place.function} {place.line}".strip()
+        where = " ".join(self.situation.place).strip()
         return where or self.situation.doing or self.situation.phase
+
+
+def equal_ranks(verdict: Verdict) -> tuple[EqualRanks, ...]:
+    """Group all ranks, culprits first.
+
+    Above 1,024 ranks a verdict's table has only culprits and one rank of each stack group; the
+    others stand where that one stands.
+    """
+    tabled = {state.rank for state in verdict.ranks}
+    untabled = {
+        group.id: [rank for rank in parse_ranks(group.ranks) if rank not in tabled]
+        for group in verdict.stack_groups
+        if group.process == "rank"
+    }
+    groups = []
+    for situation, states in situations(verdict):
+        ranks = {state.rank for state in states}
+        for state in states:
+            if state.stack_group is not None and not situation.is_culprit:
+                ranks.update(untabled.pop(state.stack_group, ()))
+        groups.append(
+            EqualRanks(situation=situation, ranks=tuple(sorted(ranks)), example=states[0])
+        )
+    return tuple(groups)
 
 
 def waiting_alike(groups: Sequence[EqualRanks]) -> tuple[EqualRanks, ...]:
@@ -87,46 +122,14 @@ def waiting_alike(groups: Sequence[EqualRanks]) -> tuple[EqualRanks, ...]:
     )
 
 
-def equal_ranks(verdict: Verdict) -> tuple[EqualRanks, ...]:
-    """Group all ranks, culprits first.
-
-    Above 1,024 ranks a verdict's table has only culprits and one rank of each stack group; the
-    others stand where that one stands.
-    """
-    tabled = {state.rank for state in verdict.ranks}
-    untabled = {
-        group.id: [rank for rank in parse_ranks(group.ranks) if rank not in tabled]
-        for group in verdict.stack_groups
-        if group.process == "rank"
-    }
-    groups = []
-    for situation, states in situations(verdict, edges_by_source(verdict)):
-        ranks = {state.rank for state in states}
-        if not situation.is_culprit:
-            for state in states:
-                if state.stack_group is not None:
-                    ranks.update(untabled.pop(state.stack_group, ()))
-        groups.append(
-            EqualRanks(situation=situation, ranks=tuple(sorted(ranks)), example=states[0])
-        )
-    return tuple(groups)
-
-
-AROUND = 3
-LARGEST_BYTES = 4 * 2**20
-"""Of a source file; the largest of torch has half a megabyte."""
-MOST_PLACES = 3
-LONGEST_LINE = 300
-
-
-class SourceLine(Struct, frozen=True):
+class SourceLine(NamedTuple):
     """One line of a file, secrets hidden."""
 
     number: int
     text: str
 
 
-class SourceLines(Struct, frozen=True, kw_only=True):
+class SourceLines(NamedTuple):
     """The place of some ranks in the user's own code.
 
     Attributes:
@@ -139,61 +142,172 @@ class SourceLines(Struct, frozen=True, kw_only=True):
     who: str
     is_culprits: bool
     frame: Frame
-    lines: tuple[SourceLine, ...] = ()
-    trouble: str = ""
+    lines: tuple[SourceLine, ...]
+    trouble: str
 
 
-def source_lines(
-    verdict: Verdict, started: Mapping[int, str], folders: Mapping[int, str]
-) -> tuple[SourceLines, ...]:
-    """Read the lines on which culprits stand, then those where most others wait.
+class EarlierVerdict(NamedTuple):
+    """A verdict of the same run that was told before."""
+
+    number: int
+    kind: str
+    at: str
+    summary: str
+
+
+class PageFacts(Struct, frozen=True, kw_only=True):
+    """All that a page is made from.
+
+    Attributes:
+        case: What the verdict was made from, None where it was not kept.
+        run_folder: As the reader should type it.
+        prices: Of an hour, as far as they are known.
+        goes_on: The page will be written again at the same place: it reloads itself.
+        record: run.json, None where it could not be read.
+        groups: Ranks in equal standing, culprits first.
+        views: What the case has of each rank; the first view of a rank that was seen twice.
+        shown: Ranks of which the page tells by themselves: culprits, and one of each other group.
+        journals: Of those, in the order in which they were written.
+        starts: By rank the entry of its journal that tells of its process's start.
+        earlier: The verdicts before it, oldest first.
+        sources: The user's own lines on which ranks stand.
+        gaps: What could not be read for the page, as in a verdict.
+    """
+
+    verdict: Verdict
+    case: Case | None
+    run_folder: str
+    prices: Prices
+    goes_on: bool = False
+    record: RunRecord | None = None
+    groups: tuple[EqualRanks, ...] = ()
+    views: dict[int, RankView] = {}
+    shown: tuple[int, ...] = ()
+    journals: dict[int, tuple[Entry, ...]] = {}
+    starts: dict[int, Entry] = {}
+    earlier: tuple[EarlierVerdict, ...] = ()
+    sources: tuple[SourceLines, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+
+def read_page_facts(folder: RunFolder, known: PageFacts, *, all_ranks: bool) -> PageFacts:
+    """Read the rest of a run for its page.
 
     Args:
-        verdict: Whose stacks.
-        started: When a rank's process started, ISO 8601 UTC; the run's start stands for others.
-        folders: In which it started: a path on a stack may be relative.
+        folder: Of the run.
+        known: What is known without its folder.
+        all_ranks: Tell of every rank by itself, of long journals their ends only.
     """
+    parts, verdict = Parts(), known.verdict
+    groups = equal_ranks(verdict)
+    every = known.case.ranks if known.case is not None else ()
+    views = {view.rank: view for view in reversed(every)}
+    tabled = tuple(state.rank for state in verdict.ranks)
+    most = None
+    if all_ranks:  # a verdict's table does not have them all above 1,024; its case does
+        shown = tuple(sorted({*tabled, *views}))
+        most = MOST_ENTRIES // max(1, len(shown))
+    elif len(tabled) <= MOST_JOURNALS and len(tabled) == verdict.world_size:
+        shown = tabled
+    else:
+        blamed = verdict.culprits[: MOST_JOURNALS // 2]
+        shown = tuple(dict.fromkeys((*blamed, *(group.ranks[0] for group in groups))))
+        shown = shown[:MOST_JOURNALS]
+    journals, torn = _journals(parts, folder, shown, most)
+    starts = {
+        rank: entry
+        for rank, entries in journals.items()
+        for entry in entries
+        if entry.get("kind") == "start" and is_moment(entry.get("at"))
+    }
+    record = parts.read(folder.run_file, lambda: read_record(folder))
+    earlier = parts.read(folder.path / "verdicts", lambda: _earlier(folder, verdict))
+    sources = parts.read(Path("source"), lambda: source_lines(verdict, starts))
+    return replace(
+        known,
+        groups=groups,
+        views=views,
+        shown=shown,
+        journals=journals,
+        starts=starts,
+        record=record,
+        earlier=earlier or (),
+        sources=sources or (),
+        gaps=(*known.gaps, *map(Gap.of, parts.gaps), *torn),
+    )
+
+
+def is_moment(text: object) -> bool:
+    """Whether a journal's ``at`` can be read: its line may be torn, or of somebody else."""
+    try:
+        return isinstance(text, str) and bool(read_utc(text))
+    except ValueError:
+        return False
+
+
+def _journals(
+    parts: Parts, folder: RunFolder, ranks: Sequence[int], most: int | None
+) -> tuple[dict[int, tuple[Entry, ...]], list[Gap]]:
+    """The last lines of each rank. A run that `attach` wrote has none; that is no gap.
+
+    One thread reads them, for thousands take seconds to start; late ones are missing.
+    """
+    read: dict[int, tuple[tuple[Entry, ...], list[Gap]]] = {}
+
+    def work() -> bool:
+        paths = journals_of_job(folder)
+        for rank in ranks:
+            entries, found = read_rank(paths.get(f"rank-{rank}", ()))
+            gaps = [Gap.of(gap) for gap in found]
+            if most is not None and len(entries) > most:
+                left_out = f"all but its last {most:,} lines were left out"
+                gaps.append(Gap(f"journal of rank {rank}", rank, left_out))
+            read[rank] = tuple(entries[-(most or len(entries)) :]), gaps
+        return True
+
+    parts.read(folder.journals, work, JOURNALS_LIMIT_S)
+    known = dict(read)  # the thread may still go on
+    gaps = [gap for _, found in known.values() for gap in found]
+    return {rank: known[rank][0] if rank in known else () for rank in ranks}, gaps
+
+
+def _earlier(folder: RunFolder, newest: Verdict) -> tuple[EarlierVerdict, ...]:
     found = []
-    for group, frame, ranks, blamed in _places(verdict):
-        first = ranks[0]
-        who = name_ranks(ranks)
-        lines, trouble = _read(
-            Path(folders.get(first, "/"), frame.file),
-            frame.line,
-            started.get(first, verdict.started_at),
-        )
-        found.append(
-            SourceLines(
-                who=who if group.process == "rank" else f"a worker of {who}",
-                is_culprits=blamed,
-                frame=frame,
-                lines=lines,
-                trouble=trouble,
-            )
-        )
+    for number in folder.verdict_numbers()[-MOST_EARLIER:]:
+        try:
+            one = read_fact(folder.numbered_verdict(number), Verdict)
+        except (OSError, UnreadableRun):
+            continue  # the newest one is shown all the same, and a torn older one has no summary
+        if one is not None and one != newest:
+            found.append(EarlierVerdict(number, one.verdict, one.detected_at, one.summary))
     return tuple(found)
 
 
-def _places(verdict: Verdict) -> Iterator[tuple[StackGroup, Frame, list[int], bool]]:
-    """Each line once: the culprits', their workers', then the others', most ranks first."""
+def source_lines(verdict: Verdict, starts: Mapping[int, Entry]) -> tuple[SourceLines, ...]:
+    """Read the lines on which culprits stand, then those where most others wait, each once.
+
+    Args:
+        verdict: Whose stacks.
+        starts: When a rank's process started, and in which folder: a path on a stack may be
+            relative. The run's start stands for others.
+    """
     culprits = frozenset(verdict.culprits)
-    seen: set[tuple[str, int]] = set()
-    places = [
-        (group, frame, [r for r in parse_ranks(group.ranks) if (r in culprits) is blamed], blamed)
-        for blamed in (True, False)
-        for group in verdict.stack_groups
-        if (blamed or group.process == "rank") and (frame := users_frame(group.frames)) is not None
-    ]
-    for group, frame, ranks, blamed in places:
-        if ranks and (frame.file, frame.line) not in seen and len(seen) < MOST_PLACES:
-            seen.add((frame.file, frame.line))
-            yield group, frame, ranks, blamed
-
-
-def users_frame(frames: Sequence[str]) -> Frame | None:
-    """Return the innermost frame of the user's own code, None where there is none."""
-    read = (Frame.parse(text) for text in reversed(frames))
-    return next((frame for frame in read if frame is not None and is_users(frame.file)), None)
+    found: dict[tuple[str, int], SourceLines] = {}
+    for blamed in (True, False):
+        for group in verdict.stack_groups:
+            frame = users_frame(group.frames) if blamed or group.process == "rank" else None
+            ranks = [rank for rank in parse_ranks(group.ranks) if (rank in culprits) is blamed]
+            if frame is None or not ranks or (frame.file, frame.line) in found:
+                continue
+            start = starts.get(ranks[0], {})
+            path = Path(str(start.get("folder") or "/"), frame.file)
+            lines, trouble = _read(path, frame.line, str(start.get("at", verdict.started_at)))
+            who = name_ranks(ranks)
+            who = who if group.process == "rank" else f"a worker of {who}"
+            found[frame.file, frame.line] = SourceLines(who, blamed, frame, lines, trouble)
+            if len(found) == MOST_PLACES:
+                return tuple(found.values())
+    return tuple(found.values())
 
 
 def _read(path: Path, line: int, started: str) -> tuple[tuple[SourceLine, ...], str]:
@@ -215,202 +329,3 @@ def _read(path: Path, line: int, started: str) -> tuple[tuple[SourceLine, ...], 
             f"process {started}): these may not be the lines that ran"
         )
     return lines, ""
-
-
-Part = TypeVar("Part")
-Entry = dict[str, Any]
-MOST_JOURNALS = 32
-"""As many ranks have a lane of their own; of more, one stands for each group of equals."""
-MOST_ENTRIES = 200_000
-"""Of all journals together, where all ranks' are read: some 600 bytes each in memory."""
-JOURNALS_LIMIT_S = 10.0
-"""For all of them; the rest of `SharedTime` is for what else a page needs."""
-MOST_EARLIER = 50
-
-
-class EarlierVerdict(Struct, frozen=True, kw_only=True):
-    """A verdict of the same run that was told before."""
-
-    number: int
-    kind: str
-    at: str
-    summary: str
-
-
-class PageFacts(Struct, frozen=True, kw_only=True):
-    """All that a page is made from.
-
-    Attributes:
-        case: What the verdict was made from, None where it was not kept.
-        record: run.json, None where it could not be read.
-        groups: Ranks in equal standing, culprits first.
-        shown: Ranks of which the page tells by themselves: culprits, and one of each other group.
-        journals: Of those, in the order in which they were written.
-        earlier: The verdicts before it, oldest first.
-        sources: The user's own lines on which ranks stand.
-        gaps: What could not be read for the page, as in a verdict.
-        run_folder: As the reader should type it.
-        prices: Of an hour, as far as they are known.
-        goes_on: The page will be written again at the same place: it reloads itself.
-    """
-
-    verdict: Verdict
-    case: Case | None = None
-    record: RunRecord | None = None
-    groups: tuple[EqualRanks, ...] = ()
-    shown: tuple[int, ...] = ()
-    journals: dict[int, tuple[Entry, ...]] = {}
-    earlier: tuple[EarlierVerdict, ...] = ()
-    sources: tuple[SourceLines, ...] = ()
-    gaps: tuple[Gap, ...] = ()
-    run_folder: str = ""
-    prices: Prices = Prices()
-    goes_on: bool = False
-
-
-def read_page_facts(
-    folder: RunFolder,
-    verdict: Verdict,
-    case: Case | None,
-    *,
-    run_folder: str,
-    prices: Prices,
-    gaps: Iterable[evidence.Gap],
-    all_ranks: bool = False,
-    goes_on: bool = False,
-) -> PageFacts:
-    """Read the rest of a run for its page.
-
-    Args:
-        folder: Of the run.
-        verdict: The one to show.
-        case: What it was made from, if it was kept.
-        run_folder: As the reader should type it.
-        prices: Of an hour.
-        gaps: What of the run could not be read before.
-        all_ranks: Tell of every rank by itself, of long journals their ends only.
-        goes_on: As in `PageFacts`.
-    """
-    parts = _Parts()
-    groups = equal_ranks(verdict)
-    shown = _every(verdict, case) if all_ranks else _shown(verdict, groups)
-    most = MOST_ENTRIES // max(1, len(shown)) if all_ranks else None
-    journals = parts.journals(folder, shown, most)
-    started, folders = start_of(journals)
-    return PageFacts(
-        verdict=verdict,
-        case=case,
-        record=parts.read("run.json", lambda: read_record(folder)),
-        groups=groups,
-        shown=shown,
-        journals=journals,
-        earlier=parts.read("verdicts", lambda: _earlier(folder, verdict)) or (),
-        sources=parts.read("source", lambda: source_lines(verdict, started, folders)) or (),
-        gaps=(*map(Gap.of, gaps), *parts.gaps),
-        run_folder=run_folder,
-        prices=prices,
-        goes_on=goes_on,
-    )
-
-
-def start_of(
-    journals: Mapping[int, Iterable[Mapping[str, Any]]],
-) -> tuple[dict[int, str], dict[int, str]]:
-    """Return when each rank's process started, and in which folder, by its journal."""
-    started: dict[int, str] = {}
-    folders: dict[int, str] = {}
-    for rank, entries in journals.items():
-        for entry in entries:
-            if entry.get("kind") == "start" and is_moment(entry.get("at")):
-                started[rank] = entry["at"]
-                folders[rank] = str(entry.get("folder") or "/")
-    return started, folders
-
-
-def is_moment(text: object) -> bool:
-    """Whether a journal's ``at`` can be read: its line may be torn, or of somebody else."""
-    try:
-        return isinstance(text, str) and bool(read_utc(text))
-    except ValueError:
-        return False
-
-
-class _Parts:
-    """Reads part after part within one time limit."""
-
-    def __init__(self) -> None:
-        self._time = SharedTime()
-        self.gaps: list[Gap] = []
-
-    def read(
-        self, what: str, work: Callable[[], Part], time_limit_s: float = PART_LIMIT_S
-    ) -> Part | None:
-        try:
-            return self._time.within(work, time_limit_s)
-        except (OSError, UnreadableRun, NoAnswer) as error:
-            why = error.strerror if isinstance(error, OSError) else error.args[0]
-            self.gaps.append(Gap(what, None, str(why)))
-            return None
-
-    def journals(
-        self, folder: RunFolder, ranks: Sequence[int], most: int | None
-    ) -> dict[int, tuple[Entry, ...]]:
-        """Read them by one thread, for thousands take seconds to start; late ones are missing."""
-        read: dict[int, tuple[tuple[Entry, ...], tuple[Gap, ...]]] = {}
-
-        def work() -> bool:
-            paths = journals_of_job(folder)
-            for rank in ranks:
-                read[rank] = _journal(paths.get(f"rank-{rank}", ()), rank, most)
-            return True
-
-        self.read("journals", work, JOURNALS_LIMIT_S)
-        known = dict(read)
-        self.gaps += (gap for _, gaps in known.values() for gap in gaps)
-        return {rank: known[rank][0] if rank in known else () for rank in ranks}
-
-
-def _journal(
-    paths: Sequence[Path], rank: int, most: int | None
-) -> tuple[tuple[Entry, ...], tuple[Gap, ...]]:
-    """Read the last lines of a rank. A run that `attach` wrote has none; that is no gap."""
-    entries, found = read_rank(paths)
-    gaps = tuple(map(Gap.of, found))
-    if most is not None and len(entries) > most:
-        name = f"journal of rank {rank}"
-        left_out = Gap(name, rank, f"all but its last {most:,} lines were left out")
-        return tuple(entries[-most:]), (*gaps, left_out)
-    return tuple(entries), gaps
-
-
-def _shown(verdict: Verdict, groups: Iterable[EqualRanks]) -> tuple[int, ...]:
-    if len(verdict.ranks) <= MOST_JOURNALS and len(verdict.ranks) == verdict.world_size:
-        return tuple(state.rank for state in verdict.ranks)
-    firsts = [group.ranks[0] for group in groups]
-    return tuple(dict.fromkeys((*verdict.culprits[: MOST_JOURNALS // 2], *firsts)))[:MOST_JOURNALS]
-
-
-def _every(verdict: Verdict, case: Case | None) -> tuple[int, ...]:
-    """A verdict's table does not have them all above 1,024; its case does."""
-    views = case.ranks if case is not None else ()
-    return tuple(sorted({*(state.rank for state in verdict.ranks), *(view.rank for view in views)}))
-
-
-def _earlier(folder: RunFolder, newest: Verdict) -> tuple[EarlierVerdict, ...]:
-    found = []
-    for number in folder.verdict_numbers()[-MOST_EARLIER:]:
-        path = folder.numbered_verdict(number)
-        try:
-            verdict = decode(read_owned(path, EVIDENCE_BYTES), Verdict, str(path))
-        except (OSError, UnreadableRun):
-            continue  # the newest one is shown all the same, and a torn older one has no summary
-        if verdict != newest:
-            found.append(
-                EarlierVerdict(
-                    number=number,
-                    kind=verdict.verdict,
-                    at=verdict.detected_at,
-                    summary=verdict.summary,
-                )
-            )
-    return tuple(found)

@@ -9,80 +9,32 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from lightning_hangcheck.report.page.copied_text import issue_text, prompt_text
-from lightning_hangcheck.report.page.history import identities, timeline
+from lightning_hangcheck.report.page.history import lanes, run_history, ticks
+from lightning_hangcheck.report.page.page_facts import is_moment
 from lightning_hangcheck.report.page.stacks import (
     kernel_rows,
+    shortened,
     shown_processes,
     stack_diff,
     stack_trees,
 )
-from lightning_hangcheck.report.page.tables import WORDS, collective_grids, differences, step_table
+from lightning_hangcheck.report.page.tables import (
+    WORDS,
+    collective_grids,
+    differences,
+    identities,
+    step_table,
+)
 from lightning_hangcheck.report.page.wait_graph import draw_graph, wait_graph
 from lightning_hangcheck.report.verdict_text import gap_lines, reason, stall_cost, summary
-from lightning_hangcheck.text.shown import several, visible
+from lightning_hangcheck.text.shown import read_utc, several, visible
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
     from lightning_hangcheck.report.page.page_facts import PageFacts
-
-
-class FirstLines(Struct, frozen=True):
-    """The head of the page.
-
-    Attributes:
-        who: The verdict's sentence.
-        why: Cause, explanation and who waits; empty where the sentence says it all.
-        now: The most likely remedy; empty where none is known.
-        command: What can be typed for that remedy; empty where nothing can.
-        explain: The command that says more of the cause; empty where there is no cause.
-        cost: How long and how much; empty where nothing stands still.
-        lost: What a restart throws away; empty where nobody can tell.
-    """
-
-    who: str
-    why: str
-    now: str
-    command: str
-    explain: str
-    cost: str
-    lost: str
-
-
-def first_lines(facts: PageFacts) -> FirstLines:
-    """Write the head of a page."""
-    verdict = facts.verdict
-    first = next(iter(verdict.remedies), None)
-    return FirstLines(
-        who=summary(verdict),
-        why=reason(verdict),
-        now="" if first is None else first.text,
-        command="" if first is None else first.command,
-        explain=f"hangcheck explain {verdict.cause}" if verdict.cause else "",
-        cost=_cost(facts),
-        lost=next((item.text for item in verdict.evidence if item.kind == "lost"), ""),
-    )
-
-
-def _cost(facts: PageFacts) -> str:
-    cost = stall_cost(facts.verdict)
-    if not cost:
-        return ""
-    gpus = {
-        gpu.name
-        for view in (facts.case.ranks if facts.case is not None else ())
-        for look in view.processes
-        for sample in look.samples[-1:]
-        for gpu in sample.gpus
-    }
-    verdict = facts.verdict
-    price = facts.prices.cost(sorted(gpus), max(1, verdict.world_size), verdict.stalled_for_s)
-    return cost if price is None else f"{cost} = {price:.2f} at your price"
-
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_TEXT = 4_000
@@ -92,7 +44,7 @@ _BREAKS = re.compile(r"\r\n|\r|\n")
 
 
 def render_page(facts: PageFacts) -> str:
-    """Write report.html.
+    """Write report.html, a template over these facts.
 
     Args:
         facts: Of a run with a verdict.
@@ -101,14 +53,27 @@ def render_page(facts: PageFacts) -> str:
         A whole page that asks no host for anything.
     """
     verdict = facts.verdict
-    graph = wait_graph(verdict, facts.groups)
-    return _render(
-        "page",
+    graph, history = wait_graph(facts), run_history(facts)
+    began = 100.0  # of the stall, on the axis of the lanes
+    if history is not None and verdict.stalled_since and is_moment(verdict.stalled_since):
+        began = history.place(read_utc(verdict.stalled_since))
+    environment, style, script = _environment()
+    return environment.get_template("page.html.jinja").render(
+        style=style,
+        script=script,
+        style_hash=_hash(style),
+        script_hash=_hash(script),
         verdict=verdict,
         facts=facts,
-        first=first_lines(facts),
+        summary=summary(verdict),
+        reason=reason(verdict),
+        remedy=next(iter(verdict.remedies), None),
+        cost=_cost(facts),
         graph=draw_graph(graph) if graph.nodes else None,
-        timeline=timeline(facts),
+        history=history,
+        lanes=lanes(facts, history) if history else [],
+        ticks=ticks(history) if history else [],
+        stall_left=began,
         steps=step_table(facts),
         grids=collective_grids(facts),
         trees=stack_trees(verdict),
@@ -124,25 +89,28 @@ def render_page(facts: PageFacts) -> str:
     )
 
 
-def _render(name: str, **facts: object) -> str:
-    """Fill a template, which lets the browser take its own style and script alone."""
-    style, script = _part(f"{name}.css"), _part(f"{name}.js")
-    return (
-        _environment()
-        .get_template(f"{name}.html.jinja")
-        .render(
-            style=style,
-            script=script,
-            style_hash=_hash(style),
-            script_hash=_hash(script),
-            **facts,
-        )
-    )
+def _cost(facts: PageFacts) -> str:
+    """How long and how much, and what a restart throws away; empty where nothing stands still."""
+    verdict = facts.verdict
+    cost = stall_cost(verdict)
+    if not cost:
+        return ""
+    gpus = {
+        gpu.name
+        for view in (facts.case.ranks if facts.case is not None else ())
+        for look in view.processes
+        for sample in look.samples[-1:]
+        for gpu in sample.gpus
+    }
+    price = facts.prices.cost(sorted(gpus), max(1, verdict.world_size), verdict.stalled_for_s)
+    money = "" if price is None else f" = {price:.2f} at your price"
+    lost = next((f"; {item.text}" for item in verdict.evidence if item.kind == "lost"), "")
+    return f"{cost}{money}{lost}"
 
 
 @cache
-def _environment() -> Environment:
-    """Imported late: the sidecar imports the report from its start."""
+def _environment() -> tuple[Environment, str, str]:
+    """With the page's style and script. Imported late: the sidecar imports the report early."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -154,8 +122,11 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(version=__version__, several=several, grid_words=WORDS)
-    return environment
+    environment.globals.update(
+        version=__version__, several=several, shortened=shortened, grid_words=WORDS
+    )
+    style, script = ((TEMPLATES / f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
+    return environment, style, script
 
 
 def _shown(value: object) -> object:
@@ -168,11 +139,6 @@ def _shown(value: object) -> object:
         return "" if value is None else value
     lines = _BREAKS.split(value[:LONGEST_SHOWN])
     return "\n".join(visible(line)[:LONGEST_TEXT] for line in lines)
-
-
-@cache
-def _part(name: str) -> str:
-    return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def _hash(part: str) -> str:

@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.judge.alike import shown_threads
 from lightning_hangcheck.model.code_owner import is_ours, owner_of
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.report.page.history import views_of
-from lightning_hangcheck.report.page.wait_graph import shortened
-from lightning_hangcheck.report.verdict_text import name_ranks
+from lightning_hangcheck.report.verdict_text import name_process, name_ranks
 from lightning_hangcheck.text.shown import bytes_in_words, format_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from lightning_hangcheck.model.evidence import (
-        GpuState,
-        ProcessLook,
-        ProcessState,
-        Sample,
-        ThreadState,
-        WaitTarget,
-    )
-    from lightning_hangcheck.model.verdict import StackGroup, Verdict
+    from lightning_hangcheck.model.evidence import ProcessLook, Sample
+    from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.report.page.page_facts import PageFacts
 
 MOST_FRAMES = 1_600
 """Of the stacks that are merged (the culprits', then the largest others'), were none shared; some
 300 bytes each on the page."""
 LONGEST_RANKS = 60
+MOST_OPENED = 12
+"""Ranks whose threads are shown, culprits first."""
+MOST_PROCESSES, MOST_THREADS = 6, 24
+"""Of a rank, and of a process with Python frames."""
+MOST_FRAMES_IN_ALL = 1_200
+"""Of all processes together, some 250 bytes each on the page."""
 
 
-class Line(Struct, frozen=True):
+class Line(NamedTuple):
     """One frame, or several of libraries that are folded into one line.
 
     Attributes:
@@ -51,7 +46,7 @@ class Line(Struct, frozen=True):
     folded: tuple[str, ...] = ()
 
 
-class Branch(Struct, frozen=True, kw_only=True):
+class Branch(NamedTuple):
     """A run of frames that the same ranks share, and what follows where they part.
 
     Attributes:
@@ -60,43 +55,83 @@ class Branch(Struct, frozen=True, kw_only=True):
         has_culprit: Some of them are culprits.
     """
 
-    lines: tuple[Line, ...]
+    lines: list[Line]
     inside: str
     outside: str
     has_culprit: bool
-    branches: tuple[Branch, ...] = ()
+    branches: list[Branch]
 
 
-class StackDiff(Struct, frozen=True, kw_only=True):
+class StackDiff(NamedTuple):
     """Where an odd group of ranks leaves the way of the majority."""
 
     odd: str
     majority: str
     shared: tuple[str, ...]
-    odd_frames: tuple[Line, ...]
-    majority_frames: tuple[Line, ...]
+    odd_frames: list[Line]
+    majority_frames: list[Line]
 
 
-class StackTree(Struct, frozen=True, kw_only=True):
+class StackTree(NamedTuple):
     """The merged stacks of one kind of process."""
 
     title: str
-    branches: tuple[Branch, ...]
+    branches: list[Branch]
     left_out: int
 
 
-def stack_trees(verdict: Verdict) -> tuple[StackTree, ...]:
+Stack = tuple[tuple[str, ...], frozenset[int]]
+"""Frames and the ranks in them."""
+
+
+def stack_trees(verdict: Verdict) -> list[StackTree]:
     """Merge the stacks of the ranks, and those of their workers."""
+    culprits = frozenset(verdict.culprits)
     trees = []
     for process, title in (("rank", "ranks"), ("worker", "DataLoader workers of ranks")):
-        every = [one for one in verdict.stack_groups if one.process == process]
-        groups = _chosen(every, verdict)
-        if groups:
-            stacks = [(group.frames, frozenset(parse_ranks(group.ranks))) for group in groups]
-            tree = _Tree(process, frozenset(verdict.culprits), stacks)
-            left_out = len(every) - len(groups)
-            trees.append(StackTree(title=title, branches=tree.branches(), left_out=left_out))
-    return tuple(trees)
+        stacks = [
+            (one.frames, frozenset(parse_ranks(one.ranks)))
+            for one in verdict.stack_groups  # the largest first
+            if one.process == process
+        ]
+        blamed_first = sorted(stacks, key=lambda one: culprits.isdisjoint(one[1]))
+        so_far = accumulate(len(frames) for frames, _ in blamed_first)
+        kept = [one for one, sum_ in zip(blamed_first, so_far, strict=True) if sum_ <= MOST_FRAMES]
+        if kept:
+            everybody = frozenset().union(*(ranks for _, ranks in kept))
+            branches = _branches(kept, f"frame-{process}", everybody, culprits)
+            trees.append(StackTree(title, branches, len(stacks) - len(kept)))
+    return trees
+
+
+def _branches(
+    stacks: Iterable[Stack], key: str, everybody: frozenset[int], culprits: frozenset[int]
+) -> list[Branch]:
+    nexts: dict[str, list[Stack]] = {}
+    for frames, ranks in stacks:
+        if frames:
+            nexts.setdefault(frames[0], []).append((frames, ranks))
+    branches = []
+    for number, together in enumerate(nexts.values(), start=1):
+        depth = _shared([frames for frames, _ in together])
+        inside = frozenset().union(*(ranks for _, ranks in together))
+        below = [(frames[depth:], ranks) for frames, ranks in together]
+        branches.append(
+            Branch(
+                lines=folded_lines(together[0][0][:depth], f"{key}.{number}"),
+                inside=shortened(format_ranks(inside), LONGEST_RANKS),
+                outside=shortened(format_ranks(everybody - inside), LONGEST_RANKS),
+                has_culprit=bool(inside & culprits),
+                branches=_branches(below, f"{key}.{number}", everybody, culprits),
+            )
+        )
+    return branches
+
+
+def _shared(stacks: Sequence[Sequence[str]]) -> int:
+    """How many frames all of them begin with."""
+    columns = enumerate(zip(*stacks))  # noqa: B905 - as far as all go
+    return next((at for at, column in columns if len(set(column)) > 1), min(map(len, stacks)))
 
 
 def stack_diff(verdict: Verdict) -> StackDiff | None:
@@ -112,36 +147,35 @@ def stack_diff(verdict: Verdict) -> StackDiff | None:
     if odd is None or not others:
         return None
     most = max(others, key=lambda group: group.count)
-    pairs = enumerate(zip(odd.frames, most.frames))  # noqa: B905 - as far as both go
-    shortest = min(len(odd.frames), len(most.frames))
-    apart = next((at for at, (one, other) in pairs if one != other), shortest)
+    apart = _shared([odd.frames, most.frames])
     return StackDiff(
         odd=name_ranks(parse_ranks(odd.ranks)),
         majority=name_ranks(parse_ranks(most.ranks)),
         shared=odd.frames[:apart],
-        odd_frames=tuple(folded_lines(odd.frames[apart:], "odd")),
-        majority_frames=tuple(folded_lines(most.frames[apart:], "majority")),
+        odd_frames=folded_lines(odd.frames[apart:], "odd"),
+        majority_frames=folded_lines(most.frames[apart:], "majority"),
     )
 
 
-def folded_lines(frames: Sequence[str], key: str) -> Iterator[Line]:
+def folded_lines(frames: Sequence[str], key: str) -> list[Line]:
     """Fold each run of frames that are not the user's into one line.
 
     Args:
         frames: Outermost first, each ``func (file:line)``.
         key: Of the frames' permalinks, a number behind it.
     """
+    lines: list[Line] = []
     at = 0
     for package, run in groupby(frames, key=_package):
         together = tuple(run)
         if not package or len(together) == 1:
-            for frame in together:
-                yield Line(f"{key}-{at}", frame, not package)
-                at += 1
+            for number, frame in enumerate(together, start=at):
+                lines.append(Line(f"{key}-{number}", frame, not package))
         else:
             shown = f"{len(together)} frames of {package}, innermost {together[-1]}"
-            yield Line(f"{key}-{at}", shown, False, together)
-            at += len(together)
+            lines.append(Line(f"{key}-{at}", shown, False, together))
+        at += len(together)
+    return lines
 
 
 def _package(text: str) -> str:
@@ -154,116 +188,59 @@ def _package(text: str) -> str:
     return named[owner.kind]
 
 
-def _chosen(groups: Sequence[StackGroup], verdict: Verdict) -> list[StackGroup]:
-    """They come largest first."""
-    culprits = set(verdict.culprits)
-    blamed_first = sorted(groups, key=lambda one: culprits.isdisjoint(parse_ranks(one.ranks)))
-    so_far = accumulate(len(group.frames) for group in blamed_first)
-    return [one for one, frames in zip(blamed_first, so_far, strict=True) if frames <= MOST_FRAMES]
+def shortened(text: str, most: int) -> str:
+    """Cut a text to so many characters, the last of which then says that there is more."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-class _Tree:
-    """Merges stacks; numbers its frames."""
-
-    def __init__(
-        self,
-        name: str,
-        culprits: frozenset[int],
-        stacks: Sequence[tuple[Sequence[str], frozenset[int]]],
-    ) -> None:
-        self._name = name
-        self._culprits = culprits
-        self._stacks = stacks
-        self._everybody = frozenset().union(*(ranks for _, ranks in stacks))
-        self._runs = 0
-
-    def branches(self) -> tuple[Branch, ...]:
-        return self._below([(tuple(frames), ranks) for frames, ranks in self._stacks])
-
-    def _below(
-        self, stacks: Iterable[tuple[tuple[str, ...], frozenset[int]]]
-    ) -> tuple[Branch, ...]:
-        nexts: dict[str, list[tuple[tuple[str, ...], frozenset[int]]]] = {}
-        for frames, ranks in stacks:
-            if frames:
-                nexts.setdefault(frames[0], []).append((frames, ranks))
-        return tuple(self._branch(together) for together in nexts.values())
-
-    def _branch(self, together: list[tuple[tuple[str, ...], frozenset[int]]]) -> Branch:
-        first = together[0][0]
-        depth = next(
-            (
-                at
-                for at in range(1, len(first))
-                if any(len(frames) <= at or frames[at] != first[at] for frames, _ in together)
-            ),
-            len(first),
-        )
-        inside = frozenset().union(*(ranks for _, ranks in together))
-        self._runs += 1
-        return Branch(
-            lines=tuple(folded_lines(first[:depth], f"frame-{self._name}-{self._runs}")),
-            inside=shortened(format_ranks(inside), LONGEST_RANKS),
-            outside=shortened(format_ranks(self._everybody - inside), LONGEST_RANKS),
-            has_culprit=bool(inside & self._culprits),
-            branches=self._below((frames[depth:], ranks) for frames, ranks in together),
-        )
-
-
-MOST_OPENED = 12
-"""Ranks whose threads are shown, culprits first."""
-MOST_PROCESSES, MOST_THREADS = 6, 24
-"""Of a rank, and of a process with Python frames."""
-MOST_FRAMES_IN_ALL = 1_200
-"""Of all processes together, some 250 bytes each on the page."""
-
-
-class KernelRow(Struct, frozen=True, kw_only=True):
-    """One process as the kernel last showed it."""
-
-    who: str
-    rank: int
-    pid: int
-    state: str
-    cpu_s: str
-    memory: str
-    waits_in: str
-    waits_for: str
-    gpus: str
-
-
-class ShownThread(Struct, frozen=True, kw_only=True):
-    """One thread with its frames, outermost first."""
-
-    key: str
-    name: str
-    marks: str
-    lines: tuple[Line, ...]
-
-
-class ShownProcess(Struct, frozen=True, kw_only=True):
-    """One process with its threads."""
+class ShownProcess(NamedTuple):
+    """One process with its threads: key, name, marks and frames of each."""
 
     who: str
     rank: int
     pid: int
     source: str
-    threads: tuple[ShownThread, ...]
+    threads: list[tuple[str, str, str, list[Line]]]
     native_calls: tuple[str, ...]
-    local_values: tuple[tuple[str, str], ...]
+    local_values: list[tuple[str, str]]
 
 
-def kernel_rows(facts: PageFacts) -> tuple[KernelRow, ...]:
-    """Return the processes of the shown ranks, those of culprits first."""
-    return tuple(
-        _row(rank, look, sample, sample.kernel)
-        for rank, look in _looks(facts, len(facts.shown))
-        for sample in _newest(look)
-        if sample.kernel is not None
-    )
+def kernel_rows(facts: PageFacts) -> list[tuple[int, tuple[str, ...]]]:
+    """Return the processes of the shown ranks as the kernel last showed them, culprits first.
+
+    Returns:
+        Of each its rank, and its cells: who, pid, state, CPU, memory, where the main thread is,
+        what it waits for, GPUs.
+    """
+    rows: list[tuple[int, tuple[str, ...]]] = []
+    for rank, look in _looks(facts, len(facts.shown)):
+        sample = next((one for one in reversed(look.samples) if one.kernel is not None), None)
+        if sample is None or (kernel := sample.kernel) is None:
+            continue
+        waits = []
+        for target in kernel.threads[0].waits_for if kernel.threads else ():
+            held = " ".join(f"{holder.program} (pid {holder.pid})" for holder in target.holders)
+            shown = f"{target.call}: {target.kind} {target.name}".rstrip()
+            waits.append(shown + (f", by {held}" if held else ""))
+        gpus = [
+            f"GPU {gpu.index}" + ("" if gpu.busy_percent is None else f" {gpu.busy_percent} % busy")
+            for gpu in sample.gpus
+        ]
+        cells = (
+            name_process(rank, look),
+            str(look.pid),
+            kernel.state,
+            f"{kernel.cpu_s:.2f} s",
+            bytes_in_words(kernel.rss_bytes),
+            kernel.threads[0].wchan if kernel.threads else "",
+            ", ".join(waits),
+            ", ".join(gpus),
+        )
+        rows.append((rank, cells))
+    return rows
 
 
-def shown_processes(facts: PageFacts) -> tuple[ShownProcess, ...]:
+def shown_processes(facts: PageFacts) -> list[ShownProcess]:
     """Return the threads of culprits, and of one rank of each other group, as far as they fit."""
     found: list[ShownProcess] = []
     left = MOST_FRAMES_IN_ALL
@@ -274,91 +251,50 @@ def shown_processes(facts: PageFacts) -> tuple[ShownProcess, ...]:
         left -= sum(len(thread.frames) for thread in sample.stack.threads[:MOST_THREADS])
         if left < 0 and found:
             break
+        # local variables of the innermost call of which somebody asked for them
+        asked = (
+            one
+            for earlier in reversed(look.samples)
+            for one in reversed(earlier.local_values)
+            if not is_ours(one.frame.file)
+        )
+        innermost = next(asked, None)
+        values = innermost.values.items() if innermost is not None else ()
+        function = innermost.frame.function if innermost is not None else ""
         found.append(
             ShownProcess(
-                who=_who(rank, look),
+                who=name_process(rank, look),
                 rank=rank,
                 pid=look.pid,
                 source=sample.stack.source,
-                threads=tuple(_threads(rank, look.pid, sample)),
+                threads=list(_threads(f"rank-{rank}-pid-{look.pid}", sample)),
                 native_calls=sample.native_calls,
-                local_values=_local_values(look),
+                local_values=[(f"{function}: {name}", value) for name, value in values],
             )
         )
-    return tuple(found)
+    return found
 
 
 def _looks(facts: PageFacts, most: int) -> Iterator[tuple[int, ProcessLook]]:
-    views = views_of(facts)
     culprits = frozenset(facts.verdict.culprits)
     for rank in sorted(facts.shown, key=lambda one: one not in culprits)[:most]:
-        view = views.get(rank)
+        view = facts.views.get(rank)
         for look in view.processes[:MOST_PROCESSES] if view is not None else ():
             yield rank, look
 
 
-def _who(rank: int, look: ProcessLook) -> str:
-    return f"rank {rank}" if look.role == "rank" else f"{look.role} {rank}/{look.index}"
-
-
-def _newest(look: ProcessLook) -> list[Sample]:
-    return [one for one in look.samples if one.kernel is not None][-1:]
-
-
-def _row(rank: int, look: ProcessLook, sample: Sample, kernel: ProcessState) -> KernelRow:
-    main = kernel.threads[0] if kernel.threads else None
-    return KernelRow(
-        who=_who(rank, look),
-        rank=rank,
-        pid=look.pid,
-        state=kernel.state,
-        cpu_s=f"{kernel.cpu_s:.2f} s",
-        memory=bytes_in_words(kernel.rss_bytes),
-        waits_in=main.wchan if main is not None else "",
-        waits_for=", ".join(map(_target, main.waits_for)) if main is not None else "",
-        gpus=", ".join(map(_gpu, sample.gpus)),
-    )
-
-
-def _target(target: WaitTarget) -> str:
-    held = " ".join(f"{holder.program} (pid {holder.pid})" for holder in target.holders)
-    return f"{target.call}: {target.kind} {target.name}".rstrip() + (f", by {held}" if held else "")
-
-
-def _gpu(gpu: GpuState) -> str:
-    busy = "" if gpu.busy_percent is None else f" {gpu.busy_percent} % busy"
-    return f"GPU {gpu.index}{busy}"
-
-
-def _threads(rank: int, pid: int, sample: Sample) -> Iterator[ShownThread]:
-    kernel: dict[int, ThreadState] = (
-        {} if sample.kernel is None else {one.tid: one for one in sample.kernel.threads}
-    )
+def _threads(key: str, sample: Sample) -> Iterator[tuple[str, str, str, list[Line]]]:
+    kernel = {one.tid: one for one in (sample.kernel.threads if sample.kernel else ())}
     threads = shown_threads(sample.stack) if sample.stack is not None else ()
     for number, thread in enumerate(threads[:MOST_THREADS]):
         known = kernel.get(thread.tid or 0)
-        key = f"rank-{rank}-pid-{pid}-thread-{thread.tid or number}"
         marks = [
             "holds the interpreter lock" if thread.owns_gil else "",
             "takes a lock" if thread.takes_lock else "",
             f"state {known.state}" if known is not None else "",
             f"in {known.wchan}" if known is not None and known.wchan else "",
         ]
-        yield ShownThread(
-            key=key,
-            name=f"{thread.name or 'thread'} {thread.tid or ''}".strip(),
-            marks=", ".join(filter(None, marks)),
-            lines=tuple(folded_lines([str(frame) for frame in thread.frames], f"{key}-frame")),
-        )
-
-
-def _local_values(look: ProcessLook) -> tuple[tuple[str, str], ...]:
-    """Of the innermost call of which somebody asked for them."""
-    for sample in reversed(look.samples):
-        theirs = [one for one in sample.local_values if not is_ours(one.frame.file)]
-        if theirs:
-            innermost = theirs[-1]
-            return tuple(
-                (f"{innermost.frame.function}: {k}", v) for k, v in innermost.values.items()
-            )
-    return ()
+        of_thread = f"{key}-thread-{thread.tid or number}"
+        name = f"{thread.name or 'thread'} {thread.tid or ''}".strip()
+        lines = folded_lines([str(frame) for frame in thread.frames], f"{of_thread}-frame")
+        yield of_thread, name, ", ".join(filter(None, marks)), lines
