@@ -48,6 +48,7 @@ class Library(NamedTuple):
         variable: Its name.
         below: What is appended to it.
         limit: Variable with a time limit, in the file in which it polls; negative if there is none.
+            A tuple has it in third place.
         marker: Part of the name of the lock's class where its lock is a file's mere existence;
             empty where it always is.
     """
@@ -62,9 +63,13 @@ class Library(NamedTuple):
 
 
 FILELOCK = "/filelock/_api.py"
+FILELOCK_SINCE_4_3 = "/filelock/_core/_acquire.py"
 LIBRARIES = (
     Library(  # 3.0 to 4.2
         "filelock", FILELOCK, FILELOCK, "lock_filename", limit="timeout", marker="Soft"
+    ),
+    Library(  # 4.3
+        "filelock", FILELOCK_SINCE_4_3, FILELOCK_SINCE_4_3, "lock_filename", "", "wait", "Soft"
     ),
     Library(
         "baton.wait",  # torch's lock on the build of an extension, of 1.0 to 2.13
@@ -75,6 +80,7 @@ LIBRARIES = (
     ),
 )
 """Both keep a file whose existence is the lock open for as long as they hold it."""
+NO_LIMIT = re.compile(r"(?:\([^,]*, [^,]*, )?-")
 GOES_ON = "/huggingface_hub/utils/_fixes.py"
 """Its ``WeakFileLock`` asks filelock anew after 10 s, for ever unless it has a limit too."""
 
@@ -110,7 +116,7 @@ def _target(library: Library, frames: Sequence[DumpedFrame], pid: int) -> WaitTa
         for_ever = variable(GOES_ON, "timeout") == "None"
     else:
         limit = variable(library.polls, library.limit) if library.limit else "-"
-        for_ever = limit.startswith("-")
+        for_ever = NO_LIMIT.match(limit) is not None
     return WaitTarget(
         call=library.name,
         kind="lock",
