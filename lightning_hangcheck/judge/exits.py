@@ -364,7 +364,8 @@ def asked_end(job: JobReading) -> AskedEnd | None:
 
 def aftermath_sentence(aftermath: Aftermath) -> str:
     """Say what happened after a hang was proven: ``12 s later the job was ended by ...``."""
-    return f"{duration(aftermath.after_s)} later {aftermath.text}"
+    later = f"{duration(aftermath.after_s)} later" if aftermath.after_s >= 1 else "then"
+    return f"{later} {aftermath.text}"
 
 
 def _by_words(view: RankView) -> str:

@@ -188,10 +188,13 @@ class Step:
         seconds = perf_counter() - stay.began
         stay.scope.times.of(self._name).add(seconds)
         if self._says:
-            values = "".join(f", {name}={text_of(value)}" for name, value in self._values.items())
-            self._recorder.say(
-                f"step {stay.number}: {self._name}{values}, {seconds_in_words(seconds)}"
-            )
+            took = seconds_in_words(seconds)
+            self._recorder.say(f"step {stay.number}: {self._in_words()} returned ({took})")
+
+    def _in_words(self) -> str:
+        return self._name + "".join(
+            f", {name}={text_of(value)}" for name, value in self._values.items()
+        )
 
     def _begin(self) -> _Stay:
         scope = self._stack[-1]
@@ -199,6 +202,8 @@ class Step:
         self._recorder.beat()
         opened = self._recorder.open_section(self._name, spoken=False)
         scope.count_step()
+        if self._says:
+            self._recorder.say(f"step {scope.number}: calling {self._in_words()}")
         self._stays.append(_Stay(scope, opened, perf_counter(), scope.number))
         return self._stays[-1]
 

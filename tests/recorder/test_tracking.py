@@ -96,13 +96,15 @@ def _said(program: Program) -> list[str]:
 def test_steps_that_are_asked_for_say_number_values_and_time(run: Callable[..., Program]) -> None:
     program = run(SAID.replace("number_is_said", "False"))
     said = _said(program)
-    assert said[:2] == [
-        "step 1: parse, text=(cannot be shown), N s",
-        "step 1: tool, tool=check_storage, key=[redacted], free=3 GB of 4, N s",
+    assert said[:4] == [
+        "step 1: calling tool, tool=check_storage, key=[redacted]",
+        "step 1: calling parse, text=(cannot be shown)",
+        "step 1: parse, text=(cannot be shown) returned (N s)",
+        "step 1: tool, tool=check_storage, key=[redacted], free=3 GB of 4 returned (N s)",
     ]
     assert [line for line in said if "tool" in line and "step 3" in line]
     assert not [line for line in said if line.startswith(("agent 1", "step 1: quiet"))]
-    assert said[-1] == "step 1: alone, N s"  # the last one is still open
+    assert said[-2:] == ["step 1: alone returned (N s)", "step 2: calling last"]  # and still open
 
 
 def test_items_that_are_asked_for_say_what_took_their_time(run: Callable[..., Program]) -> None:
@@ -116,7 +118,7 @@ def test_items_that_are_asked_for_say_what_took_their_time(run: Callable[..., Pr
 def test_by_the_environment_every_step_and_item_is_said(run: Callable[..., Program]) -> None:
     said = _said(run(SAID.replace("number_is_said", "False"), HANGCHECK_STEPS="1"))
     assert [line for line in said if line.startswith("agent 3: ")]
-    assert "step 2: quiet, N s" in said
+    assert "step 2: quiet returned (N s)" in said
 
 
 def test_loops_and_steps_are_counted_and_leave_nothing_open(run: Callable[..., Program]) -> None:
