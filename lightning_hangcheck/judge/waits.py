@@ -143,7 +143,8 @@ def called_back(look: ProcessLook) -> bool:
     if newest is None or newest.kernel is None:
         return False
     of_python = {one.tid for one in newest.threads}
-    native = [one for one in newest.states if newest.complete and one.tid not in of_python]
+    known = newest.complete or not of_python  # a native program's threads are all its own
+    native = [one for one in newest.states if known and one.tid not in of_python]
     calls = [target for state in native for target in state.waits_for]
     return (
         newest.kernel.catches_timers
