@@ -282,7 +282,7 @@ def _joins_ranks(waits: Sequence[Wait]) -> bool:
 def _for_own_threads(job: JobReading) -> Iterator[Wait]:
     for reading in job.ranks.values():
         own = reading.view.own_process if reading.activity == "idle" else None
-        if own is not None and read_locks(own) is not None:
+        if own is not None and read_locks(own):
             yield Wait((reading.rank,), (reading.rank,), ("for a lock of its own threads",))
 
 

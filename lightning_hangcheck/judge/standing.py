@@ -123,7 +123,7 @@ def _of_processes(view: RankView, now_ns: int) -> Iterator[Any]:
 
 
 def _of_look(look: ProcessLook) -> tuple[Any, ...]:
-    frames, locks = latest_frames(look), read_locks(look)
+    frames = latest_frames(look)
     free = [
         ((one.runs, one.ticks, one.timer, one.for_ranks), [*map(_of_target, one.targets)])
         for one in free_threads(look)
@@ -145,7 +145,7 @@ def _of_look(look: ProcessLook) -> tuple[Any, ...]:
         find_wait(frames),
         [*map(_of_target, steady_targets(look))],
         (limited(look), asks_anew(look), in_own_memory(look), waits_in_vain(look)),
-        [(one.name, one.frames) for one in locks.threads] if locks is not None else None,
+        [(one.name, one.frames) for one in read_locks(look)],
         (called_back(look), free, late),
     )
 

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.judge.job import JobReading, RankReading, WorkerReading
-    from lightning_hangcheck.judge.waits import LockedThreads
-    from lightning_hangcheck.model.evidence import WaitTarget
+    from lightning_hangcheck.model.evidence import Frame, ThreadStack, WaitTarget
 
 WORST_FIRST = ("gone", "stopped", "idle", "busy")
 """Activities of a worker that owes a batch; all others come after them, and of equals the one with
@@ -136,39 +135,42 @@ def thread_deadlock(one: RankReading) -> Seen | None:
     Where the thread that may release one waits for something that has a name, that is the cause.
     """
     own = one.view.own_process
-    locked = read_locks(own) if own is not None and not one.targets else None
-    if own is None or locked is None:
+    locked = read_locks(own) if own is not None and not one.targets else ()
+    if own is None or not locked:
         return None
-    awaits = locked.threads[0].tid != own.pid  # its main thread is in no lock itself
+    awaits = locked[0].tid != own.pid  # its main thread is in no lock itself
+    stands = (users_place(thread.frames) for thread in locked)
+    places = [*dict.fromkeys(place for place in stands if place is not None)]
     return Seen(
         text="{who} [has|have] waited {since} [|each] {locks}",
-        words={"locks": _locks(locked, one, awaits=awaits)},
-        place=locked.places[0] if locked.places else None,
+        words={"locks": _locks(locked, places, one, awaits=awaits)},
+        place=places[0] if places else None,
         aspect="awaited" if awaits else None,
         evidence=[
             ("stack", f"thread {thread.label} takes a lock at {thread.frames[-1]}")
-            for thread in locked.threads
+            for thread in locked
         ],
     )
 
 
-def _locks(locked: LockedThreads, reading: RankReading, *, awaits: bool) -> str:
-    threads = locked.threads
-    places = " and ".join(within(place) for place in locked.places[:3])
+def _locks(
+    threads: Sequence[ThreadStack], places: Sequence[Frame], reading: RankReading, *, awaits: bool
+) -> str:
+    first, at = threads[0], " and ".join(within(place) for place in places[:3])
     if awaits and len(threads) == 1:
-        lock = "for a lock that no running thread can release"
         here = within(users_place(reading.frames))
-        return join(here, f"for its thread {threads[0].label}, which waits", places, lock)
-    if threads[0].holds_lock:
-        return f"{places} for a lock that it already holds, taken by an outer call"
+        waits = f"for its thread {first.label}, which waits"
+        return join(here, waits, at, "for a lock that no running thread can release")
+    if first.holds_lock:
+        return f"{at} for a lock that it already holds, taken by an outer call"
     if len(threads) == 1:
-        return f"{places} for a lock that none of its running threads can release"
+        return f"{at} for a lock that none of its running threads can release"
     each_others = [one.held_by for one in threads] == [one.tid for one in reversed(threads)]
-    if len(locked.places) == 2 and len(threads) == 2 and each_others:
-        first, second = locked.places
-        waits = f"which waits {within(second)} for a lock that {first.function} holds"
-        return f"{within(first)} for a lock that its thread {threads[1].label} holds, {waits}"
-    return f"with {len(threads)} threads that wait for each other's locks: {places}"
+    if len(places) == 2 and len(threads) == 2 and each_others:
+        here, there = places
+        waits = f"which waits {within(there)} for a lock that {here.function} holds"
+        return f"{within(here)} for a lock that its thread {threads[1].label} holds, {waits}"
+    return f"with {len(threads)} threads that wait for each other's locks: {at}"
 
 
 @rule("gil_held", of=("idle", "busy"), order=110, sure=(0.9, 0.6), needs=("stacks",))
@@ -201,7 +203,7 @@ def logger_init(one: RankReading, situation: Situation) -> Seen | None:
     if not one.shows("logger_init"):
         return None
     unsure = one.activity == "unseen" or not situation.waited_for
-    sure = (0.6 if unsure else 0.9) if one.seen_by_calls else (0.5 if unsure else 0.75)
+    sure = (0.6 if unsure else 0.9) if one.shown_by_calls else (0.5 if unsure else 0.75)
     sections = one.view.beat.sections if one.view.beat is not None else ()
     files = [frame.file for frame in (*one.frames, *one.stuck_frames)]
     named = any("wandb" in name.lower() for name in (*files, *(each.name for each in sections)))
@@ -211,7 +213,7 @@ def logger_init(one: RankReading, situation: Situation) -> Seen | None:
         "{since}{waits}",
         words={"waits": "".join(f", {in_words(target)}" for target in one.targets[:1])},
         sure=(sure, sure),
-        aspect="own" if here and one.seen_by_calls and not named else "wandb",
+        aspect="own" if here and one.shown_by_calls and not named else "wandb",
     )
 
 
@@ -222,7 +224,7 @@ def model_load(one: RankReading) -> Seen | None:
         return None
     return Seen(
         text="{who} [is|are] stuck loading the model {at} : idle for {since}",
-        sure=(0.7, 0.4) if one.seen_by_calls else None,
+        sure=(0.7, 0.4) if one.shown_by_calls else None,
     )
 
 
