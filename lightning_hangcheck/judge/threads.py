@@ -239,10 +239,7 @@ class Thread:
     @property
     def feeds_queue(self) -> bool:
         """Whether it writes to other processes what this one put into a queue."""
-        return any(
-            frame.function.endswith("_feed") and frame.file.endswith("/multiprocessing/queues.py")
-            for frame in self.frames
-        )
+        return any(map(feeds_queue, self.frames))
 
     @property
     def sleeps(self) -> bool:
@@ -483,6 +480,11 @@ def may_help(thread: ThreadStack) -> bool:
         for rule in meanings(frame.function, frame.file)
     )
     return not parked and not is_our_thread(thread)
+
+
+def feeds_queue(frame: Frame) -> bool:
+    """Whether a call is of the thread that feeds a multiprocessing.Queue."""
+    return frame.function.endswith("_feed") and frame.file.endswith("/multiprocessing/queues.py")
 
 
 def words_of(targets: Iterable[WaitTarget]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from lightning_hangcheck.judge.rule import (
     rule,
     say,
 )
-from lightning_hangcheck.judge.threads import awaits_executor, free_threads
+from lightning_hangcheck.judge.threads import awaits_executor, feeds_queue, free_threads
 from lightning_hangcheck.judge.waits import (
     in_words,
     lock_keeper,
@@ -167,9 +167,9 @@ def _locks(
         return f"{at} for a lock that none of its running threads can release"
     each_others = [one.held_by for one in threads] == [one.tid for one in reversed(threads)]
     if len(places) == 2 and len(threads) == 2 and each_others:
-        here, there = places
-        waits = f"which waits {within(there)} for a lock that {here.function} holds"
-        return f"{within(here)} for a lock that its thread {threads[1].label} holds, {waits}"
+        inner, outer = places
+        waits = f"which waits {within(outer)} for a lock that {inner.function} holds"
+        return f"{within(inner)} for a lock that its thread {threads[1].label} holds, {waits}"
     return f"with {len(threads)} threads that wait for each other's locks: {at}"
 
 
@@ -284,11 +284,7 @@ def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
     place, inner = users_place(stuck.frames), stuck.frames[-1]
     stands = within(place) or within(inner)
     told = f" for its thread {stuck.label}, which"
-    if any(
-        one.file.endswith("/multiprocessing/queues.py")
-        and one.function.rpartition(".")[2] == "_feed"
-        for one in stuck.frames
-    ):
+    if any(map(feeds_queue, stuck.frames)):
         fills = "writes to a multiprocessing.Queue whose pipe is full"
         return "exit_queue", join(told, fills, stands)
     called = stuck.frames[stuck.frames.index(place) + 1 :] if place in stuck.frames else ()
