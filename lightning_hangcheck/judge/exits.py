@@ -12,7 +12,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.judge.alike import latest_frames
-from lightning_hangcheck.judge.frames import meanings
+from lightning_hangcheck.judge.frames import rules_of
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.records import gpu_out_of_memory
 from lightning_hangcheck.judge.wording import SHELL_SIGNAL_BASE, duration, signal_name
@@ -326,7 +326,7 @@ def asked_by(view: RankView) -> str | None:
     if not number:
         own = view.own_process
         frames = latest_frames(own) if own is not None and view.process_exit is None else ()
-        rules = (rule for frame in frames for rule in meanings(frame.function, frame.file))
+        rules = (rule for frame in frames for rule in rules_of(frame))
         number = next((rule.handles for rule in rules if rule.handles), "")
     return f"{number} to rank {view.rank}" if number else None
 

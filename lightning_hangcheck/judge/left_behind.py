@@ -204,8 +204,7 @@ class Board:
         if seq in self.entries[rank, group]:
             return "open"
         if record.entries:
-            newest = max(record.last_enqueued, record.entries[-1].seq)
-            return "before" if seq > newest else "ended"
+            return "before" if seq > record.newest else "ended"
         if record.messages:  # each tells how many operations were entered before it
             return "before" if seq > record.last_enqueued else "unknown"
         if group in self.with_messages:  # its own numbers may be those of messages

@@ -168,12 +168,7 @@ def _history(reading: RankReading, record: CollectiveRecord) -> History:
         for entry in record.entries
     }
     still = frozenset(entry.seq for entry in record.entries if not record.has_ended(entry))
-    return History(steps, still, _newest(record))
-
-
-def _newest(record: CollectiveRecord) -> int:
-    """Torch counts an operation only after NCCL's call has returned: its entry is there before."""
-    return max(record.last_enqueued, record.entries[-1].seq if record.entries else 0)
+    return History(steps, still, record.newest)
 
 
 def way_in(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
@@ -325,19 +320,16 @@ def _not_come(
     group, seq = pending.group or "", pending.seq or 0
     record = record_of(pending.reading, group)
     named = set(record.ranks) if record is not None else set()
-    members = (named or set(job.ranks)) & job.ranks.keys()
-
-    def owes(rank: int) -> bool:
+    members = sorted((named or set(job.ranks)) & job.ranks.keys())
+    owing = []
+    for rank in members:
         own = record_of(job.ranks[rank], group)
-        if own is not None:
-            return _newest(own) < seq
         recorded = job.ranks[rank].view.flight is not None
-        return rank in outside or (recorded and rank in named)
-
-    owing = tuple(rank for rank in sorted(members) if owes(rank))
+        if own.newest < seq if own is not None else rank in outside or (recorded and rank in named):
+            owing.append(rank)
     if pending.source in owing:
         return (pending.source,)
-    return owing or tuple(sorted(members.intersection(outside)))
+    return tuple(owing or (rank for rank in members if rank in outside))
 
 
 def _called_here(reading: RankReading) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ from lightning_hangcheck.judge.exits import raised_at
 from lightning_hangcheck.judge.frames import (
     bare_name,
     is_exiting,
-    meanings,
     outlived_stack_s,
+    rules_of,
     users_frames,
     users_place,
 )
@@ -175,7 +175,7 @@ def _of_a_file(
     a file read before the first step is taken for the model's, and one written after it for a
     checkpoint; what is read within the loop, and written before it, is data as likely.
     """
-    rules = (rule for frame in frames for rule in meanings(frame.function, frame.file))
+    rules = (rule for frame in frames for rule in rules_of(frame))
     kinds = [rule.of_file for rule in rules if rule.of_file]
     if kinds and named == kinds[-1]:
         return PhaseOfLife(named, "calls")
@@ -190,7 +190,7 @@ def _phases_of_calls(frames: Sequence[Frame]) -> tuple[Phase | None, Phase | Non
     """Return the innermost phase among those that win wherever they stand, and among all."""
     innermost: Phase | None = None
     for frame in reversed(frames):
-        for rule in meanings(frame.function, frame.file):
+        for rule in rules_of(frame):
             if rule.phase is not None and rule.wins:
                 return rule.phase, innermost or rule.phase
             innermost = innermost or rule.phase
@@ -260,7 +260,7 @@ def rare_place(beat: Beat | None, sample: Sample) -> str:
 
 def _passed(frame: Frame) -> Phase | None:
     """The part of a pass that this call is, None where it is none that every pass has."""
-    told = {rule.phase for rule in meanings(frame.function, frame.file)}
+    told = {rule.phase for rule in rules_of(frame)}
     part = PASSES.get(bare_name(frame.function))
     if part in told:
         return part

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 from lightning_hangcheck.judge.frames import (
     functions_in,
     holds,
-    meanings,
+    rules_of,
     users_place,
     waits_for_ranks,
 )
@@ -477,7 +477,7 @@ def may_help(thread: ThreadStack) -> bool:
     parked = any(
         rule.rests and holds(rule, thread.frames, position)
         for position, frame in enumerate(thread.frames)
-        for rule in meanings(frame.function, frame.file)
+        for rule in rules_of(frame)
     )
     return not parked and not is_our_thread(thread)
 
