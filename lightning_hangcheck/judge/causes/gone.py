@@ -190,15 +190,22 @@ def lost_child(situation: Situation, idle: Sequence[RankReading]) -> Finding | N
     the kernel would have forgotten it. Not those that something from outside could help on, or a
     process that works. A thread of the rank that looks now and then may start the child anew.
     """
-    lost = [
-        (one, *child)
-        for one in idle
-        if (child := _failed_child(one)) is not None
-        and who_ends(situation, [one]) in ("nobody", "inside")
-    ]
+    lost: dict[int, tuple[int, int]] = {}
+    for one in idle:
+        kernels = [
+            look.samples[-1].kernel
+            for look in one.view.processes
+            if look.role != "rank" and look.samples
+        ]
+        ended = [(each.pid, each.exit_code) for each in kernels if each and each.exit_code]
+        from_processes = any(target.kind in FROM_PROCESSES for target in one.own_targets)
+        if ended and from_processes and who_ends(situation, [one]) in ("nobody", "inside"):
+            pid, code = ended[0]
+            lost[one.rank] = pid, code or 0
+    readings = [one for one in idle if one.rank in lost]
     if not lost:
         return None
-    readings, (_, pid, code) = [one for one, *_ in lost], lost[0]
+    pid, code = lost[readings[0].rank]
     return blame(
         situation,
         readings,
@@ -211,18 +218,8 @@ def lost_child(situation: Situation, idle: Sequence[RankReading]) -> Finding | N
         sure=(0.85, 0.6),
         ended_by=_who_else_brings(readings),
         aspect="child_killed" if code < 0 else "child_raised",
-        evidence=[EvidenceItem("kernel", one.rank, _child_ended(*child)) for one, *child in lost],
+        evidence=[EvidenceItem("kernel", rank, _child_ended(*each)) for rank, each in lost.items()],
     )
-
-
-def _failed_child(reading: RankReading) -> tuple[int, int] | None:
-    """Return process id and exit code of a child that failed."""
-    if any(target.kind in FROM_PROCESSES for target in reading.own_targets):
-        for look in reading.view.processes:
-            state = look.samples[-1].kernel if look.samples else None
-            if look.role != "rank" and state is not None and state.exit_code:
-                return look.pid, state.exit_code
-    return None
 
 
 def _child_ended(pid: int, code: int) -> str:
@@ -385,12 +382,20 @@ def _crashed(job: JobReading, culprits: Sequence[RankReading], sentence: str) ->
 
 
 def _ended_otherwise(job: JobReading) -> Finding | None:
-    """No rank failed by itself: did only its command fail?"""
-    code = job.case.exit_code
+    """No rank failed by itself: did only its command fail, or began its launcher anew for one?
+
+    torchrun would not for ranks that left with exit code 0, and Python ends alike with any other:
+    ``sys.exit("no data")`` is no word of a rank that it has finished.
+    """
+    code, next_start, ranks = job.case.exit_code, job.case.run.next_start, job.ranks.values()
+    open_ends = _was_restarted(job) and not all(left_well(one.view) for one in ranks)
+    if next_start is not None and next_start.launcher == "torchrun":
+        ends = (reading.view.process_exit for reading in ranks)
+        open_ends = any(one is None or one.exit_code is None for one in ends)
     if code:
         told = exit_code_in_words(code)
         sentence = f"no rank was seen to fail, but the command ended with exit code {told}"
-    elif code is None and _may_have_failed(job):
+    elif code is None and open_ends:
         sentence = "no rank was seen to fail, but how some of them ended is unknown"
     else:
         return None
@@ -403,19 +408,6 @@ def _ended_otherwise(job: JobReading) -> Finding | None:
         sentence=sentence,
         aspect="silent" if ending_signal_of(code or 0) is None else "killed",
     )
-
-
-def _may_have_failed(job: JobReading) -> bool:
-    """Whether its launcher began anew, and one of the ranks may be why.
-
-    torchrun would not for ranks that left with exit code 0, and Python ends alike with any other:
-    ``sys.exit("no data")`` is no word of a rank that it has finished.
-    """
-    next_start, ranks = job.case.run.next_start, job.ranks.values()
-    if next_start is not None and next_start.launcher == "torchrun":
-        ends = (reading.view.process_exit for reading in ranks)
-        return any(one is None or one.exit_code is None for one in ends)
-    return _was_restarted(job) and not all(left_well(one.view) for one in ranks)
 
 
 def _was_restarted(job: JobReading) -> bool:
