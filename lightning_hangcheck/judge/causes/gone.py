@@ -192,16 +192,15 @@ def lost_child(situation: Situation, idle: Sequence[RankReading]) -> Finding | N
     """
     lost: dict[int, tuple[int, int]] = {}
     for one in idle:
-        kernels = [
-            look.samples[-1].kernel
+        ended = [
+            (look.pid, code)
             for look in one.view.processes
             if look.role != "rank" and look.samples
+            if (state := look.samples[-1].kernel) is not None and (code := state.exit_code)
         ]
-        ended = [(each.pid, each.exit_code) for each in kernels if each and each.exit_code]
         from_processes = any(target.kind in FROM_PROCESSES for target in one.own_targets)
         if ended and from_processes and who_ends(situation, [one]) in ("nobody", "inside"):
-            pid, code = ended[0]
-            lost[one.rank] = pid, code or 0
+            lost[one.rank] = ended[0]
     readings = [one for one in idle if one.rank in lost]
     if not lost:
         return None

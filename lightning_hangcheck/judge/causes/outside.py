@@ -81,23 +81,22 @@ NEVER_SEEN = "never came, or started on a machine that is not watched"
 @rule("file_lock", order=90, needs=("kernel",))
 def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | None:
     """Blame the ranks of the cycle that a lock closes; without one, all that wait for any lock."""
-    locks = {
-        one.rank: lock
-        for one in idle
-        for lock in [target for target in one.targets if target.kind == "lock"][:1]
-    }
-    if not locks:
-        return None
-    waiter = next(one for one in idle if one.rank in locks)
-    lock, processes = locks[waiter.rank], situation.job.processes
-    proven = situation.deadlocked(waiter)
-    cycle = proven or situation.cycle(waiter)
-    together = cycle or [one for one in idle if one.rank in locks]
+
+    def lock_of(one: RankReading) -> WaitTarget | None:
+        return next((target for target in one.targets if target.kind == "lock"), None)
 
     def file_of(one: RankReading) -> str:
-        own = locks.get(one.rank) or next((o for o in one.targets if o.kind == "lock"), None)
+        own = lock_of(one)
         return processes.file_node(one.view.host, own) if own is not None and own.name else ""
 
+    waiting = [one for one in idle if lock_of(one) is not None]
+    lock = lock_of(waiting[0]) if waiting else None
+    if lock is None:
+        return None
+    waiter, processes = waiting[0], situation.job.processes
+    proven = situation.deadlocked(waiter)
+    cycle = proven or situation.cycle(waiter)
+    together = cycle or waiting
     file = file_of(waiter)  # a lock without a name is one rank's alone
     same = [one for one in together if one is waiter or (file and file_of(one) == file)]
     who = [waiter] if cycle else same
