@@ -89,9 +89,7 @@ def without_collections() -> Iterator[None]:
     """Have no collection of garbage begin in the process meanwhile; also decorates a function.
 
     Reading a hundred thousand ranks makes some million objects that are all still in use, and each
-    collection would go through them again: a third of the time. Who switched collections off
-    switches them on again, so calls may be nested, and one in another thread may end first: then
-    the longer one goes on with them.
+    collection would go through them: a third of the time. Calls may be nested, also in threads.
     """
     collecting = gc.isenabled()
     gc.disable()
