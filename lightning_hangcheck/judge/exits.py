@@ -22,7 +22,7 @@ from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.model.case import Aftermath, RankView
@@ -248,12 +248,18 @@ def firsts_to_fail(
 
 def left_before(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
     """Return the ranks that left without a fault before this one failed, as far as known."""
-    left = (
-        one
-        for one in readings
-        if _left(one.view) and _exit(one.view).clock == _exit(first.view).clock
-    )
-    return tuple(one for one in left if _ended_before(one, first))
+    failure = first.view.process_exit
+
+    def before(one: RankReading) -> bool:
+        """By their own word where both say it: the process of one may take long to its end."""
+        if _beat(one.view).ending == "finished" and raised(first.view):
+            return _beat(one.view).ended_ns < _beat(first.view).ended_ns
+        seen = one.view.process_exit
+        return seen is not None and failure is not None and seen.order < failure.order
+
+    clock = _exit(first.view).clock
+    left = (one for one in _that_left(readings) if _exit(one.view).clock == clock)
+    return tuple(filter(before, left))
 
 
 def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
@@ -265,13 +271,18 @@ def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[Ran
     """
     if not lost_a_peer(first.view):
         return ()
-    open_when = [
-        one
-        for one in readings
-        if _left(one.view) and _exit(one.view).clock != _exit(first.view).clock
-    ]
+    clock = _exit(first.view).clock
+    open_when = (one for one in _that_left(readings) if _exit(one.view).clock != clock)
     left = (*left_before(first, readings), *open_when)
     return tuple(one for one in left if _beat(one.view).membership == "member") or left
+
+
+def _that_left(readings: Sequence[RankReading]) -> Iterator[RankReading]:
+    """Yield those without a fault, and those ended by a launcher on their way out."""
+    for one in readings:
+        finished = _beat(one.view).ending == "finished" and ended_from_outside(one.view)
+        if finished or (one.view.process_exit is not None and not failed(one.view)):
+            yield one
 
 
 def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -> frozenset[int]:
@@ -293,21 +304,6 @@ def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -
     apart = len(ended) > 1 and ended[1][0] - ended[0][0] > TOGETHER_NS
     alone = apart and not several_nodes
     return frozenset(rank for _, rank in ended[alone:])
-
-
-def _left(view: RankView) -> bool:
-    """One that says that it has finished may be ended by its launcher on its way out."""
-    if _beat(view).ending == "finished" and ended_from_outside(view):
-        return True
-    return view.process_exit is not None and not failed(view)
-
-
-def _ended_before(one: RankReading, first: RankReading) -> bool:
-    """By their own word where both say it: the process of one may take long to its end."""
-    if _beat(one.view).ending == "finished" and raised(first.view):
-        return _beat(one.view).ended_ns < _beat(first.view).ended_ns
-    seen, failure = one.view.process_exit, first.view.process_exit
-    return seen is not None and failure is not None and seen.order < failure.order
 
 
 # Was the end asked for?

@@ -17,8 +17,6 @@ from lightning_hangcheck.model.code_owner import is_ours
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from lightning_hangcheck.model.evidence import (
         Sample,
         ThreadStack,
@@ -74,7 +72,13 @@ class FunctionsMet:
             self._known.clear()
             self._of_rank.clear()
             self._as_of_ns = last_new_ns
-        seen = set(_functions(sample))
+        threads = sample.stack.threads if sample.stack is not None else ()
+        seen = {
+            (frame.function, frame.file)
+            for number, thread in enumerate(threads)
+            if number == 0 or not any(is_ours(frame.file) for frame in thread.frames)
+            for frame in thread.frames
+        }
         new = bool(seen - self._known)
         self._known |= seen
         if seen and not of_child:
@@ -85,20 +89,15 @@ class FunctionsMet:
         if new:
             self._as_of_ns = max(self._as_of_ns, sample.taken_ns)
             self._since, self.goes_round = None, False
-        if not of_child:
-            self._watch_main(sample)
+        main = threads[0] if threads else None
+        if not of_child and main is not None and main.frames:
+            # compared with the first sample since anything new was met
+            first, self._since = self._since, self._since or sample
+            before = first.stack.threads[0] if first is not None and first.stack else None
+            elsewhere = before is not None and main.frames != before.frames
+            napping = first is not None and naps(first, sample)
+            self.goes_round = self.goes_round or main.owns_gil or elsewhere or napping
         return new
-
-    def _watch_main(self, sample: Sample) -> None:
-        """Compare with the first sample since anything new was met."""
-        main = _main(sample)
-        if main is None or not main.frames:
-            return
-        first, self._since = self._since, self._since or sample
-        before = _main(first) if first is not None else None
-        elsewhere = before is not None and main.frames != before.frames
-        napping = first is not None and naps(first, sample)
-        self.goes_round = self.goes_round or main.owns_gil or elsewhere or napping
 
 
 def naps(earlier: Sample, later: Sample) -> bool:
@@ -120,20 +119,6 @@ def naps(earlier: Sample, later: Sample) -> bool:
     beside_main_s = (after.cpu_s - second.cpu_s) - (before.cpu_s - first.cpu_s)
     often = second.turns - first.turns >= NAPS * seconds
     return often and beside_main_s < BUSY_HELPERS * seconds
-
-
-def _main(sample: Sample) -> ThreadStack | None:
-    threads = sample.stack.threads if sample.stack is not None else ()
-    return threads[0] if threads else None
-
-
-def _functions(sample: Sample) -> Iterator[Function]:
-    """Return the functions of all threads but our own."""
-    threads = sample.stack.threads if sample.stack is not None else ()
-    for number, thread in enumerate(threads):
-        if number == 0 or not any(is_ours(frame.file) for frame in thread.frames):
-            for frame in thread.frames:
-                yield frame.function, frame.file
 
 
 # What a sample lacks of a thread that stands where it stood, taken from the sample before.
