@@ -311,7 +311,7 @@ def _in_collectives(
                 yield from _each_for_each(job, side, following)
         awaited = {rank: others for rank, others in awaited.items() if rank not in parted}
     known: dict[tuple[int, int], str] = {}
-    for others, waiting in waiting_together(awaited).items():
+    for waiting, others in waiting_together(awaited):
         yield from _each_for_each(job, waiting, others, known)
 
 

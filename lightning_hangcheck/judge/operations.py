@@ -295,7 +295,7 @@ def awaited_ranks(
 
 def waiting_together(
     awaited: Mapping[int, tuple[int, ...]],
-) -> dict[tuple[int, ...], list[int]]:
+) -> list[tuple[list[int], tuple[int, ...]]]:
     """Group the ranks that wait by whom they wait for.
 
     A hundred thousand ranks share one and the same tuple: each is read once.
@@ -307,7 +307,7 @@ def waiting_together(
             if id(others) not in waiters:
                 waiters[id(others)] = found.setdefault(others, [])
             waiters[id(others)].append(rank)
-    return found
+    return [(ranks, others) for others, ranks in found.items()]
 
 
 def _not_come(

@@ -280,28 +280,21 @@ def find_crash(job: JobReading) -> Finding | None:
         return _left_too_soon(job, needed, first)
     if lost_a_peer(first.view) and job.elsewhere:
         return _lost_elsewhere(job, first)
-    if len(firsts) > 1:
-        return _which_is_open(job, firsts)
+    if len(firsts) > 1:  # of each node the first, none that lost a peer
+        told = [f"rank {one.rank} failed: {_its_end(one)}" for one in firsts]
+        if len(told) > MOST_FIRSTS:
+            told[MOST_FIRSTS:] = [f"so did {len(told) - MOST_FIRSTS} more"]
+        told.append(
+            "which of them failed first is unknown: the clocks of their nodes cannot be compared"
+        )
+        finding = replace(_crashed(job, firsts, "; ".join(told)), confidence=0.5)
+        lost = lost_a_peer(firsts[0].view)
+        return replace(finding, culprits=(), aspect="silent") if lost else finding
     sentence = f"rank {first.rank} failed first: {_its_end(first)}"
     left = [one for one in left_before(first, ranks) if left_well(one.view)]
     if left:
         sentence += f"; {names(left)} had exited cleanly before it"
     return _crashed(job, [first], _and_others(sentence, [first], ranks))
-
-
-def _which_is_open(job: JobReading, firsts: Sequence[RankReading]) -> Finding:
-    """Blame each rank that failed by itself, the first of its node; none that lost a peer."""
-    told = [f"rank {one.rank} failed: {_its_end(one)}" for one in firsts]
-    more = len(told) - MOST_FIRSTS
-    if more > 0:
-        told[MOST_FIRSTS:] = [f"so did {more} more"]
-    told.append(
-        "which of them failed first is unknown: the clocks of their nodes cannot be compared"
-    )
-    finding = replace(_crashed(job, firsts, "; ".join(told)), confidence=0.5)
-    if not lost_a_peer(firsts[0].view):
-        return finding
-    return replace(finding, culprits=(), aspect="silent")
 
 
 def _left_too_soon(job: JobReading, needed: Sequence[RankReading], first: RankReading) -> Finding:

@@ -324,42 +324,34 @@ def _at_target(
     job: JobReading, reading: RankReading, target: WaitTarget
 ) -> tuple[str | None, str] | None:
     kind, held_by = target.kind, [process_name(one) for one in target.holders[:MOST_SHOWN]]
+    own, processes = reading.view.own_process, reading.view.processes
     if kind == "process":
         child = ", ".join(map(process_name, target.holders)) or f"pid {target.name}"
-        stopped = ", which is stopped by a signal" if _stopped(reading, target) else ""
+        pids = {holder.pid for holder in target.holders} | {int(target.name or 0)}
+        looks = (one for one in processes if one.role != "rank" and one.pid in pids)
+        still = any(read_process_activity(one).activity == "stopped" for one in looks)
+        stopped = ", which is stopped by a signal" if still else ""
         return "child", f", waiting for the end of its child {child}{stopped}"
     if kind == "terminal" or (kind == "pipe" and target.call == "read"):
-        return _nothing_written(reading, target)
+        writers = [one for one in target.holders if one.pid != reading.view.pid]
+        if writers:
+            which = "" if reading.waiter == "main thread" else f"its {reading.waiter} "
+            writer = process_name(writers[0])
+            started = {one.pid for one in processes if one.role == "worker"}
+            aspect = "worker" if writers[0].pid in started else "child"
+            return aspect, f", {which}reading from {writer}, which writes nothing"
+        if target.holders and own is not None and free_threads(own):
+            return None, ", reading a pipe to which none of its threads has written"
+        return "input", f", waiting for input from {target.name}"
     if kind == "pipe" and target.call in WRITES and held_by:
         return "full_pipe", f", writing to a full pipe that {' and '.join(held_by)} should read"
     if kind == "shared" and held_by:
         return None, f", waiting for a semaphore or lock shared with {', '.join(held_by)}"
-    if kind == "socket":
-        ends = (job.rank_of(reading, holder) for holder in target.holders)
-        asked = [one.rank for one in ends if one is not None and one is not reading]
-        if asked:
-            return "peer", f", waiting at {target.name} for an answer of {name_ranks(asked)}"
+    ends = (job.rank_of(reading, holder) for holder in target.holders)
+    asked = [one.rank for one in ends if one is not None and one is not reading]
+    if kind == "socket" and asked:
+        return "peer", f", waiting at {target.name} for an answer of {name_ranks(asked)}"
     return None
-
-
-def _stopped(reading: RankReading, target: WaitTarget) -> bool:
-    pids = {holder.pid for holder in target.holders} | {int(target.name or 0)}
-    looks = (one for one in reading.view.processes if one.role != "rank" and one.pid in pids)
-    return any(read_process_activity(one).activity == "stopped" for one in looks)
-
-
-def _nothing_written(reading: RankReading, target: WaitTarget) -> tuple[str | None, str]:
-    """Say who does not write what a rank, or a thread of it, reads."""
-    own = reading.view.own_process
-    others = [one for one in target.holders if one.pid != reading.view.pid]
-    if others:
-        which = "" if reading.waiter == "main thread" else f"its {reading.waiter} "
-        started = {one.pid for one in reading.view.processes if one.role == "worker"}
-        aspect = "worker" if others[0].pid in started else "child"
-        return aspect, f", {which}reading from {process_name(others[0])}, which writes nothing"
-    if target.holders and own is not None and free_threads(own):
-        return None, ", reading a pipe to which none of its threads has written"
-    return "input", f", waiting for input from {target.name}"
 
 
 @rule("spinning", order=220, needs=("stacks",))
