@@ -214,7 +214,6 @@ def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Ac
 
 
 def _circles(view: RankView, process: ProcessActivity, stuck: ThreadStack | None) -> bool:
-    """Whether a busy rank, or what works for it, goes round and round, and not in one long call."""
     own = view.own_process
     if own is not None and process.activity in ("busy", "moving"):
         if process.activity == "moving" or (view.goes_round and stuck is None):

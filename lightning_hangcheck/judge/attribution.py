@@ -306,12 +306,12 @@ def without_message(job: JobReading) -> tuple[int, ...]:
     known: dict[int, tuple[int, int]] = {}
     totals: dict[int, tuple[int, int]] = {}
     for rank, one in job.ranks.items():
-        counts = one.view.flight.messages if one.view.flight is not None else None
+        flight, key = one.view.flight, one.told_by_rank
+        counts = flight.messages if flight is not None else None
         if counts is not None:
-            if one.told_by_rank not in known:
-                sums = sum(counts.sent.values()), sum(counts.received.values())
-                known[one.told_by_rank] = sums
-            totals[rank] = known[one.told_by_rank]
+            if key not in known:
+                known[key] = sum(counts.sent.values()), sum(counts.received.values())
+            totals[rank] = known[key]
     usual, often = Counter(totals.values()).most_common(1)[0] if totals else ((0, 0), 0)
     if 2 * often <= len(totals):
         return ()

@@ -161,7 +161,6 @@ def parting_tests(
 
 
 def _by_number(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
-    """Find the first number of a group under which two ranks have different operations."""
     known: dict[frozenset[int], int | None] = {}
     for group, column in sorted(histories(waiting).items()):
         different = {id(history): history for history in column.values()}
@@ -285,7 +284,6 @@ def _in_their_own(
     *,
     proven: bool = False,
 ) -> Divergence:
-    """Say that ranks part by the operations in which they wait now."""
     return Divergence(
         pending_collectives=tuple(waiting),
         operations={one.rank: one.operation for one in waiting},

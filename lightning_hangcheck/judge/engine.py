@@ -31,12 +31,13 @@ from lightning_hangcheck.model.slugs import SEVERITY, VerdictKind
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lightning_hangcheck.judge.job import RankReading
     from lightning_hangcheck.judge.left_behind import LeftFinding
     from lightning_hangcheck.judge.rule import Need, Rule, Seen
     from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.evidence import GapKind
 
 EVIDENCE: dict[str, Callable[[Situation], Any]] = {
     "situation": lambda situation: situation,
@@ -100,7 +101,6 @@ def conclude(case: Case) -> Conclusion:
 
 
 def _of_job(job: JobReading, case: Case) -> Conclusion:
-    """Conclude what is wrong of processes whose stacks were seen."""
     pending = pending_collectives(job)
     awaited = awaited_ranks(job, pending)
     divergence = find_divergence(job, pending, awaited)
@@ -126,7 +126,19 @@ def _of_job(job: JobReading, case: Case) -> Conclusion:
         divergence=divergence if graph.between_ranks else None,
     )
     missing = [need for need in NEEDS if not any(map(NEEDS[need][1], job.ranks.values()))]
-    unasked = {need: [one for one in RULES if need in one.needs] for need in missing}
+    gaps = []  # causes that were not looked for without a kind of evidence
+    for need in missing:
+        left_out = BETWEEN_RANKS if job.world_size <= 1 else ()
+        causes = dict.fromkeys(
+            cause
+            for one in RULES
+            if need in one.needs
+            for cause in one.causes
+            if cause not in left_out
+        )
+        why = f"none could be read; without it nobody looked for {', '.join(causes)}"
+        kind: GapKind = "stack" if need == "stacks" else "kernel_state"
+        gaps.append(Gap(NEEDS[need][0], None, why, kind))
     told = _ask(situation, [one for one in RULES if not set(missing).intersection(one.needs)])
     judged = [(decide(found, case.limits), found) for found in told]
     alarms = [pair for pair in judged if pair[0] in SEVERITY]
@@ -150,7 +162,7 @@ def _of_job(job: JobReading, case: Case) -> Conclusion:
         pending=pending,
         divergence=divergence,
         finding=gravest[1] if gravest is not None else None,
-        gaps=tuple(_gap(job, need, rules) for need, rules in unasked.items()),
+        gaps=tuple(gaps),
     )
 
 
@@ -172,14 +184,6 @@ def _of_files(job: JobReading, found: LeftFinding | None) -> Conclusion:
         states={**states, **found.states},
         collectives=found.collectives,
     )
-
-
-def _gap(job: JobReading, need: Need, rules: Iterable[Rule]) -> Gap:
-    """Name the causes that were not looked for without a kind of evidence."""
-    left_out = BETWEEN_RANKS if job.world_size <= 1 else ()
-    causes = dict.fromkeys(cause for one in rules for cause in one.causes if cause not in left_out)
-    why = f"none could be read; without it nobody looked for {', '.join(causes)}"
-    return Gap(NEEDS[need][0], None, why, "stack" if need == "stacks" else "kernel_state")
 
 
 def _ask(situation: Situation, rules: Sequence[Rule]) -> Iterator[Finding]:

@@ -112,12 +112,6 @@ def left_well(view: RankView) -> bool:
     return code == 0 if code is not None else _beat(view).ending == "finished"
 
 
-def broke_off(view: RankView) -> bool:
-    """Whether a rank in a process group ended without a fault, but not as Python ends."""
-    ended = view.process_exit is not None and not failed(view)
-    return ended and _beat(view).ending == "running" and _beat(view).membership == "member"
-
-
 def ended_from_outside(view: RankView) -> bool:
     """Whether a launcher, a scheduler or a person ended it.
 
@@ -187,13 +181,6 @@ def how_it_ended(view: RankView) -> str:
     if code == 0:
         return "left with exit code 0"
     return f"exited with code {code}{said or ' and no last words'}"
-
-
-def how_it_left(view: RankView) -> str:
-    """Say how a rank left that did not fail, as far as that was seen."""
-    if _beat(view).ending == "finished":
-        return "had finished"
-    return how_it_ended(view) if left_well(view) else "left with an unknown exit code"
 
 
 def killed_for_memory(view: RankView) -> str:

@@ -372,7 +372,7 @@ def read_job(case: Case) -> JobReading:
     read = {rank: _in_operation(one, case, every) for rank, one in alone.items()}
     if 0 in read:
         read[0] = _as_store_keeper(read[0], read)
-    read = {rank: _beside(_circling_with(one, read), case) for rank, one in read.items()}
+    read = {rank: _beside(one, case, read) for rank, one in read.items()}
     ranks = _with_others(read, alone, others, case, every) if others else read
     seen = {rank for rank, one in ranks.items() if not one.view.unheard_for_s}
     absent = (rank for rank in range(case.run.world_size) if rank not in seen)
@@ -410,18 +410,23 @@ def _with_others(
             own = _in_operation(replace(alone[told_by], view=view), case, every)
             way = told_by, own.wait
             if way not in ways:
-                ways[way] = _beside(_circling_with(own, read), case)
+                ways[way] = _beside(own, case, read)
             reading = ways[way]
         found[rank] = replace(reading, view=view, told_by=told_by)
     return {rank: found[rank] for rank in sorted(found)}
 
 
-def _beside(reading: RankReading, case: Case) -> RankReading:
-    """Read where in its life a rank is by the others' records, or by the code in which it stands.
+def _beside(reading: RankReading, case: Case, ranks: Mapping[int, RankReading]) -> RankReading:
+    """Read a rank by what the others show.
 
-    That is for one whose own record is not to be had, as of a job that was started without us.
+    One that is busy in the same functions as one that goes round does so, too. Where in its life
+    one is, the others' records or the code in which it stands tell, where its own record is not to
+    be had, as of a job that was started without us.
     """
-    view, life = reading.view, reading.life
+    view, life, own = reading.view, reading.life, functions_in(reading.frames)
+    if reading.activity == "busy" and not reading.circling and own:
+        alike = any(one.circling and functions_in(one.frames) == own for one in ranks.values())
+        reading = replace(reading, circling=True) if alike else reading
     told = life_beside(view, life, case.ranks)
     if not told and not stepped_by_code(view, life, case.code, reading.frames):
         return reading
@@ -441,16 +446,6 @@ def _as_store_keeper(reading: RankReading, ranks: Mapping[int, RankReading]) -> 
     if COUNTS_ARRIVALS not in counted if counted else not found:
         return reading
     return replace(reading, wait=Wait("rendezvous_peers", wait.name, wait.frame))
-
-
-def _circling_with(reading: RankReading, ranks: Mapping[int, RankReading]) -> RankReading:
-    """Read a rank that is busy in the same functions as one that goes round: so does it."""
-    if reading.activity != "busy" or reading.circling or not reading.frames:
-        return reading
-    own = functions_in(reading.frames)
-    if not any(one.circling and functions_in(one.frames) == own for one in ranks.values()):
-        return reading
-    return replace(reading, circling=True)
 
 
 def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView]) -> RankReading:

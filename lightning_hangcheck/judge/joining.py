@@ -366,7 +366,6 @@ def _silent_nodes(cases: Sequence[Case], views: Iterable[RankView]) -> tuple[Sil
 
 
 def _with_remote_ends(views: Sequence[RankView]) -> list[RankView]:
-    """Name who could end waits at connections to other nodes."""
     ends: dict[Connection, list[tuple[str, int]]] = {}
     for view in views:
         for look in view.processes:

@@ -275,7 +275,6 @@ class _Search:
                 self._count_absent(peer, waiting)
 
     def _collective(self, head: Head, group: str, seq: int, waiting: tuple[int, ...]) -> None:
-        """Say for whom the ranks wait whose oldest open operation this is."""
         board = self.board
         stands: dict[Stand, list[int]] = defaultdict(list)
         for rank in board.members_of(group):
@@ -651,7 +650,6 @@ def judge_left(case: Case) -> LeftFinding | None:
 
 
 def _of_logs(found: LogFinding) -> LeftFinding | None:
-    """Return what logs prove in the form in which all evidence that is left is told."""
     if found.verdict is None or found.verdict == "finished":
         return None
     cause: Cause = found.cause or "unknown"

@@ -270,7 +270,7 @@ def awaited_ranks(
     away, views = frozenset(outside), {rank: one.view for rank, one in job.ranks.items()}
     entering: dict[tuple[str, int], tuple[int, ...]] = {}
     meeting: dict[tuple[int, ...], tuple[int, ...]] = {(): outside}
-    called: dict[int, tuple[int, ...]] = {}
+    called: dict[int, list[int]] = {}
     found: dict[int, tuple[int, ...]] = {}
     for rank, one in pending.items():
         reading, name = one.reading, one.operation.name
@@ -281,10 +281,17 @@ def awaited_ranks(
         elif name in PAIRED:
             found[rank] = awaited_peers(views, reading.view, name) or outside
         else:
-            if reading.told_by_rank not in called:
-                called[reading.told_by_rank] = _called_here(reading)
-            every = records(reading)
-            groups = [every[at].ranks for at in called[reading.told_by_rank] if at < len(every)]
+            every, teller = records(reading), reading.told_by_rank
+            if teller not in called:
+                # who belongs to none of the groups with which it has called a collective, from this
+                # line or, where there is none, from any, was never waited for
+                way, used = way_in(reading.frames), [at for at, o in enumerate(every) if o.entries]
+                called[teller] = [
+                    at
+                    for at in used
+                    if any(way_in(call_of(reading, e).frames) == way for e in every[at].entries)
+                ] or used
+            groups = [every[at].ranks for at in called[teller] if at < len(every)]
             key = tuple(map(id, groups)) if all(groups) else ()
             if key not in meeting:
                 may_meet = frozenset().union(*groups)
@@ -330,19 +337,3 @@ def _not_come(
     if pending.source in owing:
         return (pending.source,)
     return tuple(owing or (rank for rank in members if rank in outside))
-
-
-def _called_here(reading: RankReading) -> tuple[int, ...]:
-    """Return in which of its groups a rank may be whose operation is not in its record.
-
-    Those with which it has called a collective from this line; where there is none, all with which
-    it has called any: who belongs to none of these was never waited for.
-    """
-    way = way_in(reading.frames)
-    called = [(at, one) for at, one in enumerate(records(reading)) if one.entries]
-    here = [
-        (at, one)
-        for at, one in called
-        if any(way_in(call_of(reading, entry).frames) == way for entry in one.entries)
-    ]
-    return tuple(at for at, _ in here or called)

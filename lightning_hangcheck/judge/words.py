@@ -109,7 +109,6 @@ def _sentence(conclusion: Conclusion) -> str:
 
 
 def _who_waits(conclusion: Conclusion, finding: Finding) -> str:
-    """Say who waits for the culprits, in what and where, by the largest group of them."""
     blamed = set(finding.culprits)
     waiters = [rank for rank in conclusion.graph.waiters if rank not in blamed]
     groups: dict[str, list[int]] = {}
@@ -207,7 +206,6 @@ def earlier_rounds(run: RunFacts) -> Iterator[EvidenceItem]:
 
 
 def _failed_rounds(run: RunFacts) -> list[tuple[str, int, str]]:
-    """Ways in which rounds failed, each with how many and which rounds ended so."""
     ways: dict[str, list[int]] = {}
     for one in run.earlier:
         if one.verdict != "finished":
@@ -230,19 +228,17 @@ def facts_about(culprits: Sequence[RankReading]) -> Iterator[EvidenceItem]:
 
 def waits(job: JobReading, graph: WaitGraph) -> Iterator[EvidenceItem]:
     """Describe who waits, one sentence for all ranks at the same line."""
-    together: dict[tuple[str, str], list[int]] = {}
+    together: dict[str, list[int]] = {}
     for wait, line, ranks in _waits_and_places(job, graph.waiters):
         if wait is not None:
             place = f", called in {line}" if line is not None else ""
-            together.setdefault((wait.name, place), []).extend(ranks)
-    ordered = sorted(together.items(), key=lambda item: -len(item[1]))
-    for (name, place), ranks in ordered[:MOST_WAITS]:
-        text = f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} in {name}{place}"
+            together.setdefault(f"in {wait.name}{place}", []).extend(ranks)
+    for where, ranks in sorted(together.items(), key=lambda item: -len(item[1]))[:MOST_WAITS]:
+        text = f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} {where}"
         yield EvidenceItem("wait", ranks[0] if len(ranks) == 1 else None, text)
 
 
 def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
-    """Return the kind of each fact, and the fact."""
     view, own, observed = reading.view, reading.view.own_process, reading.process_activity
     newest = tuple(reversed(own.samples)) if own is not None else ()
     if view.process_exit is not None:

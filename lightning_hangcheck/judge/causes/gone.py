@@ -15,13 +15,11 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge.exits import (
     asked_end,
     aspect_of,
-    broke_off,
     ended_from_outside,
     failed,
     failed_for,
     firsts_to_fail,
     how_it_ended,
-    how_it_left,
     left_before,
     left_well,
     lost_a_peer,
@@ -124,7 +122,14 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
     fault = [one for one in ended if failed(one.view)]
     if not situation.waited_for:
         asking = still and all(map(asks_again, left))
-        gone = tuple(fault or (one for one in ended if asking and broke_off(one.view)))
+        broke_off = [
+            one
+            for one in ended
+            if one.view.process_exit is not None and not failed(one.view)
+            if (beat := one.view.beat) is not None
+            if (beat.ending, beat.membership) == ("running", "member")
+        ]
+        gone = tuple(fault or (broke_off if asking else ()))
     for_others = {one.rank for one in gone if ended_from_outside(one.view) or failed_for(one, gone)}
     culprits = [one for one in gone if one.rank not in for_others] or list(gone)
     if not culprits or not job.alive:
@@ -299,11 +304,16 @@ def find_crash(job: JobReading) -> Finding | None:
 
 def _left_too_soon(job: JobReading, needed: Sequence[RankReading], first: RankReading) -> Finding:
     """Blame ranks that left without a fault, and for want of which the first that failed did so."""
+    view, left = needed[0].view, "left with an unknown exit code"
+    if view.beat is not None and view.beat.ending == "finished":
+        left = "had finished"
+    elif left_well(view):
+        left = how_it_ended(view)
     sentence = say(
         needed,
         "{who} {left} {place} while others still needed [it|them]: rank {first} failed then, as "
         "{end}",
-        left=how_it_left(needed[0].view),
+        left=left,
         place=_place_of(needed[0]) or within(needed[0].place),
         first=str(first.rank),
         end=_its_end(first),

@@ -293,7 +293,6 @@ def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
 
 
 def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
-    """Return what the rank waits for: an aspect of the cause, and words."""
     if reading.at_store:
         return "store", ", waiting for a key of the store that no rank has set"
     awaited = {pid for target in reading.own_targets for pid in pids_here(target)}
