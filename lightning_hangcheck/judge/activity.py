@@ -280,7 +280,7 @@ def _without_steps(look: ProcessLook) -> Activity | None:
     idle or not.
     """
     letters = [one.kernel.state for one in look.samples[-2:] if one.kernel is not None]
-    if letters[-1:] in (["Z"], ["X"]):
+    if letters and letters[-1] in ("Z", "X"):
         return "gone"
     held = bool(letters) and all(letter in ("T", "t") for letter in letters)
     if held and (letters[-1] == "T" or len(letters) > 1):

@@ -332,7 +332,10 @@ def _not_come(
     for rank in members:
         own = record_of(job.ranks[rank], group)
         recorded = job.ranks[rank].view.flight is not None
-        if own.newest < seq if own is not None else rank in outside or (recorded and rank in named):
+        late = rank in outside or (recorded and rank in named)
+        if own is not None:
+            late = own.newest < seq
+        if late:
             owing.append(rank)
     if pending.source in owing:
         return (pending.source,)
