@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.judge.threads import Thread
     from lightning_hangcheck.model.case import RankView
-    from lightning_hangcheck.model.evidence import GpuState, ProcessLook, ProcessState
+    from lightning_hangcheck.model.evidence import ProcessLook
 
 Activity = Literal[
     "moving", "busy", "idle", "waiting", "stopped", "gone", "missing", "unseen", "unheard"
@@ -71,6 +71,7 @@ SHORTEST_FLOW_S = 1.0
 BUSY_PERCENT = 5
 """A GPU without work shows 0, one that draws somebody's screen up to 3."""
 NEARLY_FULL = 0.95
+NOT_TOLD = "how busy it is, is not told"
 GIB = 1 << 30
 
 
@@ -168,7 +169,11 @@ def read_rank_activity(view: RankView) -> RankActivity:
         seen = [read_process_activity(look) for look in view.processes]
         carried = any(one.carried for one in seen)
         woke = process.activity == "moving" and process.stood
-        livelocked = not (carried or woke) and _livelocked(view, seen)
+        # a child without Python stacks that works, or a GPU, may do new things unseen
+        hidden = any(not one.stacks and one.activity in ("busy", "moving") for one in seen)
+        hidden = hidden or any(gpu_works(look) for look in view.processes)
+        nothing_new = view.nothing_new_for_s >= LIVELOCK_AFTER_S
+        livelocked = not (carried or woke or hidden) and nothing_new
         activity = "busy" if livelocked else activity
         found = replace(found, carried=carried, livelocked=livelocked)
     circling = activity == "busy" and not process.starved and _circles(view, process, stuck)
@@ -209,7 +214,6 @@ def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Ac
 
 
 def _circles(view: RankView, process: ProcessActivity, stuck: ThreadStack | None) -> bool:
-    """Whether a busy rank, or what works for it, goes round and round, and not in one long call."""
     own = view.own_process
     if own is not None and process.activity in ("busy", "moving"):
         if process.activity == "moving" or (view.goes_round and stuck is None):
@@ -218,17 +222,6 @@ def _circles(view: RankView, process: ProcessActivity, stuck: ThreadStack | None
     children = [one for one in view.processes if one is not own]
     busy = [one for one in children if read_process_activity(one).activity in ("busy", "moving")]
     return any(in_one_call(one) is None for one in busy)
-
-
-def _livelocked(view: RankView, seen: Sequence[ProcessActivity]) -> bool:
-    """Whether a rank that moves only goes round: for long it did nothing that it had not done.
-
-    A child without Python stacks that works, or a GPU, may do new things all the time: nobody sees
-    them.
-    """
-    hidden = any(not one.stacks and one.activity in ("busy", "moving") for one in seen)
-    hidden = hidden or any(gpu_works(look) for look in view.processes)
-    return view.nothing_new_for_s >= LIVELOCK_AFTER_S and not hidden
 
 
 @remembered
@@ -241,68 +234,62 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
         flow), ``idle`` (under 2 % of a core, same stack, no bytes) or ``busy`` (the rest: same
         functions).
     """
-    ended = _by_letter(look) or _by_dump(look)
     usable = [
         one
         for one in moments(look)
         if one.kernel is not None and (look.role == "child" or one.threads)
     ][-NEWEST:]
     steps = [step for pair in pairwise(usable) if (step := compare(*pair)) is not None]
+    told = _without_steps(look)
     if not steps:
-        return ProcessActivity(activity=ended or "unseen", samples=min(1, len(usable)))
+        return ProcessActivity(activity=told or "unseen", samples=min(1, len(usable)))
+    span_s = sum(step.seconds for step in steps)
+
+    def mean(share: Callable[[Step], float]) -> float:
+        return sum(share(step) * step.seconds for step in steps) / span_s
+
+    moved, starved = [step.moved for step in steps], any(step.starved for step in steps)
+    does: Activity = "idle"
+    # a child that only works now and then (a service) is nobody's to wait for
+    if all(moved) if look.role == "child" else any(moved):
+        does = "moving"
+    elif (
+        starved
+        or mean(lambda step: step.busiest_share) >= IDLE_SHARE
+        or mean(lambda step: step.awaited_share) >= BUSY_SHARE
+    ):
+        does = "busy"
     return ProcessActivity(
-        activity=ended or _by_steps(steps, look.role),
+        activity=told or does,
         samples=len(steps) + 1,
-        span_s=sum(step.seconds for step in steps),
-        cpu_share=_mean(steps, lambda step: step.cpu_share),
+        span_s=span_s,
+        cpu_share=mean(lambda step: step.cpu_share),
         bytes=sum(step.bytes for step in steps),
         carried=any(step.carried for step in steps),
-        starved=_mean(steps, lambda step: step.main_share) < BUSY_SHARE
-        and any(step.starved for step in steps),
+        starved=starved and mean(lambda step: step.main_share) < BUSY_SHARE,
         stacks=any(one.sample.stack is not None for one in usable),
         stood=any(step.stood for step in steps),
     )
 
 
-def _by_letter(look: ProcessLook) -> Activity | None:
-    """Tell a dead or stopped process by the kernel's letter.
+def _without_steps(look: ProcessLook) -> Activity | None:
+    """Tell a dead or stopped process by the kernel's letter, and what a file tells of one.
 
     A debugger, or another py-spy, holds a process in state ``t`` for a moment: that counts only if
-    two samples saw it.
+    two samples saw it. Of a stack that somebody took into a file only the sampler's guess is left:
+    idle or not.
     """
     letters = [one.kernel.state for one in look.samples[-2:] if one.kernel is not None]
-    if not letters:
-        return None
-    if letters[-1] in ("Z", "X"):
+    if letters and letters[-1] in ("Z", "X"):
         return "gone"
-    held = all(letter in ("T", "t") for letter in letters)
-    return "stopped" if held and (letters[-1] == "T" or len(letters) > 1) else None
-
-
-def _by_dump(look: ProcessLook) -> Activity | None:
-    """Of a stack that somebody took into a file only the sampler's guess is left: idle or not."""
+    held = bool(letters) and all(letter in ("T", "t") for letter in letters)
+    if held and (letters[-1] == "T" or len(letters) > 1):
+        return "stopped"
     stacks = [one.stack for one in look.samples if one.stack is not None and one.kernel is None]
     if len(stacks) < len(look.samples) or not stacks or not stacks[-1].from_file:
         return None
     threads = stacks[-1].threads
     return "busy" if threads and threads[0].active else "idle"
-
-
-def _by_steps(steps: Sequence[Step], role: str) -> Activity:
-    """Judge by steps. A child that only works now and then (a service) is nobody's to wait for."""
-    moved = [step.moved for step in steps]
-    if all(moved) if role == "child" else any(moved):
-        return "moving"
-    share = _mean(steps, lambda step: step.awaited_share)
-    works = _mean(steps, lambda step: step.busiest_share) >= IDLE_SHARE or any(
-        step.starved for step in steps
-    )
-    return "busy" if works or share >= BUSY_SHARE else "idle"
-
-
-def _mean(steps: Sequence[Step], share: Callable[[Step], float]) -> float:
-    """The share over all the time that the steps took."""
-    return sum(share(step) * step.seconds for step in steps) / sum(step.seconds for step in steps)
 
 
 class Step(Struct, frozen=True, kw_only=True):
@@ -401,7 +388,8 @@ def _main_moved(earlier: Moment, later: Moment, share: float) -> bool:
     Busy, it must be in other functions: a loop that goes over its own lines may never end. Hardly
     busy, it must be at another line of the user's code: one line that polls alternates below it.
     """
-    if not earlier.threads or not later.threads or _source(earlier) != _source(later):
+    stacks = [one.sample.stack for one in (earlier, later)]
+    if not earlier.threads or not later.threads or len({one and one.source for one in stacks}) > 1:
         return False  # one source names classes, the other does not
     before, after = (without_ours(one.threads[0].frames) for one in (earlier, later))
     if share >= IDLE_SHARE:
@@ -421,9 +409,13 @@ def _helper_moved(
     It is busy, and in other functions than before. One that is busy with something else excuses
     nobody: only ``awaited`` threads count, all where that is None.
     """
-    before = {_key(one): one for one in earlier.threads[1:]}
+
+    def key(one: Thread) -> tuple[int | None, str]:  # the source may not tell ids
+        return (one.tid, "" if one.tid is not None else one.stack.name)
+
+    before = {key(one): one for one in earlier.threads[1:]}
     for thread in later.threads[1:]:
-        old = before.get(_key(thread))
+        old = before.get(key(thread))
         if old is None or (awaited is not None and thread.tid not in awaited):
             continue
         share = cpu_share if thread.tid is None else shares.get(thread.tid, 0.0)
@@ -431,11 +423,6 @@ def _helper_moved(
         if changed and not is_our_thread(thread.stack) and not is_our_thread(old.stack):
             return True
     return False
-
-
-def _key(thread: Thread) -> tuple[int | None, str]:
-    """What names a thread: its id, or what stands for it where the source does not tell."""
-    return (thread.tid, "" if thread.tid is not None else thread.stack.name)
 
 
 def without_ours(frames: Sequence[Frame]) -> tuple[Frame, ...]:
@@ -455,15 +442,12 @@ def _users_part(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     return frames[: max(positions, default=len(frames)) + 1]
 
 
-def _source(moment: Moment) -> str:
-    return moment.sample.stack.source if moment.sample.stack is not None else ""
-
-
 def _bytes_moved(earlier: Moment, later: Moment, awaited: frozenset[int] | None) -> int:
     """Return what threads read, wrote and received that could end the main thread's wait.
 
-    A thread that starts a program now and then excuses nobody: the process's count has what such a
-    child read. It is all there is where threads are not counted, or one has ended meanwhile.
+    Of those that may, or all where ``awaited`` is None, and those that run no Python. A thread that
+    starts a program now and then excuses nobody: the process's count has what such a child read. It
+    is all there is where threads are not counted, or one has ended meanwhile.
 
     Returns:
         Bytes; 0 where not permitted to know.
@@ -471,40 +455,27 @@ def _bytes_moved(earlier: Moment, later: Moment, awaited: frozenset[int] | None)
     before, after = earlier.kernel, later.kernel
     if before is None or after is None:
         return 0
-    of_threads = _moved_by_threads(earlier, later, awaited)
-    pairs = [(before.network_bytes, after.network_bytes)]
-    if of_threads is None:
-        pairs += [
-            (before.read_bytes, after.read_bytes),
-            (before.written_bytes, after.written_bytes),
-        ]
-    moved = sum(max(0, new - old) for old, new in pairs if old is not None and new is not None)
-    return moved + (of_threads or 0)
-
-
-def _moved_by_threads(earlier: Moment, later: Moment, awaited: frozenset[int] | None) -> int | None:
-    """Bytes of the threads that could end the wait: these, or all, and those that run no Python."""
-    before, after = _bytes_by_thread(earlier.kernel), _bytes_by_thread(later.kernel)
-    if before is None or after is None:
-        return None
+    then, now = (
+        {one.tid: one.moved_bytes for one in each.threads if one.moved_bytes is not None}
+        for each in (before, after)
+    )
     if any(one.kind == "process" or one.holders for _, one in later.targets):
         awaited = None  # another process, which may wait for what any of its threads gives it
     of_python = {one.tid for one in later.threads}
     counted = {
-        tid
-        for tid in {*before, *after}
-        if awaited is None or tid in awaited or tid not in of_python
+        tid for tid in {*then, *now} if awaited is None or tid in awaited or tid not in of_python
     }
-    if not counted <= after.keys():
-        return None
-    return sum(max(0, after[tid] - before.get(tid, 0)) for tid in counted)
-
-
-def _bytes_by_thread(kernel: ProcessState | None) -> dict[int, int] | None:
-    if kernel is None or not kernel.threads or kernel.threads_left_out:
-        return None
-    found = {one.tid: one.moved_bytes for one in kernel.threads if one.moved_bytes is not None}
-    return found if len(found) == len(kernel.threads) else None
+    known = counted <= now.keys() and all(
+        each.threads and not each.threads_left_out and len(told) == len(each.threads)
+        for each, told in ((before, then), (after, now))
+    )
+    pairs = [(before.network_bytes, after.network_bytes)]
+    if known:
+        pairs += [(then.get(tid, 0), now[tid]) for tid in counted]
+    else:
+        pairs.append((before.read_bytes, after.read_bytes))
+        pairs.append((before.written_bytes, after.written_bytes))
+    return sum(max(0, new - old) for old, new in pairs if old is not None and new is not None)
 
 
 def _carries(earlier: Moment, later: Moment, flowed: int) -> bool:
@@ -567,29 +538,22 @@ def gpu_works(look: ProcessLook) -> bool:
 
 def describe_gpus(look: ProcessLook) -> Iterator[str]:
     """Describe the GPUs of the newest sample that shows any, one sentence each."""
-    newest: Sequence[GpuState] = next(
-        (sample.gpus for sample in reversed(look.samples) if sample.gpus), ()
-    )
-    return (", ".join(_facts(gpu)) for gpu in newest)
-
-
-def _facts(gpu: GpuState) -> Iterator[str]:
-    name = f"GPU {gpu.index}"
-    if gpu.busy_percent is None:
-        yield f"{name}: how busy it is, is not told"
-    else:
-        yield f"{name}: {gpu.busy_percent} % busy"
-    if gpu.own_busy_percent is not None:
-        yield f"{gpu.own_busy_percent} % with this process"
-    if gpu.memory_used_bytes is not None and gpu.memory_bytes:
-        full = gpu.memory_used_bytes >= NEARLY_FULL * gpu.memory_bytes
-        used, all_of_it = gpu.memory_used_bytes / GIB, gpu.memory_bytes / GIB
-        yield f"{used:.0f} of {all_of_it:.0f} GiB in use" + (", nearly full" if full else "")
-    if gpu.clock_mhz is not None and gpu.full_clock_mhz is not None:
-        yield f"{gpu.clock_mhz} of {gpu.full_clock_mhz} MHz"
-    if gpu.power_w is not None:
-        yield f"{gpu.power_w:.0f} W"
-    if gpu.slowed_by:
-        yield f"slowed down ({', '.join(gpu.slowed_by)})"
-    if gpu.uncorrected_errors:
-        yield f"{gpu.uncorrected_errors} uncorrected memory errors"
+    for gpu in next((sample.gpus for sample in reversed(look.samples) if sample.gpus), ()):
+        name, busy = f"GPU {gpu.index}", gpu.busy_percent
+        facts = [f"{name}: {busy} % busy" if busy is not None else f"{name}: {NOT_TOLD}"]
+        if gpu.own_busy_percent is not None:
+            facts.append(f"{gpu.own_busy_percent} % with this process")
+        if gpu.memory_used_bytes is not None and gpu.memory_bytes:
+            full = gpu.memory_used_bytes >= NEARLY_FULL * gpu.memory_bytes
+            used, all_of_it = gpu.memory_used_bytes / GIB, gpu.memory_bytes / GIB
+            nearly = ", nearly full" if full else ""
+            facts.append(f"{used:.0f} of {all_of_it:.0f} GiB in use{nearly}")
+        if gpu.clock_mhz is not None and gpu.full_clock_mhz is not None:
+            facts.append(f"{gpu.clock_mhz} of {gpu.full_clock_mhz} MHz")
+        if gpu.power_w is not None:
+            facts.append(f"{gpu.power_w:.0f} W")
+        if gpu.slowed_by:
+            facts.append(f"slowed down ({', '.join(gpu.slowed_by)})")
+        if gpu.uncorrected_errors:
+            facts.append(f"{gpu.uncorrected_errors} uncorrected memory errors")
+        yield ", ".join(facts)

@@ -300,7 +300,6 @@ class AlikeRecords:
         return replace(self._told, groups=groups, messages=messages, sites=sites)
 
     def _sites_of(self, rank: int) -> dict[int, CallSite]:
-        """Return from where it called, each root moved as the group is."""
         moved = tuple(self._moved(at, rank) for at in self._rooted.values())
         if moved not in self._sites:
             sites = dict(self._told.sites)
@@ -337,7 +336,6 @@ def _of_group(
 def _rooted_sites(
     flight: FlightRecord, record: CollectiveRecord, members: Collection[int]
 ) -> list[int]:
-    """Return the places that are called with a root among a group's members."""
     sites = {entry.site for entry in record.entries} & flight.sites.keys()
     return [site for site in sites if root_of(flight.sites[site]) in members]
 

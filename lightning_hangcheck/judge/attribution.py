@@ -35,7 +35,7 @@ from lightning_hangcheck.judge.source import left_loop, parked_in, tests_apart
 from lightning_hangcheck.model.evidence import Frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.model.case import CodeNote, RankView
@@ -95,25 +95,10 @@ def find_diverged(
     groups = list(together.values())
     largest = max(groups, key=len)
     if len(keys) >= FEWEST_FOR_MAJORITY and 2 * len(largest) > len(keys):
-        return _ranks(group for group in groups if group is not largest), "majority"
+        left = (one.rank for group in groups if group is not largest for one in group)
+        return tuple(sorted(left)), "majority"
     sides = [_Side(tuple(one), frozenset(ways_of(one)), way_of(one[0])) for one in groups]
-    for basis, shows in _signs(code, sides):
-        left = [group for group, side in zip(groups, sides, strict=True) if shows(side)]
-        if left and len(left) < len(groups):
-            return _ranks(left), basis
-    return _ranks(groups), "nothing"
-
-
-def _ranks(groups: Iterable[Sequence[PendingCollective]]) -> tuple[int, ...]:
-    return tuple(sorted(one.rank for group in groups for one in group))
-
-
-def _signs(
-    code: Sequence[CodeNote], sides: Sequence[_Side]
-) -> tuple[tuple[Basis, Callable[[_Side], bool]], ...]:
-    """Return what may show that a side left, the surest first."""
     often = Counter(stack for side in sides for stack in side.stacks)
-    of_one = [note for note in code if not note.condition_of_most]
 
     def others(side: _Side) -> frozenset[tuple[Frame, ...]]:
         return frozenset(one for one, times in often.items() if times > (one in side.stacks))
@@ -122,10 +107,6 @@ def _signs(
         rest = [one for other in sides if other is not side for one in other.members]
         return tests_apart(separating(notes, side.members, rest), side.stacks, others(side))
 
-    def out_of_loop(side: _Side) -> bool:
-        pairs = product(side.stacks, others(side))
-        return all(left_loop(code, stack, other) for stack, other in pairs)
-
     def unexpected(side: _Side, shortest_context: int) -> bool:
         if side.way is None:
             return False
@@ -133,7 +114,12 @@ def _signs(
         expected = expected_next(side.way[0], candidates, shortest_context)
         return expected is not None and expected != side.way[1]
 
-    return (
+    def out_of_loop(side: _Side) -> bool:
+        pairs = product(side.stacks, others(side))
+        return all(left_loop(code, stack, other) for stack, other in pairs)
+
+    of_one = [note for note in code if not note.condition_of_most]
+    signs: tuple[tuple[Basis, Callable[[_Side], bool]], ...] = (  # the surest first
         ("condition", lambda side: under_test(side, of_one)),
         ("sequence", lambda side: unexpected(side, SURE_CONTEXT)),
         ("condition", lambda side: under_test(side, code)),
@@ -141,6 +127,11 @@ def _signs(
         ("novelty", lambda side: unexpected(side, 0)),
         ("parked", lambda side: not any(map(parked_in, side.stacks))),
     )
+    for basis, shows in signs:
+        gone = [side for side in sides if shows(side)]
+        if gone and len(gone) < len(sides):
+            return tuple(sorted(one.rank for side in gone for one in side.members)), basis
+    return tuple(sorted(one.rank for one in keys)), "nothing"
 
 
 def minority_of_one(readings: Sequence[RankReading]) -> RankReading | None:
@@ -315,12 +306,12 @@ def without_message(job: JobReading) -> tuple[int, ...]:
     known: dict[int, tuple[int, int]] = {}
     totals: dict[int, tuple[int, int]] = {}
     for rank, one in job.ranks.items():
-        counts = one.view.flight.messages if one.view.flight is not None else None
+        flight, key = one.view.flight, one.told_by_rank
+        counts = flight.messages if flight is not None else None
         if counts is not None:
-            if one.told_by_rank not in known:
-                sums = sum(counts.sent.values()), sum(counts.received.values())
-                known[one.told_by_rank] = sums
-            totals[rank] = known[one.told_by_rank]
+            if key not in known:
+                known[key] = sum(counts.sent.values()), sum(counts.received.values())
+            totals[rank] = known[key]
     usual, often = Counter(totals.values()).most_common(1)[0] if totals else ((0, 0), 0)
     if 2 * often <= len(totals):
         return ()

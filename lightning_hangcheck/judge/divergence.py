@@ -46,7 +46,6 @@ from lightning_hangcheck.judge.source import rank_conditions, tests_apart
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
 
-    from lightning_hangcheck.judge.graph import Solution
     from lightning_hangcheck.judge.job import JobReading
     from lightning_hangcheck.judge.source import Test
     from lightning_hangcheck.model.case import CodeNote
@@ -111,7 +110,7 @@ def find_divergence(
     parted = _by_number(job, recorded)
     if parted is not None:
         return parted
-    circle = _solved(awaited).helpless
+    circle = solve(waiting_together(awaited)).helpless
     if len(waiting) < len(job.ranks) or job.elsewhere:
         waiting = tuple(one for one in recorded if one.rank in circle)
     if len(waiting) < FEWEST:
@@ -120,11 +119,15 @@ def find_divergence(
         return _by_messages(job, awaited, circle, waiting)
     if all(one.reading.view.flight is not None for one in waiting):
         return _by_group(job, circle, [one for one in waiting if not _between_looks(one)])
-    return _by_frames(job, waiting)
-
-
-def _solved(awaited: Awaited) -> Solution:
-    return solve((waiters, others) for others, waiters in waiting_together(awaited).items())
+    # where not all have a record, only the call and the lines that led to it are compared
+    shown = [
+        replace(one, operation=Operation(wait.name)) if (wait := one.reading.wait) else one
+        for one in waiting
+    ]
+    keys = {one: (one.operation.name, way_in(one.way)) for one in shown}
+    if len(set(keys.values())) == 1:
+        return None
+    return _in_their_own(shown, *find_diverged(job.case.code, keys))
 
 
 def parted_by_test(code: Sequence[CodeNote], divergence: Divergence) -> bool:
@@ -158,7 +161,6 @@ def parting_tests(
 
 
 def _by_number(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
-    """Find the first number of a group under which two ranks have different operations."""
     known: dict[frozenset[int], int | None] = {}
     for group, column in sorted(histories(waiting).items()):
         different = {id(history): history for history in column.values()}
@@ -264,7 +266,7 @@ def _by_messages(
     Where nobody counts messages, it is only known of ranks that all do the same.
     """
     inside = {one.rank: awaited[one.rank] for one in waiting if one.rank in circle}
-    ring = _solved(inside).circles
+    ring = solve(waiting_together(inside)).circles
     names = {one.operation.name for one in waiting}
     if not ring and (any(awaited.values()) or len(names) > 1):
         return None
@@ -282,7 +284,6 @@ def _in_their_own(
     *,
     proven: bool = False,
 ) -> Divergence:
-    """Say that ranks part by the operations in which they wait now."""
     return Divergence(
         pending_collectives=tuple(waiting),
         operations={one.rank: one.operation for one in waiting},
@@ -344,18 +345,6 @@ def _own_way(pending: PendingCollective) -> tuple[list[Operation], Operation]:
         for group, entry in every[:end]
     ]
     return before, in_group(pending.group, pending.operation)
-
-
-def _by_frames(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
-    """Where not all have a record, only the call and the lines that led to it are compared."""
-    shown = [
-        replace(one, operation=Operation(wait.name)) if (wait := one.reading.wait) else one
-        for one in waiting
-    ]
-    keys = {one: (one.operation.name, way_in(one.way)) for one in shown}
-    if len(set(keys.values())) == 1:
-        return None
-    return _in_their_own(shown, *find_diverged(job.case.code, keys))
 
 
 # An operation that some wait for and others walked past. Two groups need not be used in one order

@@ -31,12 +31,13 @@ from lightning_hangcheck.model.slugs import SEVERITY, VerdictKind
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lightning_hangcheck.judge.job import RankReading
     from lightning_hangcheck.judge.left_behind import LeftFinding
     from lightning_hangcheck.judge.rule import Need, Rule, Seen
     from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.evidence import GapKind
 
 EVIDENCE: dict[str, Callable[[Situation], Any]] = {
     "situation": lambda situation: situation,
@@ -100,7 +101,6 @@ def conclude(case: Case) -> Conclusion:
 
 
 def _of_job(job: JobReading, case: Case) -> Conclusion:
-    """Conclude what is wrong of processes whose stacks were seen."""
     pending = pending_collectives(job)
     awaited = awaited_ranks(job, pending)
     divergence = find_divergence(job, pending, awaited)
@@ -115,9 +115,30 @@ def _of_job(job: JobReading, case: Case) -> Conclusion:
             finding=crash,
         )
     graph = build_graph(job, divergence, awaited)
-    situation = _situate(job, graph, divergence)
+    stuck = () if graph.between_ranks else _stuck_by_themselves(job, graph)
+    ends = tuple(job.ranks[rank] for rank in graph.ends) if graph.between_ranks else stuck
+    situation = Situation(
+        job=job,
+        graph=graph,
+        suspects=ends if graph.between_ranks else stuck or _long_silent(job, graph),
+        waited_for=graph.between_ranks,
+        standstill=bool(stuck),
+        divergence=divergence if graph.between_ranks else None,
+    )
     missing = [need for need in NEEDS if not any(map(NEEDS[need][1], job.ranks.values()))]
-    unasked = {need: [one for one in RULES if need in one.needs] for need in missing}
+    gaps = []  # causes that were not looked for without a kind of evidence
+    for need in missing:
+        left_out = BETWEEN_RANKS if job.world_size <= 1 else ()
+        causes = dict.fromkeys(
+            cause
+            for one in RULES
+            if need in one.needs
+            for cause in one.causes
+            if cause not in left_out
+        )
+        why = f"none could be read; without it nobody looked for {', '.join(causes)}"
+        kind: GapKind = "stack" if need == "stacks" else "kernel_state"
+        gaps.append(Gap(NEEDS[need][0], None, why, kind))
     told = _ask(situation, [one for one in RULES if not set(missing).intersection(one.needs)])
     judged = [(decide(found, case.limits), found) for found in told]
     alarms = [pair for pair in judged if pair[0] in SEVERITY]
@@ -141,7 +162,7 @@ def _of_job(job: JobReading, case: Case) -> Conclusion:
         pending=pending,
         divergence=divergence,
         finding=gravest[1] if gravest is not None else None,
-        gaps=tuple(_gap(job, need, rules) for need, rules in unasked.items()),
+        gaps=tuple(gaps),
     )
 
 
@@ -165,39 +186,29 @@ def _of_files(job: JobReading, found: LeftFinding | None) -> Conclusion:
     )
 
 
-def _gap(job: JobReading, need: Need, rules: Iterable[Rule]) -> Gap:
-    """Name the causes that were not looked for without a kind of evidence."""
-    left_out = BETWEEN_RANKS if job.world_size <= 1 else ()
-    causes = dict.fromkeys(cause for one in rules for cause in one.causes if cause not in left_out)
-    why = f"none could be read; without it nobody looked for {', '.join(causes)}"
-    return Gap(NEEDS[need][0], None, why, "stack" if need == "stacks" else "kernel_state")
-
-
 def _ask(situation: Situation, rules: Sequence[Rule]) -> Iterator[Finding]:
-    """Ask each rule about the suspects that no more specific one explains: each has one cause."""
+    """Ask each rule about the suspects that no more specific one explains: each has one cause.
+
+    A rule is not asked where any of the evidence that it names is empty.
+    """
     left = situation.suspects
     for one in rules:
-        found = _find(one, replace(situation, suspects=left))
+        now = replace(situation, suspects=left)
+        known = {name: EVIDENCE[name](now) for name in one.evidence}
+        found: Finding | None = None
+        if all(known.values()) and one.of:
+            told = [
+                (reading, each)
+                for reading in now.suspects_that_are(*one.of)
+                if (each := one.find(reading, **known)) is not None
+            ]
+            found = _of_row(one, now, told) if told else None
+        elif all(known.values()):
+            found = one.find(**known)
         if found is not None:
             explained = {*found.culprits, *found.left_standing}
             left = tuple(one for one in left if one.rank not in explained)
             yield _of_standstill(found, situation.job) if situation.standstill else found
-
-
-def _find(rule: Rule, situation: Situation) -> Finding | None:
-    """Look up the evidence that a rule names, and ask it; None where any of that is empty."""
-    known = {name: EVIDENCE[name](situation) for name in rule.evidence}
-    if not all(known.values()):
-        return None
-    if not rule.of:
-        found: Finding | None = rule.find(**known)
-        return found
-    told = [
-        (reading, each)
-        for reading in situation.suspects_that_are(*rule.of)
-        if (each := rule.find(reading, **known)) is not None
-    ]
-    return _of_row(rule, situation, told) if told else None
 
 
 def _of_row(rule: Rule, situation: Situation, told: Sequence[tuple[RankReading, Seen]]) -> Finding:
@@ -228,24 +239,19 @@ def _of_row(rule: Rule, situation: Situation, told: Sequence[tuple[RankReading, 
 def _of_standstill(finding: Finding, job: JobReading) -> Finding:
     """A job stands still since the last progress of any rank: before that it only seemed to.
 
-    What nobody but a person could end, or nobody at all, stands for itself.
+    What nobody but a person could end, or nobody at all, stands for itself. A thread that sleeps
+    until a time may answer another rank's call then.
     """
     if finding.ended_by in ("nobody", "person"):
         return replace(finding, standstill=True)
-    since_s = min((one.silence_s for one in job.alive), default=finding.silence_s)
+    processes = [own for one in job.alive if (own := one.view.own_process) is not None]
     ended_by = finding.ended_by
-    if ended_by == "inside" and any(map(_has_sleeper, job.alive)):
+    if ended_by == "inside" and any(
+        sleeps_on(own) or any(thread.sleeps for thread in free_threads(own)) for own in processes
+    ):
         ended_by = "outside"
-    silence_s = min(finding.silence_s, since_s)
+    silence_s = min([finding.silence_s, *(one.silence_s for one in job.alive)])
     return replace(finding, standstill=True, silence_s=silence_s, ended_by=ended_by)
-
-
-def _has_sleeper(reading: RankReading) -> bool:
-    """Whether a thread of a rank sleeps until a time, as one may that answers another's call."""
-    own = reading.view.own_process
-    if own is None:
-        return False
-    return sleeps_on(own) or any(thread.sleeps for thread in free_threads(own))
 
 
 def _together(gravest: Finding, alarms: Sequence[Finding]) -> Finding:
@@ -261,18 +267,6 @@ def _together(gravest: Finding, alarms: Sequence[Finding]) -> Finding:
         sentence="; ".join(one.sentence for one in (gravest, *others)),
         phase=groups[0].phase,
         evidence=tuple(item for one in (gravest, *others) for item in one.evidence),
-    )
-
-
-def _situate(job: JobReading, graph: WaitGraph, divergence: Divergence | None) -> Situation:
-    if graph.between_ranks:
-        ends = tuple(job.ranks[rank] for rank in graph.ends)
-        return Situation(
-            job=job, graph=graph, suspects=ends, waited_for=True, divergence=divergence
-        )
-    stuck = _stuck_by_themselves(job, graph)
-    return Situation(
-        job=job, graph=graph, suspects=stuck or _long_silent(job, graph), standstill=bool(stuck)
     )
 
 

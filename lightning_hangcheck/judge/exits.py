@@ -12,7 +12,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.judge.alike import latest_frames
-from lightning_hangcheck.judge.frames import meanings
+from lightning_hangcheck.judge.frames import rules_of
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.records import gpu_out_of_memory
 from lightning_hangcheck.judge.wording import SHELL_SIGNAL_BASE, duration, signal_name
@@ -22,7 +22,7 @@ from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.model.case import Aftermath, RankView
@@ -112,12 +112,6 @@ def left_well(view: RankView) -> bool:
     return code == 0 if code is not None else _beat(view).ending == "finished"
 
 
-def broke_off(view: RankView) -> bool:
-    """Whether a rank in a process group ended without a fault, but not as Python ends."""
-    ended = view.process_exit is not None and not failed(view)
-    return ended and _beat(view).ending == "running" and _beat(view).membership == "member"
-
-
 def ended_from_outside(view: RankView) -> bool:
     """Whether a launcher, a scheduler or a person ended it.
 
@@ -189,13 +183,6 @@ def how_it_ended(view: RankView) -> str:
     return f"exited with code {code}{said or ' and no last words'}"
 
 
-def how_it_left(view: RankView) -> str:
-    """Say how a rank left that did not fail, as far as that was seen."""
-    if _beat(view).ending == "finished":
-        return "had finished"
-    return how_it_ended(view) if left_well(view) else "left with an unknown exit code"
-
-
 def killed_for_memory(view: RankView) -> str:
     """Say what the kernel's killer did meanwhile; empty if nothing. It counts, and names nobody."""
     seen = _exit(view)
@@ -248,12 +235,18 @@ def firsts_to_fail(
 
 def left_before(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
     """Return the ranks that left without a fault before this one failed, as far as known."""
-    left = (
-        one
-        for one in readings
-        if _left(one.view) and _exit(one.view).clock == _exit(first.view).clock
-    )
-    return tuple(one for one in left if _ended_before(one, first))
+    failure = first.view.process_exit
+
+    def before(one: RankReading) -> bool:
+        """By their own word where both say it: the process of one may take long to its end."""
+        if _beat(one.view).ending == "finished" and raised(first.view):
+            return _beat(one.view).ended_ns < _beat(first.view).ended_ns
+        seen = one.view.process_exit
+        return seen is not None and failure is not None and seen.order < failure.order
+
+    clock = _exit(first.view).clock
+    left = (one for one in _that_left(readings) if _exit(one.view).clock == clock)
+    return tuple(filter(before, left))
 
 
 def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
@@ -265,13 +258,18 @@ def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[Ran
     """
     if not lost_a_peer(first.view):
         return ()
-    open_when = [
-        one
-        for one in readings
-        if _left(one.view) and _exit(one.view).clock != _exit(first.view).clock
-    ]
+    clock = _exit(first.view).clock
+    open_when = (one for one in _that_left(readings) if _exit(one.view).clock != clock)
     left = (*left_before(first, readings), *open_when)
     return tuple(one for one in left if _beat(one.view).membership == "member") or left
+
+
+def _that_left(readings: Sequence[RankReading]) -> Iterator[RankReading]:
+    """Yield those without a fault, and those ended by a launcher on their way out."""
+    for one in readings:
+        finished = _beat(one.view).ending == "finished" and ended_from_outside(one.view)
+        if finished or (one.view.process_exit is not None and not failed(one.view)):
+            yield one
 
 
 def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -> frozenset[int]:
@@ -295,21 +293,6 @@ def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -
     return frozenset(rank for _, rank in ended[alone:])
 
 
-def _left(view: RankView) -> bool:
-    """One that says that it has finished may be ended by its launcher on its way out."""
-    if _beat(view).ending == "finished" and ended_from_outside(view):
-        return True
-    return view.process_exit is not None and not failed(view)
-
-
-def _ended_before(one: RankReading, first: RankReading) -> bool:
-    """By their own word where both say it: the process of one may take long to its end."""
-    if _beat(one.view).ending == "finished" and raised(first.view):
-        return _beat(one.view).ended_ns < _beat(first.view).ended_ns
-    seen, failure = one.view.process_exit, first.view.process_exit
-    return seen is not None and failure is not None and seen.order < failure.order
-
-
 # Was the end asked for?
 
 
@@ -326,7 +309,7 @@ def asked_by(view: RankView) -> str | None:
     if not number:
         own = view.own_process
         frames = latest_frames(own) if own is not None and view.process_exit is None else ()
-        rules = (rule for frame in frames for rule in meanings(frame.function, frame.file))
+        rules = (rule for frame in frames for rule in rules_of(frame))
         number = next((rule.handles for rule in rules if rule.handles), "")
     return f"{number} to rank {view.rank}" if number else None
 

@@ -54,7 +54,14 @@ def meanings(function: str, file: str) -> tuple[FrameRule, ...]:
     bare = function.rpartition(".")[2]
     by_name, folders = _index()
     near = (*by_name.get(file.rpartition("/")[2], ()), *folders)
-    return tuple(rule for rule in near if _in_file(rule.file, file) and _named(rule, bare))
+    return tuple(
+        rule for rule in near if _in_file(rule.file, file) and re.fullmatch(rule.functions, bare)
+    )
+
+
+def rules_of(frame: Frame) -> tuple[FrameRule, ...]:
+    """Return what is known of the function that a frame is in."""
+    return meanings(frame.function, frame.file)
 
 
 @cache
@@ -70,10 +77,6 @@ def _index() -> tuple[dict[str, list[FrameRule]], list[FrameRule]]:
 def _in_file(wanted: str, file: str) -> bool:
     rooted = f"/{file}"
     return f"/{wanted}" in rooted if wanted.endswith("/") else rooted.endswith(f"/{wanted}")
-
-
-def _named(rule: FrameRule, bare: str) -> bool:
-    return re.fullmatch(rule.functions, bare) is not None
 
 
 class Wait(Struct, frozen=True):
@@ -107,7 +110,7 @@ def find_wait(frames: Sequence[Frame]) -> Wait | None:
     for depth in range(len(frames)):
         position = len(frames) - 1 - depth
         frame = frames[position]
-        for rule in meanings(frame.function, frame.file):
+        for rule in rules_of(frame):
             if rule.wait is not None and holds(rule, frames, position):
                 name = rule.name or bare_name(frame.function)
                 return None if rule.wait == "work" else Wait(rule.wait, name, frame)
@@ -126,7 +129,7 @@ def of_own_process(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """Drop the frames that a forked process inherited: its parent stood there, not it."""
     for position in reversed(range(len(frames))):
         frame = frames[position]
-        if any(rule.starts_process for rule in meanings(frame.function, frame.file)):
+        if any(rule.starts_process for rule in rules_of(frame)):
             return tuple(frames[position + 1 :])
     return tuple(frames)
 

@@ -77,7 +77,10 @@ class Wait(NamedTuple):
 
         512 ranks that wait for 512 would be 262,144.
         """
-        waiters, enders = [*map(_name, self.waiters)], [*map(_name, self.enders)]
+        waiters, enders = (
+            [f"rank:{one}" if isinstance(one, int) else one for one in nodes]
+            for nodes in (self.waiters, self.enders)
+        )
         told = zip(waiters, self.through, strict=True)
         if len(waiters) * len(enders) <= MOST_FULL:
             yield from (Edge(one, other, way) for one, way in told for other in enders)
@@ -240,7 +243,6 @@ def _parts(following: Following, starts: Iterable[Hashable]) -> Iterator[list[Ha
 
 
 def _reachable(following: Following, *start: Hashable) -> set[Hashable]:
-    """Return these nodes, and those that they lead to, however indirectly."""
     found, pending = set(start), list(start)
     for node in pending:
         new = [one for one in following.get(node, ()) if one not in found]
@@ -250,7 +252,6 @@ def _reachable(following: Following, *start: Hashable) -> set[Hashable]:
 
 
 def _ranks(nodes: Iterable[Hashable]) -> set[int]:
-    """Return the ranks that nodes are, or that own them."""
     found = set()
     for node in nodes:
         if isinstance(node, int):
@@ -258,10 +259,6 @@ def _ranks(nodes: Iterable[Hashable]) -> set[int]:
         elif isinstance(node, str) and node.startswith("worker:"):
             found.add(int(node[len("worker:") :].partition("/")[0]))
     return found
-
-
-def _name(node: Node) -> str:
-    return f"rank:{node}" if isinstance(node, int) else node
 
 
 def _joins_ranks(waits: Sequence[Wait]) -> bool:
@@ -282,7 +279,7 @@ def _joins_ranks(waits: Sequence[Wait]) -> bool:
 def _for_own_threads(job: JobReading) -> Iterator[Wait]:
     for reading in job.ranks.values():
         own = reading.view.own_process if reading.activity == "idle" else None
-        if own is not None and read_locks(own) is not None:
+        if own is not None and read_locks(own):
             yield Wait((reading.rank,), (reading.rank,), ("for a lock of its own threads",))
 
 
@@ -311,7 +308,7 @@ def _in_collectives(
                 yield from _each_for_each(job, side, following)
         awaited = {rank: others for rank, others in awaited.items() if rank not in parted}
     known: dict[tuple[int, int], str] = {}
-    for others, waiting in waiting_together(awaited).items():
+    for waiting, others in waiting_together(awaited):
         yield from _each_for_each(job, waiting, others, known)
 
 
@@ -377,7 +374,6 @@ def _each_for_each(
     others: Sequence[int],
     known: dict[tuple[int, int], str] | None = None,
 ) -> Iterator[Wait]:
-    """Say that every one of some ranks waits for every one of others."""
     if not waiters or not others:
         return
     known = {} if known is None else known
@@ -411,7 +407,6 @@ def _for_workers(job: JobReading) -> Iterator[Wait]:
 
 
 def _at_things(job: JobReading) -> Iterator[Wait]:
-    """Say at what processes wait by what the kernel shows, and who holds that."""
     together: dict[tuple[str, WaitTarget], list[Node]] = {}
     for node, host, targets in _blocked(job):
         for target in targets:

@@ -59,7 +59,7 @@ ASKS_STORE = ("TCPStore__get", "TCPStore__wait")
 """What torch counts while a thread waits for a key of a store (TCPStore.cpp, 2.13)."""
 
 
-class JobProcesses(Struct, frozen=True):
+class JobProcesses:
     """The processes of all ranks, by host and number.
 
     Containers number their processes alike, so process 17 may be a rank on each of many nodes. What
@@ -67,21 +67,28 @@ class JobProcesses(Struct, frozen=True):
 
     Attributes:
         ranks: Whose own process each is.
-        nodes: Of ranks and workers, their node in the wait-for graph.
         owners: The rank that each belongs to.
         looks: What was seen of each.
-        several_hosts: Whether a number or a path may mean another thing on another host.
     """
 
-    ranks: dict[Process, int]
-    nodes: dict[Process, Node]
-    owners: dict[Process, int]
-    looks: dict[Process, ProcessLook]
-    several_hosts: bool
+    def __init__(self, views: Collection[RankView]) -> None:
+        self.ranks: dict[Process, int] = {
+            (one.host, one.pid): one.rank for one in views if one.pid is not None
+        }
+        self.owners: dict[Process, int] = {}
+        self.looks: dict[Process, ProcessLook] = {}
+        self._nodes: dict[Process, Node] = {**self.ranks}
+        for view in views:
+            for look in view.processes:
+                process = view.host, look.pid
+                self.looks[process], self.owners[process] = look, view.rank
+                if look.role == "worker":
+                    self._nodes[process] = f"worker:{view.rank}/{look.index}"
+        self._several_hosts = len({view.host for view in views if view.host}) > 1
 
     def node(self, host: str, pid: int) -> Node:
         """Return the node of a process in the wait-for graph: 3, ``pid:17@node1``."""
-        return self.nodes.get((host, pid), f"pid:{pid}{self._at(host)}")
+        return self._nodes.get((host, pid), f"pid:{pid}{self._at(host)}")
 
     def rank_of(self, host: str, holder: Holder) -> int | None:
         """Return the rank whose own process could end a wait; None where it is no rank's."""
@@ -92,36 +99,12 @@ class JobProcesses(Struct, frozen=True):
         return f"file:{target.name}{'' if target.shared_storage else self._at(host)}"
 
     def _at(self, host: str) -> str:
-        return f"@{host}" if self.several_hosts and host else ""
+        return f"@{host}" if self._several_hosts and host else ""
 
 
 def process_of(host: str, holder: Holder) -> Process:
     """Return the process that could end a wait, by its host and number."""
     return holder.host or host, holder.pid
-
-
-def job_processes(views: Iterable[RankView]) -> JobProcesses:
-    """Find out who is who in a job."""
-    every = list(views)
-    ranks = {(one.host, one.pid): one.rank for one in every if one.pid is not None}
-    nodes: dict[Process, Node] = {**ranks}
-    looks = {(view.host, look.pid): look for view in every for look in view.processes}
-    owners = {(view.host, look.pid): view.rank for view in every for look in view.processes}
-    for view in every:
-        for look in view.processes:
-            if look.role == "worker":
-                nodes[view.host, look.pid] = f"worker:{view.rank}/{look.index}"
-    hosts = {view.host for view in every if view.host}
-    return JobProcesses(ranks, nodes, owners, looks, len(hosts) > 1)
-
-
-def works_outside(
-    view: RankView, targets: Iterable[WaitTarget], known: Collection[Process]
-) -> bool:
-    """Whether a process outside the job works for what a rank waits for."""
-    own, holders = view.own_process, (one for target in targets for one in target.holders)
-    outside = (one for one in holders if process_of(view.host, one) not in known)
-    return own is not None and any(works(own, holder) for holder in outside)
 
 
 class WorkerReading(Struct, frozen=True, kw_only=True):
@@ -246,15 +229,15 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
         """Where in its life it is."""
         return self.life.phase if self.life is not None else None
 
+    @property
+    def shown_by_calls(self) -> bool:
+        """Whether its calls show its phase: they tell more than the name of a section."""
+        return self.life is not None and self.life.told_by == "calls"
+
     def shows(self, phase: Phase) -> bool:
         """Whether its calls show this phase, or its own sections and hooks say it."""
         life = self.life
         return life is not None and life.phase == phase and life.told_by in ("calls", "page")
-
-    @property
-    def seen_by_calls(self) -> bool:
-        """Whether its calls show its phase: they tell more than the name of a section."""
-        return self.life is not None and self.life.told_by == "calls"
 
     @property
     def works_in_child(self) -> bool:
@@ -286,8 +269,14 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
     found, own = read_rank_activity(view), view.own_process
     targets = steady_targets(own) if own is not None else ()
     child, at_end = through_children(view, targets)
-    idle = found.activity == "idle"
-    if (idle and works_outside(view, targets, known)) or has_left(view, found, now_ns):
+    outside = (
+        holder
+        for target in (targets if found.activity == "idle" else ())
+        for holder in target.holders
+        if process_of(view.host, holder) not in known
+    )
+    helped = own is not None and any(works(own, holder) for holder in outside)
+    if helped or has_left(view, found, now_ns):
         found = replace(found, activity="moving")
     silence_s = view.idle_for_s if found.activity == "idle" else view.silent_for_s
     silence_s = view.nothing_new_for_s if found.livelocked else silence_s
@@ -341,6 +330,12 @@ class JobReading(Struct, frozen=True, kw_only=True):
     processes: JobProcesses
 
     @property
+    def complete(self) -> bool:
+        """Whether the launcher said that every rank runs on this node."""
+        local = self.case.run.local_world_size
+        return local is not None and local >= self.case.run.world_size
+
+    @property
     def alive(self) -> tuple[RankReading, ...]:
         """Ranks that have a process."""
         return tuple(reading for reading in self.ranks.values() if reading.alive)
@@ -349,12 +344,6 @@ class JobReading(Struct, frozen=True, kw_only=True):
     def world_size(self) -> int:
         """Ranks of the job, as far as known."""
         return max(self.case.run.world_size, len(self.ranks))
-
-    @property
-    def complete(self) -> bool:
-        """Whether the launcher said that every rank runs on this node."""
-        local = self.case.run.local_world_size
-        return local is not None and local >= self.case.run.world_size
 
     def rank_of(self, waiter: RankReading, holder: Holder) -> RankReading | None:
         """Return the rank whose process could end a rank's wait; None where that is no rank's."""
@@ -376,14 +365,14 @@ def read_job(case: Case) -> JobReading:
     """Read a case."""
     told, gaps = views_of_ranks(case.ranks)
     views, others = with_groups(told, case.alike) if case.alike else (told, {})
-    processes = job_processes(views.values())
+    processes = JobProcesses(views.values())
     known = processes.looks.keys()
     every = {**{rank: view for rank, (_, view) in others.items()}, **views}
     alone = {rank: read_rank(views[rank], known, case.taken_ns) for rank in sorted(views)}
     read = {rank: _in_operation(one, case, every) for rank, one in alone.items()}
     if 0 in read:
         read[0] = _as_store_keeper(read[0], read)
-    read = {rank: _beside(_circling_with(one, read), case) for rank, one in read.items()}
+    read = {rank: _beside(one, case, read) for rank, one in read.items()}
     ranks = _with_others(read, alone, others, case, every) if others else read
     seen = {rank for rank, one in ranks.items() if not one.view.unheard_for_s}
     absent = (rank for rank in range(case.run.world_size) if rank not in seen)
@@ -421,18 +410,23 @@ def _with_others(
             own = _in_operation(replace(alone[told_by], view=view), case, every)
             way = told_by, own.wait
             if way not in ways:
-                ways[way] = _beside(_circling_with(own, read), case)
+                ways[way] = _beside(own, case, read)
             reading = ways[way]
         found[rank] = replace(reading, view=view, told_by=told_by)
     return {rank: found[rank] for rank in sorted(found)}
 
 
-def _beside(reading: RankReading, case: Case) -> RankReading:
-    """Read where in its life a rank is by the others' records, or by the code in which it stands.
+def _beside(reading: RankReading, case: Case, ranks: Mapping[int, RankReading]) -> RankReading:
+    """Read a rank by what the others show.
 
-    That is for one whose own record is not to be had, as of a job that was started without us.
+    One that is busy in the same functions as one that goes round does so, too. Where in its life
+    one is, the others' records or the code in which it stands tell, where its own record is not to
+    be had, as of a job that was started without us.
     """
-    view, life = reading.view, reading.life
+    view, life, own = reading.view, reading.life, functions_in(reading.frames)
+    if reading.activity == "busy" and not reading.circling and own:
+        alike = any(one.circling and functions_in(one.frames) == own for one in ranks.values())
+        reading = replace(reading, circling=True) if alike else reading
     told = life_beside(view, life, case.ranks)
     if not told and not stepped_by_code(view, life, case.code, reading.frames):
         return reading
@@ -452,16 +446,6 @@ def _as_store_keeper(reading: RankReading, ranks: Mapping[int, RankReading]) -> 
     if COUNTS_ARRIVALS not in counted if counted else not found:
         return reading
     return replace(reading, wait=Wait("rendezvous_peers", wait.name, wait.frame))
-
-
-def _circling_with(reading: RankReading, ranks: Mapping[int, RankReading]) -> RankReading:
-    """Read a rank that is busy in the same functions as one that goes round: so does it."""
-    if reading.activity != "busy" or reading.circling or not reading.frames:
-        return reading
-    own = functions_in(reading.frames)
-    if not any(one.circling and functions_in(one.frames) == own for one in ranks.values()):
-        return reading
-    return replace(reading, circling=True)
 
 
 def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView]) -> RankReading:

@@ -9,6 +9,7 @@ when it was looked at last, and which of two moments came first is open.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_type_hints
@@ -21,13 +22,10 @@ from lightning_hangcheck.model.evidence import Connection, Gap, Holder
 from lightning_hangcheck.text.shown import EPOCH, NANOSECONDS, format_ranks, parse_ranks, read_utc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lightning_hangcheck.model.case import SilentNode
     from lightning_hangcheck.model.evidence import Sample, WaitTarget
-
-    Ends = Mapping[Connection, Sequence[tuple[str, int]]]
-    """Host and process at one end of each connection."""
 
 Held = TypeVar("Held", bound=Struct)
 ELSEWHERE = "they run on other nodes, or no launcher says where; only this node was looked at"
@@ -184,7 +182,14 @@ def _on_one_clock(nodes: Sequence[NodeCase]) -> list[_TimedCase]:
     """
     # containers of one machine, named by the start of its kernel, have one monotonic clock
     machines = [node.case.run.machine.partition("-")[0] for node in nodes]
-    wall = [_wall_ns(node) for node in nodes]
+    wall: list[int | None] = []  # when cases were taken, by the clock the others are known against
+    for node in nodes:
+        at = None
+        if node.ahead_s is not None:
+            with suppress(ValueError):
+                since_s = (read_utc(node.case.taken_at) - EPOCH).total_seconds()
+                at = int((since_s - node.ahead_s) * NANOSECONDS)
+        wall.append(at)
     starts = {
         machine: at - node.case.taken_ns
         for machine, at, node in zip(machines, wall, nodes, strict=True)
@@ -208,17 +213,6 @@ def _on_one_clock(nodes: Sequence[NodeCase]) -> list[_TimedCase]:
             moved = rebased(case, base_ns - ago_ns - case.taken_ns)
             found.append(_TimedCase(nodes[index].source, moved, clock))
     return found
-
-
-def _wall_ns(node: NodeCase) -> int | None:
-    """Return when a case was taken, by the clock that the others are known against."""
-    if node.ahead_s is None:
-        return None
-    try:
-        since = read_utc(node.case.taken_at) - EPOCH
-    except ValueError:
-        return None
-    return int((since.total_seconds() - node.ahead_s) * NANOSECONDS)
 
 
 def rebased(fact: Held, shift_ns: int) -> Held:
@@ -372,7 +366,6 @@ def _silent_nodes(cases: Sequence[Case], views: Iterable[RankView]) -> tuple[Sil
 
 
 def _with_remote_ends(views: Sequence[RankView]) -> list[RankView]:
-    """Name who could end waits at connections to other nodes."""
     ends: dict[Connection, list[tuple[str, int]]] = {}
     for view in views:
         for look in view.processes:
@@ -382,30 +375,31 @@ def _with_remote_ends(views: Sequence[RankView]) -> list[RankView]:
                 ends.setdefault(Connection(one.remote, one.own), []).append((view.host, look.pid))
     if not ends:
         return list(views)
+
+    def with_ends(sample: Sample, host: str) -> Sample:
+        kernel = sample.kernel
+        if kernel is None or not any(one.own_end for t in kernel.threads for one in t.waits_for):
+            return sample
+
+        def of_target(target: WaitTarget) -> WaitTarget:
+            there = ends.get(Connection(target.own_end, target.name), ()) if target.own_end else ()
+            if not there or target.holders:
+                return target
+            holders = tuple(Holder(pid=pid, host="" if on == host else on) for on, pid in there)
+            return replace(target, holders=holders)
+
+        threads = tuple(
+            replace(one, waits_for=tuple(map(of_target, one.waits_for))) for one in kernel.threads
+        )
+        return replace(sample, kernel=replace(kernel, threads=threads))
+
     return [
         replace(
             view,
             processes=tuple(
-                replace(look, samples=tuple(_with_ends(s, view.host, ends) for s in look.samples))
+                replace(look, samples=tuple(with_ends(one, view.host) for one in look.samples))
                 for look in view.processes
             ),
         )
         for view in views
     ]
-
-
-def _with_ends(sample: Sample, host: str, ends: Ends) -> Sample:
-    def of_target(target: WaitTarget) -> WaitTarget:
-        there = ends.get(Connection(target.own_end, target.name), ()) if target.own_end else ()
-        if not there or target.holders:
-            return target
-        holders = tuple(Holder(pid=pid, host="" if on == host else on) for on, pid in there)
-        return replace(target, holders=holders)
-
-    kernel = sample.kernel
-    if kernel is None or not any(one.own_end for t in kernel.threads for one in t.waits_for):
-        return sample
-    threads = tuple(
-        replace(one, waits_for=tuple(map(of_target, one.waits_for))) for one in kernel.threads
-    )
-    return replace(sample, kernel=replace(kernel, threads=threads))

@@ -134,14 +134,6 @@ class Absent(NamedTuple):
     ranks: tuple[int, ...]
 
 
-class Parted(NamedTuple):
-    """An operation under whose number ranks wait with different operations or sizes."""
-
-    group: str
-    seq: int
-    ways: dict[str, list[int]]
-
-
 class Board:
     """The records of all ranks, as one table: rank and group to what is known there."""
 
@@ -204,8 +196,7 @@ class Board:
         if seq in self.entries[rank, group]:
             return "open"
         if record.entries:
-            newest = max(record.last_enqueued, record.entries[-1].seq)
-            return "before" if seq > newest else "ended"
+            return "before" if seq > record.newest else "ended"
         if record.messages:  # each tells how many operations were entered before it
             return "before" if seq > record.last_enqueued else "unknown"
         if group in self.with_messages:  # its own numbers may be those of messages
@@ -231,13 +222,6 @@ class Board:
         if not (counts_messages and near):
             return "unknown"
         return "before" if head.seq > record.last_enqueued else "ended"
-
-    def entered(self, group: str, seq: int) -> Iterator[tuple[int, CollectiveEntry]]:
-        """Yield who has an operation open, with its entry."""
-        for rank in self.members_of(group):
-            entry = self.entries.get((rank, group), {}).get(seq)
-            if entry is not None and seq > self.through[rank, group]:
-                yield rank, entry
 
     def last_call(self, rank: int) -> Frame | None:
         """Return the user's line from which a rank called the last operation that it entered."""
@@ -291,7 +275,6 @@ class _Search:
                 self._count_absent(peer, waiting)
 
     def _collective(self, head: Head, group: str, seq: int, waiting: tuple[int, ...]) -> None:
-        """Say for whom the ranks wait whose oldest open operation this is."""
         board = self.board
         stands: dict[Stand, list[int]] = defaultdict(list)
         for rank in board.members_of(group):
@@ -368,7 +351,7 @@ class _Search:
         culprits = tuple(sorted({*idle, *(one.rank for one in self.ended)}))
         parted = self._parted()
         if parted is not None:
-            found = self._of_mismatch(parted)
+            found = self._of_mismatch(*parted)
         elif culprits:
             found = self._of_culprits(culprits)
         elif self.stuck_together:
@@ -388,11 +371,15 @@ class _Search:
             if (2 * len(one.ranks) > len(members(one.head.group))) is most
         ]
 
-    def _parted(self) -> Parted | None:
-        """Find the number under which most ranks stand, with different operations or sizes."""
+    def _parted(self) -> tuple[Numbered, dict[str, list[int]]] | None:
+        """Find where most ranks stand under one number, with different operations or sizes."""
+        board = self.board
         for (group, seq), waiting in sorted(self.waiting.items(), key=lambda one: -len(one[1])):
             ways: dict[str, list[int]] = {}
-            for rank, entry in self.board.entered(group, seq):
+            for rank in board.members_of(group):
+                entry = board.entries.get((rank, group), {}).get(seq)
+                if entry is None or seq <= board.through[rank, group]:
+                    continue
                 way = entry.op  # of other operations sizes differ by rank
                 if entry.op in SAME_SIZES:  # shapes may differ where the count is the same
                     sizes = " ".join(str(prod(size)) for size in entry.sizes)
@@ -400,25 +387,28 @@ class _Search:
                 ways.setdefault(way, []).append(rank)
             standing = {way for way, ranks in ways.items() if set(ranks) & set(waiting)}
             if len(standing) > 1:
-                return Parted(group, seq, ways)
+                return (group, seq), ways
         return None
 
-    def _of_mismatch(self, parted: Parted) -> LeftFinding:
-        members = self.board.members_of(parted.group)
-        largest = max(parted.ways.values(), key=len)
+    def _of_mismatch(self, numbered: Numbered, ways: Mapping[str, list[int]]) -> LeftFinding:
+        group, seq = numbered
+        members = self.board.members_of(group)
+        largest = max(ways.values(), key=len)
         majority = 2 * len(largest) > len(members) > 2
-        others = sorted(rank for ranks in parted.ways.values() for rank in ranks)
+        others = sorted(rank for ranks in ways.values() for rank in ranks)
         culprits = tuple(rank for rank in others if rank not in largest) if majority else ()
         each = ", ".join(
             f"{name_ranks(ranks)} {verb(ranks, 'is', 'are')} in {way}"
-            for way, ranks in sorted(parted.ways.items(), key=lambda one: len(one[1]))
+            for way, ranks in sorted(ways.items(), key=lambda one: len(one[1]))
         )
-        where = f"#{parted.seq} of {self.board.name(parted.group)}"
+        where = f"#{seq} of {self.board.name(group)}"
         who = "" if majority else "; which of them is wrong is not told by their records"
         for one in largest if culprits else ():
             self.enders[one] = culprits
         places = {rank: self.board.last_call(rank) for rank in others}
         apart = len({places[rank] for rank in others}) > 1 and None not in places.values()
+        ops = {way: format_ranks(ranks) for way, ranks in ways.items()}
+        ranks = format_ranks(members)
         return LeftFinding(
             cause="rank_diverged" if apart else "collective_mismatch",
             aspect="made" if apart else None,
@@ -426,14 +416,7 @@ class _Search:
             certainty="majority" if majority else None,
             confidence=0.9 if majority else 0.8,
             sentence=f"ranks meet with different operations under {where}: {each}{who}",
-            collectives=(
-                CollectiveState(
-                    group=parted.group,
-                    ranks=format_ranks(members),
-                    seq=parted.seq,
-                    ops={way: format_ranks(ranks) for way, ranks in parted.ways.items()},
-                ),
-            ),
+            collectives=(CollectiveState(group=group, ranks=ranks, seq=seq, ops=ops),),
         )
 
     def _of_culprits(self, culprits: tuple[int, ...]) -> LeftFinding:
@@ -554,9 +537,9 @@ class _Search:
 
     def _with_all(self, found: LeftFinding) -> LeftFinding:
         solved = solve(((rank,), enders) for rank, enders in self.enders.items() if enders)
-        blamed = set(found.culprits)
+        board, blamed = self.board, set(found.culprits)
         waits = tuple(
-            Wait((rank,), enders, (f"in {self.board.heads[rank].short}",))
+            Wait((rank,), enders, (f"in {board.heads[rank].short}",))
             for rank, enders in sorted(self.enders.items())
             if enders and rank not in blamed
         )
@@ -568,14 +551,24 @@ class _Search:
             between_ranks=bool(waits),
             circles=solved.circles,
         )
-        states: dict[int, State] = dict.fromkeys(self.board.flights, "running")
-        states.update(dict.fromkeys(self.board.heads, "waiting"))
+        states: dict[int, State] = dict.fromkeys(board.flights, "running")
+        states.update(dict.fromkeys(board.heads, "waiting"))
         states.update(dict.fromkeys(blamed, "stalled"))
+        rows = [
+            CollectiveState(
+                group=head.group,
+                ranks=format_ranks(board.members_of(head.group)),
+                seq=head.seq,
+                ops={head.op: format_ranks(ranks)},
+            )
+            for head, ranks in self._by_head()
+            if head.message is None
+        ]
         return replace(
             found,
             graph=graph,
             states=states,
-            collectives=(*found.collectives, *self._rows())[:MOST_FACTS],
+            collectives=(*found.collectives, *rows)[:MOST_FACTS],
             evidence=(*found.evidence, *self._facts())[:MOST_FACTS],
             gaps=tuple(self._gaps(found)),
         )
@@ -618,13 +611,6 @@ class _Search:
             who = f"{who}: oldest open is a {kind} in {group} ({each}{more})"
             yield EvidenceItem("flight_record", None, who)
 
-    def _rows(self) -> Iterator[CollectiveState]:
-        for head, ranks in self._by_head():
-            if head.message is None:
-                members = format_ranks(self.board.members_of(head.group))
-                ops = {head.op: format_ranks(ranks)}
-                yield CollectiveState(group=head.group, ranks=members, seq=head.seq, ops=ops)
-
     def _gaps(self, found: LeftFinding) -> Iterator[Gap]:
         missing = set(range(self.world_size)) - self.board.flights.keys()
         if missing:
@@ -664,7 +650,6 @@ def judge_left(case: Case) -> LeftFinding | None:
 
 
 def _of_logs(found: LogFinding) -> LeftFinding | None:
-    """Return what logs prove in the form in which all evidence that is left is told."""
     if found.verdict is None or found.verdict == "finished":
         return None
     cause: Cause = found.cause or "unknown"

@@ -123,11 +123,6 @@ def killed(book: LogBook) -> LogFinding | None:
                   guessed=() if sure else ranks)  # fmt: skip
 
 
-def _is_own(fact: LogFact) -> bool:
-    """Whether an exception is of the rank itself, not of one that lost another."""
-    return fact.op not in CONSEQUENCES and not any(word in fact.error for word in ECHOES)
-
-
 def raised(book: LogBook) -> LogFinding | None:
     """A rank failed by itself: an exception that is no echo, before it waited for anybody."""
     failed = [one for one in book.of("exception") if one.error]
@@ -145,7 +140,8 @@ def raised(book: LogBook) -> LogFinding | None:
     early = [
         one
         for one in failed
-        if _is_own(one)
+        if one.op not in CONSEQUENCES
+        and not any(word in one.error for word in ECHOES)
         and (one.rank is None or one.rank not in book.waiting)
         and book.before_timeouts(one) is not False
     ]
@@ -172,17 +168,15 @@ def raised(book: LogBook) -> LogFinding | None:
             text += f" {name_ranks(later).capitalize()} raised later."
     if len(ranks) == 1 and not alone:
         guessed = ranks  # no other rank's lines are here: all may have failed alike
-    cause = _cause_of(early)
+    said = " ".join(one.error for one in early)
+    cause: Cause = "process_dead"
+    if any(word in said for word in ("out of memory", "MemoryError", "Cannot allocate memory")):
+        cause = "memory_pressure"
+    elif "DataLoader" in said:
+        cause = "dataloader_worker"
     who = ranks if alone else ()
     found = finding(book, _failed(book), cause, text, early, who, guessed=guessed)
     return replace(found, aspect="raised" if cause == "process_dead" else "")
-
-
-def _cause_of(failed: Sequence[LogFact]) -> Cause:
-    text = " ".join(one.error for one in failed)
-    if any(word in text for word in ("out of memory", "MemoryError", "Cannot allocate memory")):
-        return "memory_pressure"
-    return "dataloader_worker" if "DataLoader" in text else "process_dead"
 
 
 def gpu_fault(book: LogBook) -> LogFinding | None:
@@ -204,14 +198,19 @@ def unlike_calls(book: LogBook) -> LogFinding | None:
     if not facts:
         return None
     contents = {rank: f"{one.op} {list(one.sizes)}" for rank, one in prints.items()}
-    odd = () if _nearly(one.sizes for one in prints.values()) else _odd(contents, book.world)
-    several = len({one.op for one in prints.values()}) > 1
-    text = f"ranks met {'in other operations' if several else 'with other lengths'}"
-    text += f": {_by_content(contents)}." if contents else "."
-    text += "" if odd else " Which of them is wrong is not told."
-    cause: Cause = "rank_diverged" if several and odd else "collective_mismatch"
-    return finding(book, "hang" if book.waiting else "crashed", cause, text, facts, odd, "majority",
-                  victims=set(prints) if odd else book.waiting)  # fmt: skip
+    ops = [one.op for one in prints.values()]
+    odd, cause, text = _apart(contents, ops, [one.sizes for one in prints.values()], book.world)
+    met = "in other operations" if len(set(ops)) > 1 else "with other lengths"
+    return finding(
+        book,
+        "hang" if book.waiting else "crashed",
+        cause,
+        f"ranks met {met}{text}",
+        facts,
+        odd,
+        "majority",
+        victims=set(prints) if odd else book.waiting,
+    )
 
 
 def _nearly(sizes: Iterable[tuple[int, ...]]) -> bool:
@@ -227,20 +226,24 @@ def _nearly(sizes: Iterable[tuple[int, ...]]) -> bool:
     )
 
 
-def _odd(contents: Mapping[int, str], world: int) -> tuple[int, ...]:
-    """Return the ranks that differ from a clear majority; none where there is none."""
-    counts = Counter(contents.values()).most_common()
-    if len(counts) < 2 or counts[0][1] < 2 or counts[0][1] * 2 <= max(len(contents), world):
-        return ()
-    return tuple(sorted(rank for rank, one in contents.items() if one != counts[0][0]))
+def _apart(
+    contents: Mapping[int, str], ops: Iterable[str], sizes: Iterable[tuple[int, ...]], world: int
+) -> tuple[tuple[int, ...], Cause, str]:
+    """Say who differs from a clear majority, what that is a sign of, and who did what.
 
-
-def _by_content(contents: Mapping[int, str]) -> str:
-    listed = Counter(contents.values()).most_common()[::-1][:4]
-    return "; ".join(
+    Where lengths differ so little that work was divided unevenly, nobody is the odd one.
+    """
+    counts, several = Counter(contents.values()).most_common(), len(set(ops)) > 1
+    clear = len(counts) > 1 and counts[0][1] > 1 and counts[0][1] * 2 > max(len(contents), world)
+    odd = sorted(rank for rank, one in contents.items() if clear and one != counts[0][0])
+    odd = [] if _nearly(sizes) else odd
+    told = (
         f"{name_ranks(rank for rank, one in contents.items() if one == content)} in {content}"
-        for content, _ in listed
+        for content, _ in counts[::-1][:4]
     )
+    text = f": {'; '.join(told)}." if contents else "."
+    text += "" if odd else " Which of them is wrong is not told."
+    return tuple(odd), "rank_diverged" if several and odd else "collective_mismatch", text
 
 
 def unlike_timeouts(book: LogBook) -> LogFinding | None:
@@ -248,17 +251,21 @@ def unlike_timeouts(book: LogBook) -> LogFinding | None:
     for name, group in book.groups.items():
         for seq in sorted({one.seq for one in group.values() if one.seq is not None and one.op}):
             states = [one for one in group.values() if one.seq == seq and one.op]
-            contents = {one.number: one.content for one in states}
-            if len(set(contents.values())) < 2 or _nearly(one.sizes for one in states):
+            contents, sizes = {one.number: one.content for one in states}, [o.sizes for o in states]
+            if len(set(contents.values())) < 2 or _nearly(sizes):
                 continue
-            odd = _odd(contents, book.world if name == "default" else 0)
-            who = known(one.rank for one in states if one.number in odd)
-            text = f"ranks differ in operation {seq}{of_group(name)}: {_by_content(contents)}."
-            text += "" if odd else " Which of them is wrong is not told."
-            several = len({one.op for one in states}) > 1
-            cause: Cause = "rank_diverged" if several and odd else "collective_mismatch"
-            return finding(book, "hang", cause, text, [one.facts[0] for one in states], who,
-                          "majority", collectives=((name, seq, _table(states)),))  # fmt: skip
+            world = book.world if name == "default" else 0
+            odd, cause, text = _apart(contents, (one.op for one in states), sizes, world)
+            return finding(
+                book,
+                "hang",
+                cause,
+                f"ranks differ in operation {seq}{of_group(name)}{text}",
+                [one.facts[0] for one in states],
+                known(one.rank for one in states if one.number in odd),
+                "majority",
+                collectives=((name, seq, _table(states)),),
+            )
     return None
 
 
@@ -335,21 +342,21 @@ def saving(book: LogBook) -> LogFinding | None:
     went_on = [one for one in book.of("bar") if one.file == last.file and one.line > last.line]
     states = [one for group in book.groups.values() for one in group.values()]
     small = all(max(one.sizes, default=1) <= BARRIER for one in states if one.seq is not None)
-    began = any(_began_at(one, last) for one in timeouts) and book.clocks_agree
+    comparable = [
+        one
+        for one in timeouts
+        if one.limit_ms and last.when and len(one.when) == len(last.when) and book.clocks_agree
+    ]
+    began = any(  # within a minute of the saving
+        abs(seconds(one.when) - (one.ran_ms or one.limit_ms or 0) / 1000 - seconds(last.when)) < 60
+        for one in comparable
+    )
     if any(book.before_timeouts(one) for one in went_on) or not (small or began):
         return None
     who = {0 if last.rank is None else last.rank} - book.waiting
     text = f"{name_ranks(book.waiting)} began to wait when a checkpoint was being saved. The time"
     text += " limit ended before the saving did, as far as the logs tell."
     return finding(book, "hang", "checkpoint_io", text, [last, *timeouts], guessed=who)
-
-
-def _began_at(timeout: LogFact, other: LogFact) -> bool:
-    """Whether an operation that timed out was begun within a minute of another line."""
-    if not timeout.limit_ms or not other.when or len(timeout.when) != len(other.when):
-        return False
-    waited = (timeout.ran_ms or timeout.limit_ms) / 1000
-    return abs(seconds(timeout.when) - waited - seconds(other.when)) < 60
 
 
 def behind(book: LogBook) -> LogFinding | None:

@@ -17,14 +17,10 @@ from lightning_hangcheck.model.code_owner import is_ours
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     from lightning_hangcheck.model.evidence import (
-        ProcessState,
         Sample,
         ThreadStack,
         ThreadState,
-        WaitTarget,
     )
 
 Function = tuple[str, str]
@@ -76,7 +72,13 @@ class FunctionsMet:
             self._known.clear()
             self._of_rank.clear()
             self._as_of_ns = last_new_ns
-        seen = set(_functions(sample))
+        threads = sample.stack.threads if sample.stack is not None else ()
+        seen = {
+            (frame.function, frame.file)
+            for number, thread in enumerate(threads)
+            if number == 0 or not any(is_ours(frame.file) for frame in thread.frames)
+            for frame in thread.frames
+        }
         new = bool(seen - self._known)
         self._known |= seen
         if seen and not of_child:
@@ -87,20 +89,15 @@ class FunctionsMet:
         if new:
             self._as_of_ns = max(self._as_of_ns, sample.taken_ns)
             self._since, self.goes_round = None, False
-        if not of_child:
-            self._watch_main(sample)
+        main = threads[0] if threads else None
+        if not of_child and main is not None and main.frames:
+            # compared with the first sample since anything new was met
+            first, self._since = self._since, self._since or sample
+            before = first.stack.threads[0] if first is not None and first.stack else None
+            elsewhere = before is not None and main.frames != before.frames
+            napping = first is not None and naps(first, sample)
+            self.goes_round = self.goes_round or main.owns_gil or elsewhere or napping
         return new
-
-    def _watch_main(self, sample: Sample) -> None:
-        """Compare with the first sample since anything new was met."""
-        main = _main(sample)
-        if main is None or not main.frames:
-            return
-        first, self._since = self._since, self._since or sample
-        before = _main(first) if first is not None else None
-        elsewhere = before is not None and main.frames != before.frames
-        napping = first is not None and naps(first, sample)
-        self.goes_round = self.goes_round or main.owns_gil or elsewhere or napping
 
 
 def naps(earlier: Sample, later: Sample) -> bool:
@@ -109,40 +106,19 @@ def naps(earlier: Sample, later: Sample) -> bool:
     A loop that yields at each turn (``time.sleep(0)``, a poll every millisecond) is found in one C
     call without the interpreter lock by nearly every look, as one long computation is. The kernel
     knows better: a computation is never asleep until a time, and one sleep takes no turns on the
-    processor.
+    processor. A futex with a time limit is no sleep: so do threads wait for the interpreter lock.
     """
     before, after = earlier.kernel, later.kernel
     seconds = (later.taken_ns - earlier.taken_ns) / NANOSECONDS
     if before is None or after is None or not before.threads or not after.threads or seconds <= 0:
         return False
     first, second = before.threads[0], after.threads[0]
-    if first.turns is None or second.turns is None or not _asleep_until(second):
+    asleep = any(one.kind == "time" and one.call != "futex" for one in second.waits_for)
+    if first.turns is None or second.turns is None or not asleep:
         return False
+    beside_main_s = (after.cpu_s - second.cpu_s) - (before.cpu_s - first.cpu_s)
     often = second.turns - first.turns >= NAPS * seconds
-    return often and _beside_main_s(after) - _beside_main_s(before) < BUSY_HELPERS * seconds
-
-
-def _asleep_until(thread: ThreadState) -> bool:
-    """A futex with a time limit is none: so do threads wait for the interpreter lock."""
-    return any(one.kind == "time" and one.call != "futex" for one in thread.waits_for)
-
-
-def _beside_main_s(process: ProcessState) -> float:
-    return process.cpu_s - process.threads[0].cpu_s
-
-
-def _main(sample: Sample) -> ThreadStack | None:
-    threads = sample.stack.threads if sample.stack is not None else ()
-    return threads[0] if threads else None
-
-
-def _functions(sample: Sample) -> Iterator[Function]:
-    """Return the functions of all threads but our own."""
-    threads = sample.stack.threads if sample.stack is not None else ()
-    for number, thread in enumerate(threads):
-        if number == 0 or not any(is_ours(frame.file) for frame in thread.frames):
-            for frame in thread.frames:
-                yield frame.function, frame.file
+    return often and beside_main_s < BUSY_HELPERS * seconds
 
 
 # What a sample lacks of a thread that stands where it stood, taken from the sample before.
@@ -179,42 +155,34 @@ def _calls(thread: ThreadStack) -> Calls:
 
 
 def _with_names(newest: Sample, before: Sample) -> Sample:
-    if newest.kernel is None or before.kernel is None:
-        return newest
-    old = {state.tid: state for state in before.kernel.threads}
-    still = _standing_still(newest, before)
-    threads = tuple(
-        _named(state, old[state.tid]) if state.tid in still and state.tid in old else state
-        for state in newest.kernel.threads
-    )
-    return replace(newest, kernel=replace(newest.kernel, threads=threads))
-
-
-def _standing_still(newest: Sample, before: Sample) -> Collection[int]:
-    """Threads that stand at the same lines in both samples."""
-    both = (newest.stack, before.stack)
-    now, then = (
-        {(one.tid, one.frames) for one in stack.threads} if stack is not None else set()
-        for stack in both
-    )
-    return {tid for tid, frames in now & then if tid is not None and frames}
-
-
-def _named(state: ThreadState, before: ThreadState) -> ThreadState:
-    """Name what a thread waits for where it is in the very call of before.
+    """Name what threads wait for that stand at the same lines, and in the very call of before.
 
     Only of a call that waits for one thing: the sockets by which event loops wake themselves never
     have a name.
     """
-    if (state.syscall, state.arguments) != (before.syscall, before.arguments):
-        return state
-    now, then = _all_but_times(state), _all_but_times(before)
-    if len(now) != 1 or len(then) != 1 or now[0].name or now[0].call != then[0].call:
-        return state
-    found = replace(then[0], holders=now[0].holders or then[0].holders)
-    others = (one for one in state.waits_for if one is not now[0])
-    return replace(state, waits_for=(found, *others))
+    if newest.kernel is None or before.kernel is None:
+        return newest
+    now, then = (
+        {(one.tid, one.frames) for one in sample.stack.threads}
+        if sample.stack is not None
+        else set()
+        for sample in (newest, before)
+    )
+    still = {tid for tid, frames in now & then if tid is not None and frames}
+    old = {state.tid: state for state in before.kernel.threads if state.tid in still}
 
+    def named(state: ThreadState) -> ThreadState:
+        known = old.get(state.tid)
+        if known is None or (state.syscall, state.arguments) != (known.syscall, known.arguments):
+            return state
+        waits, waited = (
+            [one for one in each.waits_for if one.kind != "time"] for each in (state, known)
+        )
+        if len(waits) != 1 or len(waited) != 1 or waits[0].name or waits[0].call != waited[0].call:
+            return state
+        found = replace(waited[0], holders=waits[0].holders or waited[0].holders)
+        others = (one for one in state.waits_for if one is not waits[0])
+        return replace(state, waits_for=(found, *others))
 
-def _all_but_times(state: ThreadState) -> list[WaitTarget]:
-    return [one for one in state.waits_for if one.kind != "time"]
+    threads = tuple(map(named, newest.kernel.threads))
+    return replace(newest, kernel=replace(newest.kernel, threads=threads))

@@ -168,12 +168,7 @@ def _history(reading: RankReading, record: CollectiveRecord) -> History:
         for entry in record.entries
     }
     still = frozenset(entry.seq for entry in record.entries if not record.has_ended(entry))
-    return History(steps, still, _newest(record))
-
-
-def _newest(record: CollectiveRecord) -> int:
-    """Torch counts an operation only after NCCL's call has returned: its entry is there before."""
-    return max(record.last_enqueued, record.entries[-1].seq if record.entries else 0)
+    return History(steps, still, record.newest)
 
 
 def way_in(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
@@ -275,7 +270,7 @@ def awaited_ranks(
     away, views = frozenset(outside), {rank: one.view for rank, one in job.ranks.items()}
     entering: dict[tuple[str, int], tuple[int, ...]] = {}
     meeting: dict[tuple[int, ...], tuple[int, ...]] = {(): outside}
-    called: dict[int, tuple[int, ...]] = {}
+    called: dict[int, list[int]] = {}
     found: dict[int, tuple[int, ...]] = {}
     for rank, one in pending.items():
         reading, name = one.reading, one.operation.name
@@ -286,10 +281,17 @@ def awaited_ranks(
         elif name in PAIRED:
             found[rank] = awaited_peers(views, reading.view, name) or outside
         else:
-            if reading.told_by_rank not in called:
-                called[reading.told_by_rank] = _called_here(reading)
-            every = records(reading)
-            groups = [every[at].ranks for at in called[reading.told_by_rank] if at < len(every)]
+            every, teller = records(reading), reading.told_by_rank
+            if teller not in called:
+                # who belongs to none of the groups with which it has called a collective, from this
+                # line or, where there is none, from any, was never waited for
+                way, used = way_in(reading.frames), [at for at, o in enumerate(every) if o.entries]
+                called[teller] = [
+                    at
+                    for at in used
+                    if any(way_in(call_of(reading, e).frames) == way for e in every[at].entries)
+                ] or used
+            groups = [every[at].ranks for at in called[teller] if at < len(every)]
             key = tuple(map(id, groups)) if all(groups) else ()
             if key not in meeting:
                 may_meet = frozenset().union(*groups)
@@ -300,7 +302,7 @@ def awaited_ranks(
 
 def waiting_together(
     awaited: Mapping[int, tuple[int, ...]],
-) -> dict[tuple[int, ...], list[int]]:
+) -> list[tuple[list[int], tuple[int, ...]]]:
     """Group the ranks that wait by whom they wait for.
 
     A hundred thousand ranks share one and the same tuple: each is read once.
@@ -312,7 +314,7 @@ def waiting_together(
             if id(others) not in waiters:
                 waiters[id(others)] = found.setdefault(others, [])
             waiters[id(others)].append(rank)
-    return found
+    return [(ranks, others) for others, ranks in found.items()]
 
 
 def _not_come(
@@ -325,32 +327,16 @@ def _not_come(
     group, seq = pending.group or "", pending.seq or 0
     record = record_of(pending.reading, group)
     named = set(record.ranks) if record is not None else set()
-    members = (named or set(job.ranks)) & job.ranks.keys()
-
-    def owes(rank: int) -> bool:
+    members = sorted((named or set(job.ranks)) & job.ranks.keys())
+    owing = []
+    for rank in members:
         own = record_of(job.ranks[rank], group)
-        if own is not None:
-            return _newest(own) < seq
         recorded = job.ranks[rank].view.flight is not None
-        return rank in outside or (recorded and rank in named)
-
-    owing = tuple(rank for rank in sorted(members) if owes(rank))
+        late = rank in outside or (recorded and rank in named)
+        if own is not None:
+            late = own.newest < seq
+        if late:
+            owing.append(rank)
     if pending.source in owing:
         return (pending.source,)
-    return owing or tuple(sorted(members.intersection(outside)))
-
-
-def _called_here(reading: RankReading) -> tuple[int, ...]:
-    """Return in which of its groups a rank may be whose operation is not in its record.
-
-    Those with which it has called a collective from this line; where there is none, all with which
-    it has called any: who belongs to none of these was never waited for.
-    """
-    way = way_in(reading.frames)
-    called = [(at, one) for at, one in enumerate(records(reading)) if one.entries]
-    here = [
-        (at, one)
-        for at, one in called
-        if any(way_in(call_of(reading, entry).frames) == way for entry in one.entries)
-    ]
-    return tuple(at for at, _ in here or called)
+    return tuple(owing or (rank for rank in members if rank in outside))

@@ -140,9 +140,8 @@ class Patience:
         if isinstance(actor, int):
             return self._of_rank(self._job.ranks[actor])
         if isinstance(actor, Helper):
-            threads = free_threads(self._processes.looks[actor.process])
-            thread = next(one for one in threads if one.tid == actor.tid)
-            return self._of_thread(actor.process, thread)
+            free = free_threads(self._processes.looks[actor.process])
+            return self._of_thread(actor.process, next(o for o in free if o.tid == actor.tid))
         return self._of_process(actor)
 
     def _of_rank(self, reading: RankReading) -> Enders:
@@ -229,7 +228,6 @@ class Patience:
         return Enders(() if complete else ("inside",), actors)
 
     def _of_thread(self, process: Process, thread: Thread) -> Enders:
-        """A free thread of a process that others wait for."""
         if thread.runs:
             return Enders(("unknown_pace",))
         if thread.ticks or thread.for_ranks:

@@ -12,17 +12,16 @@ from lightning_hangcheck.judge.exits import raised_at
 from lightning_hangcheck.judge.frames import (
     bare_name,
     is_exiting,
-    meanings,
     outlived_stack_s,
+    rules_of,
     users_frames,
     users_place,
 )
 from lightning_hangcheck.model.slugs import UNKNOWN_PLACE, Phase, creates_logger, phase_of_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from lightning_hangcheck.judge.knowledge import FrameRule
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import CodeNote, RankView
     from lightning_hangcheck.model.evidence import Frame, Sample
@@ -94,46 +93,67 @@ def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None
     at = raised_at(view)
     if at is not None:
         return _phase_at(view, (at,))
-    if _left_early(view):
-        return PhaseOfLife("startup", "life")
+    beat = view.beat
+    if beat is not None and view.process_exit is not None and beat.ending == "finished":
+        alone = beat.membership != "none" or (beat.world_size or 1) == 1
+        if not alone and not _stepped(view):  # it left before there was an end
+            return PhaseOfLife("startup", "life")
     newest = _phase_at(view, ()) if outlived_stack_s(view) else None
     return newest or _phase_at(view, frames)
 
 
-def _left_early(view: RankView) -> bool:
-    """Whether a rank is gone that never joined the others: it left before there was an end."""
-    beat = view.beat
-    if beat is None or view.process_exit is None or beat.ending != "finished":
-        return False
-    alone = beat.membership != "none" or (beat.world_size or 1) == 1
-    return not alone and _by_work(view) == "startup"
-
-
 def _phase_at(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
-    own = view.own_process
+    own, beat = view.own_process, view.beat
     if own is not None and is_exiting(latest_frames(own)):
         return PhaseOfLife("teardown", "calls")
     overriding, called = _phases_of_calls(frames)
     if overriding == "logger_init":
         return PhaseOfLife("logger_init", "calls")
-    said = _said(view.beat)
+    said = beat.phase if beat is not None else None
+    if beat is not None and any(creates_logger(one.name) for one in beat.main_sections):
+        said = "logger_init"  # from within any other section
     if said not in (None, "startup", *SAID_UNTIL_THE_NEXT):
         return PhaseOfLife(said, "page")
     told = overriding or called
-    of_file = _of_a_file(view, frames, told)
-    if of_file is not None:
-        return of_file
-    if told is not None:
-        return PhaseOfLife(told, "calls")
-    return _by_names_or_life(view, frames, said)
+    users = (bare_name(frame.function) for frame in reversed(users_frames(frames)))
+    named = next((phase for name in users if (phase := phase_of_name(name)) is not None), None)
+    ends = ("finished", "raised") if view.process_exit is None else ("finished",)
+    deeds: Phase = "training_step" if _stepped(view) else "startup"
+    deeds = "teardown" if beat is not None and beat.ending in ends else deeds
+    of_file = _of_a_file(frames, told, named, stepped=deeds != "startup")
+    if of_file is not None or told is not None:
+        return of_file or PhaseOfLife(told or deeds, "calls")
+    if named is not None:
+        return PhaseOfLife(named, "names")
+    loads = said != "dataloading" or deeds != "training_step" or not frames
+    if said in SAID_UNTIL_THE_NEXT and loads:
+        return PhaseOfLife(said, "page")
+    alive = view.pid is not None and view.process_exit is None
+    known = alive or said or deeds == "training_step"
+    return PhaseOfLife(deeds, "life") if known else None
 
 
 def life_beside(view: RankView, life: PhaseOfLife | None, others: Iterable[RankView]) -> bool:
-    """Whether a rank that could not be asked in time took part in steps, by the others' records."""
+    """Whether a rank that could not be asked in time took part in steps, by the others' records.
+
+    A rank may be ahead of its GPU, so steps must have ended. Of a group that its own record has,
+    that tells; one of before it joined tells nothing.
+    """
     unknown = life is None or (life.phase, life.told_by) == ("startup", "life")
     if view.pid is None or not unknown:
         return False
-    return any(_stepped_with(view, one.flight) for one in others if one.flight is not None)
+    own = {one.group for one in view.flight.groups} if view.flight is not None else set()
+    return any(
+        _reduced(flight)
+        and any(
+            view.rank in one.ranks
+            and one.group not in own
+            and one.last_completed >= LEAST_REDUCTIONS
+            for one in flight.groups
+        )
+        for flight in (one.flight for one in others)
+        if flight is not None
+    )
 
 
 def stepped_by_code(
@@ -146,98 +166,43 @@ def stepped_by_code(
     return any(note.after_backward for note in code if (note.file, note.line) in lines)
 
 
-def _stepped_with(view: RankView, flight: FlightRecord) -> bool:
-    """Whether steps came to their end that this rank belongs to; a rank may be ahead of its GPU.
-
-    Of a group that its own record has, that tells; one of before it joined tells nothing.
-    """
-    own = {one.group for one in view.flight.groups} if view.flight is not None else set()
-    ended = (
-        one.last_completed
-        for one in flight.groups
-        if view.rank in one.ranks and one.group not in own
-    )
-    return _reduced(flight) and max(ended, default=0) >= LEAST_REDUCTIONS
-
-
-def _by_names_or_life(
-    view: RankView, frames: Sequence[Frame], said: Phase | None
+def _of_a_file(
+    frames: Sequence[Frame], called: Phase | None, named: Phase | None, *, stepped: bool
 ) -> PhaseOfLife | None:
-    named = _phase_of_names(frames)
-    if named is not None:
-        return PhaseOfLife(named, "names")
-    deeds = _by_deeds(view)
-    loads = said != "dataloading" or deeds != "training_step" or not frames
-    if said in SAID_UNTIL_THE_NEXT and loads:
-        return PhaseOfLife(said, "page")
-    alive = view.pid is not None and view.process_exit is None
-    known = alive or said or deeds == "training_step"
-    return PhaseOfLife(deeds, "life") if known else None
-
-
-def _of_a_file(view: RankView, frames: Sequence[Frame], called: Phase | None) -> PhaseOfLife | None:
     """What a file is read or written for, by a call that serves data as well as weights.
 
     The names around it tell: where they agree, the call is as sure as any other. Without a name,
     a file read before the first step is taken for the model's, and one written after it for a
     checkpoint; what is read within the loop, and written before it, is data as likely.
     """
-    kinds = [rule.of_file for frame in frames for rule in _meanings(frame) if rule.of_file]
-    if not kinds:
-        return None
-    named = _phase_of_names(frames)
-    if named == kinds[-1]:
+    rules = (rule for frame in frames for rule in rules_of(frame))
+    kinds = [rule.of_file for rule in rules if rule.of_file]
+    if kinds and named == kinds[-1]:
         return PhaseOfLife(named, "calls")
-    if called not in (None, *AROUND_LOADING):
+    if not kinds or called not in (None, *AROUND_LOADING):
         return None
     if named is not None:
         return PhaseOfLife(named, "names")
-    stepped = _by_deeds(view) != "startup"
     return PhaseOfLife(kinds[-1], "calls") if stepped == (kinds[-1] == "checkpoint_save") else None
-
-
-def _said(beat: Beat | None) -> Phase | None:
-    """What the rank says; that it creates its logger, from within any other section."""
-    if beat is None:
-        return None
-    creates = any(creates_logger(section.name) for section in beat.main_sections)
-    return "logger_init" if creates else beat.phase
 
 
 def _phases_of_calls(frames: Sequence[Frame]) -> tuple[Phase | None, Phase | None]:
     """Return the innermost phase among those that win wherever they stand, and among all."""
     innermost: Phase | None = None
     for frame in reversed(frames):
-        for rule in _meanings(frame):
+        for rule in rules_of(frame):
             if rule.phase is not None and rule.wins:
                 return rule.phase, innermost or rule.phase
             innermost = innermost or rule.phase
     return None, innermost
 
 
-def _meanings(frame: Frame) -> tuple[FrameRule, ...]:
-    return meanings(frame.function, frame.file)
-
-
-def _phase_of_names(frames: Sequence[Frame]) -> Phase | None:
-    users = (bare_name(frame.function) for frame in reversed(users_frames(frames)))
-    return next((phase for name in users if (phase := phase_of_name(name)) is not None), None)
-
-
-def _by_deeds(view: RankView) -> Phase:
-    beat = view.beat
-    way_out = ("finished", "raised") if view.process_exit is None else ("finished",)
-    if beat is not None and beat.ending in way_out:
-        return "teardown"
-    return _by_work(view)
-
-
-def _by_work(view: RankView) -> Phase:
+def _stepped(view: RankView) -> bool:
+    """Whether it has made steps, by its page or its record."""
     beat = view.beat
     # a page begins with ``startup`` and shows none once a loop of the program's own began
     looped = beat is not None and beat.phase is None and beat.beats > 0
-    stepped = beat is not None and bool(beat.step)
-    return "training_step" if looped or stepped or _reduced(view.flight) else "startup"
+    return looped or (beat is not None and bool(beat.step)) or _reduced(view.flight)
 
 
 def _reduced(flight: FlightRecord | None) -> bool:
@@ -284,7 +249,8 @@ def rare_place(beat: Beat | None, sample: Sample) -> str:
     threads = sample.stack.threads if sample.stack is not None else ()
     frames = threads[0].frames if threads else ()
     parts = [part for frame in reversed(frames) if (part := _passed(frame)) is not None]
-    in_pass = set(parts) & set(LOOPS[beat.phase]) or _loads_for_step(beat, parts)
+    told_batch = beat.phase == "training_step" and beat.batch is not None  # by a callback
+    in_pass = set(parts) & set(LOOPS[beat.phase]) or (told_batch and "dataloading" in parts)
     if in_pass and parts[0] != "optimizer_step":
         return ""
     overriding, called = _phases_of_calls(frames)
@@ -294,13 +260,8 @@ def rare_place(beat: Beat | None, sample: Sample) -> str:
 
 def _passed(frame: Frame) -> Phase | None:
     """The part of a pass that this call is, None where it is none that every pass has."""
-    told = {rule.phase for rule in meanings(frame.function, frame.file)}
+    told = {rule.phase for rule in rules_of(frame)}
     part = PASSES.get(bare_name(frame.function))
     if part in told:
         return part
     return next((phase for phase in (*ONCE_A_STEP, "dataloading") if phase in told), None)
-
-
-def _loads_for_step(beat: Beat, parts: Collection[Phase]) -> bool:
-    """Whether it gets the batch of a step: a callback told which, and nothing since."""
-    return beat.phase == "training_step" and beat.batch is not None and "dataloading" in parts

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.judge.frames import FOR_RANKS, Wait, find_wait
+from lightning_hangcheck.judge.frames import Wait, waits_for_ranks
 from lightning_hangcheck.judge.waits import NEWEST, in_one_call
 from lightning_hangcheck.model.code_owner import owner_of
 from lightning_hangcheck.model.flight import MessageCounts
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lightning_hangcheck.model.case import CodeNote, RankView
-    from lightning_hangcheck.model.evidence import Frame, Sample
+    from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, Message
 
     OpenOperation = tuple[CollectiveRecord, CollectiveEntry]
@@ -106,16 +106,11 @@ def at_device(view: RankView) -> Frame | None:
     groups, own = view.flight.groups if view.flight is not None else (), view.own_process
     if own is None or not any(group.on_device for group in groups):
         return None
-    main = in_one_call(own)
-    if main is None or not main.frames or any(map(_helper_waits, own.samples[-NEWEST:])):
+    main, stacks = in_one_call(own), [one.stack for one in own.samples[-NEWEST:]]
+    helpers = (thread for stack in stacks if stack is not None for thread in stack.threads[1:])
+    if main is None or not main.frames or any(waits_for_ranks(one.frames) for one in helpers):
         return None
     return main.frames[-1]
-
-
-def _helper_waits(sample: Sample) -> bool:
-    helpers = sample.stack.threads[1:] if sample.stack is not None else ()
-    waits = (find_wait(thread.frames) for thread in helpers)
-    return any(wait is not None and wait.kind in FOR_RANKS for wait in waits)
 
 
 def device_wait(view: RankView) -> Wait | None:

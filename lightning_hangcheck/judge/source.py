@@ -5,13 +5,12 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.judge.frames import meanings, users_frames
+from lightning_hangcheck.judge.frames import rules_of, users_frames
 from lightning_hangcheck.model.code_owner import is_ours, is_standard
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from lightning_hangcheck.judge.knowledge import FrameRule
     from lightning_hangcheck.model.case import CodeNote
     from lightning_hangcheck.model.evidence import Frame
 
@@ -30,7 +29,7 @@ def rank_conditions(code: Sequence[CodeNote], frames: Sequence[Frame]) -> list[T
         if note is not None:
             text = note.condition if note.condition.startswith("@") else f"if {note.condition}"
             found.append((note.file, note.condition_line, text))
-        elif any(rule.one_rank for rule in meanings(frame.function, frame.file)):
+        elif any(rule.one_rank for rule in rules_of(frame)):
             found.append((frame.file, 0, "@rank_zero_only"))
     return found
 
@@ -81,7 +80,7 @@ def left_loop(code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequenc
     if any(frame in users for frame in frames[depth:]):
         return False
     loops, own = _framework_loops(others[depth:]), _framework_loops(frames[depth:])
-    went_on = any(rule.phase in AFTER_STEPS for frame in frames[depth:] for rule in _rules(frame))
+    went_on = any(rule.phase in AFTER_STEPS for frame in frames[depth:] for rule in rules_of(frame))
     return bool(loops - own) and (bool(own) or went_on)
 
 
@@ -108,7 +107,7 @@ def left_out(
     if not there or any((one.file, one.line) not in notes for one in (*here[:1], there[0])):
         return None
     blocks = {one: _blocks(notes.get((one.file, one.line))) for one in (*here, *there)}
-    together = here[:1] and _function(here[0]) == _function(there[0])
+    together = here[:1] and here[0].file == there[0].file and here[0].function == there[0].function
     around = blocks[here[0]].keys() & blocks[there[0]].keys() if together else set()
     if any(blocks[one].keys() - around for one in here):
         return None
@@ -124,10 +123,6 @@ def calls_collectives(code: Sequence[CodeNote], frames: Sequence[Frame]) -> bool
     return True if True in found else None if None in found else False
 
 
-def _function(frame: Frame) -> tuple[str, str]:
-    return frame.file, frame.function
-
-
 def _blocks(note: CodeNote | None) -> dict[Span, str]:
     """The blocks that a line is in only if a test says so, each with this test."""
     if note is None:
@@ -140,12 +135,17 @@ def parked_in(frames: Sequence[Frame]) -> str:
     """Say where a framework parks a rank that does nothing special; empty where it does not."""
     users = users_frames(frames)
     for frame in reversed(frames):
-        for rule in _rules(frame):
+        for rule in rules_of(frame):
             if rule.parked is not None:
                 return rule.parked
         if frame in users:
             return ""
     return ""
+
+
+def _inside(loop: Span, branches: Collection[Span]) -> bool:
+    """Whether a loop is in one of these blocks, and so may have been passed by altogether."""
+    return any(first <= loop[0] and loop[1] <= last for first, last in branches)
 
 
 def _below(
@@ -174,14 +174,5 @@ def _below(
     return bool(_framework_loops(others[depth:]))
 
 
-def _inside(loop: Span, branches: Collection[Span]) -> bool:
-    """Whether a loop is in one of these blocks, and so may have been passed by altogether."""
-    return any(first <= loop[0] and loop[1] <= last for first, last in branches)
-
-
 def _framework_loops(frames: Sequence[Frame]) -> set[str]:
-    return {rule.loop for frame in frames for rule in _rules(frame) if rule.loop is not None}
-
-
-def _rules(frame: Frame) -> tuple[FrameRule, ...]:
-    return meanings(frame.function, frame.file)
+    return {rule.loop for frame in frames for rule in rules_of(frame) if rule.loop is not None}

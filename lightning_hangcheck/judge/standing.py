@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
-    from lightning_hangcheck.model.flight import CallSite, CollectiveRecord, MessageCounts
+    from lightning_hangcheck.model.flight import CallSite, CollectiveRecord
 
 UNLIKE = 0
 """Of a rank that is told by itself: it waits for a process of its node, or one there for it, or
@@ -123,7 +123,7 @@ def _of_processes(view: RankView, now_ns: int) -> Iterator[Any]:
 
 
 def _of_look(look: ProcessLook) -> tuple[Any, ...]:
-    frames, locks = latest_frames(look), read_locks(look)
+    frames = latest_frames(look)
     free = [
         ((one.runs, one.ticks, one.timer, one.for_ranks), [*map(_of_target, one.targets)])
         for one in free_threads(look)
@@ -145,7 +145,7 @@ def _of_look(look: ProcessLook) -> tuple[Any, ...]:
         find_wait(frames),
         [*map(_of_target, steady_targets(look))],
         (limited(look), asks_anew(look), in_own_memory(look), waits_in_vain(look)),
-        [(one.name, one.frames) for one in locks.threads] if locks is not None else None,
+        [(one.name, one.frames) for one in read_locks(look)],
         (called_back(look), free, late),
     )
 
@@ -168,32 +168,35 @@ def _of_flight(view: RankView) -> tuple[Any, ...] | None:
     in_turn = [(at, seq) for _, at, seq in entries]
     groups = [
         (
-            record.description,
-            _group_of(record, records),
-            record.on_device,
-            record.last_enqueued,
-            record.last_completed,
+            (record.description, _which(record, records), record.on_device),
+            (record.last_enqueued, record.last_completed),
             [
                 (
-                    entry.seq,
-                    entry.op,
+                    (entry.seq, entry.op, entry.dtypes, entry.retired),
                     entry.sizes if entry.op in SAME_SIZES else len(entry.sizes),
-                    entry.dtypes,
-                    entry.retired,
                     (entry.thread == 0, entry.thread in beside),
-                    _of_call(flight.call_of(entry), record),
+                    (call.frames, _from_first(call, record), call.reduction),
                 )
                 for entry in record.entries
+                for call in [flight.call_of(entry)]
             ],
             [(one.away, one.sends, one.retired) for one in record.messages],
         )
         for record in records
     ]
-    posted = _of_messages(view.rank, flight.messages)
+    posted, counts = None, flight.messages
+    if counts is not None:  # by how far the peer is; in turn likewise, where it is sent or not
+        own = view.rank - counts.moved
+        sent, received = (
+            sorted((peer - own, count) for peer, count in told.items())
+            for told in (counts.sent, counts.received)
+        )
+        newest = [[(one > 0, abs(one) - 1 - own) for one in thread] for thread in counts.newest]
+        posted = sent, received, newest
     return groups, in_turn, flight.waits, posted, flight.reduced, flight.repeated
 
 
-def _group_of(record: CollectiveRecord, records: Sequence[CollectiveRecord]) -> Any:  # noqa: ANN401 - name or shape
+def _which(record: CollectiveRecord, records: Sequence[CollectiveRecord]) -> Any:  # noqa: ANN401 - name or shape
     """Its shape, and which it is of those with the same members; where none are known, its name."""
     if not record.ranks:
         return record.group
@@ -201,20 +204,6 @@ def _group_of(record: CollectiveRecord, records: Sequence[CollectiveRecord]) -> 
     return offsets_of(record), sorted(names).index((len(record.group), record.group))
 
 
-def _of_call(call: CallSite, record: CollectiveRecord) -> tuple[Any, ...]:
+def _from_first(call: CallSite, record: CollectiveRecord) -> int | str:
     root = root_of(call)
-    from_first = root - record.ranks[0] if root is not None and root in record.ranks else call.root
-    return call.frames, from_first, call.reduction
-
-
-def _of_messages(rank: int, counts: MessageCounts | None) -> tuple[Any, ...] | None:
-    """Counts by how far the peer is; what was posted in turn likewise, where it is sent or not."""
-    if counts is None:
-        return None
-    own = rank - counts.moved
-    sent, received = (
-        sorted((peer - own, count) for peer, count in told.items())
-        for told in (counts.sent, counts.received)
-    )
-    newest = [[(one > 0, abs(one) - 1 - own) for one in thread] for thread in counts.newest]
-    return sent, received, newest
+    return root - record.ranks[0] if root is not None and root in record.ranks else call.root

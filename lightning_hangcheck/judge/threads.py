@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 from lightning_hangcheck.judge.frames import (
     functions_in,
     holds,
-    meanings,
+    rules_of,
     users_place,
     waits_for_ranks,
 )
@@ -247,10 +247,7 @@ class Thread:
     @property
     def feeds_queue(self) -> bool:
         """Whether it writes to other processes what this one put into a queue."""
-        return any(
-            frame.function.endswith("_feed") and frame.file.endswith("/multiprocessing/queues.py")
-            for frame in self.frames
-        )
+        return any(map(feeds_queue, self.frames))
 
     @property
     def sleeps(self) -> bool:
@@ -488,9 +485,14 @@ def may_help(thread: ThreadStack) -> bool:
     parked = any(
         rule.rests and holds(rule, thread.frames, position)
         for position, frame in enumerate(thread.frames)
-        for rule in meanings(frame.function, frame.file)
+        for rule in rules_of(frame)
     )
     return not parked and not is_our_thread(thread)
+
+
+def feeds_queue(frame: Frame) -> bool:
+    """Whether a call is of the thread that feeds a multiprocessing.Queue."""
+    return frame.function.endswith("_feed") and frame.file.endswith("/multiprocessing/queues.py")
 
 
 def words_of(targets: Iterable[WaitTarget]) -> tuple[str, ...]:

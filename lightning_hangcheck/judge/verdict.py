@@ -89,9 +89,7 @@ def without_collections() -> Iterator[None]:
     """Have no collection of garbage begin in the process meanwhile; also decorates a function.
 
     Reading a hundred thousand ranks makes some million objects that are all still in use, and each
-    collection would go through them again: a third of the time. Who switched collections off
-    switches them on again, so calls may be nested, and one in another thread may end first: then
-    the longer one goes on with them.
+    collection would go through them: a third of the time. Calls may be nested, also in threads.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -293,27 +291,25 @@ def _rank_table(
             state = "waiting"
         if paced and state == "unseen":  # its page shows that it makes steps
             state = "waiting" if one.rank in late else "running"
-        rows.append(_row(one, state, groups.get(one.rank)))
+        view, beat = one.view, one.view.beat
+        mark = beat.checkpoint if beat is not None else None
+        # oldest first, those of the main thread last: that is where the rank is
+        sections = sorted(beat.sections, key=lambda each: each.in_main_thread) if beat else []
+        rows.append(
+            RankState(
+                rank=one.rank,
+                local_rank=view.local_rank,
+                host=view.host,
+                pid=view.pid,
+                state=state,
+                phase=one.phase,
+                last_checkpoint=LastCheckpoint(mark.number, mark.name, mark.at) if mark else None,
+                open_sections=tuple(map(str, sections)),
+                step=beat.step if beat is not None else None,
+                stack_group=groups.get(one.rank),
+            )
+        )
     return tuple(rows)
-
-
-def _row(reading: RankReading, state: State, group: int | None) -> RankState:
-    view, beat = reading.view, reading.view.beat
-    mark = beat.checkpoint if beat is not None else None
-    # oldest first, those of the main thread last: that is where the rank is
-    sections = sorted(beat.sections, key=lambda one: one.in_main_thread) if beat is not None else []
-    return RankState(
-        rank=reading.rank,
-        local_rank=view.local_rank,
-        host=view.host,
-        pid=view.pid,
-        state=state,
-        phase=reading.phase,
-        last_checkpoint=LastCheckpoint(mark.number, mark.name, mark.at) if mark else None,
-        open_sections=tuple(map(str, sections)),
-        step=beat.step if beat is not None else None,
-        stack_group=group,
-    )
 
 
 def _collectives(conclusion: Conclusion) -> tuple[CollectiveState, ...]:

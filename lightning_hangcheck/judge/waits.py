@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
-from lightning_hangcheck.judge.frames import users_place
 from lightning_hangcheck.judge.threads import (
     awaits_executor,
     complete,
@@ -23,11 +20,10 @@ from lightning_hangcheck.judge.threads import (
 )
 from lightning_hangcheck.judge.wording import process_name
 from lightning_hangcheck.model.code_owner import is_standard, is_users
-from lightning_hangcheck.model.evidence import ThreadStack
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from lightning_hangcheck.judge.threads import Moment, Thread
     from lightning_hangcheck.model.beat import Beat
@@ -37,6 +33,7 @@ if TYPE_CHECKING:
         Holder,
         ProcessLook,
         TargetKind,
+        ThreadStack,
         WaitTarget,
     )
 
@@ -59,6 +56,10 @@ OUTSIDE: frozenset[TargetKind] = frozenset(
     {"lock", "file", "fifo", "terminal", "socket", "process"}
 )
 """What no other thread of the process ends: a pipe may have both its ends in one process."""
+HOW_HELD: dict[TargetKind, tuple[str, str]] = {
+    "lock": ("for", "held by"),
+    "shared": ("at", "shared with"),
+}
 SLEEP = "nanosleep"
 """In the names of the kernel's calls that wait for a time alone, and of its functions for them."""
 READS = frozenset({"read", "readv", "recvfrom", "recvmsg"})
@@ -76,11 +77,12 @@ def steady_targets(look: ProcessLook) -> tuple[WaitTarget, ...]:
     newest = _telling(look)[-2:]
     if len(newest) < 2:
         return ()
-    before = {(tid, target.kind, target.name) for tid, target in newest[0].targets}
+    before, now = newest
+    known = {(tid, target.kind, target.name) for tid, target in before.targets}
     steady = {
         (target.call, target.kind, target.name): target
-        for tid, target in newest[1].targets
-        if (tid, target.kind, target.name) in before
+        for tid, target in now.targets
+        if (tid, target.kind, target.name) in known
     }
     return tuple(steady.values())
 
@@ -186,11 +188,8 @@ def in_words(target: WaitTarget) -> str:
     what = target.name or f"a {target.kind}"
     if target.kind == "process":
         return f"in {target.call} for {holders or f'pid {what}'}"
-    if target.kind == "lock":
-        return f"in {target.call} for {what}" + (f", held by {holders}" if holders else "")
-    if target.kind == "shared":
-        return f"in {target.call} at {what}" + (f", shared with {holders}" if holders else "")
-    return f"in {target.call} of {what}" + (f", at its other end {holders}" if holders else "")
+    word, held = HOW_HELD.get(target.kind, ("of", "at its other end"))
+    return f"in {target.call} {word} {what}" + (f", {held} {holders}" if holders else "")
 
 
 def awaited_threads(moment: Moment) -> frozenset[int] | None:
@@ -230,7 +229,11 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
         for look in view.processes
         if look.samples and (kernel := look.samples[-1].kernel) is not None
     }
-    return frozenset(pid for pid in parents if holders.intersection(_line(pid, parents))) | holders
+    found, new = set(holders), set(holders)
+    while new:
+        new = {pid for pid, parent in parents.items() if parent in found} - found
+        found |= new
+    return frozenset(found)
 
 
 def _using(target: WaitTarget, looks: Mapping[int, ProcessLook]) -> list[int]:
@@ -252,15 +255,6 @@ def _using(target: WaitTarget, looks: Mapping[int, ProcessLook]) -> list[int]:
         )
     ]
     return using or holders
-
-
-def _line(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
-    """A process, its parent, and so on."""
-    met: set[int] = set()
-    while pid not in met:
-        yield pid
-        met.add(pid)
-        pid = parents.get(pid, pid)
 
 
 def pids_here(target: WaitTarget) -> list[int]:
@@ -319,21 +313,21 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
     main = chain.threads[0]
     users = (one for one in chain.threads[1:] if not one.looping and one.place is not None)
     given = next((one.stack for one in users), None)
-    if not chain.ends and (joins(main.stack) or awaits_executor(main.stack)):
+    if not chain.ends and given_away(main):
         return given
     if given is not None and joins(main.stack) and main.place is None:
-        return (
-            given  # the interpreter's exit: libraries make their threads daemons, users forget it
-        )
+        # the interpreter's exit: libraries make their threads daemons, users forget it
+        return given
     named = {(tid, one.kind, one.name) for tid, one in earlier.targets if one.name}
     named &= {(tid, one.kind, one.name) for tid, one in newest.targets}
     shares = newest.shares_since(earlier)
     before = {one.tid: one for one in earlier.threads}
+    slept, sleeps = ({one.tid: one.wakes_ns for one in moment.states} for moment in seen)
 
     def stands_still(end: Thread) -> bool:
         old = before.get(end.tid)
         same = old is not None and old.frames == end.frames
-        return same and not end.looping and _wakes(earlier, end) == _wakes(newest, end)
+        return same and not end.looping and slept.get(end.tid or 0) == sleeps.get(end.tid or 0)
 
     signs: tuple[Callable[[Thread], bool], ...] = (
         lambda end: any(tid == end.tid for tid, _, _ in named),
@@ -343,10 +337,6 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
     )
     others = [end for end in chain.ends if end is not main and end.tid is not None]
     return next((end.stack for sign in signs for end in others if sign(end)), None)
-
-
-def _wakes(moment: Moment, thread: Thread) -> int | None:
-    return next((one.wakes_ns for one in moment.states if one.tid == thread.tid), None)
 
 
 def lock_keeper(look: ProcessLook, beat: Beat | None) -> ThreadStack | None:
@@ -398,21 +388,9 @@ def is_starved(before: Moment, now: Moment) -> bool:
     return queued_s > STARVED_SHARE * now.seconds_since(before)
 
 
-class LockedThreads(Struct, frozen=True):
-    """Threads that wait for a lock, the main thread first."""
-
-    threads: tuple[ThreadStack, ...]
-
-    @property
-    def places(self) -> tuple[Frame, ...]:
-        """Lines of the user's code at which they stand, each once."""
-        found = (users_place(thread.frames) for thread in self.threads)
-        return tuple(dict.fromkeys(place for place in found if place is not None))
-
-
 @remembered
-def read_locks(look: ProcessLook) -> LockedThreads | None:
-    """Tell which threads of a process stand in locks, by its two newest samples.
+def read_locks(look: ProcessLook) -> tuple[ThreadStack, ...]:
+    """Tell which threads of a process stand in locks, the main one first, by two newest samples.
 
     None where the main thread is in no lock and waits for no thread that is, where one thread waits
     and another may release its lock, or where the samples don't show it twice.
@@ -420,13 +398,11 @@ def read_locks(look: ProcessLook) -> LockedThreads | None:
     seen = complete(look)[-2:]
     found = [locked for one in seen if (locked := _locked(one))]
     if len(found) < 2 or {one.tid for one in found[0]} != {one.tid for one in found[1]}:
-        return None
+        return ()
     main = seen[1].threads[0]
     gave_work = main is not found[1][0] and not joins(main.stack)
     sure = len(found[1]) > 1 and not gave_work
-    if not sure and not waits_in_vain(look):
-        return None
-    return LockedThreads(tuple(one.stack for one in found[1]))
+    return tuple(one.stack for one in found[1]) if sure or waits_in_vain(look) else ()
 
 
 def _locked(moment: Moment) -> tuple[Thread, ...]:
@@ -436,7 +412,7 @@ def _locked(moment: Moment) -> tuple[Thread, ...]:
     is left to end the main one's wait, only those through which it leads.
     """
     locked = tuple(one for one in moment.threads if one.words and in_lock(one.stack))
-    if not locked or not (locked[0] is moment.threads[0] or _given_away(moment.threads[0])):
+    if not locked or not (locked[0] is moment.threads[0] or given_away(moment.threads[0])):
         return ()
     if moment.chain is not None and not moment.chain.ends:
         return tuple(one for one in locked if one in moment.chain.threads)
@@ -461,8 +437,11 @@ def waits_in_vain(look: ProcessLook) -> bool:
     gives back no lock whose holder is known.
     """
     seen = [one for one in moments(look) if one.kernel is not None][-2:]
-    if called_back(look) and not all(map(_holders_known, seen)):
-        return False
+    if called_back(look):
+        through = [one.chain.threads if one.chain is not None else () for one in seen]
+        known = (one.stack for threads in through for one in threads)
+        if not all(through) or not all(one.holds_lock or one.held_by is not None for one in known):
+            return False
     circles = [_circle(one) for one in seen]
     return len(circles) == 2 and circles[0] is not None and circles[0] == circles[1]
 
@@ -478,28 +457,19 @@ def _circle(moment: Moment) -> set[Standing] | None:
     if chain is None or chain.ends or not all(one.words for one in chain.threads):
         return None
     main, *others = chain.threads
-    if not (in_lock(main.stack) or (others and _given_away(main))):
+    if not (in_lock(main.stack) or (others and given_away(main))):
         return None
-    for_news = [one for one in others if not (in_lock(one.stack) or _given_away(one))]
     beside = (one for one in moment.helpers if not one.stack.bystander)
     all_wait = all(one.words for one in (main, *beside))
-    if for_news and not (all_wait and all(map(_users_wait, for_news))):
-        return None
+    for one in others:  # for news
+        if not (in_lock(one.stack) or given_away(one)):
+            calls = (frame for frame in reversed(one.frames) if not is_standard(frame.file))
+            calling = next(calls, None)
+            if not all_wait or calling is None or not is_users(calling.file):
+                return None
     return {(one.tid, one.frames, one.words) for one in chain.threads if one.tid is not None}
 
 
-def _holders_known(moment: Moment) -> bool:
-    """Whether the source tells who has each lock through which the main thread's wait leads."""
-    return moment.chain is not None and all(
-        one.stack.holds_lock or one.stack.held_by is not None for one in moment.chain.threads
-    )
-
-
-def _given_away(thread: Thread) -> bool:
+def given_away(thread: Thread) -> bool:
+    """Whether it waits for the end of threads, or for what an executor was given."""
     return joins(thread.stack) or awaits_executor(thread.stack)
-
-
-def _users_wait(thread: Thread) -> bool:
-    """Whether the user's own code called what the interpreter's library waits in."""
-    calling = next((one for one in reversed(thread.frames) if not is_standard(one.file)), None)
-    return calling is not None and is_users(calling.file)

@@ -6,7 +6,6 @@ Sentences of a cause stand beside its rule (`causes`); here is what all verdicts
 from __future__ import annotations
 
 import re
-from itertools import chain
 from string import Formatter
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from lightning_hangcheck.judge.exits import (
 from lightning_hangcheck.judge.frames import outlived_stack_s, tracked_place, users_place
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.records import gpu_out_of_memory, in_binary, memory_in_words
+from lightning_hangcheck.judge.waits import pids_here
 from lightning_hangcheck.judge.wording import (
     duration,
     function_name,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.judge.knowledge import JobKind
     from lightning_hangcheck.judge.rule import Finding
     from lightning_hangcheck.model.case import Case, RankView, RunFacts
-    from lightning_hangcheck.model.evidence import Frame, ProcessLook
+    from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.model.slugs import VerdictKind
 
 ENDED = ("crashed", "finished")
@@ -109,7 +109,6 @@ def _sentence(conclusion: Conclusion) -> str:
 
 
 def _who_waits(conclusion: Conclusion, finding: Finding) -> str:
-    """Say who waits for the culprits, in what and where, by the largest group of them."""
     blamed = set(finding.culprits)
     waiters = [rank for rank in conclusion.graph.waiters if rank not in blamed]
     groups: dict[str, list[int]] = {}
@@ -207,7 +206,6 @@ def earlier_rounds(run: RunFacts) -> Iterator[EvidenceItem]:
 
 
 def _failed_rounds(run: RunFacts) -> list[tuple[str, int, str]]:
-    """Ways in which rounds failed, each with how many and which rounds ended so."""
     ways: dict[str, list[int]] = {}
     for one in run.earlier:
         if one.verdict != "finished":
@@ -225,52 +223,30 @@ def facts_about(culprits: Sequence[RankReading]) -> Iterator[EvidenceItem]:
     """Describe each culprit: where it stands, what it used, what the kernel and its page say."""
     seen = [reading for reading in culprits if reading.told_by is None]
     for reading in seen[:MOST_CULPRITS]:
-        for kind, text in _facts_of(reading):
-            yield EvidenceItem(kind, reading.rank, text)
+        yield from (EvidenceItem(kind, reading.rank, text) for kind, text in _facts_of(reading))
 
 
 def waits(job: JobReading, graph: WaitGraph) -> Iterator[EvidenceItem]:
     """Describe who waits, one sentence for all ranks at the same line."""
-    together: dict[tuple[str, str], list[int]] = {}
+    together: dict[str, list[int]] = {}
     for wait, line, ranks in _waits_and_places(job, graph.waiters):
         if wait is not None:
             place = f", called in {line}" if line is not None else ""
-            together.setdefault((wait.name, place), []).extend(ranks)
-    ordered = sorted(together.items(), key=lambda item: -len(item[1]))
-    for (name, place), ranks in ordered[:MOST_WAITS]:
-        text = f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} in {name}{place}"
+            together.setdefault(f"in {wait.name}{place}", []).extend(ranks)
+    for where, ranks in sorted(together.items(), key=lambda item: -len(item[1]))[:MOST_WAITS]:
+        text = f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} {where}"
         yield EvidenceItem("wait", ranks[0] if len(ranks) == 1 else None, text)
 
 
-def _variables(look: ProcessLook) -> Iterator[str]:
-    """Write the newest variables that were read, if anybody asked for them, of the user's place."""
-    samples = reversed(look.samples)
-    values = next((one.local_values for one in samples if one.local_values), ())
-    place = users_place([one.frame for one in values])
-    for one in values:
-        if place is not None and (one.frame.file, one.frame.line) == (place.file, place.line):
-            shown = ", ".join(f"{name} = {value}" for name, value in one.values.items())
-            yield f"variables in {one.frame.function} ({short_place(one.frame)}): {shown}"
-
-
-def _native_calls(look: ProcessLook) -> Iterator[str]:
-    """Write the newest native calls that a closer look saw: one sentence, or none."""
-    for calls in [one.native_calls for one in reversed(look.samples) if one.native_calls][:1]:
-        for_gpu = next((call for call in calls if FOR_GPU.match(call)), None)
-        what = f"waits for its GPU in {for_gpu}, " if for_gpu is not None else ""
-        yield f"{what}in native code: {' > '.join(calls[-MOST_FRAMES:])}"
-
-
 def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
-    """Return the kind of each fact, and the fact."""
     view, own, observed = reading.view, reading.view.own_process, reading.process_activity
+    newest = tuple(reversed(own.samples)) if own is not None else ()
     if view.process_exit is not None:
         ended, killed = how_it_ended(view), killed_for_memory(view)
         yield "departure", f"rank {reading.rank} {ended}"
         if killed not in ended:
             yield "memory", killed
-        full = gpu_out_of_memory(last_words(view))
-        if full:
+        if full := gpu_out_of_memory(last_words(view)):
             yield "memory", f"its GPU was full: {memory_in_words(full)}"
     if reading.frames:
         where, went_on_s = _where(reading.frames), outlived_stack_s(view)
@@ -284,8 +260,14 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
         frames = latest_frames(child)
         stands = f", which is in {_where(frames)}" if frames else ""
         yield "stack", f"waits for its child pid {child.pid}{stands}"
-    if own is not None:
-        yield from (("variables", text) for text in _variables(own))
+    # variables that were read, if anybody asked for them, of the user's place
+    values = next((one.local_values for one in newest if one.local_values), ())
+    place = users_place([one.frame for one in values])
+    for one in values:
+        if place is not None and (one.frame.file, one.frame.line) == (place.file, place.line):
+            shown = ", ".join(f"{name} = {value}" for name, value in one.values.items())
+            at = f"{one.frame.function} ({short_place(one.frame)})"
+            yield "variables", f"variables in {at}: {shown}"
     if observed.span_s > 0:
         does = "idle itself" if reading.works_in_child else reading.activity
         yield (
@@ -299,22 +281,33 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
     if view.slept_for_s is not None:
         slept = duration(view.slept_for_s)
         yield "sleep", f"its main thread had not run for {slept} when hangcheck attached"
-    if own is not None:
-        yield from (("native", text) for text in _native_calls(own))
+    if calls := next((one.native_calls for one in newest if one.native_calls), ()):
+        for_gpu = next((call for call in calls if FOR_GPU.match(call)), None)
+        what = f"waits for its GPU in {for_gpu}, " if for_gpu is not None else ""
+        yield "native", f"{what}in native code: {' > '.join(calls[-MOST_FRAMES:])}"
     # torch's counters show a wait in C++ code; they name no key and no thread, so draw no edge
-    counted = view.flight.waits if view.flight is not None else {}
-    if counted:
+    if counted := view.flight.waits if view.flight is not None else {}:
         told = ", ".join(f"{count} in {name}" for name, count in sorted(counted.items()))
         yield "torch", f"torch counts threads that wait: {told}"
     if own is not None:
         yield from (("gpu", text) for text in describe_gpus(own))
-        states = (one.kernel for one in reversed(own.samples) if one.kernel)
-        if (state := next(states, None)) is not None:
-            channel = state.threads[0].wchan if state.threads else ""
-            waits_in = f", main thread waits in {channel}" if channel else ""
-            yield "kernel", f"pid {state.pid} in state {state.state}{waits_in}"
-    if page := ", ".join(_of_page(view)):
-        yield "page", f"silent for {duration(max(0.0, view.silent_for_s))}: {page}"
+    if (state := next((one.kernel for one in newest if one.kernel), None)) is not None:
+        channel = state.threads[0].wchan if state.threads else ""
+        waits_in = f", main thread waits in {channel}" if channel else ""
+        yield "kernel", f"pid {state.pid} in state {state.state}{waits_in}"
+    if view.beat is None:
+        return
+    beat, tracked = view.beat, tracked_place(view.beat)
+    mark, section = beat.checkpoint, beat.main_sections[-1:]
+    page = (
+        f"last checkpoint {mark.number} {mark.name}" if mark is not None else "",
+        f"step {beat.step}" if beat.step is not None else "",
+        tracked or "".join(f"inside section {each.name!r}" for each in section),
+        f"phase {beat.phase}" if beat.phase is not None else "",
+    )
+    if any(page):
+        said = ", ".join(filter(None, page))
+        yield "page", f"silent for {duration(max(0.0, view.silent_for_s))}: {said}"
 
 
 def _where(frames: Sequence[Frame]) -> str:
@@ -323,22 +316,6 @@ def _where(frames: Sequence[Frame]) -> str:
     if place is None or place == innermost:
         return str(innermost)
     return f"{place}, inside it {innermost.function} ({short_place(innermost)})"
-
-
-def _of_page(view: RankView) -> Iterator[str]:
-    beat = view.beat
-    if beat is None:
-        return
-    if beat.checkpoint is not None:
-        yield f"last checkpoint {beat.checkpoint.number} {beat.checkpoint.name}"
-    if beat.step is not None:
-        yield f"step {beat.step}"
-    if tracked := tracked_place(beat):
-        yield tracked
-    elif beat.main_sections:
-        yield f"inside section {beat.main_sections[-1].name!r}"
-    if beat.phase is not None:
-        yield f"phase {beat.phase}"
 
 
 # What to do.
@@ -369,37 +346,34 @@ def placeholders(text: str) -> set[str]:
 
 
 def _go_on(finding: Finding, job: JobReading) -> Iterator[Remedy]:
-    """Let the first stopped process go on for which culprits wait, whatever the cause is called."""
-    if finding.cause == "process_stopped":
-        return
+    """Let the first stopped process go on for which culprits wait, whatever the cause is called.
+
+    They wait for the workers that owe a batch, and whoever else could end it.
+    """
+    first = causes_file().cause["process_stopped"].remedies[0]
     blamed = [job.ranks[rank] for rank in finding.culprits if rank in job.ranks]
-    for look in chain.from_iterable(_awaited_processes(job, one) for one in blamed):
-        if read_process_activity(look).activity == "stopped":
-            first = causes_file().cause["process_stopped"].remedies[0]
-            yield Remedy(first.text, first.see, first.command.format(pid=look.pid))
-            return
-
-
-def _awaited_processes(job: JobReading, reading: RankReading) -> Iterator[ProcessLook]:
-    """The processes that a rank waits for: the workers that owe its batch, and whoever else."""
-    if reading.wait_kind == "dataloader":
-        yield from (worker.look for worker in reading.owing_workers)
-    for target in (*reading.own_targets, *reading.targets):
-        pids = {holder.pid for holder in target.holders if not holder.host}
-        pids |= {int(target.name)} if target.kind == "process" else set()
-        known = (job.processes.looks.get((reading.view.host, pid)) for pid in sorted(pids))
-        yield from (look for look in known if look is not None and look.role != "rank")
+    for reading in blamed if finding.cause != "process_stopped" else ():
+        loads = reading.wait_kind == "dataloader"
+        looks = [worker.look for worker in reading.owing_workers] if loads else []
+        for target in (*reading.own_targets, *reading.targets):
+            pids = {*pids_here(target), *([int(target.name)] if target.kind == "process" else ())}
+            known = (job.processes.looks.get((reading.view.host, pid)) for pid in sorted(pids))
+            looks += [look for look in known if look is not None and look.role != "rank"]
+        for look in looks:
+            if read_process_activity(look).activity == "stopped":
+                yield Remedy(first.text, first.see, first.command.format(pid=look.pid))
+                return
 
 
 def _known(finding: Finding, job: JobReading) -> dict[str, str]:
     known: dict[str, str] = {}
-    if finding.culprits:
-        rank = finding.culprits[0]
+    for rank in finding.culprits[:1]:
         known["rank"] = str(rank)
-        reading = job.ranks.get(rank)
-        if reading is not None and reading.alive and reading.view.pid is not None:
+        if (reading := job.ranks.get(rank)) is None:
+            continue
+        if reading.alive and reading.view.pid is not None:
             known["pid"] = str(reading.view.pid)
-        full = (gpu_out_of_memory(last_words(reading.view)) if reading is not None else None) or {}
+        full = gpu_out_of_memory(last_words(reading.view)) or {}
         if 0 < full.get("missing", 0) <= full.get("unused", 0):  # enough, were it one piece
             known["unused"] = in_binary(full["unused"])
     if finding.place is not None:

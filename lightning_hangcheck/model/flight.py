@@ -107,6 +107,11 @@ class CollectiveRecord(Struct, frozen=True, kw_only=True):
     entries: tuple[CollectiveEntry, ...] = ()
     messages: tuple[Message, ...] = ()
 
+    @property
+    def newest(self) -> int:
+        """Number of the last one entered: torch counts it only after NCCL's call has returned."""
+        return max(self.last_enqueued, self.entries[-1].seq if self.entries else 0)
+
     def has_ended(self, entry: CollectiveEntry) -> bool:
         """Whether one of its entries has ended on this rank."""
         return entry.retired or entry.seq <= self.last_completed

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.judge.job import job_processes
+from lightning_hangcheck.judge.job import JobProcesses
 from lightning_hangcheck.judge.joining import NodeCase, complete_case, merge_cases, rebased
 from lightning_hangcheck.model.beat import Beat, OpenSection
 from lightning_hangcheck.model.case import Case, RankView, RunFacts, SilentNode
@@ -111,7 +111,7 @@ def test_machines_of_one_name_and_equal_process_ids_are_told_apart() -> None:
     case = merged(*apart)
     assert [view.host for view in case.ranks] == ["localhost(node-0)", "localhost(node-1)"]
     assert case.run.local_world_size == 2
-    processes = job_processes(case.ranks)
+    processes = JobProcesses(case.ranks)
     assert processes.node("localhost(node-0)", 7) == 0
     assert processes.node("localhost(node-1)", 7) == 1
     verdict = judge(case)

@@ -175,7 +175,6 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
 
 
 def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) -> str:
-    """Say what the ranks that departed do, what the others do there, and where all last agreed."""
     every = {one.rank: one for one in parted.pending_collectives}
     agreed = ""
     if parted.group is not None and parted.last_agreed:

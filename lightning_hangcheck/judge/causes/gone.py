@@ -15,13 +15,11 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge.exits import (
     asked_end,
     aspect_of,
-    broke_off,
     ended_from_outside,
     failed,
     failed_for,
     firsts_to_fail,
     how_it_ended,
-    how_it_left,
     left_before,
     left_well,
     lost_a_peer,
@@ -124,7 +122,14 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
     fault = [one for one in ended if failed(one.view)]
     if not situation.waited_for:
         asking = still and all(map(asks_again, left))
-        gone = tuple(fault or (one for one in ended if asking and broke_off(one.view)))
+        broke_off = [
+            one
+            for one in ended
+            if one.view.process_exit is not None and not failed(one.view)
+            if (beat := one.view.beat) is not None
+            if (beat.ending, beat.membership) == ("running", "member")
+        ]
+        gone = tuple(fault or (broke_off if asking else ()))
     for_others = {one.rank for one in gone if ended_from_outside(one.view) or failed_for(one, gone)}
     culprits = [one for one in gone if one.rank not in for_others] or list(gone)
     if not culprits or not job.alive:
@@ -190,15 +195,21 @@ def lost_child(situation: Situation, idle: Sequence[RankReading]) -> Finding | N
     the kernel would have forgotten it. Not those that something from outside could help on, or a
     process that works. A thread of the rank that looks now and then may start the child anew.
     """
-    lost = [
-        (one, *child)
-        for one in idle
-        if (child := _failed_child(one)) is not None
-        and who_ends(situation, [one]) in ("nobody", "inside")
-    ]
+    lost: dict[int, tuple[int, int]] = {}
+    for one in idle:
+        ended = [
+            (look.pid, code)
+            for look in one.view.processes
+            if look.role != "rank" and look.samples
+            if (state := look.samples[-1].kernel) is not None and (code := state.exit_code)
+        ]
+        from_processes = any(target.kind in FROM_PROCESSES for target in one.own_targets)
+        if ended and from_processes and who_ends(situation, [one]) in ("nobody", "inside"):
+            lost[one.rank] = ended[0]
+    readings = [one for one in idle if one.rank in lost]
     if not lost:
         return None
-    readings, (_, pid, code) = [one for one, *_ in lost], lost[0]
+    pid, code = lost[readings[0].rank]
     return blame(
         situation,
         readings,
@@ -211,18 +222,8 @@ def lost_child(situation: Situation, idle: Sequence[RankReading]) -> Finding | N
         sure=(0.85, 0.6),
         ended_by=_who_else_brings(readings),
         aspect="child_killed" if code < 0 else "child_raised",
-        evidence=[EvidenceItem("kernel", one.rank, _child_ended(*child)) for one, *child in lost],
+        evidence=[EvidenceItem("kernel", rank, _child_ended(*each)) for rank, each in lost.items()],
     )
-
-
-def _failed_child(reading: RankReading) -> tuple[int, int] | None:
-    """Return process id and exit code of a child that failed."""
-    if any(target.kind in FROM_PROCESSES for target in reading.own_targets):
-        for look in reading.view.processes:
-            state = look.samples[-1].kernel if look.samples else None
-            if look.role != "rank" and state is not None and state.exit_code:
-                return look.pid, state.exit_code
-    return None
 
 
 def _child_ended(pid: int, code: int) -> str:
@@ -284,8 +285,16 @@ def find_crash(job: JobReading) -> Finding | None:
         return _left_too_soon(job, needed, first)
     if lost_a_peer(first.view) and job.elsewhere:
         return _lost_elsewhere(job, first)
-    if len(firsts) > 1:
-        return _which_is_open(job, firsts)
+    if len(firsts) > 1:  # of each node the first, none that lost a peer
+        told = [f"rank {one.rank} failed: {_its_end(one)}" for one in firsts]
+        if len(told) > MOST_FIRSTS:
+            told[MOST_FIRSTS:] = [f"so did {len(told) - MOST_FIRSTS} more"]
+        told.append(
+            "which of them failed first is unknown: the clocks of their nodes cannot be compared"
+        )
+        finding = replace(_crashed(job, firsts, "; ".join(told)), confidence=0.5)
+        lost = lost_a_peer(firsts[0].view)
+        return replace(finding, culprits=(), aspect="silent") if lost else finding
     sentence = f"rank {first.rank} failed first: {_its_end(first)}"
     left = [one for one in left_before(first, ranks) if left_well(one.view)]
     if left:
@@ -293,28 +302,18 @@ def find_crash(job: JobReading) -> Finding | None:
     return _crashed(job, [first], _and_others(sentence, [first], ranks))
 
 
-def _which_is_open(job: JobReading, firsts: Sequence[RankReading]) -> Finding:
-    """Blame each rank that failed by itself, the first of its node; none that lost a peer."""
-    told = [f"rank {one.rank} failed: {_its_end(one)}" for one in firsts]
-    more = len(told) - MOST_FIRSTS
-    if more > 0:
-        told[MOST_FIRSTS:] = [f"so did {more} more"]
-    told.append(
-        "which of them failed first is unknown: the clocks of their nodes cannot be compared"
-    )
-    finding = replace(_crashed(job, firsts, "; ".join(told)), confidence=0.5)
-    if not lost_a_peer(firsts[0].view):
-        return finding
-    return replace(finding, culprits=(), aspect="silent")
-
-
 def _left_too_soon(job: JobReading, needed: Sequence[RankReading], first: RankReading) -> Finding:
     """Blame ranks that left without a fault, and for want of which the first that failed did so."""
+    view, left = needed[0].view, "left with an unknown exit code"
+    if view.beat is not None and view.beat.ending == "finished":
+        left = "had finished"
+    elif left_well(view):
+        left = how_it_ended(view)
     sentence = say(
         needed,
         "{who} {left} {place} while others still needed [it|them]: rank {first} failed then, as "
         "{end}",
-        left=how_it_left(needed[0].view),
+        left=left,
         place=_place_of(needed[0]) or within(needed[0].place),
         first=str(first.rank),
         end=_its_end(first),
@@ -385,12 +384,20 @@ def _crashed(job: JobReading, culprits: Sequence[RankReading], sentence: str) ->
 
 
 def _ended_otherwise(job: JobReading) -> Finding | None:
-    """No rank failed by itself: did only its command fail?"""
-    code = job.case.exit_code
+    """No rank failed by itself: did only its command fail, or began its launcher anew for one?
+
+    torchrun would not for ranks that left with exit code 0, and Python ends alike with any other:
+    ``sys.exit("no data")`` is no word of a rank that it has finished.
+    """
+    code, next_start, ranks = job.case.exit_code, job.case.run.next_start, job.ranks.values()
+    open_ends = _was_restarted(job) and not all(left_well(one.view) for one in ranks)
+    if next_start is not None and next_start.launcher == "torchrun":
+        ends = (reading.view.process_exit for reading in ranks)
+        open_ends = any(one is None or one.exit_code is None for one in ends)
     if code:
         told = exit_code_in_words(code)
         sentence = f"no rank was seen to fail, but the command ended with exit code {told}"
-    elif code is None and _may_have_failed(job):
+    elif code is None and open_ends:
         sentence = "no rank was seen to fail, but how some of them ended is unknown"
     else:
         return None
@@ -403,19 +410,6 @@ def _ended_otherwise(job: JobReading) -> Finding | None:
         sentence=sentence,
         aspect="silent" if ending_signal_of(code or 0) is None else "killed",
     )
-
-
-def _may_have_failed(job: JobReading) -> bool:
-    """Whether its launcher began anew, and one of the ranks may be why.
-
-    torchrun would not for ranks that left with exit code 0, and Python ends alike with any other:
-    ``sys.exit("no data")`` is no word of a rank that it has finished.
-    """
-    next_start, ranks = job.case.run.next_start, job.ranks.values()
-    if next_start is not None and next_start.launcher == "torchrun":
-        ends = (reading.view.process_exit for reading in ranks)
-        return any(one is None or one.exit_code is None for one in ends)
-    return _was_restarted(job) and not all(left_well(one.view) for one in ranks)
 
 
 def _was_restarted(job: JobReading) -> bool:

@@ -81,30 +81,41 @@ NEVER_SEEN = "never came, or started on a machine that is not watched"
 @rule("file_lock", order=90, needs=("kernel",))
 def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | None:
     """Blame the ranks of the cycle that a lock closes; without one, all that wait for any lock."""
-    locks = [(one, lock) for one in idle if (lock := _lock_of(one)) is not None]
-    if not locks:
+
+    def lock_of(one: RankReading) -> WaitTarget | None:
+        return next((target for target in one.targets if target.kind == "lock"), None)
+
+    def file_of(one: RankReading) -> str:
+        own = lock_of(one)
+        return processes.file_node(one.view.host, own) if own is not None and own.name else ""
+
+    waiting = [one for one in idle if lock_of(one) is not None]
+    lock = lock_of(waiting[0]) if waiting else None
+    if lock is None:
         return None
-    waiter, lock = locks[0]
+    waiter, processes = waiting[0], situation.job.processes
     proven = situation.deadlocked(waiter)
     cycle = proven or situation.cycle(waiter)
-    together = cycle or [one for one, _ in locks]
-    file = _locked_file(situation, waiter)
-    same = [
-        one for one in together if one is waiter or (file and _locked_file(situation, one) == file)
-    ]
+    together = cycle or waiting
+    file = file_of(waiter)  # a lock without a name is one rank's alone
+    same = [one for one in together if one is waiter or (file and file_of(one) == file)]
     who = [waiter] if cycle else same
     at_it = {one.rank for one in same}
     others = [] if cycle else [one for one in together if one.rank not in at_it]
+    name = lock.name or "a file"
     sentence = say(
         who,
         "{who} [has|have] waited {since} {at} for the lock on {lock}, {holder}",
         since=duration(waiter.silence_s),
         at=within(waiter.place),
-        lock=lock.name or "a file",
+        lock=name,
         holder=_who_holds(situation, waiter, lock),
     )
     if others:
         sentence += f"; {say(others, '{who} [waits|wait] for another lock')}"
+    nobody = "a process that is gone" if lock.abandoned else "nobody that is seen"
+    held = ", ".join(map(process_name, lock.holders)) or nobody
+    waits = f"{waiter.waiter} {POLLS.get(lock.call, f'is in {lock.call} for')} the lock on {name}"
     finding = blame(
         situation,
         together,
@@ -112,24 +123,13 @@ def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | No
         sentence,
         sure=0.95 if proven else (0.8, 0.5),
         aspect="held" if lock.holders else "stale",
-        evidence=[_lock_fact(waiter, lock)],
+        evidence=[EvidenceItem("kernel", waiter.rank, f"{waits}, held by {held}")],
     )
     # a proof is as old as the last step into the cycle, unless mere idleness is long enough
     silence_s = waiter.silence_s
     if proven and silence_s < situation.job.case.limits.idle_after:
         silence_s = min(one.silence_s for one in proven)
     return replace(finding, silence_s=silence_s, place=waiter.place)
-
-
-def _lock_of(reading: RankReading) -> WaitTarget | None:
-    return next((one for one in reading.targets if one.kind == "lock"), None)
-
-
-def _locked_file(situation: Situation, reading: RankReading) -> str:
-    """Return the file whose lock a rank waits for; a lock without a name is one rank's alone."""
-    lock, processes = _lock_of(reading), situation.job.processes
-    named = lock is not None and bool(lock.name)
-    return processes.file_node(reading.view.host, lock) if named and lock is not None else ""
 
 
 def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> str:
@@ -143,14 +143,6 @@ def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> s
         return "which it holds itself"
     doing = f"while it waits in {reading.wait.name}" if reading.wait is not None else ""
     return join(f"which rank {reading.rank} holds", doing, within(reading.place))
-
-
-def _lock_fact(waiter: RankReading, lock: WaitTarget) -> EvidenceItem:
-    how = POLLS.get(lock.call, f"is in {lock.call} for")
-    nobody = "a process that is gone" if lock.abandoned else "nobody that is seen"
-    held = ", ".join(process_name(holder) for holder in lock.holders) or nobody
-    text = f"{waiter.waiter} {how} the lock on {lock.name or 'a file'}, held by {held}"
-    return EvidenceItem("kernel", waiter.rank, text)
 
 
 @rule("checkpoint_io", of=("idle",), order=180, sure=(0.85, 0.5), needs=("kernel",))

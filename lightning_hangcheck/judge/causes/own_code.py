@@ -23,7 +23,7 @@ from lightning_hangcheck.judge.rule import (
     rule,
     say,
 )
-from lightning_hangcheck.judge.threads import awaits_executor, free_threads
+from lightning_hangcheck.judge.threads import awaits_executor, feeds_queue, free_threads
 from lightning_hangcheck.judge.waits import (
     in_words,
     lock_keeper,
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.judge.job import JobReading, RankReading, WorkerReading
-    from lightning_hangcheck.judge.waits import LockedThreads
-    from lightning_hangcheck.model.evidence import WaitTarget
+    from lightning_hangcheck.model.evidence import Frame, ThreadStack, WaitTarget
 
 WORST_FIRST = ("gone", "stopped", "idle", "busy")
 """Activities of a worker that owes a batch; all others come after them, and of equals the one with
@@ -136,39 +135,42 @@ def thread_deadlock(one: RankReading) -> Seen | None:
     Where the thread that may release one waits for something that has a name, that is the cause.
     """
     own = one.view.own_process
-    locked = read_locks(own) if own is not None and not one.targets else None
-    if own is None or locked is None:
+    locked = read_locks(own) if own is not None and not one.targets else ()
+    if own is None or not locked:
         return None
-    awaits = locked.threads[0].tid != own.pid  # its main thread is in no lock itself
+    awaits = locked[0].tid != own.pid  # its main thread is in no lock itself
+    stands = (users_place(thread.frames) for thread in locked)
+    places = [*dict.fromkeys(place for place in stands if place is not None)]
     return Seen(
         text="{who} [has|have] waited {since} [|each] {locks}",
-        words={"locks": _locks(locked, one, awaits=awaits)},
-        place=locked.places[0] if locked.places else None,
+        words={"locks": _locks(locked, places, one, awaits=awaits)},
+        place=places[0] if places else None,
         aspect="awaited" if awaits else None,
         evidence=[
             ("stack", f"thread {thread.label} takes a lock at {thread.frames[-1]}")
-            for thread in locked.threads
+            for thread in locked
         ],
     )
 
 
-def _locks(locked: LockedThreads, reading: RankReading, *, awaits: bool) -> str:
-    threads = locked.threads
-    places = " and ".join(within(place) for place in locked.places[:3])
+def _locks(
+    threads: Sequence[ThreadStack], places: Sequence[Frame], reading: RankReading, *, awaits: bool
+) -> str:
+    first, at = threads[0], " and ".join(within(place) for place in places[:3])
     if awaits and len(threads) == 1:
-        lock = "for a lock that no running thread can release"
         here = within(users_place(reading.frames))
-        return join(here, f"for its thread {threads[0].label}, which waits", places, lock)
-    if threads[0].holds_lock:
-        return f"{places} for a lock that it already holds, taken by an outer call"
+        waits = f"for its thread {first.label}, which waits"
+        return join(here, waits, at, "for a lock that no running thread can release")
+    if first.holds_lock:
+        return f"{at} for a lock that it already holds, taken by an outer call"
     if len(threads) == 1:
-        return f"{places} for a lock that none of its running threads can release"
+        return f"{at} for a lock that none of its running threads can release"
     each_others = [one.held_by for one in threads] == [one.tid for one in reversed(threads)]
-    if len(locked.places) == 2 and len(threads) == 2 and each_others:
-        first, second = locked.places
-        waits = f"which waits {within(second)} for a lock that {first.function} holds"
-        return f"{within(first)} for a lock that its thread {threads[1].label} holds, {waits}"
-    return f"with {len(threads)} threads that wait for each other's locks: {places}"
+    if len(places) == 2 and len(threads) == 2 and each_others:
+        inner, outer = places
+        waits = f"which waits {within(outer)} for a lock that {inner.function} holds"
+        return f"{within(inner)} for a lock that its thread {threads[1].label} holds, {waits}"
+    return f"with {len(threads)} threads that wait for each other's locks: {at}"
 
 
 @rule("gil_held", of=("idle", "busy"), order=110, sure=(0.9, 0.6), needs=("stacks",))
@@ -201,7 +203,7 @@ def logger_init(one: RankReading, situation: Situation) -> Seen | None:
     if not one.shows("logger_init"):
         return None
     unsure = one.activity == "unseen" or not situation.waited_for
-    sure = (0.6 if unsure else 0.9) if one.seen_by_calls else (0.5 if unsure else 0.75)
+    sure = (0.6 if unsure else 0.9) if one.shown_by_calls else (0.5 if unsure else 0.75)
     sections = one.view.beat.sections if one.view.beat is not None else ()
     files = [frame.file for frame in (*one.frames, *one.stuck_frames)]
     named = any("wandb" in name.lower() for name in (*files, *(each.name for each in sections)))
@@ -211,7 +213,7 @@ def logger_init(one: RankReading, situation: Situation) -> Seen | None:
         "{since}{waits}",
         words={"waits": "".join(f", {in_words(target)}" for target in one.targets[:1])},
         sure=(sure, sure),
-        aspect="own" if here and one.seen_by_calls and not named else "wandb",
+        aspect="own" if here and one.shown_by_calls and not named else "wandb",
     )
 
 
@@ -222,7 +224,7 @@ def model_load(one: RankReading) -> Seen | None:
         return None
     return Seen(
         text="{who} [is|are] stuck loading the model {at} : idle for {since}",
-        sure=(0.7, 0.4) if one.seen_by_calls else None,
+        sure=(0.7, 0.4) if one.shown_by_calls else None,
     )
 
 
@@ -282,11 +284,7 @@ def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
     place, inner = users_place(stuck.frames), stuck.frames[-1]
     stands = within(place) or within(inner)
     told = f" for its thread {stuck.label}, which"
-    if any(
-        one.file.endswith("/multiprocessing/queues.py")
-        and one.function.rpartition(".")[2] == "_feed"
-        for one in stuck.frames
-    ):
+    if any(map(feeds_queue, stuck.frames)):
         fills = "writes to a multiprocessing.Queue whose pipe is full"
         return "exit_queue", join(told, fills, stands)
     called = stuck.frames[stuck.frames.index(place) + 1 :] if place in stuck.frames else ()
@@ -295,7 +293,6 @@ def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
 
 
 def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
-    """Return what the rank waits for: an aspect of the cause, and words."""
     if reading.at_store:
         return "store", ", waiting for a key of the store that no rank has set"
     awaited = {pid for target in reading.own_targets for pid in pids_here(target)}
@@ -326,42 +323,34 @@ def _at_target(
     job: JobReading, reading: RankReading, target: WaitTarget
 ) -> tuple[str | None, str] | None:
     kind, held_by = target.kind, [process_name(one) for one in target.holders[:MOST_SHOWN]]
+    own, processes = reading.view.own_process, reading.view.processes
     if kind == "process":
         child = ", ".join(map(process_name, target.holders)) or f"pid {target.name}"
-        stopped = ", which is stopped by a signal" if _stopped(reading, target) else ""
+        pids = {holder.pid for holder in target.holders} | {int(target.name or 0)}
+        looks = (one for one in processes if one.role != "rank" and one.pid in pids)
+        still = any(read_process_activity(one).activity == "stopped" for one in looks)
+        stopped = ", which is stopped by a signal" if still else ""
         return "child", f", waiting for the end of its child {child}{stopped}"
     if kind == "terminal" or (kind == "pipe" and target.call == "read"):
-        return _nothing_written(reading, target)
+        writers = [one for one in target.holders if one.pid != reading.view.pid]
+        if writers:
+            which = "" if reading.waiter == "main thread" else f"its {reading.waiter} "
+            writer = process_name(writers[0])
+            started = {one.pid for one in processes if one.role == "worker"}
+            aspect = "worker" if writers[0].pid in started else "child"
+            return aspect, f", {which}reading from {writer}, which writes nothing"
+        if target.holders and own is not None and free_threads(own):
+            return None, ", reading a pipe to which none of its threads has written"
+        return "input", f", waiting for input from {target.name}"
     if kind == "pipe" and target.call in WRITES and held_by:
         return "full_pipe", f", writing to a full pipe that {' and '.join(held_by)} should read"
     if kind == "shared" and held_by:
         return None, f", waiting for a semaphore or lock shared with {', '.join(held_by)}"
-    if kind == "socket":
-        ends = (job.rank_of(reading, holder) for holder in target.holders)
-        asked = [one.rank for one in ends if one is not None and one is not reading]
-        if asked:
-            return "peer", f", waiting at {target.name} for an answer of {name_ranks(asked)}"
+    ends = (job.rank_of(reading, holder) for holder in target.holders)
+    asked = [one.rank for one in ends if one is not None and one is not reading]
+    if kind == "socket" and asked:
+        return "peer", f", waiting at {target.name} for an answer of {name_ranks(asked)}"
     return None
-
-
-def _stopped(reading: RankReading, target: WaitTarget) -> bool:
-    pids = {holder.pid for holder in target.holders} | {int(target.name or 0)}
-    looks = (one for one in reading.view.processes if one.role != "rank" and one.pid in pids)
-    return any(read_process_activity(one).activity == "stopped" for one in looks)
-
-
-def _nothing_written(reading: RankReading, target: WaitTarget) -> tuple[str | None, str]:
-    """Say who does not write what a rank, or a thread of it, reads."""
-    own = reading.view.own_process
-    others = [one for one in target.holders if one.pid != reading.view.pid]
-    if others:
-        which = "" if reading.waiter == "main thread" else f"its {reading.waiter} "
-        started = {one.pid for one in reading.view.processes if one.role == "worker"}
-        aspect = "worker" if others[0].pid in started else "child"
-        return aspect, f", {which}reading from {process_name(others[0])}, which writes nothing"
-    if target.holders and own is not None and free_threads(own):
-        return None, ", reading a pipe to which none of its threads has written"
-    return "input", f", waiting for input from {target.name}"
 
 
 @rule("spinning", order=220, needs=("stacks",))

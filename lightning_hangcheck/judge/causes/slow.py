@@ -304,7 +304,6 @@ def _below_pace(blamed: Sequence[SlowRank], part: int, for_s: float, *, known: b
 
 
 def _steps(ranks: Sequence[SlowRank]) -> Iterator[EvidenceItem]:
-    """Say of the ranks whose own work is most how a step was, and is."""
     for one in sorted(ranks, key=lambda one: -one.now.own_s)[:MOST_SHOWN]:
         held = f"never above {seconds_in_words(one.known_s)} for so long before"
         steps = f"a step {_in_parts(one.now, one)}; before {_in_parts(one.before, one)}"

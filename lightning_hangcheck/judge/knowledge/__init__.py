@@ -105,13 +105,13 @@ class CausesFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 @cache
 def frames_file() -> FramesFile:
     """Return frames.toml, with every alias spelled out."""
-    raw = _read("frames.toml", FramesFile)
-    spelled = tuple(
-        msgspec.structs.replace(rule, file=file)
-        for rule in raw.frame
-        for file in _spellings(rule.file, raw.aliases)
-    )
-    return msgspec.structs.replace(raw, frame=spelled)
+    raw, spelled = _read("frames.toml", FramesFile), list[FrameRule]()
+    for rule in raw.frame:
+        alias, _, rest = rule.file.removeprefix("@").partition("/")
+        named = rule.file.startswith("@")
+        files = [f"{path}/{rest}" for path in raw.aliases[alias]] if named else [rule.file]
+        spelled += [msgspec.structs.replace(rule, file=file) for file in files]
+    return msgspec.structs.replace(raw, frame=tuple(spelled))
 
 
 @cache
@@ -123,10 +123,3 @@ def causes_file() -> CausesFile:
 def _read(name: str, shape: type[Content]) -> Content:
     """Read a data file of this package; msgspec uses tomllib, and tomli before Python 3.11."""
     return msgspec.toml.decode(files(__package__).joinpath(name).read_bytes(), type=shape)
-
-
-def _spellings(file: str, aliases: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    if not file.startswith("@"):
-        return (file,)
-    name, _, rest = file[1:].partition("/")
-    return tuple(f"{path}/{rest}" for path in aliases[name])
