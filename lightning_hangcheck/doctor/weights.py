@@ -83,6 +83,7 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
         base: The model that it was trained on, as noted there; empty if unknown.
         files: How many files of weights were read.
         complaints: What is wrong with the files, each in words.
+        name: As the user gave it.
     """
 
     fields: Fields | None = None
@@ -91,6 +92,7 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
     base: str = ""
     files: int = 0
     complaints: tuple[str, ...] = ()
+    name: str = ""
 
 
 def find_model(name: str, environment: Mapping[str, str]) -> Path:
