@@ -60,9 +60,9 @@ def smoke(command: tuple[str, ...], limit_s: float, run_dir: str | None) -> int:
         refuse_unstartable(trial.command, "smoke")
     outcomes = [_run(trial, root, limit_s) for trial in trials]
     # imported here so that the other commands need no part of it
-    from lightning_hangcheck.smoke import table
+    from lightning_hangcheck.smoke import sequence
 
-    click.echo(table.render(outcomes), nl=False)
+    click.echo(sequence.render(outcomes), nl=False)
     return 0 if all(outcome.result == "passed" for outcome in outcomes) else HANG
 
 
