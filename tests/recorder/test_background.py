@@ -12,11 +12,7 @@ from processes import end, until
 
 from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.recorder.background import (
-    SidecarWatch,
-    allow_to_read,
-    yama_asks_for_a_name,
-)
+from lightning_hangcheck.recorder.background import SidecarWatch
 from lightning_hangcheck.session.session import SidecarFacts
 
 if TYPE_CHECKING:
@@ -145,8 +141,3 @@ def test_the_pulse_beats_while_nothing_advances(start: Callable[..., Program]) -
     until(lambda: program.page().pulse_ns > first.pulse_ns, "a pulse")
     assert program.page().last_beat_ns == first.last_beat_ns
     program.finish("\n")
-
-
-def test_naming_a_reader_is_harmless_where_the_kernel_does_not_need_it() -> None:
-    accepted = allow_to_read(os.getpid())
-    assert accepted or not yama_asks_for_a_name()
