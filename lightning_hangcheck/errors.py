@@ -13,12 +13,9 @@ class HangcheckError(Exception):
 
     exit_code = 2
 
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, remedy: str, *more: str) -> None:
+        super().__init__(message, remedy, *more)  # all that it is made of, so that pickle can
         self.remedy = remedy
-
-    def __reduce__(self) -> tuple[type[HangcheckError], tuple[str, ...]]:
-        return type(self), (str(self.args[0]), self.remedy)
 
     def __str__(self) -> str:
         return f"{self.args[0]}; {self.remedy}"
@@ -54,11 +51,8 @@ class MeetingFailed(HangcheckError):
     """
 
     def __init__(self, message: str, remedy: str, details: str = "") -> None:
-        super().__init__(message, remedy)
+        super().__init__(message, remedy, details)
         self.details = details
-
-    def __reduce__(self) -> tuple[type[HangcheckError], tuple[str, ...]]:
-        return type(self), (str(self.args[0]), self.remedy, self.details)
 
     def __str__(self) -> str:
         return "\n".join(filter(None, (super().__str__(), self.details)))

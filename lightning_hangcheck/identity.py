@@ -80,7 +80,18 @@ class Identity(Struct, frozen=True, kw_only=True):
 
 def identify(environment: Mapping[str, str]) -> Identity:
     """Work out who the process with this environment is. Never raises."""
-    read = _Reader(environment)
+    problems = []
+
+    def read(name: str) -> int | None:
+        text = environment.get(name)
+        if text is None or text.strip().isdecimal():
+            return None if text is None else int(text)
+        problems.append(
+            f"{name}={text!r} is not a whole number; unset it, or set it to the number that the "
+            "launcher means"
+        )
+        return None
+
     rank, world_size = read("RANK"), read("WORLD_SIZE")
     local_rank, node_rank = read("LOCAL_RANK"), read("NODE_RANK")
     local_world_size = read("LOCAL_WORLD_SIZE")
@@ -109,28 +120,8 @@ def identify(environment: Mapping[str, str]) -> Identity:
         most_restarts=read("TORCHELASTIC_MAX_RESTARTS") if launcher == "torchrun" else None,
         store_host=environment.get("MASTER_ADDR"),
         store_port=read("MASTER_PORT"),
-        problems=tuple(read.problems),
+        problems=tuple(problems),
     )
-
-
-class _Reader:
-    """Reads whole numbers and collects a sentence for each that is none."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = environment
-        self.problems: list[str] = []
-
-    def __call__(self, name: str) -> int | None:
-        text = self._environment.get(name)
-        if text is None:
-            return None
-        if text.strip().isdecimal():
-            return int(text)
-        self.problems.append(
-            f"{name}={text!r} is not a whole number; unset it, or set it to the number that the "
-            "launcher means"
-        )
-        return None
 
 
 def _tasks_on(node: int | None, environment: Mapping[str, str]) -> int | None:

@@ -271,7 +271,7 @@ def parse_stat(line: bytes) -> StatLine:
 def read_process_stat(pid: int) -> StatLine | None:
     """Read the line of a process; None if it is gone, or not to be seen from here."""
     try:
-        return parse_stat(_stat_file(pid).read_bytes())
+        return parse_stat(Path(f"/proc/{pid}/stat").read_bytes())
     except (OSError, IndexError, ValueError):
         return None
 
@@ -292,7 +292,7 @@ def is_alive(pid: int, started_ticks: int) -> bool:
     Where the kernel will not say, it counts as alive: unseen is not gone.
     """
     try:
-        stat = parse_stat(_stat_file(pid).read_bytes())
+        stat = parse_stat(Path(f"/proc/{pid}/stat").read_bytes())
     except (FileNotFoundError, ProcessLookupError):
         return False
     except (OSError, IndexError, ValueError):
@@ -303,10 +303,6 @@ def is_alive(pid: int, started_ticks: int) -> bool:
 def ticks_since_boot() -> int:
     """Return the present moment as the line tells the start of a process."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
-
-
-def _stat_file(pid: int) -> Path:
-    return Path(f"/proc/{pid}/stat")
 
 
 OF_NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "fuse.")

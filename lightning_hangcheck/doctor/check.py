@@ -136,6 +136,7 @@ class Check(NamedTuple):
         limit_s: Seconds for the answer.
         alone: It starts processes, or takes what others want to find free: made after the others,
             where Ctrl-C ends what it started, and within limits of its own.
+        well: Said where nothing is found; empty where nothing is said then.
     """
 
     group: str
@@ -145,11 +146,14 @@ class Check(NamedTuple):
     look: Callable[..., Finding | Iterable[Finding] | None]
     limit_s: float = LIMIT_S
     alone: bool = False
+    well: str = ""
 
     def __call__(self, subject: Subject, **given: object) -> tuple[Finding, ...]:
         """Make the check."""
         found = self.look(subject, **given)
-        findings = (found,) if isinstance(found, Finding) else found or ()
+        findings = (found,) if isinstance(found, Finding) else tuple(found or ())
+        if self.well:
+            findings = findings or (ok(self.well),)
         return tuple(one if one.check else replace(one, check=self.name) for one in findings)
 
 
@@ -158,7 +162,13 @@ CHECKS: list[Check] = []
 
 
 def check(
-    group: Group, why: str, *, name: str = "", limit_s: float = LIMIT_S, alone: bool = False
+    group: Group,
+    why: str,
+    *,
+    name: str = "",
+    limit_s: float = LIMIT_S,
+    alone: bool = False,
+    well: str = "",
 ) -> Callable[[Callable[..., Finding | Iterable[Finding] | None]], Check]:
     """Make a check of a function, whose docstring says what it looks at."""
 
@@ -166,7 +176,7 @@ def check(
         words = " ".join((look.__doc__ or "").split()).removesuffix(".")
         looked_at = words if words[1:2].isupper() else words[:1].lower() + words[1:]
         named = name or look.__name__.replace("_", " ")
-        CHECKS.append(Check(group, named, looked_at, why, look, limit_s, alone))
+        CHECKS.append(Check(group, named, looked_at, why, look, limit_s, alone, well))
         return CHECKS[-1]
 
     return register

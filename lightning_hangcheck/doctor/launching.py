@@ -131,11 +131,10 @@ def time_left(subject: Subject, now: float | None = None) -> Finding | None:
     if expected is None:
         return ok(ends)
     took = seconds_in_words(expected.run.duration_s)
+    told = f"an earlier run ({expected.run.run_id}) was not done after {took}"
     if expected.done:
         takes = seconds_in_words(expected.seconds)
         told = f"at the pace of {expected.run.run_id} ({took}) this run takes {takes}"
-    else:
-        told = f"an earlier run ({expected.run.run_id}) was not done after {took}"
     if expected.seconds < left:
         return ok(f"{ends}; {told}" if expected.done else ends)
     hours, minutes = divmod(round(expected.seconds * SPARE / 60), 60)

@@ -12,7 +12,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lightning_hangcheck.doctor.check import Finding, check, failed, ok, warning
 from lightning_hangcheck.doctor.weights import ModelFiles, Shape, find_model, read_model_files
@@ -150,13 +152,6 @@ def _of_other_versions(made: Mapping[str, PhaseStory]) -> Iterator[tuple[str, st
                 yield f"{path} was made from another version: {changed}", phase.name
 
 
-class _Named(NamedTuple):
-    """A model or checkpoint by the name that the user gave it, and what its files say."""
-
-    name: str
-    files: ModelFiles
-
-
 @check(
     "data",
     "a checkpoint of another backbone fails late, or leaves weights as they were at random",
@@ -165,7 +160,7 @@ class _Named(NamedTuple):
 )
 def model_fits(subject: Subject) -> Iterator[Finding]:
     """Config.json, headers of the weights and tokenizer.json of --loads and of --backbone."""
-    read: dict[str, _Named] = {}
+    read: dict[str, ModelFiles] = {}
     with suppress(ImportError):  # before the fork that reads, where an import could lock
         import safetensors.numpy  # noqa: F401 - as said
     for name in dict.fromkeys(filter(None, (*subject.loads, subject.backbone))):
@@ -181,7 +176,7 @@ def model_fits(subject: Subject) -> Iterator[Finding]:
         yield from (_fit(read[name], backbone) for name in subject.loads if name in read)
 
 
-def _read(name: str, environment: Mapping[str, str]) -> _Named | Finding:
+def _read(name: str, environment: Mapping[str, str]) -> ModelFiles | Finding:
     """Return what its files say, or why they cannot."""
     try:
         files = apart(MODEL_LIMIT_S, lambda: read_model_files(find_model(name, environment)))
@@ -190,7 +185,7 @@ def _read(name: str, environment: Mapping[str, str]) -> _Named | Finding:
         return failed(f"{name} is not here", f"hf download {name}", advice=correct)
     except (OSError, NoAnswerFromStorage) as error:
         return failed(f"{name} cannot be read: {error}", f"ls -l {name}")
-    return _Named(name, files)
+    return replace(files, name=name)
 
 
 def _of_several_steps(names: Sequence[str]) -> Iterator[Finding]:
@@ -202,25 +197,24 @@ def _of_several_steps(names: Sequence[str]) -> Iterator[Finding]:
         yield warning(sentence, advice="name those of one step: --loads step_N/...")
 
 
-def _whole(one: _Named) -> Finding:
+def _whole(files: ModelFiles) -> Finding:
     """Whether the files of one model belong together."""
-    files = one.files
     compared, differing = _compare_shapes(files, ModelFiles(fields=files.fields))
     complaints = [*files.complaints, *(f"by config.json, {each}" for each in differing)]
     beyond = _layers_beyond(files, files)
     if beyond and compared:
         complaints.append(f"the weights have {several(beyond, 'layer')} more than config.json says")
     if complaints:
-        sentence = f"{one.name}: {_some(complaints)}"
-        return failed(sentence, advice=f"save or fetch it once more: {one.name}")
+        sentence = f"{files.name}: {_some(complaints)}"
+        return failed(sentence, advice=f"save or fetch it once more: {files.name}")
     tokens = _too_many_tokens(files, files)
     if tokens:
-        sentence = f"{one.name}: {tokens}: such a token ends a run on a GPU without a clear word"
+        sentence = f"{files.name}: {tokens}: such a token ends a run on a GPU without a clear word"
         again = "or fetch the tokenizer once more; in the script:"
         return warning(sentence, "model.resize_token_embeddings(len(tokenizer))", advice=again)
     if not files.shapes and files.fields is None:
-        sentence = f"{one.name}: neither weights nor config.json of a known format"
-        return warning(sentence, f"ls -l {one.name}")
+        sentence = f"{files.name}: neither weights nor config.json of a known format"
+        return warning(sentence, f"ls -l {files.name}")
     told = [
         f"{several(len(files.shapes), 'tensor')} in {several(files.files, 'file')}"
         if files.shapes
@@ -228,12 +222,11 @@ def _whole(one: _Named) -> Finding:
         f"{files.vocabulary.tokens} tokens" if files.vocabulary else "",
         f"trained on {files.base}" if files.base else "",
     ]
-    return ok(f"{one.name}: {', '.join(filter(None, told))}")
+    return ok(f"{files.name}: {', '.join(filter(None, told))}")
 
 
-def _fit(checkpoint: _Named, backbone: _Named) -> Finding:
+def _fit(files: ModelFiles, model: ModelFiles) -> Finding:
     """Whether a checkpoint belongs to the backbone that will load it."""
-    files, model = checkpoint.files, backbone.files
     compared, differing = _compare_shapes(files, model)
     problems = []
     if files.fields is not None and model.fields is not None:
@@ -250,13 +243,13 @@ def _fit(checkpoint: _Named, backbone: _Named) -> Finding:
     if tokens and files.fields is None:
         problems.append(tokens)
     since = f" (trained on {files.base})" if files.base else ""
-    doubt = "" if problems else _doubt(checkpoint, backbone, compared)
+    doubt = "" if problems else _doubt(files, model, compared)
     if problems or doubt:
-        found = f"{checkpoint.name}{since} does not belong to {backbone.name}: {_some(problems)}"
+        found = f"{files.name}{since} does not belong to {model.name}: {_some(problems)}"
         advice = (
             "load it into the model it was trained on: "
             f"--backbone {files.base or 'MODEL-IT-WAS-TRAINED-ON'},\nor load what was trained on "
-            f"this one: --loads CHECKPOINT-OF-{Path(backbone.name).name}"
+            f"this one: --loads CHECKPOINT-OF-{Path(model.name).name}"
         )
         told = failed if problems else warning
         return told(doubt or found, advice=advice, check=FIT)
@@ -267,27 +260,26 @@ def _fit(checkpoint: _Named, backbone: _Named) -> Finding:
     ]
     nothing = "nothing contradicts it, but no tensor could be compared"
     agrees = ", ".join(filter(None, said)) or nothing
-    return ok(f"{checkpoint.name}{since} fits {backbone.name}: {agrees}", FIT)
+    return ok(f"{files.name}{since} fits {model.name}: {agrees}", FIT)
 
 
-def _doubt(checkpoint: _Named, backbone: _Named, compared: int) -> str:
+def _doubt(files: ModelFiles, model: ModelFiles, compared: int) -> str:
     """Say what contradicts the two without a tensor that proves it."""
-    files, model = checkpoint.files, backbone.files
-    names = (name.rpartition("/")[2] for name in (files.base, backbone.name))
+    names = (name.rpartition("/")[2] for name in (files.base, model.name))
     sizes = [{float(one) for one in BILLIONS.findall(name)} for name in names]
     if all(sizes) and sizes[0].isdisjoint(sizes[1]):
-        return f"{checkpoint.name} was trained on {files.base}, and {backbone.name} shall load it"
+        return f"{files.name} was trained on {files.base}, and {model.name} shall load it"
     theirs, ours = files.vocabulary, model.vocabulary
     if theirs and ours and theirs.digest != ours.digest:
         tokens = f"{theirs.tokens} and {ours.tokens} tokens"
-        return f"{checkpoint.name} and {backbone.name} have different tokenizers ({tokens})"
+        return f"{files.name} and {model.name} have different tokenizers ({tokens})"
     if compared or not files.shapes or model.fields is None:
         return ""
     if any(model.fields.hidden in shape for shape in files.shapes.values()):
         return ""
     number = several(len(files.shapes), "tensor")
-    side = f"a side of {model.fields.hidden}, the hidden size of {backbone.name}"
-    return f"none of the {number} of {checkpoint.name} has {side}"
+    side = f"a side of {model.fields.hidden}, the hidden size of {model.name}"
+    return f"none of the {number} of {files.name} has {side}"
 
 
 def _too_many_tokens(checkpoint: ModelFiles, backbone: ModelFiles) -> str:

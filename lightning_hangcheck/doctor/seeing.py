@@ -13,7 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lightning_hangcheck.doctor.check import Finding, Subject, check, failed, nearest, ok, warning
 from lightning_hangcheck.doctor.surroundings import debug_settings
@@ -169,13 +169,6 @@ def judge_disk(folder: Path, kind: str) -> Finding:
     return ok(found)
 
 
-class Times(NamedTuple):
-    """When a file was made: by this machine's clock, and by that of its file system."""
-
-    here: float
-    there: float | None
-
-
 @check(
     "seeing",
     "times of several nodes are compared: a clock that is off makes the order of events wrong",
@@ -184,28 +177,28 @@ def clock(subject: Subject) -> Finding:
     """This machine's time beside the one that the file system gave to a new file."""
     folder = _absolute(subject.run_dir)
 
-    def make_file() -> Times:
+    def make_file() -> tuple[float, float]:
         before = time.time()
         with _trial_file(nearest(folder).resolve()) as (_, path):
             # half of the time that making it took is the best guess of when it was made
-            return Times((before + time.time()) / 2, path.stat().st_mtime)
+            return (before + time.time()) / 2, path.stat().st_mtime
 
     try:
-        return judge_clock(apart(DISK_LIMIT_S, make_file))
+        return judge_clock(*apart(DISK_LIMIT_S, make_file))
     except (OSError, NoAnswerFromStorage):
-        return judge_clock(Times(time.time(), None))
+        return judge_clock(time.time(), None)
 
 
-def judge_clock(times: Times) -> Finding:
-    """Say whether times of this machine can be compared with others'."""
+def judge_clock(here: float, there: float | None) -> Finding:
+    """Say whether times of this machine can be compared with those of a file's own system."""
     remedy = "timedatectl set-ntp true"
-    if times.here < FIRST_RELEASE:
-        stands = time.strftime("%Y-%m-%d", time.gmtime(times.here))
+    if here < FIRST_RELEASE:
+        stands = time.strftime("%Y-%m-%d", time.gmtime(here))
         return failed(f"the clock stands at {stands}: it was never set", remedy)
-    if times.there is None:
+    if there is None:
         sentence = "the clock could not be compared: the run folder cannot be written"
         return warning(sentence, advice=ELSEWHERE)
-    skew = times.here - times.there
+    skew = here - there
     if abs(skew) > MOST_SKEW_S:
         sentence = f"the clock is {skew:+.1f} s from that of the run folder's file system"
         return warning(sentence, remedy)

@@ -70,13 +70,11 @@ ANOTHER_CACHE = "export HF_HOME=/a/folder/that/can/be/written"
 @check(
     "environment",
     "a job that ends, slows down or waits because of a setting hides the hang behind it",
+    well="no setting is in the way",
 )
-def debug_settings(subject: Subject) -> tuple[Finding, ...]:
+def debug_settings(subject: Subject) -> Iterator[Finding]:
     """Variables of torch, NCCL and ours that change how a hang looks."""
-    return tuple(_in_the_way(subject.environment)) or (ok("no setting is in the way"),)
-
-
-def _in_the_way(environment: Mapping[str, str]) -> Iterator[Finding]:
+    environment = subject.environment
     for (variable, value), sentence in QUESTIONABLE.items():
         if environment.get(variable, "").upper() == value:
             yield warning(f"{variable}={value} {sentence}", f"unset {variable}")
@@ -165,36 +163,36 @@ def computing_threads(subject: Subject, processors: int | None = None) -> Findin
     "environment",
     "a setting that is no longer read does nothing, and nobody says so",
     name="NCCL variables",
+    well="no variable has a name that was given up",
 )
-def nccl_variables(subject: Subject) -> tuple[Finding, ...]:
+def nccl_variables(subject: Subject) -> Iterator[Finding]:
     """Variables of NCCL under the names that torch had for them before 2.2."""
-    return tuple(
-        warning(
-            f"{old} is the name before torch 2.2: newer ones warn of it, and will drop it",
-            f"unset {old}; export TORCH_{old}={subject.environment[old]}",
-        )
-        for old in RENAMED
-        if old in subject.environment
-    ) or (ok("no variable has a name that was given up"),)
+    for old in RENAMED:
+        if old in subject.environment:
+            sentence = (
+                f"{old} is the name before torch 2.2: newer ones warn of it, and will drop it"
+            )
+            yield warning(sentence, f"unset {old}; export TORCH_{old}={subject.environment[old]}")
 
 
-@check("environment", "without it nobody can tell in which collective the ranks parted")
-def flight_recorder(subject: Subject) -> tuple[Finding, ...]:
+@check(
+    "environment",
+    "without it nobody can tell in which collective the ranks parted",
+    well="nothing keeps it from being written",
+)
+def flight_recorder(subject: Subject) -> Iterator[Finding]:
     """Its size, whether it is written on a time-out, and where: what a post-mortem has to read."""
     environment = subject.environment
-    found = [
-        warning(f"{name}=0 switches the flight recorder off", f"unset {name}")
-        for name in RECORDER_SIZES
-        if environment.get(name) == "0"
-    ]
+    for name in RECORDER_SIZES:
+        if environment.get(name) == "0":
+            yield warning(f"{name}=0 switches the flight recorder off", f"unset {name}")
     if (value := environment.get(DUMPS, "")).lower() in NO_TO_TORCH:
         sentence = f"{DUMPS}={value}: a time-out leaves no flight record behind"
-        found.append(warning(sentence, f"export {DUMPS}=1"))
+        yield warning(sentence, f"export {DUMPS}=1")
     file = next((environment[name] for name in DUMP_FILES if environment.get(name)), "")
     if file and not _is_there(folder := Path(file).parent):
         sentence = f"{folder} is not there: torch makes no folder for its flight records"
-        found.append(warning(sentence, f"mkdir -p {quote(str(folder))}"))
-    return tuple(found) or (ok("nothing keeps it from being written"),)
+        yield warning(sentence, f"mkdir -p {quote(str(folder))}")
 
 
 def _is_there(folder: Path) -> bool:

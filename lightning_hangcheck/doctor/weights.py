@@ -83,6 +83,7 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
         base: The model that it was trained on, as noted there; empty if unknown.
         files: How many files of weights were read.
         complaints: What is wrong with the files, each in words.
+        name: As the user gave it.
     """
 
     fields: Fields | None = None
@@ -91,6 +92,7 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
     base: str = ""
     files: int = 0
     complaints: tuple[str, ...] = ()
+    name: str = ""
 
 
 def find_model(name: str, environment: Mapping[str, str]) -> Path:
@@ -125,11 +127,10 @@ def read_model_files(path: Path) -> ModelFiles:
     found = _weights(safe or files, [f"{part} is missing, which an index names" for part in parts])
     # what is in files of torch before 1.6 is not known
     missing = [name for name in index if safe and name not in found.shapes]
-    if missing and not found.complaints:
+    complaints = found.complaints
+    if missing and not complaints:
         which = f"{len(missing)} tensors, {missing[0]} for one"
-        complaints: tuple[str, ...] = (f"an index names {which}, that no file here holds",)
-    else:
-        complaints = found.complaints
+        complaints = (f"an index names {which}, that no file here holds",)
     adapter = _json(path / "adapter_config.json")
     noted = next((str(adapter[name]) for name in NAMES_OF_A_BASE if adapter.get(name)), "")
     return ModelFiles(

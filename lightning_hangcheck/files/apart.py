@@ -76,7 +76,9 @@ def _become_orphan(writer: int, work: Callable[[], object]) -> None:
             Path("/proc/self/comm").write_text(NAME)
         if os.fork() == 0:
             os.setsid()
-            _let_go_of_all_but(writer)
+            let_go_of_streams()  # and all else that others may wait to see closed
+            os.closerange(3, writer)
+            os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
             try:
                 outcome = work()
             except Exception as error:  # noqa: BLE001 - raised again by the process that asked
@@ -86,13 +88,6 @@ def _become_orphan(writer: int, work: Callable[[], object]) -> None:
             os.write(writer, pickle.dumps(outcome))
     finally:
         os._exit(0)
-
-
-def _let_go_of_all_but(kept: int) -> None:
-    """Close what others may wait to see closed: the terminal's pipes above all."""
-    let_go_of_streams()
-    os.closerange(3, kept)
-    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
 
 
 def let_go_of_streams() -> None:

@@ -91,7 +91,8 @@ def owner_of(file: str) -> Owner:
         and what it generates; ``user`` for all else, a package installed in place included.
     """
     rooted = f"/{file}"
-    part = _part_of_ours(rooted)
+    # what of this package holds it, if the innermost folder of its name is this package
+    part = rooted.rpartition(f"/{PACKAGE}/")[2].partition("/")[0]
     if part in PARTS:
         return Owner("ours")
     if part == EXAMPLE or TYPED_IN.match(file):
@@ -169,8 +170,3 @@ def is_ours(file: str) -> bool:
 def is_standard(file: str) -> bool:
     """Whether a file belongs to the interpreter: its library, or a frame without a file."""
     return owner_of(file).kind == "standard"
-
-
-def _part_of_ours(rooted: str) -> str:
-    """What of this package holds the file, if the innermost folder of its name is this package."""
-    return rooted.rpartition(f"/{PACKAGE}/")[2].partition("/")[0]

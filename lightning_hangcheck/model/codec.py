@@ -33,12 +33,10 @@ def json_decoder(kind: type[Fact], *, strict: bool = True) -> msgspec.json.Decod
 def json_decoder(kind: Any, *, strict: bool = True) -> msgspec.json.Decoder[Any]: ...  # noqa: ANN401
 def json_decoder(kind: Any, *, strict: bool = True) -> msgspec.json.Decoder[Any]:
     """Return the decoder of JSON for a type, whichever thread asks for it first."""
-    found = _of_json.get((kind, strict))
-    if found is None:
+    if (kind, strict) not in _of_json:
         with _lock:
-            found = msgspec.json.Decoder(kind, strict=strict)
-            found = _of_json.setdefault((kind, strict), found)
-    return found
+            _of_json.setdefault((kind, strict), msgspec.json.Decoder(kind, strict=strict))
+    return _of_json[kind, strict]
 
 
 @overload
@@ -47,11 +45,10 @@ def msgpack_decoder(kind: type[Fact]) -> msgspec.msgpack.Decoder[Fact]: ...
 def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]: ...  # noqa: ANN401
 def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
     """Return the decoder of msgpack for a type, whichever thread asks for it first."""
-    found = _of_msgpack.get(kind)
-    if found is None:
+    if kind not in _of_msgpack:
         with _lock:
-            found = _of_msgpack.setdefault(kind, msgspec.msgpack.Decoder(kind))
-    return found
+            _of_msgpack.setdefault(kind, msgspec.msgpack.Decoder(kind))
+    return _of_msgpack[kind]
 
 
 def encode(fact: object) -> bytes:

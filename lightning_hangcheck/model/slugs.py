@@ -199,13 +199,11 @@ def phase_of_name(name: str) -> Phase | None:
         if words and words <= subject:
             return phase if subject is not LOGGER else None
     found = next((phase for phase, asked in MEANINGS if all(words & one for one in asked)), None)
-    return found if found != "generate" or _generates(name) else None
-
-
-def _generates(name: str) -> bool:
-    """Whether a name says that a model generates, and not that anything else is made."""
-    words = words_of(_IN_BRACKETS.sub("", name))
-    return all(word in GENERATION | GENERATED | MODEL | PARTS or word.isdigit() for word in words)
+    if found == "generate":  # only where a model does, and nothing else is made
+        known = GENERATION | GENERATED | MODEL | PARTS
+        said = words_of(_IN_BRACKETS.sub("", name))
+        return found if all(word in known or word.isdigit() for word in said) else None
+    return found
 
 
 @lru_cache(maxsize=NAMES_REMEMBERED)

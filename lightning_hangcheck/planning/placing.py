@@ -45,11 +45,7 @@ class Sizes(Struct, frozen=True, kw_only=True):
 
     Attributes:
         pieces: Weights in the order of running: embeddings, each layer, norm and head.
-        cache: Keys and values of all layers.
-        activations: In flight while one layer runs.
         extras: Of the modules beside the model on the first GPU.
-        extras_on_cpu: Of those in main memory.
-        quantized: The weights are loaded in 8 or 4 bits.
     """
 
     pieces: tuple[int, ...]
@@ -156,13 +152,7 @@ its libraries. About 0.3 to 0.6 GB, by driver and GPU; nvidia-smi shows it."""
 
 
 class Placement(Struct, frozen=True):
-    """Weights of each device.
-
-    Attributes:
-        layers: Whole layers on each GPU, in main memory, and on disk, in this order.
-        weights: Bytes likewise.
-        by: Whose rules placed them.
-    """
+    """Whole layers and bytes of weights on each GPU, in main memory, and on disk, in this order."""
 
     layers: tuple[int, ...]
     weights: tuple[int, ...]

@@ -49,10 +49,8 @@ class Use(Struct, frozen=True, kw_only=True):
     """What shall be done with the model.
 
     Attributes:
-        dtype: Format of the weights.
         context: Tokens of prompt and answer together.
         batch: Sequences at a time.
-        extras: What is kept beside it.
     """
 
     dtype: Dtype
@@ -62,18 +60,13 @@ class Use(Struct, frozen=True, kw_only=True):
 
 
 class Share(Struct, frozen=True, kw_only=True):
-    """What one device holds.
+    """What one device holds, in bytes but for its whole layers.
 
     Attributes:
         device: ``0``, ``1``, ... for GPUs, ``cpu``, ``disk``.
-        memory: Its bytes, 0 for the disk, whose room is not asked.
-        limit: Bytes of weights that ``max_memory`` allows it.
-        layers: Whole layers on it.
-        weights: Bytes of weights on it.
-        cache: Bytes of keys and values.
-        activations: Bytes in flight.
-        extras: Bytes of modules beside the model.
-        headroom: Bytes left; below 0 it does not fit.
+        memory: 0 for the disk, whose room is not asked.
+        limit: Of weights, which ``max_memory`` allows it.
+        headroom: What is left; below 0 it does not fit.
     """
 
     device: str
@@ -88,13 +81,10 @@ class Share(Struct, frozen=True, kw_only=True):
 
 
 class WayOut(Struct, frozen=True, kw_only=True):
-    """A change that was planned too.
+    """A change that was planned too: what to do and what came of it, in words.
 
     Attributes:
-        change: What to do, in words.
-        outcome: What came of it, in words.
         fits: Whether nothing would be offloaded then.
-        speed: The class then.
     """
 
     change: str
@@ -242,11 +232,9 @@ EXAMPLE = "write for example --phase 'rollout:context=16384,batch=8' --phase 'tr
 
 
 class PlannedPhase(Struct, frozen=True, kw_only=True):
-    """In what a phase differs from the rest of the run.
+    """In what a phase differs from the rest of the run; None where it does not.
 
     Attributes:
-        context: Tokens of prompt and answer; None for as many as elsewhere.
-        batch: Sequences at a time; None for as many as elsewhere.
         extras: What is kept beside the model only then, or then in another size.
     """
 

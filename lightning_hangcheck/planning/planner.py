@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -131,16 +132,13 @@ def _tried_changes(model: Model, plan: Plan) -> Iterator[WayOut]:
 
 
 def smallest_gpu(model: Model, plan: Plan) -> int | None:
-    """Return the GB of the smallest single GPU that would hold all; None if none would.
+    """Return the GB of the smallest single GPU that would hold all; None if none would."""
 
-    Search by halves: a larger GPU never fits less.
-    """
-    low, high = 0, LARGEST_GPU_GB + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        machine = replace(plan.machine, gpus=(middle * GB,))
-        low, high = (low, middle) if outline(model, machine, plan.use).fits else (middle, high)
-    return high if high <= LARGEST_GPU_GB else None
+    def fits(size: int) -> bool:
+        return outline(model, replace(plan.machine, gpus=(size * GB,)), plan.use).fits
+
+    least = 1 + bisect_left(range(1, LARGEST_GPU_GB + 1), True, key=fits)  # larger fits no less
+    return least if least <= LARGEST_GPU_GB else None
 
 
 UNUSED = 0.5

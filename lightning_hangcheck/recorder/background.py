@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -59,8 +60,7 @@ class SidecarWatch:
         if named != self._known:
             self._known = named
             self._gone_since = None
-            if yama_asks_for_a_name():
-                allow_to_read(named.pid)
+            allow_to_read(named.pid)
         if is_alive(named.pid, named.started_ticks):
             return
         now = time.monotonic()
@@ -70,31 +70,18 @@ class SidecarWatch:
             self._on_lost(named.pid)
 
 
-def yama_asks_for_a_name() -> bool:
-    """Whether only an ancestor, or a process that we name, may read this process's memory.
+def allow_to_read(pid: int) -> None:
+    """Let one process, and its children such as py-spy, read this one where Yama asks for a name.
 
-    That is Yama's ptrace_scope 1, the default of Ubuntu (Documentation/admin-guide/LSM/Yama.rst).
+    With Yama's ptrace_scope 1, the default of Ubuntu, only an ancestor may read a process, and who
+    is named by it (Documentation/admin-guide/LSM/Yama.rst).
     """
-    try:
-        return YAMA_SCOPE.read_text().strip() == "1"
-    except OSError:  # a kernel without Yama
-        return False
+    with suppress(OSError, AttributeError):  # a kernel without Yama, a libc without prctl
+        if YAMA_SCOPE.read_text().strip() == "1":
+            import ctypes  # 5 ms that only a kernel with Yama costs, and there the pulse thread
 
-
-def allow_to_read(pid: int) -> bool:
-    """Let one process, and its children such as py-spy, read this one.
-
-    Returns:
-        Whether the kernel took it; one without Yama does not, and does not need to.
-    """
-    import ctypes  # 5 ms that only a kernel with Yama costs, and there the pulse thread
-
-    try:
-        prctl = ctypes.CDLL(None, use_errno=True).prctl
-    except (OSError, AttributeError):
-        return False
-    numbers = (ctypes.c_ulong(number) for number in (pid, 0, 0, 0))
-    return int(prctl(_PR_SET_PTRACER, *numbers)) == 0
+            numbers = (ctypes.c_ulong(number) for number in (pid, 0, 0, 0))
+            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, *numbers)
 
 
 INTERVAL_S = 0.5

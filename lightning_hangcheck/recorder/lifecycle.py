@@ -24,9 +24,8 @@ from lightning_hangcheck.recorder.process import (
     start_facts,
 )
 from lightning_hangcheck.recorder.training_thread import TrainingThread
-from lightning_hangcheck.session.joining import join_session
 from lightning_hangcheck.session.run_folders import settle_run_folder
-from lightning_hangcheck.session.session import SESSION_VARIABLE, Session
+from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, join_session
 from lightning_hangcheck.session.whose import PlaceTeller
 from lightning_hangcheck.settings import Settings, from_environment
 

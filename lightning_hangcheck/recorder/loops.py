@@ -90,9 +90,6 @@ class Scope:
         self.number = number
         self.plain: Step | None = None
 
-    def count_step(self) -> None:
-        """Take notice of one more step: within a loop or step it has the number of that."""
-
     def end_plain(self) -> None:
         """End the step that nobody else ends."""
         if self.plain is not None:
@@ -100,18 +97,11 @@ class Scope:
             self.plain = None
 
 
-class _Thread(Scope):
-    """The outermost scope: steps in no loop."""
-
-    def count_step(self) -> None:
-        self.number += 1
-
-
 class _Scopes(threading.local):
     """The scopes of each thread, outermost first; the first is the thread itself."""
 
     def __init__(self) -> None:
-        self.stack: list[Scope] = [_Thread(StepTimes())]
+        self.stack: list[Scope] = [Scope(StepTimes())]
 
 
 _scopes = _Scopes()
@@ -201,7 +191,8 @@ class Step:
         scope.end_plain()
         self._recorder.beat()
         opened = self._recorder.open_section(self._name, spoken=False)
-        scope.count_step()
+        if scope is self._stack[0]:  # in no loop, where the thread counts its steps
+            scope.number += 1
         if self._says:
             self._recorder.say(f"step {scope.number}: calling {self._in_words()}")
         self._stays.append(_Stay(scope, opened, perf_counter(), scope.number))

@@ -1,8 +1,7 @@
 """What the ranks of a job on one node share while it runs, in memory.
 
-`joining` is the way in for a rank, `session` what is found there, and
-frees what dead jobs left. `whose` tells jobs, their rounds
-and their nodes apart. `run_folders` settles where the run is kept, and how journals come there.
-`offers` holds what a rank offers of its stacks, `collective_notes` what it notes of its process
-groups and calls.
+`session` is the way in for a rank and what is found there; it frees what dead jobs left. `whose`
+tells jobs, their rounds and their nodes apart. `run_folders` settles where the run is kept, and how
+journals come there. `offers` holds what a rank offers of its stacks, `collective_notes` what it
+notes of its process groups and calls.
 """

@@ -22,9 +22,8 @@ class StackOffer(Struct, frozen=True, kw_only=True):
     """A rank's offer.
 
     Attributes:
-        started_ticks: With the pid, names the process for ever.
-        signal: Number of the signal that it answers.
-        main_thread: Identifier of its main thread, as Python's threading has it.
+        signal: That it answers.
+        main_thread: Its identifier, as Python's threading has it.
         answers: Path of the file that it appends its stacks to.
     """
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import pytest
 from subjects import subject
 
+from lightning_hangcheck.doctor import launching, needed, ranks, storing
 from lightning_hangcheck.doctor.check import GROUPS, Check, Finding, failed, ok, warning
 from lightning_hangcheck.doctor.examination import checks_of, examine, render
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lightning_hangcheck.doctor.check import Subject
 
 KEY = "hf_" + "a" * 30
@@ -78,3 +82,16 @@ def test_every_check_says_what_it_looks_at_and_why() -> None:
     for check in checks_of():
         assert check.looked_at, check.name
         assert check.why, check.name
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        *(needed.needed_files, needed.files_belong_together, needed.model_fits),
+        *(storing.checkpoints, storing.writing_checkpoints, storing.rclone_remotes),
+        *(launching.master_address, launching.master_port, launching.time_left),
+        ranks.ranks_start,
+    ],
+)
+def test_what_the_run_does_not_name_is_not_asked_about(check: Check, tmp_path: Path) -> None:
+    assert check(subject("python train.py", HOME=str(tmp_path))) == ()

@@ -164,11 +164,6 @@ def test_a_free_port_is_fine(free_port: int) -> None:
     assert [check.status for check in master_port(run)] == ["ok"]
 
 
-def test_a_run_that_meets_nowhere_yet_is_not_asked() -> None:
-    assert master_address(subject("python a.py")) == ()
-    assert master_port(subject("python a.py", MASTER_ADDR="localhost")) == ()
-
-
 UP = next(name for name, state in psutil.net_if_stats().items() if state.isup)
 
 
@@ -351,10 +346,6 @@ def test_little_time_is_a_warning(left: int, status: str) -> None:
     (check,) = time_left(run, now=NOW)
     assert check.status == status
     assert ("JobId=7" in check.remedy) == (status == "warning")
-
-
-def test_without_slurm_nothing_is_said() -> None:
-    assert time_left(subject("python a.py"), now=NOW) == ()
 
 
 @pytest.fixture

@@ -62,10 +62,6 @@ def test_what_is_missing_or_empty_fails(tmp_path: Path) -> None:
     assert (empty.status, "is empty" in empty.sentence) == ("failed", True)
 
 
-def test_where_nothing_is_needed_nothing_is_asked() -> None:
-    assert needed_files(Subject(environment={}, run_dir=Path("runs"))) == ()
-
-
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two phases, each of which made one file from the same one."""
@@ -339,7 +335,3 @@ def test_what_is_not_here_fails(tmp_path: Path) -> None:
     assert (check.status, "is not here" in check.sentence) == ("failed", True)
     (named,) = model_fits(_asked(None, "Org/None", HF_HUB_CACHE=str(tmp_path)))
     assert "hf download Org/None" in named.remedy
-
-
-def test_where_nothing_is_loaded_nothing_is_asked() -> None:
-    assert model_fits(_asked(None, None)) == ()

@@ -88,11 +88,6 @@ def test_a_launcher_that_is_not_there_fails() -> None:
     assert "cannot be started" in checks[0].sentence
 
 
-def test_without_a_launcher_nothing_is_started() -> None:
-    assert ranks_start(subject("python train.py")) == ()
-    assert ranks_start(subject()) == ()
-
-
 @pytest.mark.parametrize(
     ("line", "command"),
     [

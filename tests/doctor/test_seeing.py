@@ -12,7 +12,6 @@ from subjects import subject
 
 from lightning_hangcheck.doctor.seeing import (
     FIRST_RELEASE,
-    Times,
     clock,
     judge_clock,
     judge_disk,
@@ -158,7 +157,7 @@ def test_a_folder_that_is_not_there_yet_has_the_disk_above_it(tmp_path: Path) ->
     ],
 )
 def test_a_clock_is_judged_by_the_file_system(here: float, there: float, status: str) -> None:
-    check = judge_clock(Times(here, there))
+    check = judge_clock(here, there)
     assert check.status == status
     assert bool(check.remedy) == (status != "ok")
 

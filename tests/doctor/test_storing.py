@@ -150,10 +150,6 @@ def test_the_largest_checkpoint_may_be_a_folder() -> None:
     assert largest_checkpoint({"a/x": 3, "a/y": 4, "b.ckpt": 5}) == 7
 
 
-def test_without_a_place_nothing_is_asked() -> None:
-    assert checkpoints(subject()) == writing_checkpoints(subject()) == ()
-
-
 def test_folders_come_with_what_is_in_them() -> None:
     lines = tree({"step_1/model.pt": 3_000_000, "step_1/more/x": 5, "last.ckpt": 7})
     assert [line.split() for line in lines] == [
@@ -178,14 +174,6 @@ def test_a_tree_has_an_end() -> None:
     lines = tree(files)
     assert len(lines) == MOST_LINES + 1
     assert lines[-1] == "... 228 more lines"
-
-
-def test_nothing_gives_nothing() -> None:
-    assert tree({}) == ()
-
-
-def test_names_of_every_kind_can_be_ordered() -> None:
-    assert len(tree({"1": 1, "a1": 1, "a": 1, "1a": 1, "\u0661": 1, "": 1})) == 6
 
 
 SECRET = "q7hX9" * 8
@@ -274,10 +262,6 @@ def test_credentials_of_the_environment_must_be_there(tmp_path: Path) -> None:
 def test_an_encrypted_configuration_is_not_read(tmp_path: Path) -> None:
     text = "# Encrypted rclone configuration File\n\nRCLONE_ENCRYPT_V0:\nAAAA\n"
     assert _check(tmp_path, text) == ()
-
-
-def test_without_a_configuration_nothing_is_asked(tmp_path: Path) -> None:
-    assert rclone_remotes(subject(HOME=str(tmp_path))) == ()
 
 
 def test_where_rclone_is_installed_it_reads_its_own_configuration(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as some
 from processes import until
 
 from lightning_hangcheck.recorder.journal_writer import (
-    MOST_UNSETTLED,
     MOST_WAITING,
     Entry,
     JournalWriter,
@@ -91,22 +90,6 @@ def test_a_journal_cut_anywhere_gives_its_whole_lines(names: list[str], cut: int
     assert read[1] <= 1
 
 
-@given(
-    some.lists(some.text(), min_size=1, max_size=5),
-    some.integers(0, 5),
-    some.binary(max_size=60).filter(lambda junk: b"\n" not in junk),
-)
-def test_a_torn_line_in_the_middle_costs_only_itself(
-    names: list[str], place: int, junk: bytes
-) -> None:
-    lines = lines_of(*names).splitlines(keepends=True)
-    data = b"".join([*lines[:place], junk + b"\n", *lines[place:]])
-    entries, torn = parse_journal(data)
-    kept = [entry["name"] for entry in entries if "name" in entry]
-    assert kept == names_in(parse_journal(b"".join(lines))[0])
-    assert len(entries) + torn >= len(names)
-
-
 def test_torn_lines_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "rank-3.jsonl"
     path.write_bytes(lines_of("a") + b"[1]\n\xff\xfe\n" + lines_of("b") + b'{"kind"')
@@ -140,16 +123,6 @@ def test_lines_before_the_rank_is_known_come_first(tmp_path: Path) -> None:
     assert journal.close(10)
     entries, _ = read_journal(tmp_path / "run" / "ranks" / "rank-5.jsonl")
     assert names_in(entries) == ["before", "after"]
-
-
-def test_memory_is_bounded_while_the_rank_is_unknown(tmp_path: Path) -> None:
-    journal = writer(session_without_sidecar(tmp_path), None)
-    for _ in range(MOST_UNSETTLED + 1):
-        journal.add("note", {"name": "a"})
-    journal.settle(5)
-    assert journal.close(10)
-    (path,) = (tmp_path / "run" / "ranks").iterdir()
-    assert len(read_journal(path)[0]) == MOST_UNSETTLED + 1
 
 
 def test_lines_that_come_too_fast_are_counted_not_waited_for(tmp_path: Path) -> None:

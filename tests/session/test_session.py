@@ -17,13 +17,13 @@ from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.machine import is_alive, pid_namespace, read_process_stat
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.session import session as session_module
-from lightning_hangcheck.session.joining import join_session
 from lightning_hangcheck.session.session import (
     LEFT_BEHIND_AFTER_S,
     NAMESPACE_FILE,
     SESSION_VARIABLE,
     SessionFacts,
     SidecarFacts,
+    join_session,
     open_session,
     read_session,
     remove_left_behind,
@@ -154,7 +154,7 @@ STEP = {"SLURM_JOB_ID": "71", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_
 JOIN = """
 import os
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.session.joining import join_session
+from lightning_hangcheck.session.session import join_session
 print(join_session(os.environ, identify(os.environ), None).path)
 """
 

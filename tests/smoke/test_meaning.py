@@ -9,7 +9,7 @@ from smoke.smoke_outcomes import WHOLE, outcomes
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.verdict import LastCheckpoint, RankState, Verdict
-from lightning_hangcheck.smoke.table import first_trouble, interpret, name_picture
+from lightning_hangcheck.smoke.sequence import first_trouble, interpret, name_picture
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The table."""
+"""The sequence."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from cases import IN_WANDB, job, rank
 from smoke.smoke_outcomes import outcomes
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.smoke import table
+from lightning_hangcheck.smoke import sequence
 
 
 def test_all_passed() -> None:
-    lines = table.render(outcomes("...")).splitlines()
+    lines = sequence.render(outcomes("...")).splitlines()
     assert lines[0] == "SMOKE  3 runs passed"
     assert lines[2:5] == [
         "      2 ranks, 0 workers  passed  12.3 s",
@@ -22,7 +22,7 @@ def test_all_passed() -> None:
 
 def test_the_first_that_hangs_with_its_place_picture_and_meaning() -> None:
     verdict = judge(job(rank(0, IN_WANDB, silent=400.0), rank(1, IN_WANDB, silent=400.0)))
-    text = table.render(outcomes("HH.", verdict=verdict))
+    text = sequence.render(outcomes("HH.", verdict=verdict))
     lines = text.splitlines()
     assert lines[0] == "SMOKE  2 ranks, 0 workers: hangs; 1 of 3 runs passed"
     assert lines[2] == "      2 ranks, 0 workers  HANG    12.3 s  logger_init  phase logger_init"

@@ -35,8 +35,7 @@ def smoke(command: tuple[str, ...], limit_s: float, run_dir: str | None) -> int:
     """
     # imported here so that the other commands need no part of it
     from lightning_hangcheck.launch.job import refuse_unstartable
-    from lightning_hangcheck.smoke import table
-    from lightning_hangcheck.smoke.sequence import plan_trials, reference_trials, run_trial
+    from lightning_hangcheck.smoke.sequence import plan_trials, reference_trials, render, run_trial
 
     end_on_sigterm()
     root = name_run_folder(run_dir)
@@ -50,5 +49,5 @@ def smoke(command: tuple[str, ...], limit_s: float, run_dir: str | None) -> int:
         say(f"{trial.name}: runs, for {limit_s:g} s at most")
         outcome = run_trial(trial, RunFolder(path), limit_s)
         outcomes.append(replace(outcome, run_folder=as_typed(path)))
-    click.echo(table.render(outcomes), nl=False)
+    click.echo(render(outcomes), nl=False)
     return 0 if all(outcome.result == "passed" for outcome in outcomes) else HANG

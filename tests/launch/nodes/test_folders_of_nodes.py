@@ -17,7 +17,7 @@ from lightning_hangcheck.launch.folder import SCHEDULERS, is_scheduled, take_run
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.rundir import folders_of_nodes
-from lightning_hangcheck.session.joining import join_session
+from lightning_hangcheck.session.session import join_session
 
 if TYPE_CHECKING:
     from pathlib import Path
