@@ -125,7 +125,13 @@ class ExitWatcher:
             polled = any(one.descriptor is None for one in self._watched.values())
             patience = 0 if self._missed else min(remaining, POLL_S) if polled else remaining
             ready = {descriptor for descriptor, _ in self._epoll.poll(patience)}
-            ended = [pid for pid, one in self._watched.items() if _has_ended(pid, one, ready)]
+            ended = []
+            for pid, one in self._watched.items():
+                seen = vitals(pid) if one.descriptor is None else None
+                same = seen is not None and seen.is_still(one.started_ticks)
+                gone = seen is None or seen.state in "ZX" or not same
+                if one.descriptor in ready if one.descriptor is not None else gone:
+                    ended.append(pid)
             exited = self._missed + [self._forget(pid) for pid in ended]
             self._missed = []
             if exited or remaining <= 0:
@@ -148,13 +154,6 @@ class ExitWatcher:
             self._epoll.unregister(watched.descriptor)
             os.close(watched.descriptor)
         return Exited(pid=pid, exit_code=code, seen_ns=seen_ns)
-
-
-def _has_ended(pid: int, watched: _Watched, ready: set[int]) -> bool:
-    if watched.descriptor is not None:
-        return watched.descriptor in ready
-    seen = vitals(pid)
-    return seen is None or seen.state in "ZX" or not seen.is_still(watched.started_ticks)
 
 
 def still_running(pids: Sequence[int], time_limit_s: float) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from lightning_hangcheck.model.evidence import Gap, Sample
 from lightning_hangcheck.time_limit import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from lightning_hangcheck.model.evidence import ThreadState
 
@@ -61,7 +61,9 @@ class Subject(Struct, frozen=True, kw_only=True):
     trains: bool = False
 
 
-def sample_all(subjects: Iterable[Subject], time_limit_s: float) -> list[Sampled]:
+def sample_all(
+    subjects: Iterable[Subject], time_limit_s: float, given_up: Callable[[], bool] = lambda: False
+) -> list[Sampled]:
     """Take a sample of each process, 16 at once, in their order.
 
     About 40 ms for 8 small processes on 2 cores. Stacks are taken of the ranks, and of those of
@@ -70,6 +72,7 @@ def sample_all(subjects: Iterable[Subject], time_limit_s: float) -> list[Sampled
     Args:
         subjects: The processes.
         time_limit_s: Seconds for each of them; for all, as many times that as 16 goes into them.
+        given_up: Whether nobody waits for the answer any more: what has not begun is left out.
     """
     everyone = list(subjects)
     ranks = [one.trains for one in everyone]
@@ -87,6 +90,8 @@ def sample_all(subjects: Iterable[Subject], time_limit_s: float) -> list[Sampled
         return found if found is not None else (taken[0], taken[1] + gaps)
 
     def take(number: int) -> Sampled:
+        if given_up():
+            return Sample(taken_ns=time.monotonic_ns()), ()
         taken = _kernel_alone(everyone[number], time_limit_s)
         wanted = first[number] and everyone[number].python
         return stacks_of(number, taken) if wanted else taken
@@ -102,7 +107,7 @@ def sample_all(subjects: Iterable[Subject], time_limit_s: float) -> list[Sampled
         later = [
             number
             for number, one in enumerate(everyone)
-            if one.python and not first[number] and one.pid in awaited
+            if one.python and not first[number] and one.pid in awaited and not given_up()
         ]
         again = pool.map(lambda number: stacks_of(number, taken[number]), later)
         for number, found in zip(later, again, strict=True):

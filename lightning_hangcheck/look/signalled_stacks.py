@@ -79,7 +79,16 @@ def or_by_signal(
 def _ask(offer: StackOffer, deadline: float) -> ProcessStack:
     process = os.pidfd_open(offer.pid)
     try:
-        _refuse_if_in_vain(offer)
+        # a signal without a handler would end the process; an exec takes handlers away
+        seen = vitals(offer.pid)
+        if seen is None or seen.started_ticks != offer.started_ticks or seen.state in "ZX":
+            raise _NoStacks("the process has ended")
+        if seen.state in "Tt":
+            raise _NoStacks("it is stopped, so it answers no signal")
+        if not _has(offer.pid, "SigCgt", offer.signal):
+            raise _NoStacks(f"it no longer handles signal {offer.signal}")
+        if _has(offer.pid, "ShdPnd", offer.signal):
+            raise _NoStacks("it has not answered an earlier request yet")
         before = blocking_threads(offer.pid, offer.signal)
         os.truncate(offer.answers, 0)
         signal.pidfd_send_signal(process, offer.signal)
@@ -100,25 +109,12 @@ def _ask(offer: StackOffer, deadline: float) -> ProcessStack:
     threads = read_stacks(text, offer.pid, offer.main_thread)
     if threads:
         return ProcessStack(pid=offer.pid, source=SOURCE, threads=threads)
-    if is_cut(text):
+    if "..." in text.splitlines():
         raise _NoStacks(
             f"it has more than {MOST_THREADS} threads, and faulthandler writes only the newest "
             f"{MOST_THREADS}: its main thread is not among them"
         )
     raise _NoStacks("its main thread is not among those that it wrote")
-
-
-def _refuse_if_in_vain(offer: StackOffer) -> None:
-    """A signal without a handler would end the process; an exec takes handlers away."""
-    seen = vitals(offer.pid)
-    if seen is None or seen.started_ticks != offer.started_ticks or seen.state in "ZX":
-        raise _NoStacks("the process has ended")
-    if seen.state in "Tt":
-        raise _NoStacks("it is stopped, so it answers no signal")
-    if not _has(offer.pid, "SigCgt", offer.signal):
-        raise _NoStacks(f"it no longer handles signal {offer.signal}")
-    if _has(offer.pid, "ShdPnd", offer.signal):
-        raise _NoStacks("it has not answered an earlier request yet")
 
 
 def blocking_threads(pid: int, number: int) -> frozenset[int]:
@@ -151,12 +147,6 @@ FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>
 ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 MOST_THREADS = 100
 """MAX_NTHREADS of Python/traceback.c, in all versions so far."""
-CUT = "..."
-
-
-def is_cut(text: str) -> bool:
-    """Whether there were more threads than are written."""
-    return CUT in text.splitlines()
 
 
 def read_stacks(text: str, pid: int, main_thread: int) -> tuple[ThreadStack, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal
@@ -79,6 +80,7 @@ class Looker:
         self._began_s = time.time()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="look")
         self._pending: Future[Look] | None = None
+        self._given_up = threading.Event()
         self._spent_s = _spent_s()
         self.cost_s = 0.0
 
@@ -124,7 +126,8 @@ class Looker:
         return self.finished()
 
     def close(self) -> None:
-        """Give up the look under way: its probes end by their own time limits."""
+        """Give up the look under way: what has begun ends by its own limits, the rest is left."""
+        self._given_up.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _look(
@@ -144,7 +147,7 @@ class Looker:
             subjects.append(subject)
         with ThreadPoolExecutor(1, thread_name_prefix="flights") as beside:
             asked = beside.submit(flights_of, targets, self._torch_servers, self._time_limit_s)
-            taken = sample_all(subjects, self._time_limit_s)
+            taken = sample_all(subjects, self._time_limit_s, self._given_up.is_set)
             flights, gaps = asked.result()
         samples = tuple(
             (target, sample) for target, (sample, _) in zip(targets, taken, strict=True)
