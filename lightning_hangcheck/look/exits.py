@@ -32,11 +32,8 @@ POLL_S = 0.05
 def code_of_zombie(pid: int, started_ticks: int, *, shown: bool) -> int | None:
     """Read the exit code of a process that its parent has not reaped yet, as subprocess gives it.
 
-    Args:
-        pid: The process.
-        started_ticks: When it started: another process may have its pid by now.
-        shown: The kernel shows us protected fields of this process; otherwise a code of 0 says
-            nothing, as the kernel writes 0 for what it hides.
+    None where it started at another time: another process has its pid by now. Where protected
+    fields are not shown, a code of 0 says nothing, as the kernel writes 0 for what it hides.
     """
     try:
         line = read_stat(pid)
@@ -55,9 +52,10 @@ def code_of_reaped(pidfd: int) -> int | None:
         fcntl.ioctl(pidfd, PIDFD_GET_INFO, info)
     except OSError:
         return None
-    (mask,) = struct.unpack_from("=Q", info, 0)
-    (status,) = struct.unpack_from("=i", info, EXIT_CODE_AT)
-    return os.waitstatus_to_exitcode(status) if mask & PIDFD_INFO_EXIT else None
+    told = struct.unpack_from("=Q", info, 0)[0] & PIDFD_INFO_EXIT
+    return (
+        os.waitstatus_to_exitcode(*struct.unpack_from("=i", info, EXIT_CODE_AT)) if told else None
+    )
 
 
 class Exited(Struct, frozen=True, kw_only=True):

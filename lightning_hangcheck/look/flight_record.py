@@ -133,11 +133,8 @@ def flight_record(
 ) -> Looked[FlightRecord]:
     """Ask a rank's worker server what its flight recorder holds; 10 ms for 700 operations.
 
-    Args:
-        path: The server's unix socket; none there means that this rank has no server.
-        rank: Whose, for gaps.
-        time_limit_s: Seconds for all requests together, however slowly it answers.
-        nccl2: Ask for the record of torch's newer NCCL backend too; see `has_nccl2`.
+    The limit is for all requests together, however slowly it answers. No socket at the path means
+    that this rank has no server. ``nccl2``: torch's newer NCCL backend is asked too.
     """
     if not path.exists():
         why = why_withheld(path) or (
@@ -199,12 +196,9 @@ def _trace(path: Path, handler: str, deadline: float) -> _Trace:
 
 
 def ask_server(path: Path, handler: str, deadline: float) -> bytes:
-    """Have a rank's worker server run one of its handlers.
+    """Have a rank's worker server run one of its handlers, named with its options.
 
-    Args:
-        path: The server's unix socket.
-        handler: Name, with its options.
-        deadline: Monotonic seconds by which the whole answer must be there.
+    The whole answer must be there by the deadline, in monotonic seconds.
 
     Raises:
         OSError: There is no server, or no answer in time.

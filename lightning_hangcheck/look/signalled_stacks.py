@@ -44,8 +44,10 @@ class _NoStacks(Exception):
     """The process cannot be asked, or gave no answer; the message says why."""
 
 
-def signalled_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[ProcessStack]:
-    """Have a process write its stacks, if it offers to; None without a gap where it offers none.
+def signalled_stacks(
+    pid: int, rank: int | None, time_limit_s: float, refused: tuple[Gap, ...] = ()
+) -> Looked[ProcessStack]:
+    """Have a process write its stacks, if it offers to, where py-spy was refused them.
 
     It is sent a signal only where it is the very process that offered and still has its handler.
     System calls that a signal interrupts for good (poll, select) come back early with EINTR, from
@@ -54,22 +56,15 @@ def signalled_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[
     what = f"stack of pid {pid} by signal"
     offer = find_offer(pid)
     if offer is None:
-        return None, ()
+        return None, refused
 
     def look() -> Looked[ProcessStack]:
         try:
-            return _ask(offer, time.monotonic() + time_limit_s), ()
+            return _ask(offer, time.monotonic() + min(LIMIT_S, time_limit_s)), ()
         except (_NoStacks, OSError) as error:
             return None, (Gap(what, rank, str(error), "stack"),)
 
-    return guarded("stack", what, rank, look)
-
-
-def or_by_signal(
-    pid: int, rank: int | None, refused: tuple[Gap, ...], time_limit_s: float
-) -> Looked[ProcessStack]:
-    """Take by signal what py-spy could not, for the reasons given, and say so."""
-    stack, gaps = signalled_stacks(pid, rank, min(LIMIT_S, time_limit_s))
+    stack, gaps = guarded("stack", what, rank, look)
     if stack is None:
         return None, refused + gaps
     instead = f"the rank wrote its stack itself instead, by faulthandler: {WITHOUT}"
@@ -150,15 +145,10 @@ MOST_THREADS = 100
 
 
 def read_stacks(text: str, pid: int, main_thread: int) -> tuple[ThreadStack, ...]:
-    """Read one answer of a process.
+    """Read one answer of a process: its threads, the main one first.
 
-    Args:
-        text: All of it.
-        pid: Of the process: the kernel's id of its main thread. Those of the others are not told.
-        main_thread: Its main thread, by Python's identifier.
-
-    Returns:
-        Its threads, the main one first; none where the main one is not among them.
+    The main thread is named by Python's identifier, and the kernel's id of it is the pid; those of
+    the others are not told. None where the main one is not among them.
     """
     threads: dict[int, tuple[str, list[Frame]]] = {}
     frames: list[Frame] = []

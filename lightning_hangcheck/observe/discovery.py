@@ -138,15 +138,10 @@ def believed(beats: Mapping[int, Beat]) -> dict[int, Beat]:
 def find_ranks(
     processes: Iterable[SeenProcess], beats: Mapping[int, Beat], *, numbered: bool = False
 ) -> tuple[FoundRank, ...]:
-    """Find the ranks among the processes of one node.
+    """Find the ranks among the processes of one node, without our own: ascending, each once.
 
-    Args:
-        processes: The job's processes, without our own.
-        beats: Page readings by process id; those of processes that are gone are ignored.
-        numbered: Each rank was told its number, so none is guessed.
-
-    Returns:
-        The ranks, ascending, each once.
+    Pages, by process id, of processes that are gone are ignored. Where each rank was told its
+    number (``numbered``), none is guessed.
     """
     tree = {process.pid: process for process in processes}
     topmost_first = _topmost_first(tree)

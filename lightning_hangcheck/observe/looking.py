@@ -95,12 +95,9 @@ class Looker:
         with_values: Collection[int] = (),
         closer: Collection[int] = (),
     ) -> None:
-        """Begin a look; its result comes from `finished`.
+        """Begin a look at these; its result comes from `finished`.
 
-        Args:
-            targets: At what.
-            with_values: Ranks of which to read local variables too.
-            closer: Ranks of which to read native calls too.
+        Of some ranks local variables are read too, of those to look closer at native calls.
         """
         self._spent_s = _spent_s()
         self._pending = self._thread.submit(
@@ -171,10 +168,7 @@ def flights_of(
 ) -> tuple[dict[int, FlightRecord], list[Gap]]:
     """Ask all ranks at once. Where none has a server or says why not, the judgement misses it.
 
-    Args:
-        targets: Those that are no ranks are left out.
-        servers: Folder of the sockets on which ranks answer for torch's flight recorder.
-        time_limit_s: Seconds for each request to a rank, at most two.
+    A request takes two seconds at most. The folder holds the sockets on which ranks answer.
 
     Returns:
         Flight records by rank, and why there is none of a rank that might have one.
