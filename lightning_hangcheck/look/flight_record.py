@@ -53,6 +53,7 @@ HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
 NCCL2_HANDLER = "fr_trace_json?backend=nccl2"
 """From torch 2.15 on the name of NCCL's backend; without it gloo's recorder answers."""
 PIECE, LONGEST_TOLD = 1 << 16, 80
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 NCCL2_THREADS = b"pt_nccl2"
 ON_CPU = ("gloo:", "mpi:")
 COUNTER_PREFIX = "pytorch.wait_counter."
@@ -226,6 +227,9 @@ def ask_server(path: Path, handler: str, deadline: float) -> bytes:
         raise _NoSuchHandler(handler)
     if status != [b"200"]:
         raise http.client.HTTPException(f"{handler}: {head[:LONGEST_TOLD]!r}")
+    length = LENGTH.search(head)
+    if length is not None and len(body) < int(length[1]):
+        raise http.client.IncompleteRead(body, int(length[1]) - len(body))
     return body
 
 
