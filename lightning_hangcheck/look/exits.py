@@ -125,11 +125,13 @@ class ExitWatcher:
             ready = {descriptor for descriptor, _ in self._epoll.poll(patience)}
             ended = []
             for pid, one in self._watched.items():
-                seen = vitals(pid) if one.descriptor is None else None
-                same = seen is not None and seen.is_still(one.started_ticks)
-                gone = seen is None or seen.state in "ZX" or not same
-                if one.descriptor in ready if one.descriptor is not None else gone:
-                    ended.append(pid)
+                if one.descriptor is not None:
+                    gone = one.descriptor in ready
+                else:
+                    seen = vitals(pid)
+                    gone = seen is None or seen.state in "ZX"
+                    gone = gone or (seen is not None and not seen.is_still(one.started_ticks))
+                ended += [pid] if gone else []
             exited = self._missed + [self._forget(pid) for pid in ended]
             self._missed = []
             if exited or remaining <= 0:

@@ -318,7 +318,9 @@ def _take(pid: int, time_limit_s: float) -> ProcessStack | Refusal:
         return Refusal("it runs no Python thread")
 
     def is_main(thread: DumpedThread) -> bool:
-        return (thread.os_thread_id or (thread.thread_name == "MainThread" and pid)) == pid
+        if thread.os_thread_id is None:
+            return thread.thread_name == "MainThread"
+        return thread.os_thread_id == pid
 
     # py-spy orders by an address
     threads.sort(key=lambda one: (not is_main(one), one.os_thread_id or 0))
