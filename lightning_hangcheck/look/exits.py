@@ -32,11 +32,8 @@ POLL_S = 0.05
 def code_of_zombie(pid: int, started_ticks: int, *, shown: bool) -> int | None:
     """Read the exit code of a process that its parent has not reaped yet, as subprocess gives it.
 
-    Args:
-        pid: The process.
-        started_ticks: When it started: another process may have its pid by now.
-        shown: The kernel shows us protected fields of this process; otherwise a code of 0 says
-            nothing, as the kernel writes 0 for what it hides.
+    None where it started at another time: another process has its pid by now. Where protected
+    fields are not shown, a code of 0 says nothing, as the kernel writes 0 for what it hides.
     """
     try:
         line = read_stat(pid)
@@ -55,9 +52,10 @@ def code_of_reaped(pidfd: int) -> int | None:
         fcntl.ioctl(pidfd, PIDFD_GET_INFO, info)
     except OSError:
         return None
-    (mask,) = struct.unpack_from("=Q", info, 0)
-    (status,) = struct.unpack_from("=i", info, EXIT_CODE_AT)
-    return os.waitstatus_to_exitcode(status) if mask & PIDFD_INFO_EXIT else None
+    told = struct.unpack_from("=Q", info, 0)[0] & PIDFD_INFO_EXIT
+    return (
+        os.waitstatus_to_exitcode(*struct.unpack_from("=i", info, EXIT_CODE_AT)) if told else None
+    )
 
 
 class Exited(Struct, frozen=True, kw_only=True):
@@ -125,7 +123,15 @@ class ExitWatcher:
             polled = any(one.descriptor is None for one in self._watched.values())
             patience = 0 if self._missed else min(remaining, POLL_S) if polled else remaining
             ready = {descriptor for descriptor, _ in self._epoll.poll(patience)}
-            ended = [pid for pid, one in self._watched.items() if _has_ended(pid, one, ready)]
+            ended = []
+            for pid, one in self._watched.items():
+                if one.descriptor is not None:
+                    gone = one.descriptor in ready
+                else:
+                    seen = vitals(pid)
+                    gone = seen is None or seen.state in "ZX"
+                    gone = gone or (seen is not None and not seen.is_still(one.started_ticks))
+                ended += [pid] if gone else []
             exited = self._missed + [self._forget(pid) for pid in ended]
             self._missed = []
             if exited or remaining <= 0:
@@ -148,13 +154,6 @@ class ExitWatcher:
             self._epoll.unregister(watched.descriptor)
             os.close(watched.descriptor)
         return Exited(pid=pid, exit_code=code, seen_ns=seen_ns)
-
-
-def _has_ended(pid: int, watched: _Watched, ready: set[int]) -> bool:
-    if watched.descriptor is not None:
-        return watched.descriptor in ready
-    seen = vitals(pid)
-    return seen is None or seen.state in "ZX" or not seen.is_still(watched.started_ticks)
 
 
 def still_running(pids: Sequence[int], time_limit_s: float) -> tuple[int, ...]:

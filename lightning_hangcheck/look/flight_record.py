@@ -53,6 +53,7 @@ HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
 NCCL2_HANDLER = "fr_trace_json?backend=nccl2"
 """From torch 2.15 on the name of NCCL's backend; without it gloo's recorder answers."""
 PIECE, LONGEST_TOLD = 1 << 16, 80
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 NCCL2_THREADS = b"pt_nccl2"
 ON_CPU = ("gloo:", "mpi:")
 COUNTER_PREFIX = "pytorch.wait_counter."
@@ -133,11 +134,8 @@ def flight_record(
 ) -> Looked[FlightRecord]:
     """Ask a rank's worker server what its flight recorder holds; 10 ms for 700 operations.
 
-    Args:
-        path: The server's unix socket; none there means that this rank has no server.
-        rank: Whose, for gaps.
-        time_limit_s: Seconds for all requests together, however slowly it answers.
-        nccl2: Ask for the record of torch's newer NCCL backend too; see `has_nccl2`.
+    The limit is for all requests together, however slowly it answers. No socket at the path means
+    that this rank has no server. ``nccl2``: torch's newer NCCL backend is asked too.
     """
     if not path.exists():
         why = why_withheld(path) or (
@@ -199,12 +197,9 @@ def _trace(path: Path, handler: str, deadline: float) -> _Trace:
 
 
 def ask_server(path: Path, handler: str, deadline: float) -> bytes:
-    """Have a rank's worker server run one of its handlers.
+    """Have a rank's worker server run one of its handlers, named with its options.
 
-    Args:
-        path: The server's unix socket.
-        handler: Name, with its options.
-        deadline: Monotonic seconds by which the whole answer must be there.
+    The whole answer must be there by the deadline, in monotonic seconds.
 
     Raises:
         OSError: There is no server, or no answer in time.
@@ -232,6 +227,9 @@ def ask_server(path: Path, handler: str, deadline: float) -> bytes:
         raise _NoSuchHandler(handler)
     if status != [b"200"]:
         raise http.client.HTTPException(f"{handler}: {head[:LONGEST_TOLD]!r}")
+    length = LENGTH.search(head)
+    if length is not None and len(body) < int(length[1]):
+        raise http.client.IncompleteRead(body, int(length[1]) - len(body))
     return body
 
 

@@ -68,17 +68,10 @@ class Answer(Struct, frozen=True):
 
 
 def gpus_of(pids: Collection[int], time_limit_s: float, driver: Path = DRIVER) -> Looked[Gpus]:
-    """Read the GPUs that processes use, in a child process: a stuck driver stops only that.
+    """Read the GPUs that processes use, by process id, in a child process that a driver may block.
 
-    About 0.1 s, once a look for all processes of this node.
-
-    Args:
-        pids: Of the ranks.
-        time_limit_s: Seconds until the child is killed.
-        driver: Where there is none, nothing is started and nothing is missed.
-
-    Returns:
-        GPUs by process id, of those that use any.
+    About 0.1 s, once a look for all ranks of this node; the child is killed when it is late. Where
+    there is no driver, nothing is started and nothing is missed.
     """
     if not pids:
         return {}, ()

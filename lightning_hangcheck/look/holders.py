@@ -83,15 +83,16 @@ class Holders:
             state,
             network_bytes=network_bytes,
             connections=tuple(Connection(one.shown(0), one.shown(1)) for one in out),
-            threads=tuple(self._completed(thread, state.pid) for thread in state.threads),
+            threads=tuple(
+                replace(one, waits_for=self._waits(one, state.pid)) for one in state.threads
+            ),
         )
 
-    def _completed(self, thread: ThreadState, pid: int) -> ThreadState:
+    def _waits(self, thread: ThreadState, pid: int) -> tuple[WaitTarget, ...]:
         if all(target.kind == "time" for target in thread.waits_for):
-            polled = self._polled_file(thread, pid)
-            return replace(thread, waits_for=(*polled, *thread.waits_for))
+            return (*self._polled_file(thread, pid), *thread.waits_for)
         found = (self._with_holders(target, pid) for target in thread.waits_for)
-        return replace(thread, waits_for=tuple(one for one in found if one is not None))
+        return tuple(one for one in found if one is not None)
 
     def _with_holders(self, target: WaitTarget, pid: int) -> WaitTarget | None:
         if target.kind in ("file", "lock") and target.name:

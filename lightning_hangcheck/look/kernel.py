@@ -214,16 +214,10 @@ KILLS = "oom_kill"
 
 
 def memory_use(pid: int, groups: Path = GROUPS) -> MemoryUse | None:
-    """Read memory in use and its limit; about 100 microseconds.
+    """Read memory in use and the tightest limit that holds for a process; about 100 microseconds.
 
-    Cached files that nobody used lately count as free: the kernel drops them first.
-
-    Args:
-        pid: The process.
-        groups: Where control groups are mounted.
-
-    Returns:
-        The tightest limit that holds for it; None where nothing can be read.
+    Cached files that nobody used lately count as free: the kernel drops them first. None where
+    nothing can be read. ``groups``: where control groups are mounted.
     """
     found = []
     with suppress(OSError, KeyError, IndexError, ValueError):
@@ -258,14 +252,9 @@ class KillCounter(Struct, frozen=True):
 
 
 def kill_counter(pid: int, groups: Path = GROUPS) -> KillCounter | None:
-    """Read the counter nearest to a process; about 100 microseconds.
+    """Read the counter nearest to a process, as long as it lives; about 100 microseconds.
 
-    Args:
-        pid: The process, as long as it lives: its group is not known afterwards.
-        groups: Where control groups are mounted.
-
-    Returns:
-        None where the kernel has none (before 4.13).
+    None where the kernel has none (before 4.13). ``groups``: where control groups are mounted.
     """
     of_pid = groups_of(pid, "memory", groups)
     files = [str(folder / (UNIFIED if unified else SEPARATE)[-1]) for folder, unified in of_pid]

@@ -111,7 +111,10 @@ def _target(library: Library, frames: Sequence[DumpedFrame], pid: int) -> WaitTa
         with suppress(ValueError):
             path = f"{json.loads(quoted)}{library.below}"
     is_marker = library.marker in variable(library.polls, "self")
-    maker = maker_of(path, pid) if path and is_marker else UNKNOWN
+    maker = UNKNOWN
+    if path and is_marker:
+        with suppress(NoAnswer, OSError):
+            maker = within(READ_LIMIT_S, lambda: maker_of(path, pid), of=pid)
     if any(frame.filename.endswith(GOES_ON) for frame in frames):
         for_ever = variable(GOES_ON, "timeout") == "None"
     else:
@@ -128,6 +131,15 @@ def _target(library: Library, frames: Sequence[DumpedFrame], pid: int) -> WaitTa
 
 # Who made a file
 
+
+class Maker(NamedTuple):
+    """Who made a file: the process, where it is known and alive, or that it is known to be gone."""
+
+    holders: tuple[Holder, ...] = ()
+    gone: bool = False
+
+
+UNKNOWN = Maker()
 READ_LIMIT_S = 0.5
 """Some 50 ms on a machine with 10,000 open files."""
 LONGEST_RECORD = 1024
@@ -151,25 +163,8 @@ LATER_S = 2.0
 away again. Clocks of files are coarse, and ticks are hundredths of a second."""
 
 
-class Maker(NamedTuple):
-    """Who made a file: the process, where it is known and alive, or that it is known to be gone."""
-
-    holders: tuple[Holder, ...] = ()
-    gone: bool = False
-
-
-UNKNOWN = Maker()
-
-
 def maker_of(path: str, pid: int) -> Maker:
     """Tell who made a file, for whose end a process waits, by a path as that process knows it."""
-    try:
-        return within(READ_LIMIT_S, lambda: _maker(path, pid))
-    except (NoAnswer, OSError):
-        return UNKNOWN
-
-
-def _maker(path: str, pid: int) -> Maker:
     seen = Path(f"/proc/{pid}/root{path}")
     facts = seen.stat()
     text = ""

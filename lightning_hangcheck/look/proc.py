@@ -362,7 +362,7 @@ def present_environment(pid: int) -> dict[str, str] | Gap:
     except PermissionError:
         refusal = explain(read_access(pid))
         return Gap(what, None, refusal.why, "process_memory", refusal.remedy)
-    except (LookupError, NoAnswer, OSError) as error:
+    except (LookupError, ValueError, ArithmeticError, NoAnswer, OSError) as error:
         return Gap(what, None, f"its memory cannot be read ({error})", "process_memory")
 
 
@@ -386,8 +386,8 @@ def _variables_now(pid: int) -> dict[str, str]:
 
 def _files_mapped(pid: int) -> dict[str, int]:
     """Where each file begins in the memory of a process, by device and inode."""
-    rows = [row for row in read_table(f"/proc/{pid}/maps") if len(row) > 5]
-    begins = [row for row in reversed(rows) if int(row[2], 16) == 0]
+    rows = reversed(read_table(f"/proc/{pid}/maps"))
+    begins = [row for row in rows if row[4] != "0" and int(row[2], 16) == 0]
     return {f"{row[3]} {row[4]}": int(row[0].partition("-")[0], 16) for row in begins}
 
 

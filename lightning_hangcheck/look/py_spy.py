@@ -217,36 +217,34 @@ WORD = 4
 
 
 def _with_our_ids(pid: int, threads: list[DumpedThread]) -> list[DumpedThread]:
-    """Name threads as the kernel names them to us: py-spy reads their ids in the process."""
-    ours = inner_thread_ids(pid)
-    unnamed = [one.thread_id for one in threads if one.os_thread_id is None]
-    found = _ids_in_memory(pid, unnamed, ours) if unnamed else {}
-    named = ((one, one.os_thread_id or found.get(one.thread_id)) for one in threads)
-    return [
-        replace(one, os_thread_id=ours.get(tid, tid) if tid is not None else None)
-        for one, tid in named
-    ]
+    """Name threads as the kernel names them to us: py-spy reads their ids in the process.
 
-
-def _ids_in_memory(pid: int, addresses: list[int], ours: dict[int, int]) -> dict[int, int]:
-    """Read the kernel's ids of threads from the C library's structures of them, by their addresses.
-
-    Python 3.10 keeps no such id. An address is what ``threading.get_ident`` tells. Where in its
-    structure a thread has its id, the main one's tells: that alone is the process's own.
+    Python 3.10 keeps none. There they are read from the C library's structures of threads, whose
+    addresses are what ``threading.get_ident`` tells. Where in its structure a thread has its id,
+    the main one's tells: that alone is the process's own.
     """
+    ours = inner_thread_ids(pid)
     main = next((inner for inner, outer in ours.items() if outer == pid), pid)
     words: dict[int, tuple[int, ...]] = {}
-    for address in addresses:
-        data = read_memory(pid, address, LARGEST_STRUCTURE)
-        whole = len(data) // WORD
-        words[address] = struct.unpack(f"={whole}i", data[: whole * WORD])
+    for thread in threads:
+        if thread.os_thread_id is None:
+            data = read_memory(pid, thread.thread_id, LARGEST_STRUCTURE)
+            whole = len(data) // WORD
+            words[thread.thread_id] = struct.unpack(f"={whole}i", data[: whole * WORD])
     place = min((one.index(main) for one in words.values() if main in one), default=None)
-    try:
+    alive: set[int] = set()
+    with suppress(OSError):
         alive = set(thread_ids(pid))
-    except OSError:
-        alive = set()
-    tids = {address: one[place] for address, one in words.items() if place is not None}
-    return {address: tid for address, tid in tids.items() if ours.get(tid, tid) in alive}
+
+    def our_id(thread: DumpedThread) -> int | None:
+        tid = thread.os_thread_id
+        if tid is not None:
+            return ours.get(tid, tid)
+        at_place = words[thread.thread_id][place : place + 1] if place is not None else ()
+        found = next(iter(at_place), 0)
+        return ours.get(found, found) if ours.get(found, found) in alive else None
+
+    return [replace(one, os_thread_id=our_id(one)) for one in threads]
 
 
 class Variables:
@@ -320,7 +318,9 @@ def _take(pid: int, time_limit_s: float) -> ProcessStack | Refusal:
         return Refusal("it runs no Python thread")
 
     def is_main(thread: DumpedThread) -> bool:
-        return (thread.os_thread_id or (thread.thread_name == "MainThread" and pid)) == pid
+        if thread.os_thread_id is None:
+            return thread.thread_name == "MainThread"
+        return thread.os_thread_id == pid
 
     # py-spy orders by an address
     threads.sort(key=lambda one: (not is_main(one), one.os_thread_id or 0))

@@ -20,7 +20,7 @@ from lightning_hangcheck.look.py_spy import (
     native_calls,
     python_stacks,
 )
-from lightning_hangcheck.look.signalled_stacks import or_by_signal
+from lightning_hangcheck.look.signalled_stacks import signalled_stacks
 from lightning_hangcheck.look.source import Sources
 from lightning_hangcheck.look.system_calls import CALLS
 from lightning_hangcheck.look.threads import training_first, with_bystanders, with_relations
@@ -28,7 +28,7 @@ from lightning_hangcheck.model.evidence import Gap, Sample
 from lightning_hangcheck.time_limit import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from lightning_hangcheck.model.evidence import ThreadState
 
@@ -61,15 +61,14 @@ class Subject(Struct, frozen=True, kw_only=True):
     trains: bool = False
 
 
-def sample_all(subjects: Iterable[Subject], time_limit_s: float) -> list[Sampled]:
+def sample_all(
+    subjects: Iterable[Subject], time_limit_s: float, given_up: Callable[[], bool] = lambda: False
+) -> list[Sampled]:
     """Take a sample of each process, 16 at once, in their order.
 
     About 40 ms for 8 small processes on 2 cores. Stacks are taken of the ranks, and of those of
-    their helpers to which a wait leads; of all, where none is known to be a rank.
-
-    Args:
-        subjects: The processes.
-        time_limit_s: Seconds for each of them; for all, as many times that as 16 goes into them.
+    their helpers to which a wait leads; of all, where none is known to be a rank. The time limit
+    is for each of them. Once it is ``given_up``, what has not begun is left out.
     """
     everyone = list(subjects)
     ranks = [one.trains for one in everyone]
@@ -87,8 +86,12 @@ def sample_all(subjects: Iterable[Subject], time_limit_s: float) -> list[Sampled
         return found if found is not None else (taken[0], taken[1] + gaps)
 
     def take(number: int) -> Sampled:
-        taken = _kernel_alone(everyone[number], time_limit_s)
-        wanted = first[number] and everyone[number].python
+        one, taken_ns = everyone[number], time.monotonic_ns()
+        if given_up():
+            return Sample(taken_ns=taken_ns), ()
+        kernel, gaps = kernel_state(one.pid, one.rank, time_limit_s * KERNEL_SHARE)
+        taken = Sample(taken_ns=taken_ns, kernel=kernel), gaps
+        wanted = first[number] and one.python
         return stacks_of(number, taken) if wanted else taken
 
     with ThreadPoolExecutor(AT_ONCE + 1, thread_name_prefix="hangcheck-probe") as pool:
@@ -102,7 +105,7 @@ def sample_all(subjects: Iterable[Subject], time_limit_s: float) -> list[Sampled
         later = [
             number
             for number, one in enumerate(everyone)
-            if one.python and not first[number] and one.pid in awaited
+            if one.python and not first[number] and one.pid in awaited and not given_up()
         ]
         again = pool.map(lambda number: stacks_of(number, taken[number]), later)
         for number, found in zip(later, again, strict=True):
@@ -149,18 +152,12 @@ def _waits_for_somebody_unseen(thread: ThreadState) -> bool:
     return unseen or (not ends and call.shape in ("poll", "select", "epoll", "child"))
 
 
-def _kernel_alone(subject: Subject, time_limit_s: float) -> Sampled:
-    taken_ns = time.monotonic_ns()
-    kernel, gaps = kernel_state(subject.pid, subject.rank, time_limit_s * KERNEL_SHARE)
-    return Sample(taken_ns=taken_ns, kernel=kernel), gaps
-
-
 def _with_stacks(taken: Sampled, subject: Subject, time_limit_s: float) -> Sampled:
     deadline = time.monotonic() + time_limit_s
     (one, gaps), pid, rank = taken, subject.pid, subject.rank
     stack, missing = python_stacks(pid, rank, time_limit_s)
     if stack is None:
-        stack, missing = or_by_signal(pid, rank, missing, deadline - time.monotonic())
+        stack, missing = signalled_stacks(pid, rank, deadline - time.monotonic(), missing)
     gaps += missing
     kernel = one.kernel
     if stack is None or kernel is None:

@@ -44,8 +44,10 @@ class _NoStacks(Exception):
     """The process cannot be asked, or gave no answer; the message says why."""
 
 
-def signalled_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[ProcessStack]:
-    """Have a process write its stacks, if it offers to; None without a gap where it offers none.
+def signalled_stacks(
+    pid: int, rank: int | None, time_limit_s: float, refused: tuple[Gap, ...] = ()
+) -> Looked[ProcessStack]:
+    """Have a process write its stacks, if it offers to, where py-spy was refused them.
 
     It is sent a signal only where it is the very process that offered and still has its handler.
     System calls that a signal interrupts for good (poll, select) come back early with EINTR, from
@@ -54,22 +56,15 @@ def signalled_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[
     what = f"stack of pid {pid} by signal"
     offer = find_offer(pid)
     if offer is None:
-        return None, ()
+        return None, refused
 
     def look() -> Looked[ProcessStack]:
         try:
-            return _ask(offer, time.monotonic() + time_limit_s), ()
+            return _ask(offer, time.monotonic() + min(LIMIT_S, time_limit_s)), ()
         except (_NoStacks, OSError) as error:
             return None, (Gap(what, rank, str(error), "stack"),)
 
-    return guarded("stack", what, rank, look)
-
-
-def or_by_signal(
-    pid: int, rank: int | None, refused: tuple[Gap, ...], time_limit_s: float
-) -> Looked[ProcessStack]:
-    """Take by signal what py-spy could not, for the reasons given, and say so."""
-    stack, gaps = signalled_stacks(pid, rank, min(LIMIT_S, time_limit_s))
+    stack, gaps = guarded("stack", what, rank, look)
     if stack is None:
         return None, refused + gaps
     instead = f"the rank wrote its stack itself instead, by faulthandler: {WITHOUT}"
@@ -79,7 +74,16 @@ def or_by_signal(
 def _ask(offer: StackOffer, deadline: float) -> ProcessStack:
     process = os.pidfd_open(offer.pid)
     try:
-        _refuse_if_in_vain(offer)
+        # a signal without a handler would end the process; an exec takes handlers away
+        seen = vitals(offer.pid)
+        if seen is None or seen.started_ticks != offer.started_ticks or seen.state in "ZX":
+            raise _NoStacks("the process has ended")
+        if seen.state in "Tt":
+            raise _NoStacks("it is stopped, so it answers no signal")
+        if not _has(offer.pid, "SigCgt", offer.signal):
+            raise _NoStacks(f"it no longer handles signal {offer.signal}")
+        if _has(offer.pid, "ShdPnd", offer.signal):
+            raise _NoStacks("it has not answered an earlier request yet")
         before = blocking_threads(offer.pid, offer.signal)
         os.truncate(offer.answers, 0)
         signal.pidfd_send_signal(process, offer.signal)
@@ -100,25 +104,12 @@ def _ask(offer: StackOffer, deadline: float) -> ProcessStack:
     threads = read_stacks(text, offer.pid, offer.main_thread)
     if threads:
         return ProcessStack(pid=offer.pid, source=SOURCE, threads=threads)
-    if is_cut(text):
+    if "..." in text.splitlines():
         raise _NoStacks(
             f"it has more than {MOST_THREADS} threads, and faulthandler writes only the newest "
             f"{MOST_THREADS}: its main thread is not among them"
         )
     raise _NoStacks("its main thread is not among those that it wrote")
-
-
-def _refuse_if_in_vain(offer: StackOffer) -> None:
-    """A signal without a handler would end the process; an exec takes handlers away."""
-    seen = vitals(offer.pid)
-    if seen is None or seen.started_ticks != offer.started_ticks or seen.state in "ZX":
-        raise _NoStacks("the process has ended")
-    if seen.state in "Tt":
-        raise _NoStacks("it is stopped, so it answers no signal")
-    if not _has(offer.pid, "SigCgt", offer.signal):
-        raise _NoStacks(f"it no longer handles signal {offer.signal}")
-    if _has(offer.pid, "ShdPnd", offer.signal):
-        raise _NoStacks("it has not answered an earlier request yet")
 
 
 def blocking_threads(pid: int, number: int) -> frozenset[int]:
@@ -151,24 +142,13 @@ FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>
 ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 MOST_THREADS = 100
 """MAX_NTHREADS of Python/traceback.c, in all versions so far."""
-CUT = "..."
-
-
-def is_cut(text: str) -> bool:
-    """Whether there were more threads than are written."""
-    return CUT in text.splitlines()
 
 
 def read_stacks(text: str, pid: int, main_thread: int) -> tuple[ThreadStack, ...]:
-    """Read one answer of a process.
+    """Read one answer of a process: its threads, the main one first.
 
-    Args:
-        text: All of it.
-        pid: Of the process: the kernel's id of its main thread. Those of the others are not told.
-        main_thread: Its main thread, by Python's identifier.
-
-    Returns:
-        Its threads, the main one first; none where the main one is not among them.
+    The main thread is named by Python's identifier, and the kernel's id of it is the pid; those of
+    the others are not told. None where the main one is not among them.
     """
     threads: dict[int, tuple[str, list[Frame]]] = {}
     frames: list[Frame] = []

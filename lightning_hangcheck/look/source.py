@@ -224,18 +224,10 @@ LOOPS_OVER_SOME = (ast.For, ast.AsyncFor)
 def code_notes(
     frames: Sequence[Frame], unchanged_since_s: float, time_limit_s: float, root: str = ""
 ) -> tuple[CodeNote, ...]:
-    """Read what stands around lines of code, torch's and Python's own left out.
+    """Read what stands around lines of code, torch's and Python's own left out, in so many seconds.
 
-    A file that cannot be read, is no Python, or was changed after the job began gives no note.
-
-    Args:
-        frames: Any.
-        unchanged_since_s: Clock time, seconds since 1970; a file that is newer is not what runs.
-        time_limit_s: Seconds for all: a dead file system must not hold the look up.
-        root: As `Sources` has it.
-
-    Returns:
-        What was read in time, the user's own files first.
+    A file that cannot be read, is no Python, or was changed after the job began gives no note. The
+    user's own files are read first. ``root`` and ``unchanged_since_s`` as in `Sources`.
     """
     deadline = time.monotonic() + time_limit_s
     sources = Sources(root, unchanged_since_s)

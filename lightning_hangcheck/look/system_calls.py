@@ -114,19 +114,12 @@ OF_EVENT = re.compile(rb"^eventfd-id:\s*(\d+)$", re.MULTILINE)  # since Linux 5.
 def waits_for(
     pid: int, number: int, arguments: tuple[int, ...], wchan: str = ""
 ) -> tuple[WaitTarget, ...]:
-    """Tell what a system call in progress waits for, as far as its own process shows it.
+    """Tell what a call in progress, by its six arguments, waits for, as its process shows it.
 
-    About 10 microseconds for a descriptor, 100 where the process's memory must be read.
-
-    Args:
-        pid: The process.
-        number: Of the call.
-        arguments: Its six.
-        wchan: Kernel function that the thread sleeps in, where it is shown: tells a FIFO from a
-            file without asking its file system, which may be what does not answer.
-
-    Returns:
-        Nothing for a call that is not known; ``time`` among them where it has a time limit.
+    About 10 microseconds for a descriptor, 100 where the process's memory must be read. The kernel
+    function that the thread sleeps in tells a FIFO from a file without asking its file system,
+    which may be what does not answer. Nothing for a call that is not known; ``time`` among what is
+    returned where it has a time limit.
     """
     call = CALLS.get(number)
     if call is not None and call.name == RESTART and "poll" in wchan:

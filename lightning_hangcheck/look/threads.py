@@ -10,6 +10,7 @@ known by that variable's address. A lock that is taken in any other way has no k
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 from itertools import pairwise
 from types import CodeType
 from typing import TYPE_CHECKING, NamedTuple
@@ -307,18 +308,17 @@ def _named(tree: ast.Module, frame: Frame, expression: ast.expr) -> NamedLock | 
     if any(one.startswith("__") and not one.endswith("__") for one in attributes):
         classes = [one for one in around(tree, frame.line) if isinstance(one, ast.ClassDef)]
         text += f" of {[one.name for one in classes][-1:]}"
-    code = _code_of(tree, frame)
-    own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars} if code is not None else {root}
-    return NamedLock(text, root, root not in own)
+    name, of_file = frame.function.rpartition(".")[2], False
+    for code in _all_code(tree):
+        if code.co_name == name and frame.line in {line for _, _, line in code.co_lines()}:
+            of_file = root not in {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    return NamedLock(text, root, of_file)
 
 
-def _code_of(tree: ast.Module, frame: Frame) -> CodeType | None:
-    """Compile a file and find the code that a call runs: that tells whose its variables are."""
-    left, found = [compile(tree, frame.file, "exec")], None
-    while left:
-        code = left.pop()
-        left += [one for one in code.co_consts if isinstance(one, CodeType)]
-        lines = {line for _, _, line in code.co_lines()}
-        if code.co_name == frame.function.rpartition(".")[2] and frame.line in lines:
-            found = code
-    return found
+@lru_cache(maxsize=1)
+def _all_code(tree: ast.Module) -> tuple[CodeType, ...]:
+    """Compile a file: that tells whose the variables of each of its functions are."""
+    found = [compile(tree, "<source>", "exec")]
+    for code in found:
+        found += [one for one in code.co_consts if isinstance(one, CodeType)]
+    return tuple(found)

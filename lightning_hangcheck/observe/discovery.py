@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import PurePath
 from types import MappingProxyType
@@ -110,49 +111,37 @@ class FoundRank(Struct, frozen=True, kw_only=True):
 def believed(beats: Mapping[int, Beat]) -> dict[int, Beat]:
     """Take processes for the ranks that they were announced as, where they are seen to be ranks.
 
-    They are if one that the same process started has joined, or if that process failed itself: it
-    had only waited for them. Whatever else is numbered may be no rank at all.
+    They are if one that the same process started has joined, which also tells the first rank of
+    this node, or if that process failed itself: it had only waited for them. Whatever else is
+    numbered may be no rank at all.
     """
     told = {beat.rank for beat in beats.values()}
     found = dict(beats)
     for pid, beat in beats.items():
-        first = _first_rank_beside(beat, beats)
-        if beat.rank is None and beat.announced is not None and first is not None:
-            rank = first + beat.announced
-            if rank not in told:
-                found[pid] = replace(beat, rank=rank, local_rank=beat.announced)
+        if beat.rank is not None or beat.announced is None:
+            continue
+        firsts = {
+            one.rank - one.announced
+            for one in beats.values()
+            if one.parent_pid == beat.parent_pid
+            if one.rank is not None and one.announced is not None
+        }
+        parent = beats.get(beat.parent_pid)
+        if not firsts and parent is not None and parent.ending == "raised":
+            firsts = {0}
+        rank = firsts.pop() + beat.announced if len(firsts) == 1 else None
+        if rank is not None and rank not in told:
+            found[pid] = replace(beat, rank=rank, local_rank=beat.announced)
     return found
-
-
-def _first_rank_beside(beat: Beat, beats: Mapping[int, Beat]) -> int | None:
-    """Return which rank number 0 is of what the same process starts; None where none is seen.
-
-    On the second node of a job it is not 0.
-    """
-    firsts = {
-        one.rank - one.announced
-        for one in beats.values()
-        if one.parent_pid == beat.parent_pid
-        if one.rank is not None and one.announced is not None
-    }
-    parent = beats.get(beat.parent_pid)
-    if not firsts and parent is not None and parent.ending == "raised":
-        return 0
-    return firsts.pop() if len(firsts) == 1 else None
 
 
 def find_ranks(
     processes: Iterable[SeenProcess], beats: Mapping[int, Beat], *, numbered: bool = False
 ) -> tuple[FoundRank, ...]:
-    """Find the ranks among the processes of one node.
+    """Find the ranks among the processes of one node, without our own: ascending, each once.
 
-    Args:
-        processes: The job's processes, without our own.
-        beats: Page readings by process id; those of processes that are gone are ignored.
-        numbered: Each rank was told its number, so none is guessed.
-
-    Returns:
-        The ranks, ascending, each once.
+    Pages, by process id, of processes that are gone are ignored. Where each rank was told its
+    number (``numbered``), none is guessed.
     """
     tree = {process.pid: process for process in processes}
     topmost_first = _topmost_first(tree)
@@ -293,16 +282,23 @@ class Pages:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._readers: dict[int, PageReader] = {}
+        self._inodes: dict[int, int] = {}
 
     def find_new(self) -> None:
-        """Open pages that appeared since; a folder that is gone has no pages."""
-        try:
-            files = [file for file in self._folder.iterdir() if file.suffix == ".page"]
-        except OSError:
-            return
-        for file in files:
-            if file.stem.isdecimal() and int(file.stem) not in self._readers:
-                self._readers[int(file.stem)] = PageReader(file)
+        """Open pages that appeared since, also where a process has the number of an earlier one.
+
+        A folder that is gone has no pages.
+        """
+        with suppress(OSError):
+            for entry in os.scandir(self._folder):
+                pid, _, ending = entry.name.rpartition(".")
+                if ending != "page" or not pid.isdecimal():
+                    continue
+                if self._inodes.get(int(pid)) != entry.inode():
+                    if int(pid) in self._readers:
+                        self._readers[int(pid)].close()
+                    self._inodes[int(pid)] = entry.inode()
+                    self._readers[int(pid)] = PageReader(self._folder / entry.name)
 
     def read(self) -> tuple[dict[int, Beat], dict[int, Gap]]:
         """Read all pages: readings by process id, and why one could not be read this time."""
@@ -333,6 +329,7 @@ class Pages:
             later = beat.round is not None and count is not None and beat.round > count
             if not later and has_ended(pid):
                 self._readers.pop(pid).close()
+                self._inodes.pop(pid, None)
                 with suppress(OSError):
                     (self._folder / f"{pid}.page").unlink()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal
@@ -79,6 +80,7 @@ class Looker:
         self._began_s = time.time()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="look")
         self._pending: Future[Look] | None = None
+        self._given_up = threading.Event()
         self._spent_s = _spent_s()
         self.cost_s = 0.0
 
@@ -93,12 +95,9 @@ class Looker:
         with_values: Collection[int] = (),
         closer: Collection[int] = (),
     ) -> None:
-        """Begin a look; its result comes from `finished`.
+        """Begin a look at these; its result comes from `finished`.
 
-        Args:
-            targets: At what.
-            with_values: Ranks of which to read local variables too.
-            closer: Ranks of which to read native calls too.
+        Of some ranks local variables are read too, of those to look closer at native calls.
         """
         self._spent_s = _spent_s()
         self._pending = self._thread.submit(
@@ -124,7 +123,8 @@ class Looker:
         return self.finished()
 
     def close(self) -> None:
-        """Give up the look under way: its probes end by their own time limits."""
+        """Give up the look under way: what has begun ends by its own limits, the rest is left."""
+        self._given_up.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _look(
@@ -144,7 +144,7 @@ class Looker:
             subjects.append(subject)
         with ThreadPoolExecutor(1, thread_name_prefix="flights") as beside:
             asked = beside.submit(flights_of, targets, self._torch_servers, self._time_limit_s)
-            taken = sample_all(subjects, self._time_limit_s)
+            taken = sample_all(subjects, self._time_limit_s, self._given_up.is_set)
             flights, gaps = asked.result()
         samples = tuple(
             (target, sample) for target, (sample, _) in zip(targets, taken, strict=True)
@@ -168,10 +168,7 @@ def flights_of(
 ) -> tuple[dict[int, FlightRecord], list[Gap]]:
     """Ask all ranks at once. Where none has a server or says why not, the judgement misses it.
 
-    Args:
-        targets: Those that are no ranks are left out.
-        servers: Folder of the sockets on which ranks answer for torch's flight recorder.
-        time_limit_s: Seconds for each request to a rank, at most two.
+    A request takes two seconds at most. The folder holds the sockets on which ranks answer.
 
     Returns:
         Flight records by rank, and why there is none of a rank that might have one.

@@ -51,10 +51,8 @@ class ProcessTree:
     def take(self, now_ns: int, recording: Iterable[int] = ()) -> tuple[SeenProcess, ...]:
         """Read the tree, and what is new in it.
 
-        Args:
-            now_ns: Present time.
-            recording: Processes that have a page: with what was known, all that is left to go by
-                once the root was killed.
+        Processes that have a page are, with what was known, all that is left to go by once the root
+        was killed.
         """
         root = process_ref(self._root_pid)
         if root is not None and root.started_ticks == self._root_ticks:

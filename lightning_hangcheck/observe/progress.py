@@ -54,14 +54,16 @@ class Progress:
 
     Attributes:
         beats: Whether the rank beats by itself; one that only passes checkpoints promises no more.
+        last_progress_ns: When it last progressed.
+        last_told_ns: When it last told anything, or began to be watched.
     """
 
     def __init__(self, now_ns: int) -> None:
         self.beats = False
-        self._progress_ns = now_ns
+        self.last_progress_ns = now_ns
         self._active_ns = now_ns
         self._new_ns = now_ns
-        self._told_ns = now_ns
+        self.last_told_ns = now_ns
         self._elsewhere: set[str] = set()
         self._processor: tuple[ProcessorTime, int] | None = None
         self._newest_processor = ProcessorTime(0.0, 0.0)
@@ -95,8 +97,8 @@ class Progress:
             section = NUMBER.sub("#", sections[-1].name) if sections else ""
             self.beats, self._place = beat.beats > 0, (beat.phase, section)
             self._beat_ns, self._longest_silence_ns = beat.last_beat_ns, 0
-            self._progress_ns = max(self._progress_ns, beat.last_beat_ns)
-            self._told_ns = max(self._told_ns, beat.last_beat_ns)
+            self.last_progress_ns = max(self.last_progress_ns, beat.last_beat_ns)
+            self.last_told_ns = max(self.last_told_ns, beat.last_beat_ns)
             self._elsewhere = set()
         self._longest_silence_ns = max(self._longest_silence_ns, now_ns - self._beat_ns)
 
@@ -123,13 +125,13 @@ class Progress:
 
     def read_collectives(self, moment_ns: int) -> None:
         """The rank began or ended a collective since it was last asked, however short it was."""
-        self._told_ns = max(self._told_ns, moment_ns)
+        self.last_told_ns = max(self.last_told_ns, moment_ns)
         self.saw_movement(moment_ns)
         self.saw_new(moment_ns)
 
     def saw_movement(self, now_ns: int) -> None:
         """A look saw the rank move through its code, or move bytes."""
-        self._progress_ns = max(self._progress_ns, now_ns)
+        self.last_progress_ns = max(self.last_progress_ns, now_ns)
         self._active_ns = max(self._active_ns, now_ns)
         self._moved_ns = max(self._moved_ns, now_ns)
 
@@ -143,23 +145,23 @@ class Progress:
 
     def forgive(self, lapse_ns: int, now_ns: int) -> None:
         """Nobody watched for so long (we were stopped, or starved): that silence does not count."""
-        self._progress_ns = min(self._progress_ns + lapse_ns, now_ns)
+        self.last_progress_ns = min(self.last_progress_ns + lapse_ns, now_ns)
         self._active_ns = min(self._active_ns + lapse_ns, now_ns)
         self._new_ns = min(self._new_ns + lapse_ns, now_ns)
-        self._told_ns = min(self._told_ns + lapse_ns, now_ns)
+        self.last_told_ns = min(self.last_told_ns + lapse_ns, now_ns)
         self._processor = None
 
     def silent_ns(self, now_ns: int) -> int:
         """Nanoseconds since the last progress."""
-        return max(0, now_ns - self._progress_ns)
+        return max(0, now_ns - self.last_progress_ns)
 
     def untold_ns(self, now_ns: int) -> int:
         """Nanoseconds since the rank last told anything; looks at it are no word of its own."""
-        return max(0, now_ns - self._told_ns)
+        return max(0, now_ns - self.last_told_ns)
 
     def idle_ns(self, now_ns: int) -> int:
         """Nanoseconds since the rank last used the processor or progressed."""
-        return max(0, now_ns - max(self._progress_ns, self._active_ns))
+        return max(0, now_ns - max(self.last_progress_ns, self._active_ns))
 
     def circling_ns(self, now_ns: int) -> int:
         """Nanoseconds since the rank beat or did anything new."""
@@ -169,16 +171,6 @@ class Progress:
     def last_new_ns(self) -> int:
         """When the rank last beat or did anything new."""
         return max(self._new_ns, self._beat_ns)
-
-    @property
-    def last_progress_ns(self) -> int:
-        """When the rank last progressed."""
-        return self._progress_ns
-
-    @property
-    def last_told_ns(self) -> int:
-        """When the rank last told anything, or began to be watched."""
-        return self._told_ns
 
     @property
     def last_evident_ns(self) -> int:

@@ -142,7 +142,10 @@ class WatchedRank:
                 self.progress.saw_new(sample.taken_ns)
             if not of_child and (place := self._rare_place(sample)):
                 self.progress.saw_elsewhere(place)
-        self._forget_before(self.progress.last_evident_ns)
+        # a sample from before the last progress says nothing of the present silence
+        for known in self._samples.values():
+            while len(known) > 1 and known[0].taken_ns < self.progress.last_evident_ns:
+                known.popleft()
 
     def pace(self) -> Pace | None:
         """The pace of the place where the rank stands; None where its calls do not show that."""
@@ -204,12 +207,6 @@ class WatchedRank:
         from lightning_hangcheck.judge.phase_of_life import rare_place
 
         return rare_place(self.beat, sample)
-
-    def _forget_before(self, moment_ns: int) -> None:
-        """A sample from before the last progress says nothing of the present silence."""
-        for samples in self._samples.values():
-            while len(samples) > 1 and samples[0].taken_ns < moment_ns:
-                samples.popleft()
 
 
 def _seconds(nanoseconds: int) -> float:

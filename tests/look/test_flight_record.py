@@ -346,6 +346,27 @@ def test_a_server_that_never_answers_is_left_in_time(tmp_path: Path) -> None:
     assert "gave no answer" in gap.why
 
 
+def test_an_answer_that_ends_in_the_middle_is_no_answer(tmp_path: Path) -> None:
+    """As of a rank that dies meanwhile: nothing is said of the form of its record."""
+    path = tmp_path / "dying"
+    with socket.socket(socket.AF_UNIX) as dying:
+        dying.bind(str(path))
+        dying.listen()
+
+        def answer() -> None:
+            client, _ = dying.accept()
+            with client:
+                client.recv(1 << 16)
+                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        record, (gap,) = flight_record(path, 1, PATIENCE_S)
+        thread.join()
+    assert record is None
+    assert "gave no answer (IncompleteRead(1 bytes read, 99 more expected))" in gap.why
+
+
 @pytest.mark.parametrize("dripped", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"])
 def test_a_server_that_drips_its_answer_has_one_limit_for_all_of_it(
     tmp_path: Path, dripped: bytes

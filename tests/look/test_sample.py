@@ -87,3 +87,9 @@ def test_without_py_spy_the_kernel_state_is_still_there(
     assert seen.kernel is not None
     assert seen.stack is None
     assert gaps[-1].reason.endswith("pip install py-spy")
+
+
+def test_of_a_look_that_was_given_up_nothing_more_is_begun() -> None:
+    """The job has ended: who waits for this process to end does not wait for all its probes."""
+    taken = sample_all([Subject(pid=os.getpid(), rank=0)] * 100, PATIENCE_S, lambda: True)
+    assert [(one.kernel, one.stack, gaps) for one, gaps in taken] == [(None, None, ())] * 100

@@ -19,12 +19,14 @@ from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.observe.discovery import (
     LAUNCHERS,
+    Pages,
     SeenProcess,
     believed,
     find_ranks,
     is_launcher,
 )
 from lightning_hangcheck.observe.process_tree import ProcessTree
+from lightning_hangcheck.recorder.page import PageWriter
 
 
 def process(pid: int, parent: int, *, python: bool = True, **environment: str) -> SeenProcess:
@@ -275,3 +277,15 @@ def test_a_process_that_was_killed_stays_what_it_was_until_its_parent_notices() 
     assert before.python
     assert before.pid == pid
     assert after == before
+
+
+def test_a_process_with_the_number_of_an_earlier_one_is_read_by_its_own_page(
+    tmp_path: Path,
+) -> None:
+    page, pages = tmp_path / "4711.page", Pages(tmp_path)
+    for number in (0, 1):
+        PageWriter.create(page).announce(number)
+        pages.find_new()
+        beats, gaps = pages.read()
+        assert (beats[4711].announced, gaps) == (number, {})
+    pages.close()

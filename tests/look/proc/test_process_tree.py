@@ -40,6 +40,7 @@ def test_workers_are_found_below_their_parent_and_it_is_not_below_itself(
     assert {each.pid for each in found} == workers
     assert {each.parent_pid for each in found} == {parent}
     assert all(vitals(each.pid).is_still(each.started_ticks) for each in found)
+    assert sorted(descendants(*workers, parent), key=found.index) == list(found), "each once"
 
 
 def test_grandchildren_come_after_their_parents(family: tuple[int, set[int]]) -> None:
