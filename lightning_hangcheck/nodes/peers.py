@@ -499,7 +499,7 @@ class Peers:
     @property
     def same_number(self) -> tuple[str, ...] | None:
         """Addresses of another node that has this one's number; None while there is none."""
-        found = (way.same_number for way in self._ways)
+        found = (way.own_number.found for way in self._ways)
         return next((one for one in found if one is not None), None)
 
     def close(self) -> None:

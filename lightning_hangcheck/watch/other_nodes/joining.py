@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import AddressReach
     from lightning_hangcheck.model.run import NodePlace, Round
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.nodes.classes import RankClass
     from lightning_hangcheck.nodes.peers import Heard
     from lightning_hangcheck.nodes.word import LeftRound
     from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
@@ -138,7 +137,9 @@ def _case_of(heard: Heard, own: Case, views: tuple[RankView, ...]) -> NodeCase:
 
 def _of_classes(heard: Sequence[Heard], own: Case) -> list[NodeCase]:
     """What is told of ranks that stand alike, on whichever of these nodes, as one node's case."""
-    classes = within(classes_of(heard), (0, own.run.world_size - 1))
+    # those that stand alike are the same on all of them
+    lines = (line for one in heard for line in one.word.lines if not line.alone)
+    classes = within(together(lines), (0, own.run.world_size - 1))
     if not classes:
         return []
     words = [one.word for one in heard]
@@ -163,11 +164,6 @@ def _of_classes(heard: Sequence[Heard], own: Case) -> list[NodeCase]:
         alike=tuple(map(alike_of, found)),
     )
     return [NodeCase("other nodes", told, 0.0)]
-
-
-def classes_of(heard: Iterable[Heard]) -> tuple[RankClass, ...]:
-    """Join what nodes tell of ranks that stand alike, the same on all of them."""
-    return together(line for one in heard for line in one.word.lines if not line.alone)
 
 
 def wanted_of(heard: Iterable[Heard], world_size: int) -> tuple[int, ...]:
