@@ -89,11 +89,6 @@ class Role(NamedTuple):
     judges: bool = False
     waits: bool = False
 
-    @property
-    def follows(self) -> bool:
-        """Whether another node judges for this one, or is about to."""
-        return self.judge is not None or self.waits
-
 
 ALONE = Role()
 """Nobody is heard, and nobody can be told: it judges its own ranks."""

@@ -14,7 +14,7 @@ from lightning_hangcheck.judge.alike import with_members
 from lightning_hangcheck.judge.exits import failed
 from lightning_hangcheck.judge.joining import ELSEWHERE, NodeCase, merge_cases
 from lightning_hangcheck.judge.node_silence import which_node, why_silent
-from lightning_hangcheck.judge.rank_set import members, rank_set
+from lightning_hangcheck.judge.rank_set import rank_set
 from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
 from lightning_hangcheck.model.case import Case, RankView, RunFacts, SilentNode
 from lightning_hangcheck.model.evidence import Gap
@@ -193,30 +193,6 @@ def _unheard(heard: Heard, own: Case) -> NodeCase:
     node = _case_of(heard, own, views)
     case = replace(node.case, gaps=(), code=(), alike=tuple(map(alike_of, alike)))
     return replace(node, case=case)
-
-
-def last_progress(heard: Iterable[Heard]) -> dict[int, int]:
-    """Return when ranks of other nodes last showed progress, by our monotonic clock.
-
-    Of ranks that stand alike, when the last of them did.
-    """
-    return {
-        rank: one.heard_ns - int(line.told.view.silent_for_s * NANOSECONDS)
-        for one in heard
-        for line in one.word.lines
-        for rank in members(line.ranks)
-    }
-
-
-def newest_sample_ns(heard: Heard) -> int:
-    """When a node last looked at any of its ranks, by our monotonic clock; 0 if it did not."""
-    moments = [
-        sample.taken_ns
-        for line in heard.word.lines
-        for look in line.told.view.processes
-        for sample in look.samples
-    ]
-    return heard.heard_ns - TAKEN_NS + max(moments) if moments else 0
 
 
 # Nodes of which nothing is heard: those that fell silent, and those that never came
