@@ -122,7 +122,7 @@ def answer_of(command: Sequence[str], limit_s: float, given_up: threading.Event)
             start_new_session=True,
         )
         try:
-            with suppress(ProcessLookupError):
+            with suppress(OSError, ValueError):  # it has ended, or has a lower limit
                 resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (MOST_OUTPUT + 1,) * 2)
             ended = None
             while ended is None:

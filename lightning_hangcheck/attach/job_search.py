@@ -47,7 +47,7 @@ WORDS_OF_A_PROGRAM = 4
 """``python -X dev -m lightning_hangcheck``: words that may name the program."""
 
 
-class Candidate(Struct, frozen=True, kw_only=True):
+class Candidate(SeenProcess, frozen=True, kw_only=True):
     """A process of this machine.
 
     Attributes:
@@ -55,14 +55,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
         unseen: Why the environment that it has now could not be read, where its start told nothing.
     """
 
-    process: SeenProcess
     rendezvous: Rendezvous = ()
     unseen: Gap | None = None
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self.process.pid
 
 
 class FoundJob(Struct, frozen=True):
@@ -102,17 +96,15 @@ def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
         The jobs, that with the oldest process id first.
     """
     tree = {candidate.pid: candidate for candidate in candidates}
-    processes = {pid: candidate.process for pid, candidate in tree.items()}
-    agents = agents_in(processes)
-    agents |= heirs_of(agents, processes)
+    agents = agents_in(tree)
+    agents |= heirs_of(agents, tree)
     groups: dict[Rendezvous, list[Candidate]] = {}
-    for candidate in tree.values():
-        process = candidate.process
+    for process in tree.values():
         if process.python and process.identity.rank is not None and process.pid not in agents:
             alone = ("below", str(process.parent_pid))
-            groups.setdefault(candidate.rendezvous or alone, []).append(candidate)
+            groups.setdefault(process.rendezvous or alone, []).append(process)
     jobs = [
-        FoundJob(find_ranks([one.process for one in _with_parents(members, tree)], {}))
+        FoundJob(find_ranks(_with_parents(members, tree), {}))
         for group in groups.values()
         for members in _without_strangers(group, tree)
     ]
@@ -122,8 +114,8 @@ def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
 def ancestors(pid: int, tree: Mapping[int, Candidate]) -> Iterator[int]:
     """Walk up from a process, without itself."""
     seen = {pid}
-    while pid in tree and tree[pid].process.parent_pid not in seen:
-        pid = tree[pid].process.parent_pid
+    while pid in tree and tree[pid].parent_pid not in seen:
+        pid = tree[pid].parent_pid
         seen.add(pid)
         yield pid
 
@@ -134,8 +126,8 @@ def _with_parents(
     """Add the plain process that started the others: Lightning's rank 0."""
     inside = {member.pid: member for member in members}
     for member in members:
-        parent = tree.get(member.process.parent_pid)
-        if parent is not None and member.process.identity.launcher == "lightning":
+        parent = tree.get(member.parent_pid)
+        if parent is not None and member.identity.launcher == "lightning":
             inside.setdefault(parent.pid, parent)
     return inside.values()
 
@@ -146,10 +138,10 @@ def _without_strangers(
     """Split processes that claim the same rank at one address: two jobs, by their parents."""
     inside = {member.pid for member in group}
     tops = [member for member in group if inside.isdisjoint(ancestors(member.pid, tree))]
-    claims = Counter(top.process.identity.rank for top in tops)
+    claims = Counter(top.identity.rank for top in tops)
     if max(claims.values()) == 1:
         return [group]
-    parents = {top.pid: top.process.parent_pid for top in tops}
+    parents = {top.pid: top.parent_pid for top in tops}
     split: dict[int, list[Candidate]] = {}
     for member in group:
         top = next((pid for pid in (member.pid, *ancestors(member.pid, tree)) if pid in parents), 0)
@@ -277,13 +269,11 @@ def _read(pid: int) -> Candidate | None:
         unseen = present if isinstance(present, Gap) else None
         environment = environment if isinstance(present, Gap) else present
     return Candidate(
-        process=SeenProcess(
-            pid=pid,
-            parent_pid=ref.parent_pid,
-            started_ticks=ref.started_ticks,
-            python=python,
-            identity=identify(environment),
-        ),
+        pid=pid,
+        parent_pid=ref.parent_pid,
+        started_ticks=ref.started_ticks,
+        python=python,
+        identity=identify(environment),
         rendezvous=rendezvous_of(environment, namespace),
         unseen=unseen,
     )
@@ -291,7 +281,7 @@ def _read(pid: int) -> Candidate | None:
 
 def _is_ours(candidate: Candidate) -> bool:
     """Whether it is `hangcheck run` or a sidecar, which may carry the variables of a launcher."""
-    line = command_line(candidate.pid) if candidate.process.python else []
+    line = command_line(candidate.pid) if candidate.python else []
     words = [] if isinstance(line, Gap) else line[:WORDS_OF_A_PROGRAM]
     return any(word.rpartition("/")[2].partition(".")[0] in OUR_NAMES for word in words)
 
@@ -317,7 +307,7 @@ def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
             )
         )
     below = {
-        pid: candidate.process
+        pid: candidate
         for pid, candidate in machine.processes.items()
         if pid == pids[0] or pids[0] in ancestors(pid, machine.processes)
     }
@@ -348,7 +338,7 @@ def _check(pid: int, machine: Machine) -> None:
 
 
 def _check_python(pid: int, machine: Machine) -> None:
-    if not machine.processes[pid].process.python:
+    if not machine.processes[pid].python:
         line = command_line(pid)
         name = (
             "a process without a command line" if isinstance(line, Gap) else show_command(line[:1])

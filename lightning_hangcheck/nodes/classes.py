@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge.alike import as_rank, joined_families
 from lightning_hangcheck.judge.rank_set import RankSet, common, in_words, joined, size
-from lightning_hangcheck.model.case import Alike, Pace, RankName, RankView
+from lightning_hangcheck.model.case import Alike, RankName, RankView
 from lightning_hangcheck.model.flight import GroupFamily
 
 if TYPE_CHECKING:
@@ -174,14 +174,17 @@ def brief(view: RankView) -> RankView:
 def _one_of(alike: Sequence[RankClass]) -> RankClass:
     ordered = sorted(alike, key=lambda one: one.ranks[0])
     views = [one.told.view for one in ordered]
-    seen = [one for one in ordered if has_evidence(one)]
+    told = [(one, one.told.view) for one in ordered]
+    seen = [one for one, view in told if view.processes or view.flight is not None]
     youngest = min(seen or ordered, key=lambda one: one.told.view.silent_for_s)
     names = sorted({name for one in ordered for name in one.names}, key=lambda name: name.rank)
+    paces = [view.pace for view in views if view.pace is not None]
+    slowest = max(paces, key=lambda pace: pace.longest_pause_s, default=None)
     view = replace(
         youngest.told.view,
         idle_for_s=min(view.idle_for_s for view in views),
         nothing_new_for_s=min(view.nothing_new_for_s for view in views),
-        pace=_slowest([view.pace for view in views]),
+        pace=slowest if len(paces) == len(views) else None,
     )
     groups = joined_families([one.told.groups for one in ordered])
     return replace(
@@ -190,13 +193,3 @@ def _one_of(alike: Sequence[RankClass]) -> RankClass:
         ranks=joined(one.ranks for one in ordered),
         names=tuple(names[:MOST_NAMES]),
     )
-
-
-def has_evidence(one: RankClass) -> bool:
-    """Whether a class is told with what looks brought."""
-    return bool(one.told.view.processes) or one.told.view.flight is not None
-
-
-def _slowest(paces: Sequence[Pace | None]) -> Pace | None:
-    known = [pace for pace in paces if pace is not None]
-    return max(known, key=lambda pace: pace.longest_pause_s) if len(known) == len(paces) else None

@@ -43,6 +43,7 @@ class Exchange:
         answered: The place was used once.
         heard_any: Another node was heard here.
         posted: What this node told last.
+        own_number: Whether another node has this one's.
         trouble_since_ns: Since when the place cannot be used; 0 where it can.
     """
 
@@ -58,7 +59,7 @@ class Exchange:
         self._took_s = 0.0
         self._seen: dict[str, int] = {}
         self._judged = 0
-        self._own_number = OwnNumber()
+        self.own_number = OwnNumber()
         self._wake, self._told = threading.Event(), threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -72,11 +73,6 @@ class Exchange:
     def usable(self) -> bool:
         """Whether the place answered when last tried, and not too long ago."""
         return self.answered and not self.trouble_since_ns and not self._lasts(STUCK_AFTER_S)
-
-    @property
-    def same_number(self) -> tuple[str, ...] | None:
-        """Addresses of another node that has this one's number; None while there is none."""
-        return self._own_number.found
 
     def trouble(self, now_ns: int) -> str:
         """Return what is wrong with the place for longer than a job's start takes, else nothing."""
@@ -182,13 +178,13 @@ class Exchange:
         if word is None:
             return
         key = key_of(word.node)
-        self._own_number.look(self._meeting.look(key), self._peers.now_ns())
+        self.own_number.look(self._meeting.look(key), self._peers.now_ns())
         if judgement is not None and judgement.stamp != self._judged:
             self._meeting.post(judgement_key(word.node), pack(judgement))
             self._judged = judgement.stamp
         data = self._peers.packed(word)
         self._meeting.post(key, data)
-        self._own_number.told(data)
+        self.own_number.told(data)
         self.posted = word
         self._told.set()
 

@@ -89,11 +89,6 @@ class Role(NamedTuple):
     judges: bool = False
     waits: bool = False
 
-    @property
-    def follows(self) -> bool:
-        """Whether another node judges for this one, or is about to."""
-        return self.judge is not None or self.waits
-
 
 ALONE = Role()
 """Nobody is heard, and nobody can be told: it judges its own ranks."""
@@ -499,7 +494,7 @@ class Peers:
     @property
     def same_number(self) -> tuple[str, ...] | None:
         """Addresses of another node that has this one's number; None while there is none."""
-        found = (way.same_number for way in self._ways)
+        found = (way.own_number.found for way in self._ways)
         return next((one for one in found if one is not None), None)
 
     def close(self) -> None:

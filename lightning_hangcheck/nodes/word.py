@@ -35,7 +35,7 @@ from lightning_hangcheck.nodes.classes import (
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator
 
     from lightning_hangcheck.model.case import Case
 
@@ -217,6 +217,10 @@ def word_of(
         one if small or common(one.ranks, asked) else without_evidence(one) for one in lines
     )
     told = any(one.told.view.processes for one in lines)
+    beats = [view.beat for view in views if view.beat is not None]
+    marks = [beat.checkpoint for beat in beats if beat.checkpoint is not None]
+    steps = [beat.step for beat in beats if beat.step is not None]
+    mark = max(marks, key=lambda one: one.number, default=None)
     word = Word(
         version=VERSION,
         node=node,
@@ -227,21 +231,13 @@ def word_of(
         local_world_size=case.run.local_world_size,
         machine=case.run.machine,
         ranks=rank_set(view.rank for view in views),
-        furthest=_furthest(views),
+        furthest=Furthest(max(steps, default=None), mark) if marks or steps else None,
         lines=lines,
         gaps=tuple(gap for gap in case.gaps if gap.kind != "other_nodes") if told else (),
         code=case.code[:MOST_CODE] if told else (),
         left=rebased(left, shift_ns) if left is not None else None,
     )
     return replace(with_table(word), **facts)
-
-
-def _furthest(views: Sequence[RankView]) -> Furthest | None:
-    beats = [view.beat for view in views if view.beat is not None]
-    marks = [beat.checkpoint for beat in beats if beat.checkpoint is not None]
-    steps = [beat.step for beat in beats if beat.step is not None]
-    mark = max(marks, key=lambda one: one.number, default=None)
-    return Furthest(max(steps, default=None), mark) if marks or steps else None
 
 
 def left_round(case: Case) -> LeftRound:

@@ -278,9 +278,20 @@ class Watcher:
             return
         if look is not None:
             self._judge_look(look, now_ns)
-        elif not self._looker.looking and self._says_more(now_ns):
-            self._judge(now_ns)
-        self._notice_recovery(now_ns)
+        elif not self._looker.looking:
+            alive = self.roster.alive
+            more = self._schedule.says_more(alive, now_ns)
+            if self.nodes is not None and not alive:
+                more = self.nodes.looked_elsewhere()  # their looks say when to judge
+            if more:
+                self._judge(now_ns)
+        if self.alarm.standing is None or (self.follows and not self._alone):
+            return
+        there = self.nodes.elsewhere() if self.nodes is not None else None
+        if self.alarm.has_passed(self.roster.ranks, there, now_ns) and not self._ends(
+            self._case(self.roster.round, now_ns).ranks, now_ns
+        ):
+            self._tell_recovery(self.alarm.advances_since_ns)
 
     def _may_end_now(self, now_ns: int) -> bool:
         """Whether a rank has ended, or said that it does, since last asked; true once a second."""
@@ -362,12 +373,6 @@ class Watcher:
         marks = ((one.progress.last_progress_ns, one.progress.last_new_ns) for one in ranks)
         return (standing.verdict, *marks)
 
-    def _says_more(self, now_ns: int) -> bool:
-        """Where no rank is left here, the looks of other nodes say when to judge."""
-        if self.nodes is not None and not self.roster.alive:
-            return self.nodes.looked_elsewhere()
-        return self._schedule.says_more(self.roster.alive, now_ns)
-
     def _share(self, nodes: AmongNodes, now_ns: int, *, looked: bool) -> None:
         """Tell the other nodes how things are here, and take what the first one says of all."""
         if looked or nodes.is_due(now_ns):
@@ -419,15 +424,6 @@ class Watcher:
                 ranks = ((rank.found.pid, rank.found.started_ticks) for rank in watched.alive)
                 hang = HangProven(tuple(ranks), watched.restarts_left)
         self._writer.publish(case, verdict, telling, hang)
-
-    def _notice_recovery(self, now_ns: int) -> None:
-        if self.alarm.standing is None or (self.follows and not self._alone):
-            return
-        there = self.nodes.elsewhere() if self.nodes is not None else None
-        if self.alarm.has_passed(self.roster.ranks, there, now_ns) and not self._ends(
-            self._case(self.roster.round, now_ns).ranks, now_ns
-        ):
-            self._tell_recovery(self.alarm.advances_since_ns)
 
     def _tell_recovery(self, since_ns: int) -> None:
         recovered = self.alarm.recovered(utc_now(), since_ns)

@@ -65,6 +65,7 @@ class WatchedRound:
     """The ranks of one round on this node.
 
     Attributes:
+        guessed_words: Command line of what was only guessed to be a rank.
         agents: Process ids of the torchrun agents that started its ranks, as those or their pages
             tell. SLURM may have given an agent a rank's number, too.
         seen_alive_ticks: When one of the ranks was last seen alive, since the machine's start.
@@ -74,7 +75,7 @@ class WatchedRound:
         self.number = number
         self.ranks: dict[int, WatchedRank] = {}
         self.started_at = utc_now()
-        self._guessed_command: list[str] | Gap = []
+        self.guessed_words: list[str] | Gap = []
         self.agents: set[int] = set()
         self.seen_alive_ticks = 0
         self._exit_count = 0
@@ -112,14 +113,7 @@ class WatchedRound:
     @property
     def is_guess_a_launcher(self) -> bool:
         """Whether what was taken for a rank, as nothing said who is one, only starts them."""
-        words = self._guessed_command
-        return isinstance(words, list) and is_launcher(words)
-
-    @property
-    def guessed_command(self) -> str:
-        """The command line of what was taken for a rank, redacted."""
-        words = self._guessed_command
-        return show_command(words) if isinstance(words, list) else ""
+        return isinstance(self.guessed_words, list) and is_launcher(self.guessed_words)
 
     @property
     def ended_ns(self) -> int:
@@ -159,15 +153,6 @@ class WatchedRound:
         well = all(code == 0 for code in codes)
         return now_ns - self.ended_ns >= WAITED_OUT_S * NANOSECONDS and not well
 
-    def is_repeated_by(self, words: list[str] | Gap | None) -> bool:
-        """Whether what follows is the same job again, not the next command of a shell script.
-
-        Ranks that a launcher or a page told are; a process that was only guessed to be a rank is
-        repeated by one with its command line.
-        """
-        guessed = all(rank.found.guessed for rank in self.ranks.values())
-        return not guessed or words == self._guessed_command
-
     def is_after(self, found: FoundRank) -> bool:
         """Whether this process is left over from an earlier round, by the launcher's count."""
         number, count = found.start.number, self.count
@@ -190,7 +175,7 @@ class WatchedRound:
         for before in [one for one, rank in self.ranks.items() if rank.found.pid == found.pid]:
             del self.ranks[before]
         if found.guessed:
-            self._guessed_command = [] if words is None else words
+            self.guessed_words = [] if words is None else words
         if found.start.launcher == "torchrun":
             stat = read_process_stat(found.pid)
             if stat is not None:
@@ -511,7 +496,10 @@ class Roster:
         words: list[str] | Gap | None = None,
     ) -> None:
         number = self.round.number
-        if self.round.is_repeated_by(words):
+        # ranks that a launcher or a page told are the same job again, not the next command of a
+        # shell script; one that was only guessed to be a rank is so by its command line
+        guessed = all(rank.found.guessed for rank in self.ranks.values())
+        if not guessed or words == self.round.guessed_words:
             counted = found.start.number != self.round.count
             start = found.start if counted else replace(found.start, number=None)
             self._left.append((self.round, start))
@@ -530,8 +518,9 @@ def run_facts(
     """Tell of the run what a case of one of its rounds needs."""
     found = [rank.found for rank in watched.ranks.values()]
     command = session.facts.command
-    if not session.facts.launched and watched.is_guess_a_launcher:
-        command = watched.guessed_command
+    words = watched.guessed_words
+    if not session.facts.launched and watched.is_guess_a_launcher and isinstance(words, list):
+        command = show_command(words)
     local = [rank.local_world_size for rank in found if rank.local_world_size is not None]
     world_size = max((rank.world_size or 0 for rank in found), default=0)
     place = place_of(session)

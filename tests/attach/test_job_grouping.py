@@ -13,7 +13,6 @@ from lightning_hangcheck.attach.job_search import (
     rendezvous_of,
 )
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.observe.discovery import SeenProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def candidate(pid: int, parent: int, namespace: str = "pid:[1]", **environment: str) -> Candidate:
-    process = SeenProcess(
+    return Candidate(
         pid=pid,
         parent_pid=parent,
         started_ticks=pid,
         python=True,
         identity=identify(environment),
+        rendezvous=rendezvous_of(environment, namespace),
     )
-    return Candidate(process=process, rendezvous=rendezvous_of(environment, namespace))
 
 
 def torchrun(pid: int, parent: int, rank: int, port: int, **more: str) -> Candidate:
@@ -130,4 +129,4 @@ def test_ranks_that_were_numbered_late_are_one_job(program: StartProgram, tmp_pa
         (0, ranks[0].pid, 4),
         (1, ranks[1].pid, 4),
     ]
-    assert machine.processes[other.pid].process.identity.rank is None
+    assert machine.processes[other.pid].identity.rank is None

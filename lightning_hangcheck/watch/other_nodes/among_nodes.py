@@ -7,10 +7,11 @@ verdict is told on all nodes. A node that hears nobody judges its own ranks, as 
 from __future__ import annotations
 
 import time
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
+from lightning_hangcheck.judge.rank_set import members
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.look.open_files import own_addresses, reach_of
 from lightning_hangcheck.nodes.peers import (
@@ -18,7 +19,7 @@ from lightning_hangcheck.nodes.peers import (
     SILENT_AFTER_S,
     Peers,
 )
-from lightning_hangcheck.nodes.word import CALM_BELOW_S, MOST_ASKED, RoundMark, word_of
+from lightning_hangcheck.nodes.word import CALM_BELOW_S, MOST_ASKED, TAKEN_NS, RoundMark, word_of
 from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.version import __version__
 from lightning_hangcheck.watch.other_nodes.joining import (
@@ -31,9 +32,7 @@ from lightning_hangcheck.watch.other_nodes.joining import (
     have_said,
     join_end,
     join_heard,
-    last_progress,
     mark_of,
-    newest_sample_ns,
     silence_gap,
     silent_node,
     told_and_gone,
@@ -110,7 +109,7 @@ class AmongNodes:
     @property
     def follows(self) -> bool:
         """Whether another node judges for this one, or is about to."""
-        return self.peers.role.follows
+        return self.peers.role.judge is not None or self.peers.role.waits
 
     @property
     def judges(self) -> bool:
@@ -208,7 +207,11 @@ class AmongNodes:
 
     def looked_elsewhere(self) -> bool:
         """Whether other nodes have told since last asked what a look of theirs brought."""
-        looked = {node: newest_sample_ns(heard) for node, heard in self.peers.heard.items()}
+        looked = {}
+        for node, heard in self.peers.heard.items():
+            processes = chain.from_iterable(view.processes for view in views_of([heard]))
+            moments = [sample.taken_ns for look in processes for sample in look.samples]
+            looked[node] = heard.heard_ns - TAKEN_NS + max(moments) if moments else 0
         known = self._looked_ns
         news = [node for node, at_ns in looked.items() if at_ns - known.get(node, 0) > JITTER_NS]
         self._looked_ns = {**known, **{node: looked[node] for node in news}}
@@ -295,9 +298,17 @@ class AmongNodes:
             time.sleep(POLL_S)
 
     def elsewhere(self) -> dict[int, int]:
-        """Return when ranks of other nodes last showed progress, by our monotonic clock."""
-        heard = self.peers.heard.values()
-        return last_progress(one for one in heard if not self.peers.silent_s(one))
+        """Return when ranks of other nodes last showed progress, by our monotonic clock.
+
+        Of ranks that stand alike, when the last of them did.
+        """
+        return {
+            rank: one.heard_ns - int(line.told.view.silent_for_s * NANOSECONDS)
+            for one in self.peers.heard.values()
+            if not self.peers.silent_s(one)
+            for line in one.word.lines
+            for rank in members(line.ranks)
+        }
 
     def notice_silence(self, own: Case) -> None:
         """Say once where this node judges of each other one that it fell silent, or is heard again.

@@ -13,7 +13,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.judge.alike import with_members
 from lightning_hangcheck.judge.exits import failed
 from lightning_hangcheck.judge.joining import ELSEWHERE, NodeCase, merge_cases
-from lightning_hangcheck.judge.rank_set import members, rank_set
+from lightning_hangcheck.judge.rank_set import rank_set
 from lightning_hangcheck.judge.wording import which_node, why_silent
 from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
 from lightning_hangcheck.model.case import Case, RankView, RunFacts, SilentNode
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import AddressReach
     from lightning_hangcheck.model.run import NodePlace, Round
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.nodes.classes import RankClass
     from lightning_hangcheck.nodes.peers import Heard
     from lightning_hangcheck.nodes.word import LeftRound
     from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
@@ -138,7 +137,9 @@ def _case_of(heard: Heard, own: Case, views: tuple[RankView, ...]) -> NodeCase:
 
 def _of_classes(heard: Sequence[Heard], own: Case) -> list[NodeCase]:
     """What is told of ranks that stand alike, on whichever of these nodes, as one node's case."""
-    classes = within(classes_of(heard), (0, own.run.world_size - 1))
+    # those that stand alike are the same on all of them
+    lines = (line for one in heard for line in one.word.lines if not line.alone)
+    classes = within(together(lines), (0, own.run.world_size - 1))
     if not classes:
         return []
     words = [one.word for one in heard]
@@ -163,11 +164,6 @@ def _of_classes(heard: Sequence[Heard], own: Case) -> list[NodeCase]:
         alike=tuple(map(alike_of, found)),
     )
     return [NodeCase("other nodes", told, 0.0)]
-
-
-def classes_of(heard: Iterable[Heard]) -> tuple[RankClass, ...]:
-    """Join what nodes tell of ranks that stand alike, the same on all of them."""
-    return together(line for one in heard for line in one.word.lines if not line.alone)
 
 
 def wanted_of(heard: Iterable[Heard], world_size: int) -> tuple[int, ...]:
@@ -197,30 +193,6 @@ def _unheard(heard: Heard, own: Case) -> NodeCase:
     node = _case_of(heard, own, views)
     case = replace(node.case, gaps=(), code=(), alike=tuple(map(alike_of, alike)))
     return replace(node, case=case)
-
-
-def last_progress(heard: Iterable[Heard]) -> dict[int, int]:
-    """Return when ranks of other nodes last showed progress, by our monotonic clock.
-
-    Of ranks that stand alike, when the last of them did.
-    """
-    return {
-        rank: one.heard_ns - int(line.told.view.silent_for_s * NANOSECONDS)
-        for one in heard
-        for line in one.word.lines
-        for rank in members(line.ranks)
-    }
-
-
-def newest_sample_ns(heard: Heard) -> int:
-    """When a node last looked at any of its ranks, by our monotonic clock; 0 if it did not."""
-    moments = [
-        sample.taken_ns
-        for line in heard.word.lines
-        for look in line.told.view.processes
-        for sample in look.samples
-    ]
-    return heard.heard_ns - TAKEN_NS + max(moments) if moments else 0
 
 
 # Nodes of which nothing is heard: those that fell silent, and those that never came
