@@ -139,9 +139,6 @@ class RunSources(Struct, frozen=True, kw_only=True):
 def ranks_now(sources: RunSources) -> tuple[RankNow, ...]:
     """Join what is known; where several tell, a page tells the place, a verdict the standing.
 
-    Args:
-        sources: Of one moment.
-
     Returns:
         Every rank that is known to be part of the job, problems first, then by rank.
     """

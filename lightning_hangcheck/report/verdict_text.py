@@ -80,8 +80,7 @@ MOST_GAPS = 4
 LONGEST_WITH_COMMAND = 95
 """A longer remedy has its command on a line of its own, so that it can be copied whole."""
 ASIDES = {"lost": 1, "saves": 2}
-"""Kinds of evidence that are no proof, with their lines: these are taken from those of the ranks.
-"""
+"""Kinds of evidence that are no proof, with their lines, which the ranks then lack."""
 
 
 def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
@@ -396,9 +395,6 @@ def awaited(targets: Iterable[str]) -> str:
 
 def render_stacks(case: Case) -> str:
     """Write every sample of every process, oldest first, frames outermost first.
-
-    Args:
-        case: As it was judged.
 
     Returns:
         Text that ends in a newline; what could not be seen stands at its end.
