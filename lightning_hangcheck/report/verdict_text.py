@@ -332,8 +332,8 @@ def _rank_rows(verdict: Verdict, case: Case | None, most: int) -> list[str]:
     return lines
 
 
-def _last_seen(case: Case | None) -> dict[int, str]:
-    """Of each rank ``since 10:23:45Z`` or, where its process is gone, how it ended.
+def _last_seen(case: Case | None) -> dict[int, tuple[float, str]]:
+    """Of each rank ``since 10:23:45Z`` or, where its process is gone, how it ended; and an order.
 
     Nothing is known of that where the evidence was read from files. Times are UTC, as in
     verdict.json; a renderer does not ask the machine for its time zone.
@@ -343,6 +343,7 @@ def _last_seen(case: Case | None) -> dict[int, str]:
     taken = read_utc(case.taken_at)
     seen = {}
     for view in case.ranks:
+        order = -view.silent_for_s if view.process_exit is None else view.process_exit.order
         if view.process_exit is None:
             shown = f"since {taken - timedelta(seconds=view.silent_for_s):%H:%M:%S}Z"
         elif (code := view.process_exit.exit_code) is None:
@@ -351,7 +352,7 @@ def _last_seen(case: Case | None) -> dict[int, str]:
             shown = f"killed by {Signals(-code).name}"
         else:
             shown = f"exit code {code}"
-        seen[view.rank] = shown
+        seen[view.rank] = (order, shown)
     return seen
 
 
@@ -359,7 +360,7 @@ def _cells(
     situation: Situation,
     states: Sequence[RankState],
     edges: Mapping[str, Sequence[Edge]],
-    seen: Mapping[int, str],
+    seen: Mapping[int, tuple[float, str]],
 ) -> tuple[str, ...]:
     ranks = [state.rank for state in states]
     runs = situation.state == STATE_WORDS["running"]
@@ -378,7 +379,7 @@ def _cells(
         plain(situation.place.function),
         plain(situation.place.line).rpartition("/")[2],
         f"phase {situation.phase}" if situation.phase else "",
-        "" if runs else min(seen.get(rank, "") for rank in ranks),
+        "" if runs else min((seen[rank] for rank in ranks if rank in seen), default=(0, ""))[1],
     )
 
 
