@@ -11,7 +11,7 @@ from lightning_hangcheck.attach.recorded_session import RunningJob, RunningJobRe
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.judge.exit_codes import exit_code_in_words, shell_code
 from lightning_hangcheck.launch.run import ABORTED, ASKED_BY_US
-from lightning_hangcheck.live_view.rank_now import GpuReader, RunSources, UseMeter, ranks_now
+from lightning_hangcheck.live_view.rank_now import GpuReader, UseMeter, ranks_now
 from lightning_hangcheck.live_view.view_text import RunNow
 from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.report.saved_run import SavedRun, read_record, read_saved_run
@@ -75,7 +75,7 @@ class RunFollower:
         self._gpus.ask([one.beat.pid for one in job.ranks])
         over, record = self._over(job), self._record
         verdict = job.newest or saved.verdict
-        sources = RunSources(
+        ranks = ranks_now(
             running=job.ranks,
             verdict=verdict,
             record=record,
@@ -93,7 +93,7 @@ class RunFollower:
             command="" if record is None else record.command,
             over=over,
             verdict=verdict,
-            ranks=ranks_now(sources),
+            ranks=ranks,
             gaps=(*gaps, *unread_gpus),
         )
 
