@@ -52,11 +52,6 @@ class HangNews(Struct, frozen=True, kw_only=True):
     number: int | None = None
 
     @property
-    def run_id(self) -> str:
-        """The folder's own name."""
-        return self.run_dir.rpartition("/")[2]
-
-    @property
     def verdict_file(self) -> str:
         """The verdict, which later ones do not replace; where it was not saved, the newest."""
         name = "verdict.json" if self.number is None else f"verdicts/{self.number}.json"

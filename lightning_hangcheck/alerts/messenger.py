@@ -82,7 +82,14 @@ def run_hang_command(
     Returns:
         What went wrong, in one sentence; empty if nothing did.
     """
-    output, where = _open_output(news)
+    # a new file beside the verdict's evidence, where there is one
+    path = Path(news.run_dir, "evidence", str(news.number), OUTPUT_FILE)
+    flags = os.O_WRONLY | os.O_APPEND | NEW_FILE
+    try:
+        output = within(OPEN_LIMIT_S, lambda: os.open(path, flags, PRIVATE_FILE))
+        where = f"what it printed is in {path}"
+    except (OSError, NoAnswer):
+        output, where = os.open(os.devnull, os.O_WRONLY), "what it printed could not be kept"
     given = environment_of(news, environment)
     try:
         code = exit_code_of(["/bin/sh", "-c", line], time_limit_s, given, output)
@@ -92,9 +99,7 @@ def run_hang_command(
         return f"the command of --on-hang-exec cannot be started ({error.strerror})"
     finally:
         os.close(output)
-    if code == 0:
-        return ""
-    return f"the command of --on-hang-exec failed (exit code {code}); {where}"
+    return f"the command of --on-hang-exec failed (exit code {code}); {where}" if code else ""
 
 
 def environment_of(news: HangNews, environment: Mapping[str, str]) -> dict[str, str]:
@@ -110,18 +115,6 @@ def environment_of(news: HangNews, environment: Mapping[str, str]) -> dict[str, 
     }
     kept = {name: value for name, value in environment.items() if name not in ONLY_OF_RUN}
     return kept | {f"{PREFIX}{name}": value.replace("\0", " ") for name, value in told.items()}
-
-
-def _open_output(news: HangNews) -> tuple[int, str]:
-    """Open a new file beside the verdict's evidence, and say where; nothing where there is none."""
-    path = Path(news.run_dir, "evidence", str(news.number), OUTPUT_FILE)
-    flags = os.O_WRONLY | os.O_APPEND | NEW_FILE
-    try:
-        return within(OPEN_LIMIT_S, lambda: os.open(path, flags, PRIVATE_FILE)), (
-            f"what it printed is in {path}"
-        )
-    except (OSError, NoAnswer):
-        return os.open(os.devnull, os.O_WRONLY), "what it printed could not be kept"
 
 
 def main() -> None:

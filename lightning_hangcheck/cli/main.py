@@ -119,9 +119,6 @@ def main() -> None:
 def invoke(arguments: Sequence[str]) -> int:
     """Run one command.
 
-    Args:
-        arguments: Behind the program's name.
-
     Returns:
         The exit code; an error that a user can cause was said in one line on stderr.
     """

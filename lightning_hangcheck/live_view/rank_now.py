@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from msgspec import Struct
@@ -17,22 +16,21 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.look.gpu import Gpus, gpus_of
 from lightning_hangcheck.model.beat import StepTimes
-from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.page.page_facts import equal_ranks
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.running_ranks import RunningRank, last_checkpoint
-from lightning_hangcheck.report.saved_run import JournalEnd
 from lightning_hangcheck.report.stragglers import LEAST_STEPS, compared, slower_part
 from lightning_hangcheck.report.verdict_text import awaited, edges_by_source
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lightning_hangcheck.attach.recorded_session import RunningJob
     from lightning_hangcheck.model.evidence import GpuState
-    from lightning_hangcheck.model.verdict import State
+    from lightning_hangcheck.model.run import RunRecord
+    from lightning_hangcheck.model.verdict import State, Verdict
+    from lightning_hangcheck.report.saved_run import JournalEnd
 
 Standing = Literal[
     "gone", "stuck", "stopped", "missing", "waits", "silent", "runs", "not here", "unseen", "ended"
@@ -118,61 +116,56 @@ class RankNow(Struct, frozen=True, kw_only=True):
         return self.culprit or self.standing in PROBLEMS
 
 
-class RunSources(Struct, frozen=True, kw_only=True):
-    """All that was read of a run.
+def ranks_now(
+    *,
+    running: Sequence[RunningRank] = (),
+    verdict: Verdict | None = None,
+    record: RunRecord | None = None,
+    journals: Sequence[JournalEnd] = (),
+    over: bool = False,
+    here: bool = False,
+    used: Mapping[int, RankUse] | None = None,
+) -> tuple[RankNow, ...]:
+    """Join what was read of a run; a page tells the place of a rank, a verdict its standing.
 
-    Attributes:
+    Args:
+        running: Ranks that have a page here.
+        verdict: The newest.
+        record: run.json.
+        journals: Where there is no verdict.
         over: It has ended, or nothing of it is left here.
         here: Its session is on this machine, so a rank without a page has ended.
         used: By rank.
-    """
-
-    running: tuple[RunningRank, ...] = ()
-    verdict: Verdict | None = None
-    record: RunRecord | None = None
-    journals: tuple[JournalEnd, ...] = ()
-    over: bool = False
-    here: bool = False
-    used: Mapping[int, RankUse] = {}
-
-
-def ranks_now(sources: RunSources) -> tuple[RankNow, ...]:
-    """Join what is known; where several tell, a page tells the place, a verdict the standing.
-
-    Args:
-        sources: Of one moment.
 
     Returns:
         Every rank that is known to be part of the job, problems first, then by rank.
     """
-    record = sources.record
     # ranks that this machine's sidecar saw: one of them without a page has ended
-    seen = {one.rank for one in record.ranks} if record is not None and sources.here else set()
+    seen = {one.rank for one in record.ranks} if record is not None and here else set()
     found: dict[int, RankNow] = {}
     for rank in sorted(seen.union(range(record.world_size))) if record is not None else ():
-        ended = sources.over or rank in seen
+        ended = over or rank in seen
         found[rank] = RankNow(rank=rank, standing="ended" if ended else "not here")
-    for journal in sources.journals:
+    for journal in journals:
         if journal.rank is None:
             continue
         mark, step = journal.checkpoint, journal.kept_step
         words = f"{mark.number}: {plain(mark.name)}" if mark else ""
         found[journal.rank] = RankNow(
             rank=journal.rank,
-            standing="ended" if sources.over or journal.rank in seen else "unseen",
+            standing="ended" if over or journal.rank in seen else "unseen",
             kept=words if step is None else f"saved at step {step}",
             kept_at=mark.at if mark and step is None else "",
         )
-    for one in _judged(sources.verdict) if sources.verdict is not None else ():
+    for one in _judged(verdict) if verdict is not None else ():
         # what a verdict in force says of a rank that is stuck or waits outlives its process
-        ended = (sources.over or one.rank in seen) and one.standing in ("runs", "unseen")
+        ended = (over or one.rank in seen) and one.standing in ("runs", "unseen")
         found[one.rank] = replace(one, standing="ended") if ended else one
-    saved = any(one.beat.save is not None for one in sources.running)
-    for running in sources.running:
-        used = sources.used.get(running.rank, RankUse())
-        known = found.get(running.rank)
-        known = known or RankNow(rank=running.rank, standing="runs")
-        found[running.rank] = replace(_running(running, known, saved=saved), use=used)
+    saved = any(one.beat.save is not None for one in running)
+    for page in running:
+        known = found.get(page.rank) or RankNow(rank=page.rank, standing="runs")
+        use = (used or {}).get(page.rank, RankUse())
+        found[page.rank] = replace(_running(page, known, saved=saved), use=use)
     ranks = found.values()
     timed = {one.rank: one.use.a_step for one in ranks if one.standing == "runs"}
     steps = compared({rank: step for rank, step in timed.items() if step is not None})

@@ -7,22 +7,20 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from lightning_hangcheck.attach.recorded_session import RunningJob, RunningJobReader
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.judge.wording import exit_code_in_words, shell_code
 from lightning_hangcheck.launch.run import ABORTED, ASKED_BY_US
-from lightning_hangcheck.live_view.rank_now import GpuReader, RunSources, UseMeter, ranks_now
+from lightning_hangcheck.live_view.rank_now import GpuReader, UseMeter, ranks_now
 from lightning_hangcheck.live_view.view_text import RunNow
 from lightning_hangcheck.machine import which_machine
-from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.report.saved_run import SavedRun, read_record, read_saved_run
 from lightning_hangcheck.rundir import folders_of_job
 from lightning_hangcheck.text.shown import NANOSECONDS, read_utc, seconds_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
+    from lightning_hangcheck.model.run import RunRecord
     from lightning_hangcheck.rundir import RunFolder
 
 STAT_LIMIT_S = 1.0
@@ -39,20 +37,6 @@ ELSEWHERE = "followed by its folder: no process of it is on this machine"
 LEFT = "nobody records it on this machine any more, and its end was not written down"
 
 
-class SavedParts(Struct, frozen=True, kw_only=True):
-    """What the run folder told last.
-
-    Attributes:
-        mark: Times and sizes of what was read, to see what is new.
-        changed_at: When something in it changed last, seconds since 1970.
-    """
-
-    saved: SavedRun
-    record: RunRecord | None
-    mark: tuple[tuple[int, int], ...]
-    changed_at: float
-
-
 class RunFollower:
     """Follows one run.
 
@@ -67,7 +51,10 @@ class RunFollower:
         self._job = RunningJobReader(folder)
         self._meter = UseMeter()
         self._gpus = GpuReader()
-        self._parts: SavedParts | None = None
+        self._saved: SavedRun | None = None
+        self._record: RunRecord | None = None
+        self._mark: tuple[tuple[int, int], ...] = ()
+        self._changed_at = time.time()
         self._read_again_at = 0.0
         self._alive_at: float | None = None
         self._watched = False
@@ -83,31 +70,30 @@ class RunFollower:
         if job.watched or job.ranks or (job.here and self._alive_at is None):
             self._alive_at = time.monotonic()
         self._watched = self._watched or job.watched
-        parts = self._folder_parts(job)
+        saved = self._read_folder(job)
         gpus, unread_gpus = self._gpus.newest
         self._gpus.ask([one.beat.pid for one in job.ranks])
-        over = self._over(job, parts)
-        verdict = job.newest or parts.saved.verdict
-        sources = RunSources(
+        over, record = self._over(job), self._record
+        verdict = job.newest or saved.verdict
+        ranks = ranks_now(
             running=job.ranks,
             verdict=verdict,
-            record=parts.record,
-            journals=parts.saved.journals,
+            record=record,
+            journals=saved.journals,
             over=bool(over),
             here=job.here,
             used=self._meter.measure(job, gpus),
         )
-        record, saved = parts.record, parts.saved
         gaps = [f"{gap.what}: {gap.reason}" for gap in saved.gaps]
         gaps = gaps or ([saved.refused] if saved.refused else [])
         return RunNow(
             shown_folder=self._shown_folder,
             at=datetime.now(timezone.utc),
-            status=self._status(job, record),
+            status=self._status(job),
             command="" if record is None else record.command,
             over=over,
             verdict=verdict,
-            ranks=ranks_now(sources),
+            ranks=ranks,
             gaps=(*gaps, *unread_gpus),
         )
 
@@ -115,39 +101,34 @@ class RunFollower:
         """Let go of the run's pages."""
         self._job.close()
 
-    def _folder_parts(self, job: RunningJob) -> SavedParts:
+    def _read_folder(self, job: RunningJob) -> SavedRun:
         """Read the folder where it changed since, and not too often but at the end of the run."""
         ending = self._alive_at is not None and not (job.watched or job.ranks)
-        if self._parts is not None and not ending and time.monotonic() < self._read_again_at:
-            return self._parts
+        if self._saved is not None and not ending and time.monotonic() < self._read_again_at:
+            return self._saved
         began_s = time.process_time()
         try:
             mark, changed_at = within(STAT_LIMIT_S, lambda: _mark(self._folder))
-            if self._parts is None or mark != self._parts.mark:
-                self._parts = SavedParts(
-                    saved=read_saved_run(self._folder),
-                    record=within(STAT_LIMIT_S, lambda: read_record(self._folder)),
-                    mark=mark,
-                    changed_at=changed_at,
-                )
+            if self._saved is None or mark != self._mark:
+                saved = read_saved_run(self._folder)
+                self._record = within(STAT_LIMIT_S, lambda: read_record(self._folder))
+                self._saved, self._mark, self._changed_at = saved, mark, changed_at
         except (NoAnswer, OSError, UnreadableRun) as error:
-            if self._parts is None and not job.here:
+            if self._saved is None and not job.here:
                 if isinstance(error, UnreadableRun):
                     raise
                 raise UnreadableRun(
                     f"{self._folder.path} cannot be read ({error})",
                     "name a run folder that you may read",
                 ) from error
-            self._parts = self._parts or SavedParts(
-                saved=SavedRun(refused=str(error)), record=None, mark=(), changed_at=time.time()
-            )
+            self._saved = self._saved or SavedRun(refused=str(error))
         spent_s = time.process_time() - began_s
         self._read_again_at = time.monotonic() + FOLDER_SHARE * spent_s
-        return self._parts
+        return self._saved
 
-    def _over(self, job: RunningJob, parts: SavedParts) -> str:
+    def _over(self, job: RunningJob) -> str:
         """Why nothing more will come; empty while something may."""
-        record = parts.record
+        record = self._record
         if record is not None and record.ended_at is not None:
             return _ended(record, record.ended_at)
         if self._alive_at is not None:
@@ -158,15 +139,15 @@ class RunFollower:
             on_host = socket.gethostname() in record.nodes
             if record.machine == which_machine() if record.machine else on_host:
                 return LEFT
-        quiet_s = time.time() - parts.changed_at
+        quiet_s = time.time() - self._changed_at
         if quiet_s >= QUIET_FOLDER_S:
             return f"nothing new in its folder for {seconds_in_words(round(quiet_s))}"
         return ""
 
-    def _status(self, job: RunningJob, record: RunRecord | None) -> str:
+    def _status(self, job: RunningJob) -> str:
         if not job.here:
             return ELSEWHERE
-        world, here = record.world_size if record is not None else 0, len(job.ranks)
+        world, here = self._record.world_size if self._record is not None else 0, len(job.ranks)
         count = f"{here} of {several(world, 'rank')}" if world else several(here, "rank")
         gone = "its watcher is gone" if self._watched else "no watcher is there"
         unwatched = "" if job.watched else f"; {gone}, so nobody judges it"

@@ -202,10 +202,6 @@ def fitted(shown: Sequence[Row], width: int) -> list[str]:
 
     Columns that are empty in all rows vanish. Those of text are cut where a line would not fit, and
     what then still does not fit goes as a whole, the least needed first.
-
-    Args:
-        shown: The rows that have room.
-        width: Columns of the terminal.
     """
     table = [tuple(column.title for column in COLUMNS), *(row.cells for row in shown)]
     kept = [at for at in range(len(COLUMNS)) if any(row.cells[at] for row in shown)]

@@ -84,13 +84,7 @@ def render_docs() -> str:
 
 
 def explanation(cause: Cause, world_size: int, stuck: int) -> str:
-    """Return one sentence on a cause, empty where none is known.
-
-    Args:
-        cause: Of the verdict.
-        world_size: Ranks of the job.
-        stuck: How many of them it names as culprits.
-    """
+    """Return one sentence on a cause, empty where none is known."""
     known = causes().get(cause)
     if known is None:
         return ""

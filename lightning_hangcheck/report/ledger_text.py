@@ -7,10 +7,10 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR
+from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR, Stall
 from lightning_hangcheck.report.paragraphs import aligned
 from lightning_hangcheck.text.shown import one_line, seconds_in_words, several
 
@@ -84,18 +84,11 @@ class Row(Struct, frozen=True, kw_only=True):
     stalled_s: float = 0.0
 
 
-class StallRow(Struct, frozen=True, kw_only=True):
+class StallRow(Stall, frozen=True, kw_only=True):
     """A stall of a run, with its cost."""
 
     run: str
-    verdict: str
-    cause: str
-    phase: str
-    seconds: float
-    rank_hours: float
     cost: float | None
-    explained: bool
-    summary: str
 
 
 class Bill(Struct, frozen=True, kw_only=True):
@@ -116,25 +109,14 @@ class Bill(Struct, frozen=True, kw_only=True):
 
 
 def make_bill(story: Story, prices: Prices) -> Bill:
-    """Reckon what a ledger comes to.
-
-    Args:
-        story: What it tells.
-        prices: Of an hour.
-    """
+    """Reckon what a ledger comes to."""
     phases, phases_cost = _summed([_of_phase(phase, prices) for phase in story.phases])
     runs, runs_cost = _summed([_of_run(run, prices) for run in story.runs])
     stalls = [
         StallRow(
+            **asdict(one),
             run=run.run_id,
-            verdict=one.verdict,
-            cause=one.cause,
-            phase=one.phase,
-            seconds=one.seconds,
-            rank_hours=one.rank_hours,
             cost=prices.cost(run.gpus, 1, one.rank_hours * SECONDS_PER_HOUR),
-            explained=one.explained,
-            summary=one.summary,
         )
         for run in story.runs
         for one in run.stalls

@@ -58,9 +58,6 @@ arrow leads from ``s`` to the ``f`` of the same ``id``. Times are microseconds, 
 def render_trace(facts: PageFacts) -> str:
     """Write a run as trace-event JSON.
 
-    Args:
-        facts: Of all ranks.
-
     Returns:
         One JSON object; of a run in which no time passed it has the verdicts only. Names come
         first, then events by time; no sign in it is one that a terminal obeys.

@@ -29,11 +29,7 @@ NOT_ON_DISK = (
 
 
 def render(plan: Plan) -> str:
-    """Write a plan for people; never raises on what a config.json may hold.
-
-    Args:
-        plan: Of one model on one machine.
-    """
+    """Write a plan for people; never raises on what a config.json may hold."""
     kinds = {memory: plan.machine.gpus.count(memory) for memory in plan.machine.gpus}
     gpus = " and ".join(f"{several(n, 'GPU')} of {_gb(memory)}" for memory, n in kinds.items())
     many = f"{plan.parameters / 1e9:.2f} billion"

@@ -149,11 +149,7 @@ def joined_rounds(records: Iterable[RunRecord]) -> tuple[Round, ...]:
 
 
 def moved_ranks(rounds: Sequence[Round]) -> list[str]:
-    """Say of each rank that was on several hosts where it was, ranks that moved alike together.
-
-    Args:
-        rounds: Of all nodes.
-    """
+    """Say of each rank that was on several hosts where it was, ranks that moved alike together."""
     stays: dict[int, list[tuple[str, int]]] = {}
     for one in rounds:
         for place in one.ranks:

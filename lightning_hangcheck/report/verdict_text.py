@@ -80,8 +80,7 @@ MOST_GAPS = 4
 LONGEST_WITH_COMMAND = 95
 """A longer remedy has its command on a line of its own, so that it can be copied whole."""
 ASIDES = {"lost": 1, "saves": 2}
-"""Kinds of evidence that are no proof, with their lines: these are taken from those of the ranks.
-"""
+"""Kinds of evidence that are no proof, with their lines, which the ranks then lack."""
 
 
 def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
@@ -333,8 +332,8 @@ def _rank_rows(verdict: Verdict, case: Case | None, most: int) -> list[str]:
     return lines
 
 
-def _last_seen(case: Case | None) -> dict[int, str]:
-    """Of each rank ``since 10:23:45Z`` or, where its process is gone, how it ended.
+def _last_seen(case: Case | None) -> dict[int, tuple[float, str]]:
+    """Of each rank ``since 10:23:45Z`` or, where its process is gone, how it ended; and an order.
 
     Nothing is known of that where the evidence was read from files. Times are UTC, as in
     verdict.json; a renderer does not ask the machine for its time zone.
@@ -344,6 +343,7 @@ def _last_seen(case: Case | None) -> dict[int, str]:
     taken = read_utc(case.taken_at)
     seen = {}
     for view in case.ranks:
+        order = -view.silent_for_s if view.process_exit is None else view.process_exit.order
         if view.process_exit is None:
             shown = f"since {taken - timedelta(seconds=view.silent_for_s):%H:%M:%S}Z"
         elif (code := view.process_exit.exit_code) is None:
@@ -352,7 +352,7 @@ def _last_seen(case: Case | None) -> dict[int, str]:
             shown = f"killed by {Signals(-code).name}"
         else:
             shown = f"exit code {code}"
-        seen[view.rank] = shown
+        seen[view.rank] = (order, shown)
     return seen
 
 
@@ -360,7 +360,7 @@ def _cells(
     situation: Situation,
     states: Sequence[RankState],
     edges: Mapping[str, Sequence[Edge]],
-    seen: Mapping[int, str],
+    seen: Mapping[int, tuple[float, str]],
 ) -> tuple[str, ...]:
     ranks = [state.rank for state in states]
     runs = situation.state == STATE_WORDS["running"]
@@ -379,7 +379,7 @@ def _cells(
         plain(situation.place.function),
         plain(situation.place.line).rpartition("/")[2],
         f"phase {situation.phase}" if situation.phase else "",
-        "" if runs else min(seen.get(rank, "") for rank in ranks),
+        "" if runs else min((seen[rank] for rank in ranks if rank in seen), default=(0, ""))[1],
     )
 
 
@@ -396,9 +396,6 @@ def awaited(targets: Iterable[str]) -> str:
 
 def render_stacks(case: Case) -> str:
     """Write every sample of every process, oldest first, frames outermost first.
-
-    Args:
-        case: As it was judged.
 
     Returns:
         Text that ends in a newline; what could not be seen stands at its end.

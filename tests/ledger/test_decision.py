@@ -7,7 +7,15 @@ from ledger.lines import begun, ended, file, story
 
 from lightning_hangcheck.ledger.book import Fingerprint
 from lightning_hangcheck.ledger.spending import Prices, read_prices
-from lightning_hangcheck.ledger.story import Decision, IfDone, PhaseDone, decide, question
+from lightning_hangcheck.ledger.story import (
+    Answer,
+    Decision,
+    IfDone,
+    PhaseDone,
+    answered,
+    decide,
+    question,
+)
 
 DATA, MADE = file("/data"), file("/last.ckpt")
 
@@ -88,3 +96,27 @@ def test_the_question_names_each_way_with_time_price_and_what_becomes_stale() ->
         "         evaluate (accuracy 0.8), 10 min 00 s, price 0.50",
     ]
     assert "price 3.00" not in question(decided("ask", val_acc=0.8), Prices())
+
+
+@pytest.mark.parametrize(
+    ("if_done", "val_acc", "answer", "act"),
+    [
+        ("reuse", 0.9, "ask", "reuse"),
+        ("reuse", 0.9, "reuse", "reuse"),
+        ("reuse", 0.9, "rerun", "run"),
+        ("ask", 0.9, "rerun", "run"),
+        ("ask", 0.8, "ask", "ask"),
+        ("ask", 0.8, "reuse", "reuse"),
+        ("ask", 0.8, "rerun", "run"),
+        ("ask", 0.6, "reuse", "run"),
+        ("rerun", 0.9, "reuse", "run"),
+    ],
+)
+def test_a_standing_answer_is_heard_and_told(
+    if_done: IfDone, val_acc: float, answer: Answer, act: str
+) -> None:
+    before = decided(if_done, val_acc=val_acc)
+    after = answered(before, answer)
+    assert after.act == act
+    assert (after.why != before.why) is (after.act != before.act)
+    assert after.why.endswith(f"HANGCHECK_IF_DONE={answer}") is (after.act != before.act)

@@ -8,7 +8,6 @@ from lightning_hangcheck.live_view.rank_now import (
     RankNow,
     RankUse,
     RecentSteps,
-    RunSources,
     ranks_now,
 )
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark, StepTimes
@@ -61,7 +60,7 @@ def of(ranks: tuple[RankNow, ...]) -> list[tuple[int, str]]:
 
 def test_a_verdict_in_force_says_how_a_rank_stands_and_its_page_where_it_is() -> None:
     pages = (running(0, phase="optimizer_step", step=9), running(1, silent_s=31.0, step=8))
-    first, second = ranks_now(RunSources(running=pages, verdict=hang()))
+    first, second = ranks_now(running=pages, verdict=hang())
     assert (first.rank, first.standing, first.culprit, first.silent_s) == (1, "stuck", True, 31.0)
     assert first.waits_for == "feed w/train.py:88"
     assert (second.rank, second.standing, second.culprit) == (0, "waits", False)
@@ -71,14 +70,14 @@ def test_a_verdict_in_force_says_how_a_rank_stands_and_its_page_where_it_is() ->
 
 def test_a_verdict_that_was_taken_back_leaves_the_standing_to_the_pages() -> None:
     taken_back = judged("recovered", *hang().ranks, culprits=(1,))
-    ranks = ranks_now(RunSources(running=(running(0), running(1)), verdict=taken_back, here=True))
+    ranks = ranks_now(running=(running(0), running(1)), verdict=taken_back, here=True)
     assert of(ranks) == [(0, "runs"), (1, "runs")]
     assert not any(one.culprit or one.waits_for for one in ranks)
 
 
 def test_a_rank_that_a_suspicion_found_running_is_told_by_its_page() -> None:
     suspect = judged("suspect", RankState(rank=0), RankState(rank=1, state="stalled"))
-    ranks = ranks_now(RunSources(running=(running(0, silent_s=50.0),), verdict=suspect))
+    ranks = ranks_now(running=(running(0, silent_s=50.0),), verdict=suspect)
     assert of(ranks) == [(1, "stuck"), (0, "silent")]
 
 
@@ -89,7 +88,7 @@ def test_silence_counts_from_three_of_its_own_steps_and_two_seconds_on() -> None
         running(2, silent_s=5.9, step_s=2.0),
         running(3, silent_s=6.1, step_s=2.0),
     )
-    assert of(ranks_now(RunSources(running=pages))) == [
+    assert of(ranks_now(running=pages)) == [
         (1, "silent"),
         (3, "silent"),
         (0, "runs"),
@@ -99,35 +98,35 @@ def test_silence_counts_from_three_of_its_own_steps_and_two_seconds_on() -> None
 
 def test_where_no_pace_is_known_a_rank_may_be_silent_for_longer() -> None:
     pages = (running(0, silent_s=9.0), running(1, silent_s=11.0))
-    assert of(ranks_now(RunSources(running=pages))) == [(1, "silent"), (0, "runs")]
+    assert of(ranks_now(running=pages)) == [(1, "silent"), (0, "runs")]
 
 
 def test_a_rank_without_a_verdict_is_in_the_section_that_its_main_thread_is_in() -> None:
     sections = (OpenSection("WandbLogger", 0), OpenSection("upload", 0, in_main_thread=False))
-    (one,) = ranks_now(RunSources(running=(running(0, sections=sections),)))
+    (one,) = ranks_now(running=(running(0, sections=sections),))
     assert one.waits_for == "in WandbLogger"
 
 
 def test_the_last_checkpoint_is_the_save_or_the_point_that_was_passed() -> None:
     mark, save = CheckpointMark(5, "Model created", AT), SaveMark(number=1, at=AT, step=20)
     pages = (running(0, checkpoint=mark), running(1, step=21, save=save))
-    first, second = ranks_now(RunSources(running=pages))
+    first, second = ranks_now(running=pages)
     assert (first.kept, first.kept_at) == ("5: Model created", AT)
     assert (second.kept, second.kept_at) == ("saved at step 20", AT)
 
 
 def test_of_the_ranks_of_run_json_one_without_a_page_has_ended_here_or_is_elsewhere() -> None:
-    sources = RunSources(running=(running(0),), record=record(3, 0, 1), here=True)
-    assert of(ranks_now(sources)) == [(0, "runs"), (2, "not here"), (1, "ended")]
+    ranks = ranks_now(running=(running(0),), record=record(3, 0, 1), here=True)
+    assert of(ranks) == [(0, "runs"), (2, "not here"), (1, "ended")]
 
 
 def test_of_a_run_that_is_over_every_rank_has_ended_but_those_of_its_last_verdict() -> None:
-    assert of(ranks_now(RunSources(record=record(2, 0, 1), over=True))) == [
+    assert of(ranks_now(record=record(2, 0, 1), over=True)) == [
         (0, "ended"),
         (1, "ended"),
     ]
-    hung = RunSources(record=record(2, 0, 1), verdict=hang(), over=True)
-    assert of(ranks_now(hung)) == [(1, "stuck"), (0, "waits")]
+    hung = ranks_now(record=record(2, 0, 1), verdict=hang(), over=True)
+    assert of(hung) == [(1, "stuck"), (0, "waits")]
 
 
 def test_without_a_verdict_journals_tell_the_last_checkpoint() -> None:
@@ -137,7 +136,7 @@ def test_without_a_verdict_journals_tell_the_last_checkpoint() -> None:
         JournalEnd(name="rank-1", kept_step=8),
         JournalEnd(name="pid-77"),
     )
-    first, second = ranks_now(RunSources(journals=journals, record=record(2)))
+    first, second = ranks_now(journals=journals, record=record(2))
     assert (first.standing, first.kept) == ("unseen", "4: Tokenizer loaded")
     assert second.kept == "saved at step 8"
 
@@ -154,7 +153,7 @@ def test_of_thousands_of_ranks_those_outside_the_table_stand_where_their_group_s
         stack_groups=(group,),
         wait_for=(Edge("rank:0", "rank:4095", "in barrier"),),
     )
-    ranks = ranks_now(RunSources(verdict=verdict, record=record(4096)))
+    ranks = ranks_now(verdict=verdict, record=record(4096))
     assert len(ranks) == 4096
     assert ranks[0].rank == 4095
     assert {one.waits_for for one in ranks[1:]} == {"rank 4095 in barrier"}
@@ -167,16 +166,14 @@ def timed(rank: int, own_s: float, **facts: Any) -> tuple[RunningRank, RankUse]:
 
 def slowest_of(*ranks: tuple[RunningRank, RankUse]) -> list[int]:
     used = {one.rank: use for one, use in ranks}
-    found = ranks_now(RunSources(running=tuple(one for one, _ in ranks), used=used))
+    found = ranks_now(running=tuple(one for one, _ in ranks), used=used)
     return [one.rank for one in found if one.slowest is not None]
 
 
 def test_of_ranks_that_wait_for_each_other_the_one_with_most_own_work_is_the_slowest() -> None:
     ranks = (timed(0, 0.2), timed(1, 0.21), timed(2, 0.8), timed(3, 0.2))
     assert slowest_of(*ranks) == [2]
-    found = ranks_now(
-        RunSources(running=tuple(one for one, _ in ranks), used={r.rank: u for r, u in ranks})
-    )
+    found = ranks_now(running=tuple(one for one, _ in ranks), used={r.rank: u for r, u in ranks})
     assert found[0].rank == 2
     assert found[0].slowest is not None
     assert found[0].slowest.part == "loader"

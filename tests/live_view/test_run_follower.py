@@ -128,7 +128,7 @@ def test_a_run_of_another_machine_is_followed_as_long_as_its_folder_changes(
     long_ago = folder.run_file.stat().st_mtime - QUIET_FOLDER_S - 1
     os.utime(folder.run_file, (long_ago, long_ago))
     fresh = RunFollower(folder, "run")
-    assert fresh.read().over == "nothing new in its folder for 10 min 01 s"
+    assert fresh.read().over.startswith("nothing new in its folder for 10 min ")
 
 
 def test_a_folder_without_a_run_is_refused_with_the_way_out(tmp_path: Path) -> None:

@@ -10,13 +10,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from constructed import FOLDER, crashed, never_came, recovered, running, stalled, suspect, verdict
+from constructed import (
+    FOLDER,
+    case,
+    crashed,
+    never_came,
+    recovered,
+    running,
+    stalled,
+    suspect,
+    verdict,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from jsonschema import Draft202012Validator
 from msgspec import json
 
 from lightning_hangcheck.cli.showing import coloured
+from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.codec import encode, verdict_schema
 from lightning_hangcheck.model.slugs import CAUSES, VERDICT_KINDS
 from lightning_hangcheck.model.verdict import (
@@ -191,6 +202,15 @@ def test_culprits_come_first() -> None:
     ]
     assert re.match(r" +rank 3 +is stuck", rows[0])
     assert re.match(r" +ranks 0-2,4-7 +wait", rows[1])
+
+
+def test_the_earliest_of_equal_ranks_is_shown_across_midnight() -> None:
+    """Clock texts have another order than moments."""
+    silent = case(*(RankView(rank=r, silent_for_s=s) for r, s in ((0, 20.0), (1, 900.0))))
+    silent = msgspec.structs.replace(silent, taken_at="2026-11-20T00:10:00.000000Z")
+    states = tuple(RankState(rank=r, state="waiting") for r in (0, 1))
+    text = verdict_text.render(silent, verdict("hang", ranks=states), FOLDER)
+    assert "ranks 0-1  wait  since 23:55:00Z" in text
 
 
 def test_a_section_around_the_whole_stage_does_not_hide_the_step() -> None:

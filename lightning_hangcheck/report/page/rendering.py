@@ -46,9 +46,6 @@ _BREAKS = re.compile(r"\r\n|\r|\n")
 def render_page(facts: PageFacts) -> str:
     """Write report.html, a template over these facts.
 
-    Args:
-        facts: Of a run with a verdict.
-
     Returns:
         A whole page that asks no host for anything.
     """

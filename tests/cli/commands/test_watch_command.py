@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import pytest
-
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RunRecord
@@ -15,6 +13,8 @@ from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 AT = "2026-11-20T10:24:16.000Z"
 
@@ -76,50 +76,6 @@ def test_4096_ranks_are_a_handful_of_rows(
     assert lines[0].startswith("HANG  ")
     assert [line.split()[:2] for line in lines[5:7]] == [["7", "stuck"], ["0-6,8-4095", "waits"]]
     assert len(lines) == 8
-
-
-def test_a_verdict_of_a_newer_version_is_named_and_the_rest_is_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = ended_run(tmp_path / "run", 1)
-    folder.journal(0, 1).write_text('{"kind": "start"}\n')
-    folder.verdict_file.write_text('{"schema_version": 7}')
-    lines = shown(folder, capsys)
-    assert "has schema_version 7; this version reads 1" in " ".join(" ".join(lines).split())
-    assert any(line.startswith("0     ended") for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("content", "why", "way_out"),
-    [
-        (None, "is no folder", "name the folder that the run printed"),
-        ({}, "holds no run", "name the folder that hangcheck run printed"),
-        (
-            {"verdict.json": '{"schema_version": 7}'},
-            "has schema_version 7; this version reads 1",
-            "install the lightning-hangcheck that wrote it, or a newer one",
-        ),
-        ({"verdict.json": '{"schema'}, "cannot be read", "name another run folder, or run again"),
-    ],
-)
-def test_a_folder_that_cannot_be_used_is_one_line(
-    content: dict[str, str] | None,
-    why: str,
-    way_out: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    folder = tmp_path / "run"
-    if content is not None:
-        folder.mkdir(mode=0o700)
-        for name, text in content.items():
-            (folder / name).write_text(text)
-    assert invoke(["watch", str(folder)]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.count("\n") == 1
-    assert why in output.err
-    assert output.err.endswith(f"; {way_out}\n")
 
 
 def test_without_any_run_the_way_out_is_named(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,17 +15,10 @@ from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.codec import encode, encode_pretty
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from lightning_hangcheck.rundir import RunFolder
-
-
-def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "holds no run" in refused(tmp_path, capsys)
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is no folder" in refused(tmp_path / "gone", capsys)
 
 
 def test_nothing_to_report_at_all(
@@ -35,36 +29,45 @@ def test_nothing_to_report_at_all(
     assert "there is no run below" in capsys.readouterr().err
 
 
-def test_a_torn_verdict(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    folder.verdict_file.write_bytes(encode_pretty(HANG)[:100])
-    assert "verdict.json cannot be read" in refused(folder.path, capsys)
-
-
-def test_a_verdict_of_a_newer_version(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda folder: folder.run_file.unlink(), "holds no run"),
+        (lambda folder: shutil.rmtree(folder.path), "is no folder"),
+        (lambda folder: _torn(folder.verdict_file), "verdict.json cannot be read"),
+        (
+            lambda folder: folder.verdict_file.write_text('{"schema_version": 2}'),
+            "schema_version 2; this version reads 1",
+        ),
+        # a folder fails for every user, root too, where a file mode would not
+        (lambda folder: folder.verdict_file.mkdir(), "cannot be read (Is a directory)"),
+        (
+            lambda folder: os.mkfifo(folder.verdict_file),
+            "verdict.json cannot be read (it is a FIFO, not a file); remove it",
+        ),
+        (lambda folder: folder.run_file.write_text("[]"), "run.json cannot be read"),
+    ],
+)
+def test_a_run_of_which_nothing_can_be_read_is_refused(
+    make: Callable[[RunFolder], object],
+    said: str,
+    folder: RunFolder,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder.verdict_file.write_text('{"schema_version": 2, "verdict": "stuck"}')
-    assert "schema_version 2; this version reads 1" in refused(folder.path, capsys)
-
-
-def test_a_verdict_that_cannot_be_opened(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A folder in its place fails for every user, root too, where a file mode would not."""
-    folder.verdict_file.mkdir()
-    assert "cannot be read (Is a directory)" in refused(folder.path, capsys)
-
-
-def test_a_run_record_that_is_no_object(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder.run_file.write_text("[]")
-    assert "run.json cannot be read" in refused(folder.path, capsys)
+    make(folder)
+    assert said in refused(folder.path, capsys)
 
 
 def _a_journal(folder: RunFolder) -> None:
     line = {"at": AT, "kind": "checkpoint", "number": 5, "name": "Model created"}
     folder.journal(0, 0).write_text(json.dumps(line) + "\n")
+
+
+def _evidence(folder: RunFolder) -> None:
+    facts = RunFacts(run_id="r", command="python train.py", started_at=AT)
+    case = Case(run=facts, taken_at=AT, taken_ns=0, ranks=(RankView(rank=0, pid=7),))
+    folder.evidence(1).mkdir()
+    (folder.evidence(1) / "case.json").write_bytes(encode(case))
 
 
 def _endless(path: Path) -> None:
@@ -89,10 +92,7 @@ def test_a_bad_verdict_is_judged_again_as_a_missing_one(
 ) -> None:
     """None of them may be waited for, and none costs the evidence."""
     BAD[bad](folder.verdict_file)
-    folder.evidence(1).mkdir()
-    facts = RunFacts(run_id="r", command="python train.py", started_at=AT)
-    case = Case(run=facts, taken_at=AT, taken_ns=0, ranks=(RankView(rank=0, pid=7),))
-    (folder.evidence(1) / "case.json").write_bytes(encode(case))
+    _evidence(folder)
     assert invoke(["report", str(folder.path)]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("HEALTHY")
@@ -130,11 +130,8 @@ def test_a_bad_journal_costs_no_other(
 def test_bad_evidence_costs_no_older(
     bad: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    facts = RunFacts(run_id="r", command="python train.py", started_at=AT)
-    case = Case(run=facts, taken_at=AT, taken_ns=0, ranks=(RankView(rank=0, pid=7),))
-    for number in (1, 2):
-        folder.evidence(number).mkdir()
-    (folder.evidence(1) / "case.json").write_bytes(encode(case))
+    _evidence(folder)
+    folder.evidence(2).mkdir()
     BAD[bad](folder.evidence(2) / "case.json")
     assert invoke(["report", str(folder.path)]) == 0
     shown = capsys.readouterr().out
@@ -142,21 +139,10 @@ def test_bad_evidence_costs_no_older(
     assert f"evidence 2 of {folder.path}" in " ".join(shown.split())
 
 
-def test_a_run_with_nothing_but_a_bad_verdict_says_the_way_out(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    os.mkfifo(folder.verdict_file)
-    said = refused(folder.path, capsys)
-    assert "verdict.json cannot be read (it is a FIFO, not a file); remove it" in said
-
-
 def test_a_page_of_a_torn_verdict_comes_from_its_evidence(
     folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder.verdict_file.write_bytes(encode_pretty(HANG)[:50])
-    facts = RunFacts(run_id="r", command="python train.py", started_at=AT)
-    folder.evidence(1).mkdir()
-    case = Case(run=facts, taken_at=AT, taken_ns=0, ranks=(RankView(rank=0), RankView(rank=1)))
-    (folder.evidence(1) / "case.json").write_bytes(encode(case))
+    _evidence(folder)
     assert invoke(["report", str(folder.path), "--html", "-"]) == 0
     assert "verdict.json cannot be read" in capsys.readouterr().out

@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_report_shows_the_newest_verdict(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder.verdict_file.write_bytes(encode_pretty(HANG))
-    assert invoke(["report", str(folder.path)]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("HANG  rank 1 is stuck in wait_for_feed (train.py:88)")
-    assert "\x1b" not in text
-
-
 def test_report_names_the_newest_start_of_a_job_that_was_started_again(
     folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,25 +160,24 @@ def test_the_page_of_a_run(folder: RunFolder, capsys: pytest.CaptureFixture[str]
     assert HANG.summary in capsys.readouterr().out
 
 
-def test_a_trace_for_perfetto(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    folder.verdict_file.write_bytes(encode_pretty(HANG))
-    file = folder.path / "for_it.json"
-    assert invoke(["report", str(folder.path), "--perfetto", str(file)]) == 0
-    assert capsys.readouterr() == ("", f"hangcheck: wrote {file}\n")
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert invoke(["report", str(folder.path), "--perfetto", "-"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(file.read_bytes())
-
-
-@pytest.mark.parametrize("form", ["--issue", "--prompt"])
-def test_markdown_of_a_run(
-    form: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "begin"),
+    [
+        ([], "HANG  "),
+        (["--issue"], "# hang"),
+        (["--prompt"], "# Mend"),
+        (["--perfetto", "-"], '{"traceEvents"'),
+    ],
+)
+def test_each_form_is_printed(
+    words: list[str], begin: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder.verdict_file.write_bytes(encode_pretty(HANG))
-    assert invoke(["report", str(folder.path), form]) == 0
+    assert invoke(["report", str(folder.path), *words]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("# ")
+    assert text.startswith(begin)
     assert HANG.summary in text
+    assert "\x1b" not in text
 
 
 @pytest.mark.parametrize(
