@@ -14,7 +14,7 @@ import sys
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from lightning_hangcheck import log
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     Post = Callable[[MessageCounter, int], None]
     Finder = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
 
+Notes = TypeVar("Notes")
 PACKAGE = "torch.distributed"
 JOINED = "HANGCHECK_JOINED"
 """Set to the process id of a rank that has joined: whatever it starts from then on is no rank."""
@@ -324,23 +325,23 @@ def _server() -> Path | None:
 
 @lru_cache(maxsize=1)
 def _noter(_pid: int) -> CallNoter | None:
-    """Return this process's noter of calls; None where it has no session, or no room there."""
-    server = _server()
-    try:
-        return None if server is None else CallNoter(server)
-    except OSError as error:
-        log.once("call-notes", f"calls of collectives are not noted ({error})")
-        return None
+    """Return this process's noter of calls."""
+    return _opened("calls of collectives are not noted", CallNoter)
 
 
 @lru_cache(maxsize=1)
 def _counter(_pid: int) -> MessageCounter | None:
-    """Return this process's counter; None without room, or if ranks have not the job's numbers."""
-    server, ranks = _server(), sys.modules[PACKAGE].get_world_size()
-    if server is None or ranks != current().identity.world_size:
+    """Return this process's counter of messages; None if ranks have not the job's numbers."""
+    if sys.modules[PACKAGE].get_world_size() != current().identity.world_size:
         return None
+    return _opened("messages between ranks are not counted", MessageCounter)
+
+
+def _opened(lacks: str, make: Callable[[Path], Notes]) -> Notes | None:
+    """Open notes in shared memory; None where this process has no session, or no room there."""
+    server = _server()
     try:
-        return MessageCounter(server)
+        return None if server is None else make(server)
     except OSError as error:
-        log.once("message-counts", f"messages between ranks are not counted ({error})")
+        log.once(lacks, f"{lacks} ({error})")
         return None
