@@ -21,13 +21,7 @@ import msgspec
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed, UnreadableRun
-from lightning_hangcheck.hooks.places import (
-    SLICE,
-    PlaceOfStart,
-    StorePlace,
-    notice_after,
-    wait,
-)
+from lightning_hangcheck.hooks.places import SLICE, PlaceOfStart, StorePlace, notice_after, wait
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.codec import msgpack_decoder

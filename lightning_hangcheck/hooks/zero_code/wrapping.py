@@ -249,9 +249,7 @@ _calls: Counter[str] = Counter()
 
 
 def in_section(
-    kind: str,
-    name: str | Callable[[Call], str] = "",
-    then: Callable[[Call], object] | None = None,
+    kind: str, name: str | Callable[[Call], str] = "", then: Callable[[Call], object] | None = None
 ) -> Around:
     """Make a watcher that opens a section around the outermost call of its kind.
 
