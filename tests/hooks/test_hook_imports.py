@@ -22,10 +22,9 @@ NAMES = (
 )
 
 
-def run_python(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
+def run_python(program: str, limit_s: float = 120) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,6 +80,6 @@ for named, function, *_ in SECTIONS:
 @pytest.mark.real
 def test_each_call_that_the_table_makes_a_section_is_there() -> None:
     """In the versions that are installed; as above."""
-    said = run_python(TABLE)
+    said = run_python(TABLE, limit_s=500)  # it imports all frameworks
     assert said.returncode == 0, said.stderr
     assert set(said.stdout.splitlines()) <= {"no datasets"}
