@@ -75,7 +75,7 @@ def _showing(phase: Phase | None = None, batch_at: int | None = None) -> Callabl
         batch_at: Where the batch's number is in what Lightning gives behind its module.
     """
 
-    def hook(guest: HangCheck, trainer: Trainer, _: object, *given: Any, **__: object) -> None:
+    def hook(guest: HangCheck, trainer: Trainer, _: object, *given: Any, **__: object) -> None:  # noqa: ANN401 - any of them
         batch = None if batch_at is None else given[batch_at]
         guest._tell(trainer, phase or _evaluation(trainer), batch)  # noqa: SLF001 - it is its hook
 
