@@ -63,6 +63,25 @@ def _callback_class(asked: type, callbacks: tuple[type, ...]) -> type:
     return type(asked.__name__, (asked, *callbacks), {**names, "asked": asked})
 
 
+def _evaluation(trainer: Trainer) -> Phase:
+    return "sanity_check" if trainer.sanity_checking else "validation"
+
+
+def _showing(phase: Phase | None = None, batch_at: int | None = None) -> Callable[..., None]:
+    """Make a hook of Lightning's that shows a phase; by default the evaluation that goes on.
+
+    Args:
+        phase: Of the contract.
+        batch_at: Where the batch's number is in what Lightning gives behind its module.
+    """
+
+    def hook(guest: HangCheck, trainer: Trainer, _: object, *given: Any, **__: object) -> None:  # noqa: ANN401 - any of them
+        batch = None if batch_at is None else given[batch_at]
+        guest._tell(trainer, phase or _evaluation(trainer), batch)  # noqa: SLF001 - it is its hook
+
+    return hook
+
+
 @guard_hooks
 class HangCheck:
     """Shows where in training each rank is, and has the node watched.
@@ -126,19 +145,18 @@ class HangCheck:
             watch_saves(package.Trainer)  # no hook tells when a save has ended
         self._tell(trainer, "trainer_init")
 
-    def on_fit_start(self, trainer: Trainer, *_: object, **__: object) -> None:
-        """Model and optimizers are on their device."""
-        self._tell(trainer, "trainer_init")
-
-    def on_sanity_check_start(self, trainer: Trainer, *_: object, **__: object) -> None:
-        """A few validation batches come before training."""
-        self._tell(trainer, "sanity_check")
-
-    def on_train_start(self, trainer: Trainer, *_: object, **__: object) -> None:
-        """Next comes a batch, and before the first the loader's workers."""
-        self._tell(trainer, "dataloading")
-
-    on_sanity_check_end = on_train_epoch_start = on_train_epoch_end = on_train_start
+    on_fit_start = _showing("trainer_init")  # model and optimizers are on their device
+    on_sanity_check_start = _showing("sanity_check")
+    # next comes a batch, and before the first the loader's workers
+    on_train_start = on_sanity_check_end = _showing("dataloading")
+    on_train_epoch_start = on_train_epoch_end = _showing("dataloading")
+    on_save_checkpoint = _showing("checkpoint_save")  # the file is written after this
+    on_train_end = teardown = _showing("teardown")
+    on_validation_start = on_test_start = on_predict_start = _showing()
+    # batch, its number, and that of the loader; behind a batch its outputs come first
+    on_validation_batch_start = on_test_batch_start = on_predict_batch_start = _showing(batch_at=1)
+    # the time until the next batch counts as validation too
+    on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _showing(batch_at=2)
 
     def on_train_batch_start(
         self, trainer: Trainer, _: object, _b: object, batch_idx: int, *_n: int
@@ -158,28 +176,6 @@ class HangCheck:
     on_before_backward: Callable[..., None] | None = None
     on_train_batch_end: Callable[..., None] | None = None
 
-    def on_validation_start(self, trainer: Trainer, *_: object, **__: object) -> None:
-        """Also called in the sanity check."""
-        self._tell(trainer, _evaluation(trainer))
-
-    on_test_start = on_predict_start = on_validation_start
-
-    def on_validation_batch_start(
-        self, trainer: Trainer, _: object, _b: object, batch_idx: int, *_n: int
-    ) -> None:
-        """A batch has come; where there are several loaders, their number comes last."""
-        self._tell(trainer, _evaluation(trainer), batch_idx)
-
-    on_test_batch_start = on_predict_batch_start = on_validation_batch_start
-
-    def on_validation_batch_end(
-        self, trainer: Trainer, _: object, _o: object, _b: object, batch_idx: int, *_n: int
-    ) -> None:
-        """The time until the next batch counts as validation too."""
-        self._tell(trainer, _evaluation(trainer), batch_idx)
-
-    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
-
     def on_validation_end(self, trainer: Trainer, *_: object, **__: object) -> None:
         """Within ``fit``, training goes on."""
         training = trainer.state.fn == "fit" and not trainer.sanity_checking
@@ -187,22 +183,10 @@ class HangCheck:
 
     on_test_end = on_predict_end = on_validation_end
 
-    def on_save_checkpoint(self, trainer: Trainer, *_: object, **__: object) -> None:
-        """The file is written after this; the phase lasts until the next hook."""
-        self._tell(trainer, "checkpoint_save")
-
     def on_load_checkpoint(self, trainer: Trainer, _: object, checkpoint: dict[str, Any]) -> None:
         """Also called before an evaluation, which trains on from nothing."""
         if trainer.state.fn == "fit":
             tell(self._recorder, of_lightning(str(trainer.ckpt_path), checkpoint))
-
-    def on_train_end(self, trainer: Trainer, *_: object, **__: object) -> None:
-        """Training is over."""
-        self._tell(trainer, "teardown")
-
-    def teardown(self, trainer: Trainer, *_: object, **__: object) -> None:
-        """Loggers and the strategy close."""
-        self._tell(trainer, "teardown")
 
     def on_exception(self, _: Trainer, _m: object, exception: BaseException) -> None:
         """The exception leaves ``fit`` after this; a script that catches it may go on."""
@@ -212,10 +196,6 @@ class HangCheck:
         self._clock.interrupt()
         page = self._recorder.page
         page.enter_phase(phase, trainer.current_epoch, trainer.global_step, batch)
-
-
-def _evaluation(trainer: Trainer) -> Phase:
-    return "sanity_check" if trainer.sanity_checking else "validation"
 
 
 def _revive(asked: type[HangCheck], log_metrics: bool = False) -> HangCheck:
@@ -344,6 +324,18 @@ class LoggedMetrics:
         return STATES.get(notes.newest.verdict, 0) if notes.newest is not None else 0
 
 
+def _showing_state(phase: Phase) -> Callable[..., None]:
+    """Make a hook of Hugging Face's that shows a phase."""
+
+    def hook(
+        guest: HuggingFaceHangCheck, _: object, state: TrainerState, *__: object, **___: object
+    ) -> None:
+        page = guest._recorder.page  # noqa: SLF001 - it is its hook
+        page.enter_phase(phase, int(state.epoch or 0), state.global_step)
+
+    return hook
+
+
 @guard_hooks
 class HuggingFaceHangCheck:
     """Shows where in training each rank is, and has the node watched.
@@ -388,13 +380,12 @@ class HuggingFaceHangCheck:
         self._recorder.learn_identity(rank, args.world_size, local_rank)
         be_watched(self._recorder)
         watch_saves(sys.modules["transformers.trainer"].Trainer)
-        self._tell(state, "dataloading")
+        self.on_epoch_begin(args, state)
 
-    def on_epoch_begin(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
-        """Next comes a batch."""
-        self._tell(state, "dataloading")
-
-    on_substep_end = on_step_end = on_epoch_end = on_save = on_epoch_begin
+    on_epoch_begin = on_substep_end = on_step_end = on_epoch_end = _showing_state("dataloading")
+    on_save = on_epoch_begin
+    on_prediction_step = on_evaluate = on_predict = _showing_state("validation")
+    on_train_end = _showing_state("teardown")
 
     def on_step_begin(self, *_: object, **__: object) -> None:
         """A batch has come, or (as `on_optimizer_step`) weights are new."""
@@ -405,18 +396,3 @@ class HuggingFaceHangCheck:
     def on_pre_optimizer_step(self, *_: object, **__: object) -> None:
         """Gradients are there and clipped."""
         self._recorder.page.enter_phase("optimizer_step")
-
-    def on_prediction_step(
-        self, _: object, state: TrainerState, *__: object, **___: object
-    ) -> None:
-        """A batch of the evaluation was done."""
-        self._tell(state, "validation")
-
-    on_evaluate = on_predict = on_prediction_step
-
-    def on_train_end(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
-        """Training is over."""
-        self._tell(state, "teardown")
-
-    def _tell(self, state: TrainerState, phase: Phase) -> None:
-        self._recorder.page.enter_phase(phase, int(state.epoch or 0), state.global_step)

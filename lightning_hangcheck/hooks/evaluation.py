@@ -125,11 +125,7 @@ class Evaluation:
         self.expected: list[Expected] = []
 
     def expect(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        rows: int | None = None,
-        columns: Iterable[str] = (),
+        self, path: str | os.PathLike[str], *, rows: int | None = None, columns: Iterable[str] = ()
     ) -> None:
         """Say what this evaluation leaves; it is looked at when the body ends.
 

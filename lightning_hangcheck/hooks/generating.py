@@ -210,24 +210,25 @@ def generate(
         f"generate: prompts tokenized ({tokenize_s:.3f}s), moved to {device} ({move_s:.3f}s)"
     )
     width, default = int(inputs["input_ids"].shape[1]), getattr(model, "generation_config", None)
-    tokens = _count_inputs(inputs)
     wanted = asked_new_tokens(default, generation, width)
     capped = limits.cap(generation, wanted) if limits is not None else None
     generation = generation if capped is None else capped
-    characters, most = sum(map(len, asked)), asked_new_tokens(default, generation, width)
-    goes_in = prompts_in_words(len(asked), tokens, characters=characters, new_tokens=most)
-    watch = GenerationWatch(recorder, model, warn_after_s, goes_in)
+    watch = GenerationWatch(
+        recorder,
+        model,
+        warn_after_s,
+        prompts=len(asked),
+        prompt_tokens=_count_inputs(inputs),
+        prompt_characters=sum(map(len, asked)),
+        max_new_tokens=asked_new_tokens(default, generation, width),
+    )
     with watch.around():
         output = model.generate(**inputs, **watch.arguments(generation, generation))
     began = time.perf_counter()
     made = new_tokens(model, width, output)
     texts = tokenizer.batch_decode(made, skip_special_tokens=True)
     report = watch.report(
-        prompts=len(asked),
-        prompt_tokens=tokens,
-        prompt_characters=characters,
         truncated_prompts=truncated,
-        max_new_tokens=most,
         max_new_tokens_cut=None if capped is None else wanted,
         tokenize_s=tokenize_s,
         move_s=move_s,
@@ -342,19 +343,19 @@ def _watched_text_generation() -> type:
             wanted = asked_new_tokens(default, flags, width)
             capped = self.limits.cap(options, wanted) if self.limits is not None else None
             options = options if capped is None else capped
-            tokens = _count_inputs(model_inputs)
-            most = asked_new_tokens(default, {**flags, **options}, width)
-            number = len(model_inputs["input_ids"])
-            goes_in = prompts_in_words(number, tokens, characters=self.characters, new_tokens=most)
-            watch = GenerationWatch(current(), self.model, self.warn_after_s, goes_in)
+            watch = GenerationWatch(
+                current(),
+                self.model,
+                self.warn_after_s,
+                prompts=len(model_inputs["input_ids"]),
+                prompt_tokens=_count_inputs(model_inputs),
+                prompt_characters=self.characters,
+                max_new_tokens=asked_new_tokens(default, {**flags, **options}, width),
+            )
             with watch.around():
                 outputs = super()._forward(model_inputs, **watch.arguments(options, flags))
             made = outputs["generated_sequence"].flatten(0, 1)[:, width:]
             self.last_report = watch.report(
-                prompts=len(outputs["generated_sequence"]),
-                prompt_tokens=tokens,
-                prompt_characters=self.characters,
-                max_new_tokens=most,
                 truncated_prompts=self.truncated,
                 new_tokens=attempt("counting tokens", count_tokens, self.model, made) or 0,
                 max_new_tokens_cut=None if capped is None else wanted,
@@ -420,17 +421,6 @@ def asked_new_tokens(
     return None
 
 
-def prompts_in_words(
-    prompts: int, tokens: int, *, characters: int | None = None, new_tokens: int | None = None
-) -> str:
-    """Say what goes into a generation, and how much may come out of it; None is not known."""
-    counts = [several(prompts, "prompt"), several(tokens, "token")]
-    if characters is not None:
-        counts.insert(1, several(characters, "character"))
-    most = "max_new_tokens not given" if new_tokens is None else f"max_new_tokens={new_tokens}"
-    return f"{', '.join(counts)}; {most}"
-
-
 def answers_in(records: object, prompt: str) -> list[str]:
     """What a text pipeline generated for a prompt, without it; nothing for any other task."""
     if not isinstance(records, list):
@@ -479,9 +469,9 @@ class GenerationWatch:
         recorder: Of this process.
         model: That generates.
         warn_after_s: Seconds after which a running generation is spoken of.
-        goes_in: Prompts and how much may come of them, in words.
         beat: Called once a token; by default the process's own beat.
         spoken: Say what there is to say, but for a run that takes long, which is said always.
+        asked: What the report has of the prompts; 0 of them where they are no tokens.
     """
 
     def __init__(
@@ -489,12 +479,12 @@ class GenerationWatch:
         recorder: Recorder,
         model: Model,
         warn_after_s: float,
-        goes_in: str,
         *,
         beat: Callable[[], None] | None = None,
         spoken: bool = True,
+        **asked: int | None,
     ) -> None:
-        self._recorder, self._model, self._goes_in = recorder, model, goes_in
+        self._recorder, self._model, self._asked = recorder, model, asked
         self._warn_after_s, self._spoken = warn_after_s, spoken
         self._beat = TokenBeat(beat or recorder.beat)
         self._before: tuple[GpuMemory, ...] = ()
@@ -533,8 +523,9 @@ class GenerationWatch:
 
     def report(self, **figures: Any) -> GenerationReport:  # noqa: ANN401 - its fields
         """Make a report with what was seen here."""
+        known: dict[str, Any] = {**self._asked, **figures}
         return GenerationReport(
-            **figures,
+            **known,
             device=str(first_device(self._model)),
             generate_s=self._seconds,
             memory_before=self._before,
@@ -557,7 +548,14 @@ class GenerationWatch:
 
     def _warn_before(self) -> None:
         device, memory = first_device(self._model), in_one_line(self._before)
-        self._recorder.say(f"generate: {self._goes_in}; first parameter on {device}; {memory}")
+        nouns = {"prompts": "prompt", "prompt_characters": "character", "prompt_tokens": "token"}
+        counts = [(self._asked.get(name), noun) for name, noun in nouns.items()]
+        goes_in = ", ".join(several(count, noun) for count, noun in counts if count is not None)
+        if not self._asked["prompts"]:
+            goes_in = "prompts that are no tokens"
+        most = self._asked["max_new_tokens"]
+        limit = "max_new_tokens not given" if most is None else f"max_new_tokens={most}"
+        self._recorder.say(f"generate: {goes_in}; {limit}; first parameter on {device}; {memory}")
         for doubt in doubts_before(device.type, self._before, offloaded_places(self._model)):
             self._warn(doubt)
 

@@ -57,7 +57,7 @@ def guard_hooks(guest: type[Guest]) -> type[Guest]:
     """Class decorator: a hook of this class that raises switches all of its object off."""
     for name, function in list(vars(guest).items()):
         if callable(function) and (name.startswith("on_") or name in HOOK_NAMES):
-            setattr(guest, name, _guarded(function))
+            setattr(guest, name, _guarded(name, function))
     return guest
 
 
@@ -68,15 +68,15 @@ def switch_off(guest: object) -> None:
             setattr(guest, name, _nothing)
 
 
-def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
+def _guarded(name: str, hook: Callable[..., None]) -> Callable[..., None]:
     @wraps(hook)
     def guarded_hook(guest: object, *arguments: object, **named: object) -> None:
         try:
             hook(guest, *arguments, **named)
         except Exception as error:  # noqa: BLE001 - the hooks' boundary: training must go on
             switch_off(guest)
-            name = f"{type(guest).__name__}.{hook.__name__} failed"
-            switched_off(name, error, " and is switched off; training goes on")
+            failed = f"{type(guest).__name__}.{name} failed"
+            switched_off(failed, error, " and is switched off; training goes on")
 
     return guarded_hook
 

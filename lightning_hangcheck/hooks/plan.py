@@ -168,10 +168,7 @@ def _kind(config: Module) -> Module:
         return transformers.AutoModel
     for kind, known in (
         (transformers.AutoModelForCausalLM, transformers.MODEL_FOR_CAUSAL_LM_MAPPING),
-        (
-            transformers.AutoModelForSeq2SeqLM,
-            transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-        ),
+        (transformers.AutoModelForSeq2SeqLM, transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING),
     ):
         if type(config) in known:
             return kind

@@ -21,13 +21,7 @@ import msgspec
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed, UnreadableRun
-from lightning_hangcheck.hooks.places import (
-    SLICE,
-    PlaceOfStart,
-    StorePlace,
-    notice_after,
-    wait,
-)
+from lightning_hangcheck.hooks.places import SLICE, PlaceOfStart, StorePlace, notice_after, wait
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.codec import msgpack_decoder
@@ -183,11 +177,16 @@ def _place_of_nodes(
     address, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     key = key_of_nodes(os.environ, identity)
-    place: DecidingPlace
-    if agent_serves and address and port.isdecimal():
-        place = StorePlace.of_agent(address, int(port), f"hangcheck/{key}")
-    elif group is not None and group.store is not None:
+    agent = agent_serves and address and port.isdecimal()
+    if not agent and group is not None and group.store is not None:
         return StorePlace(group.store, "hangcheck", "the process group's store")
+    where = f"{address}:{port}" if agent else recorder.settings.run_dir
+    known = (os.getpid(), f"{where} {key}")
+    if known in _of_starts:
+        return _of_starts[known]
+    place: DecidingPlace
+    if agent:
+        place = StorePlace.of_agent(address, int(port), f"hangcheck/{key}")
     elif recorder.settings.run_dir:
         folder = Path(recorder.settings.run_dir).absolute() / "meet" / quote(key, safe="")
         place = FolderPlace(folder)
@@ -198,9 +197,7 @@ def _place_of_nodes(
             "set HANGCHECK_RUN_DIR to a new folder for this run on storage that all nodes share, "
             "or start the job with torchrun",
         )
-    known = (os.getpid(), place.where)
-    if known not in _of_starts:
-        _of_starts[known] = PlaceOfStart(place, identity.rank or 0, identity.world_size or 1)
+    _of_starts[known] = PlaceOfStart(place, identity.rank or 0, identity.world_size or 1)
     return _of_starts[known]
 
 

@@ -319,10 +319,7 @@ def _bound_finish(run: Run, limit: float) -> None:
             return
         is_over = True
         try:
-            with (
-                shown(),
-                _said(waiting, limit),
-            ):
+            with shown(), _said(waiting, limit):
                 bounded(limit, partial(plain, exit_code))
         except NoAnswer:
             log.once(

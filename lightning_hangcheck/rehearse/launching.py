@@ -5,11 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from lightning_hangcheck.doctor.launch import read_launch
 from lightning_hangcheck.errors import HangcheckError
@@ -33,62 +30,51 @@ class CannotRehearse(HangcheckError):
         return f"cannot be rehearsed: {super().__str__()}"
 
 
-class CpuCommand(Struct, frozen=True, kw_only=True):
-    """What is started instead.
-
-    Attributes:
-        environment: Besides; an empty value hides GPUs.
-        names_cuda: The program or a file of its own that it imports speaks of cuda.
-    """
-
-    command: tuple[str, ...]
-    environment: Mapping[str, str]
-    names_cuda: bool
+CPU_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",  # hides GPUs
+    "HIP_VISIBLE_DEVICES": "",
+    "ACCELERATE_USE_CPU": "true",
+    "ACCELERATE_MIXED_PRECISION": "no",
+    "TOKENIZERS_PARALLELISM": "false",
+    "WANDB_MODE": "offline",
+    "OMP_NUM_THREADS": "1",
+}
 
 
-def on_cpu_ranks(command: Sequence[str], ranks: int) -> CpuCommand:
+def on_cpu_ranks(command: Sequence[str], ranks: int) -> tuple[tuple[str, ...], bool]:
     """Turn a command into one for CPU ranks.
 
     torchrun's number of ranks is replaced. `accelerate launch` starts several CPU ranks only by
     MPI, so torchrun takes its place. A script started plainly is left to start its own ranks where
     it has Lightning or spawns them; else torchrun starts it.
+
+    Returns:
+        The command, and whether the program or a file of its own that it imports speaks of cuda.
+
+    Raises:
+        CannotRehearse: Another program starts it, or none does.
     """
     launch = read_launch(command, {})
     module = launch.program[:1] and any(word in ("-m", "--module") for word in command)
     source = "" if launch.script is None else _source(Path(launch.script))
-    environment = {
-        "CUDA_VISIBLE_DEVICES": "",
-        "HIP_VISIBLE_DEVICES": "",
-        "ACCELERATE_USE_CPU": "true",
-        "ACCELERATE_MIXED_PRECISION": "no",
-        "TOKENIZERS_PARALLELISM": "false",
-        "WANDB_MODE": "offline",
-        "OMP_NUM_THREADS": "1",
-    }
+    # --standalone: on a port of its own, so that another job of this machine is not met
+    torchrun = (
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+        f"--nproc_per_node={ranks}",
+    )
     if launch.launcher == "python":
-        words = tuple(command)
         starts_itself = WITH_LIGHTNING.search(source) or STARTS_RANKS.search(source)
-        if not starts_itself:
-            words = (*_torchrun(ranks), *_python_program(command))
+        words = tuple(command) if starts_itself else (*torchrun, *_python_program(command))
     elif launch.launcher in ("torchrun", "accelerate") and launch.program:
-        words = (*_torchrun(ranks), *(("-m",) if module else ()), *launch.program)
-        if launch.script is not None:
-            words = (*_torchrun(ranks), *launch.program)
+        as_module = ("-m",) if module and launch.script is None else ()
+        words = (*torchrun, *as_module, *launch.program)
     else:
         name = Path(command[0]).name
         raise CannotRehearse(
             f"{name} is neither torchrun, accelerate launch nor python",
             "give the command that it starts on each node: hangcheck rehearse -- torchrun train.py",
         )
-    return CpuCommand(command=words, environment=environment, names_cuda="cuda" in source)
-
-
-def _torchrun(ranks: int) -> tuple[str, ...]:
-    # --standalone: on a port of its own, so that another job of this machine is not met
-    return (
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-        f"--nproc_per_node={ranks}",
-    )
+    return words, "cuda" in source
 
 
 def _python_program(command: Sequence[str]) -> tuple[str, ...]:

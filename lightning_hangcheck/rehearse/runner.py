@@ -12,7 +12,7 @@ from msgspec import Struct
 from lightning_hangcheck.files.safe import EVIDENCE_BYTES, read_end_owned, read_owned
 from lightning_hangcheck.model.rehearsal import GLOO, VARIABLE, Note, Part, SceneName
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.rehearse.launching import CannotRehearse, CpuCommand, on_cpu_ranks
+from lightning_hangcheck.rehearse.launching import CPU_ENVIRONMENT, CannotRehearse, on_cpu_ranks
 from lightning_hangcheck.rehearse.scenes import AS_IT_IS, SCENES, Facts, Scene, facts_of
 from lightning_hangcheck.rundir import RunFolder
 from lightning_hangcheck.smoke.sequence import Outcome, Trial, run_trial
@@ -95,7 +95,7 @@ class Stage:
         limit_s: float,
         shown: Callable[[Path], str],
     ) -> None:
-        self._cpu: CpuCommand = on_cpu_ranks(command, ranks)
+        self._command, self._names_cuda = on_cpu_ranks(command, ranks)
         self._ranks = ranks
         self._batches = batches
         self._root = root
@@ -149,17 +149,17 @@ class Stage:
             batches=self._batches,
             uneven=self.facts.uneven,
             by_output="loss" not in self.facts.kinds and scene.name != AS_IT_IS,
-            names_cuda=self._cpu.names_cuda,
+            names_cuda=self._names_cuda,
         )
         environment = {
             **SHORT_PATIENCE,
             **os.environ,
-            **self._cpu.environment,
+            **CPU_ENVIRONMENT,
             # its own, so that what it cost is not counted with real runs
             "HANGCHECK_LEDGER": str(notes_folder.absolute() / "ledger"),
             VARIABLE: msgspec.json.encode(part).decode(),
         }
-        trial = Trial(devices=self._ranks, workers=None, command=self._cpu.command)
+        trial = Trial(devices=self._ranks, workers=None, command=self._command)
         outcome = run_trial(trial, folder, self._limit_s, environment)
         notes = tuple(_read_notes(notes_folder))
         result, why = judge_scene(outcome, notes, self._ranks)

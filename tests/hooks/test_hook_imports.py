@@ -22,10 +22,9 @@ NAMES = (
 )
 
 
-def run_python(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
+def run_python(program: str, limit_s: float = 120) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -59,3 +58,28 @@ def test_missing_lightning_is_one_sentence_with_the_way_out() -> None:
 def test_each_function_that_is_named_for_a_framework_is_there(ours: str) -> None:
     """Else that framework would silently go unwatched."""
     assert callable(find_instrument(ours))
+
+
+TABLE = """
+import importlib
+from lightning_hangcheck.hooks.zero_code.start import SECTIONS, modules_of
+for named, function, *_ in SECTIONS:
+    for name in modules_of(named):
+        try:
+            found = importlib.import_module(name)
+        except ImportError:
+            print("no", name.partition(".")[0])
+            continue
+        for part in function.split("."):
+            found = getattr(found, part, None)
+        if not callable(found):
+            print(name, "has no", function)
+"""
+
+
+@pytest.mark.real
+def test_each_call_that_the_table_makes_a_section_is_there() -> None:
+    """In the versions that are installed; as above."""
+    said = run_python(TABLE, limit_s=500)  # it imports all frameworks
+    assert said.returncode == 0, said.stderr
+    assert set(said.stdout.splitlines()) <= {"no datasets"}

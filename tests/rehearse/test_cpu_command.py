@@ -27,7 +27,7 @@ OURS = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_
     ],
 )
 def test_torchrun_starts_as_many_ranks_as_wanted(command: str, program: str) -> None:
-    assert on_cpu_ranks(command.split(), 2).command == (*OURS, *program.split())
+    assert on_cpu_ranks(command.split(), 2)[0] == (*OURS, *program.split())
 
 
 @pytest.mark.parametrize(
@@ -44,18 +44,14 @@ def test_a_script_that_starts_its_ranks_is_left_to_it(text: str, tmp_path: Path)
     script.write_text(text)
     (tmp_path / "helper.py").write_text("from lightning.pytorch import Trainer\n")
     command = ("python", str(script), "--devices", "8")
-    assert on_cpu_ranks(command, 2).command == command
-
-
-def test_gpus_are_hidden() -> None:
-    assert on_cpu_ranks(("torchrun", "gone.py"), 2).environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert on_cpu_ranks(command, 2)[0] == command
 
 
 @pytest.mark.parametrize("text", ["x.to('cuda')", "import helper"])
 def test_a_program_that_names_cuda_is_told_from_its_files(text: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text)
     (tmp_path / "helper.py").write_text("device = 'cuda:0'")
-    assert on_cpu_ranks(("python", str(tmp_path / "train.py")), 2).names_cuda
+    assert on_cpu_ranks(("python", str(tmp_path / "train.py")), 2)[1]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 EPOCHS = 2
+STOPS = "EarlyStopping._evaluate_stopping_criteria"
 CUDA_CALLS = (
     "empty_cache", "init", "ipc_collect", "reset_max_memory_allocated", "reset_peak_memory_stats",
     "set_device", "synchronize",
@@ -35,29 +37,24 @@ CUDA_CALLS = (
 NEEDS_GPUS = ("fsdp", "deepspeed", "modelparallel", "model_parallel", "bagua", "colossal")
 
 
-def instrument_trainer(rehearsal: Rehearsal, module: ModuleType) -> None:
+def make_trainer(rehearsal: Rehearsal, call: Call) -> None:
     """Have Lightning's Trainer run few epochs on CPU ranks."""
-    batches = rehearsal.part.batches
-
-    def make(call: Call) -> None:
-        named = call.named
-        changed = {"log_every_n_steps": 1, "min_epochs": None, "min_steps": None}
-        changed |= _on_cpus(rehearsal, named)
-        if not named.get("fast_dev_run"):
-            epochs = named.get("max_epochs")
-            changed["max_epochs"] = EPOCHS if epochs in (None, -1) else min(epochs, EPOCHS)
-        if named.get("max_steps", -1) not in (None, -1):
-            changed["max_steps"] = min(named["max_steps"], EPOCHS * batches)
-        if type(named.get("val_check_interval")) is int:
-            changed["val_check_interval"] = min(named["val_check_interval"], batches)
-        if named.get("check_val_every_n_epoch", 1):
-            changed["check_val_every_n_epoch"] = 1
-        if named.get("sync_batchnorm"):
-            rehearsal.note("changed", "sync_batchnorm is off: it needs GPUs")
-            changed["sync_batchnorm"] = False
-        call.go(**changed)
-
-    replace(module.Trainer, "__init__", make)
+    named, batches = call.named, rehearsal.part.batches
+    changed = {"log_every_n_steps": 1, "min_epochs": None, "min_steps": None}
+    changed |= _on_cpus(rehearsal, named)
+    if not named.get("fast_dev_run"):
+        epochs = named.get("max_epochs")
+        changed["max_epochs"] = EPOCHS if epochs in (None, -1) else min(epochs, EPOCHS)
+    if named.get("max_steps", -1) not in (None, -1):
+        changed["max_steps"] = min(named["max_steps"], EPOCHS * batches)
+    if type(named.get("val_check_interval")) is int:
+        changed["val_check_interval"] = min(named["val_check_interval"], batches)
+    if named.get("check_val_every_n_epoch", 1):
+        changed["check_val_every_n_epoch"] = 1
+    if named.get("sync_batchnorm"):
+        rehearsal.note("changed", "sync_batchnorm is off: it needs GPUs")
+        changed["sync_batchnorm"] = False
+    call.go(**changed)
 
 
 def _on_cpus(rehearsal: Rehearsal, named: Mapping[str, Foreign]) -> dict[str, Foreign]:
@@ -74,92 +71,68 @@ def _on_cpus(rehearsal: Rehearsal, named: Mapping[str, Foreign]) -> dict[str, Fo
     return changed
 
 
-def instrument_fabric(rehearsal: Rehearsal, module: ModuleType) -> None:
+def make_fabric(rehearsal: Rehearsal, call: Call) -> None:
     """Have Fabric run on CPU ranks."""
-
-    def make(call: Call) -> None:
-        given = arguments_of(call)
-        call.function(**{**given, **_on_cpus(rehearsal, given)})
-
-    replace(module.Fabric, "__init__", make)
+    given = arguments_of(call)
+    call.function(**{**given, **_on_cpus(rehearsal, given)})
 
 
-def instrument_checkpoints(rehearsal: Rehearsal, module: ModuleType) -> None:
+def make_checkpoints(rehearsal: Rehearsal, call: Call) -> None:
     """Have Lightning's ModelCheckpoint save within the few batches."""
-
-    def make(call: Call) -> None:
-        most = {"every_n_train_steps": rehearsal.part.batches, "every_n_epochs": 1}
-        given = {name: call.named.get(name) for name in most}
-        call.go(**{name: min(n, most[name]) for name, n in given.items() if isinstance(n, int)})
-
-    replace(module.ModelCheckpoint, "__init__", make)
+    most = {"every_n_train_steps": rehearsal.part.batches, "every_n_epochs": 1}
+    given = {name: call.named.get(name) for name in most}
+    call.go(**{name: min(n, most[name]) for name, n in given.items() if isinstance(n, int)})
 
 
-def instrument_arguments(rehearsal: Rehearsal, module: ModuleType) -> None:
+def settle_arguments(rehearsal: Rehearsal, call: Call) -> None:
     """Have transformers' Trainer run few steps on CPU ranks."""
-
-    def settle(call: Call) -> None:
-        given, batches = call.instance, rehearsal.part.batches
-        new: dict[str, Foreign] = {"use_cpu": True, "fp16": False, "ddp_backend": "gloo"}
-        new |= {"num_train_epochs": min(float(given.num_train_epochs), EPOCHS)}
-        new |= {"dataloader_pin_memory": False}
-        if given.max_steps > 0:
-            new["max_steps"] = min(given.max_steps, EPOCHS * batches)
-        for name in ("save_steps", "eval_steps", "logging_steps"):
-            if getattr(given, name, None):
-                new[name] = min(getattr(given, name), batches)
-        for name in ("fsdp", "deepspeed"):
-            if getattr(given, name, None):
-                rehearsal.note("changed", f"{name} needs GPUs: ddp takes its place")
-                new[name] = None
-        for name, value in new.items():
-            if hasattr(given, name):
-                setattr(given, name, value)
-        call.go()
-
-    replace(module.TrainingArguments, "__post_init__", settle)
+    given, batches = call.instance, rehearsal.part.batches
+    new: dict[str, Foreign] = {"use_cpu": True, "fp16": False, "ddp_backend": "gloo"}
+    new |= {"num_train_epochs": min(float(given.num_train_epochs), EPOCHS)}
+    new |= {"dataloader_pin_memory": False}
+    if given.max_steps > 0:
+        new["max_steps"] = min(given.max_steps, EPOCHS * batches)
+    for name in ("save_steps", "eval_steps", "logging_steps"):
+        if getattr(given, name, None):
+            new[name] = min(getattr(given, name), batches)
+    for name in ("fsdp", "deepspeed"):
+        if getattr(given, name, None):
+            rehearsal.note("changed", f"{name} needs GPUs: ddp takes its place")
+            new[name] = None
+    for name, value in new.items():
+        if hasattr(given, name):
+            setattr(given, name, value)
+    call.go()
 
 
-def instrument_groups(rehearsal: Rehearsal, module: ModuleType) -> None:
-    """Have process groups made with gloo, and left with their connections open."""
-
-    def make(call: Call) -> Foreign:
-        given = arguments_of(call)
-        if "nccl" in str(given.get("backend") or ""):
-            rehearsal.note("changed", "gloo in place of nccl")
-            given["backend"] = "gloo"
-        given.pop("device_id", None)
-        group = call.function(**given)
-        rehearsal.note("group", str(module.get_world_size()))
-        return group
-
-    def leave(call: Call) -> None:
-        if (call.arguments[0] if call.arguments else call.named.get("group")) is None:
-            attempt("leaving", stay_connected, rehearsal)
-        call.go()
-
-    for name in ("init_process_group", "new_group"):
-        replace(module, name, make)
-    replace(module, "destroy_process_group", leave)
+def make_group(rehearsal: Rehearsal, call: Call) -> Foreign:
+    """Have process groups made with gloo."""
+    given = arguments_of(call)
+    if "nccl" in str(given.get("backend") or ""):
+        rehearsal.note("changed", "gloo in place of nccl")
+        given["backend"] = "gloo"
+    given.pop("device_id", None)
+    group = call.function(**given)
+    rehearsal.note("group", str(sys.modules["torch.distributed"].get_world_size()))
+    return group
 
 
-def instrument_ddp(_rehearsal: Rehearsal, module: ModuleType) -> None:
+def leave_group(rehearsal: Rehearsal, call: Call) -> None:
+    """Have process groups left with their connections open."""
+    if (call.arguments[0] if call.arguments else call.named.get("group")) is None:
+        attempt("leaving", stay_connected, rehearsal)
+    call.go()
+
+
+def wrap_module(_rehearsal: Rehearsal, call: Call) -> None:
     """Have DistributedDataParallel wrap modules on CPUs."""
-
-    def make(call: Call) -> None:
-        call.function(**{**arguments_of(call), "device_ids": None, "output_device": None})
-
-    replace(module.DistributedDataParallel, "__init__", make)
+    call.function(**{**arguments_of(call), "device_ids": None, "output_device": None})
 
 
-def instrument_sync_batchnorm(rehearsal: Rehearsal, module: ModuleType) -> None:
+def leave_batchnorm(rehearsal: Rehearsal, call: Call) -> Foreign:
     """Leave batch norms as they are: SyncBatchNorm refuses CPUs."""
-
-    def convert(call: Call) -> Foreign:
-        rehearsal.note("changed", "SyncBatchNorm is BatchNorm: it needs GPUs")
-        return call.arguments[0] if call.arguments else call.named["module"]
-
-    replace(module.SyncBatchNorm, "convert_sync_batchnorm", convert)
+    rehearsal.note("changed", "SyncBatchNorm is BatchNorm: it needs GPUs")
+    return call.arguments[0] if call.arguments else call.named["module"]
 
 
 def instrument_cuda(_rehearsal: Rehearsal, module: ModuleType) -> None:
@@ -211,20 +184,29 @@ INSTRUMENTS: tuple[tuple[str, Callable[[Rehearsal, ModuleType], None]], ...] = (
     ("torch.utils.data._utils.fetch", scenes.instrument_fetching),
     ("torch.nn.functional", scenes.instrument_losses),
     ("torch.nn.modules.module", scenes.instrument_modules),
-    ("torch.nn.modules.batchnorm", instrument_sync_batchnorm),
-    ("torch.nn.parallel.distributed", instrument_ddp),
     ("torch.optim.optimizer", scenes.instrument_steps),
-    ("torch.serialization", scenes.instrument_saving),
-    ("safetensors.torch", scenes.instrument_saving),
     ("torch.cuda", instrument_cuda),
     ("torch", instrument_devices),
-    ("torch.distributed.distributed_c10d", instrument_groups),
-    ("transformers.training_args", instrument_arguments),
-    ("FABRIC.fabric", instrument_fabric),
-    ("LIGHTNING.trainer.trainer", instrument_trainer),
-    ("LIGHTNING.callbacks.model_checkpoint", instrument_checkpoints),
-    ("LIGHTNING.callbacks.early_stopping", scenes.instrument_stopping),
 )
+CALLS: tuple[tuple[str, str, Callable[[Rehearsal, Call], Foreign]], ...] = (
+    ("torch.nn.modules.batchnorm", "SyncBatchNorm.convert_sync_batchnorm", leave_batchnorm),
+    ("torch.nn.parallel.distributed", "DistributedDataParallel.__init__", wrap_module),
+    ("torch.serialization", "save", scenes.save),
+    ("safetensors.torch", "save_file", scenes.save),
+    ("torch.distributed.distributed_c10d", "init_process_group", make_group),
+    ("torch.distributed.distributed_c10d", "new_group", make_group),
+    ("torch.distributed.distributed_c10d", "destroy_process_group", leave_group),
+    ("transformers.training_args", "TrainingArguments.__post_init__", settle_arguments),
+    ("FABRIC.fabric", "Fabric.__init__", make_fabric),
+    ("LIGHTNING.trainer.trainer", "Trainer.__init__", make_trainer),
+    ("LIGHTNING.callbacks.model_checkpoint", "ModelCheckpoint.__init__", make_checkpoints),
+    (
+        "LIGHTNING.callbacks.early_stopping",
+        "EarlyStopping._evaluate_stopping_criteria",
+        scenes.stop,
+    ),
+)
+"""Functions whose place one of ours takes."""
 
 
 def begin() -> None:
@@ -236,5 +218,12 @@ def begin() -> None:
         return
     for module, instrument in INSTRUMENTS:
         on_import(module, partial(instrument, rehearsal))
+    for module, function, act in CALLS:
+        owner, _, name = function.rpartition(".")
+        on_import(module, partial(_take_place, owner, name, partial(act, rehearsal)))
     tell_exceptions(rehearsal)
     atexit.register(attempt, "leaving", stay_connected, rehearsal)
+
+
+def _take_place(owner: str, name: str, act: Callable[[Call], Foreign], module: ModuleType) -> None:
+    replace(getattr(module, owner) if owner else module, name, act)

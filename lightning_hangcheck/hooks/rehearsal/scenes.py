@@ -305,43 +305,30 @@ def _played(rehearsal: Rehearsal, result: Foreign, kind: NoteKind) -> Foreign:
     return result
 
 
-def instrument_stopping(rehearsal: Rehearsal, module: ModuleType) -> None:
+def stop(rehearsal: Rehearsal, call: Call) -> Foreign:
     """Let Lightning's EarlyStopping of one rank want to stop: it asks the others."""
-
-    def evaluate(call: Call) -> Foreign:
-        result = call.go()
-        if rehearsal.plays("early-stop") and rehearsal.is_odd_one:
-            rehearsal.provoke()
-            return True, "rehearsed"
-        return result
-
-    replace(module.EarlyStopping, "_evaluate_stopping_criteria", evaluate)
+    result = call.go()
+    if rehearsal.plays("early-stop") and rehearsal.is_odd_one:
+        rehearsal.provoke()
+        return True, "rehearsed"
+    return result
 
 
-def instrument_saving(rehearsal: Rehearsal, module: ModuleType) -> None:
+def save(rehearsal: Rehearsal, call: Call) -> Foreign:
     """Let saves of rank 0 fail or take long: of torch, or of safetensors."""
-
-    def save(call: Call) -> Foreign:
-        first = next(iter(call.arguments), None)
-        what = call.named.get("obj", call.named.get("tensors")) if first is None else first
-        if isinstance(what, Mapping) or hasattr(type(what), "state_dict"):
-            _save_of(rehearsal)
-        return call.go()
-
-    replace(module, "save_file" if module.__name__ == "safetensors.torch" else "save", save)
-
-
-def _save_of(rehearsal: Rehearsal) -> None:
-    if rehearsal.plays("as-it-is"):
-        rehearsal.note("save")
-    if rehearsal.rank != 0 or not rehearsal.plays("save-fails", "save-slow"):
-        return
-    rehearsal.provoke()
-    rehearsal.calls["save"] += 1
-    if rehearsal.plays("save-fails"):
-        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (rehearsed)")
-    if rehearsal.calls["save"] == 1:
-        time.sleep(rehearsal.part.slow_s)
+    first = next(iter(call.arguments), None)
+    what = call.named.get("obj", call.named.get("tensors")) if first is None else first
+    if isinstance(what, Mapping) or hasattr(type(what), "state_dict"):
+        if rehearsal.plays("as-it-is"):
+            rehearsal.note("save")
+        if rehearsal.rank == 0 and rehearsal.plays("save-fails", "save-slow"):
+            rehearsal.provoke()
+            rehearsal.calls["save"] += 1
+            if rehearsal.plays("save-fails"):
+                raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (rehearsed)")
+            if rehearsal.calls["save"] == 1:
+                time.sleep(rehearsal.part.slow_s)
+    return call.go()
 
 
 def instrument_steps(rehearsal: Rehearsal, module: ModuleType) -> None:

@@ -14,7 +14,7 @@ import sys
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from lightning_hangcheck import log
@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
 
     Post = Callable[[MessageCounter, int], None]
+    Told = tuple[int | None, int | None, int | None]
+    """Rank, world size and the store's port; None where nothing says it."""
     Finder = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
 
+Notes = TypeVar("Notes")
 PACKAGE = "torch.distributed"
 JOINED = "HANGCHECK_JOINED"
 """Set to the process id of a rank that has joined: whatever it starts from then on is no rank."""
@@ -61,14 +64,6 @@ TORCHS_NUMBER = "i"
 NUMBERS = ("rank", "global_rank", "local_rank", "process_idx")
 
 
-class Announced(NamedTuple):
-    """Who a rank is going to be, and where it will meet the others; None where nothing says it."""
-
-    rank: int | None
-    world_size: int | None
-    store_port: int | None
-
-
 def instrument_joining(module: ModuleType) -> None:
     """Watch torch's ``init_process_group``."""
     signature = inspect.signature(module.init_process_group)
@@ -81,7 +76,7 @@ def instrument_joining(module: ModuleType) -> None:
         _learn(told)
         with section(call):
             yield
-        _learn(Announced(module.get_rank(), module.get_world_size(), told.store_port))
+        _learn((module.get_rank(), module.get_world_size(), told[2]))
         current().show_membership("member")
         _begin()
 
@@ -117,7 +112,7 @@ def _begin() -> None:
     os.environ[JOINED] = str(os.getpid())
 
 
-def announced(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Announced:
+def announced(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Told:
     """Work out which rank of how many a call is going to be, as torch does (rendezvous.py).
 
     Args:
@@ -135,14 +130,14 @@ def announced(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> A
         given = arguments.get(name)
         return int(given) if given is not None and given >= 0 else _decimal(told.get(name, ""))
 
-    return Announced(number("rank"), number("world_size"), port)
+    return number("rank"), number("world_size"), port
 
 
 def _decimal(told: str) -> int | None:
     return int(told) if told.isdecimal() else None
 
 
-def _learn(told: Announced) -> None:
+def _learn(told: Told) -> None:
     """Be this rank from now on; a group that is smaller than the job is only a part of it."""
     recorder, (rank, world_size, port) = current(), told
     if rank is None or world_size is None or world_size < (recorder.identity.world_size or 0):
@@ -324,23 +319,23 @@ def _server() -> Path | None:
 
 @lru_cache(maxsize=1)
 def _noter(_pid: int) -> CallNoter | None:
-    """Return this process's noter of calls; None where it has no session, or no room there."""
-    server = _server()
-    try:
-        return None if server is None else CallNoter(server)
-    except OSError as error:
-        log.once("call-notes", f"calls of collectives are not noted ({error})")
-        return None
+    """Return this process's noter of calls."""
+    return _opened("calls of collectives are not noted", CallNoter)
 
 
 @lru_cache(maxsize=1)
 def _counter(_pid: int) -> MessageCounter | None:
-    """Return this process's counter; None without room, or if ranks have not the job's numbers."""
-    server, ranks = _server(), sys.modules[PACKAGE].get_world_size()
-    if server is None or ranks != current().identity.world_size:
+    """Return this process's counter of messages; None if ranks have not the job's numbers."""
+    if sys.modules[PACKAGE].get_world_size() != current().identity.world_size:
         return None
+    return _opened("messages between ranks are not counted", MessageCounter)
+
+
+def _opened(lacks: str, make: Callable[[Path], Notes]) -> Notes | None:
+    """Open notes in shared memory; None where this process has no session, or no room there."""
+    server = _server()
     try:
-        return MessageCounter(server)
+        return None if server is None else make(server)
     except OSError as error:
-        log.once("message-counts", f"messages between ranks are not counted ({error})")
+        log.once(lacks, f"{lacks} ({error})")
         return None

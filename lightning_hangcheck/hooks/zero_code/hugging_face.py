@@ -143,7 +143,6 @@ def _watched_generation(call: Call, given: Mapping[str, Any]) -> Iterator[None]:
         WARN_AFTER,
         GenerationWatch,
         asked_new_tokens,
-        prompts_in_words,
         sign_of_life,
     )
 
@@ -155,36 +154,31 @@ def _watched_generation(call: Call, given: Mapping[str, Any]) -> Iterator[None]:
     shape = tuple(getattr(tokens, "shape", ()))
     number, width = shape if len(shape) == 2 else (0, 0)
     most = asked_new_tokens(getattr(model, "generation_config", None), given, width)
-    goes_in = (
-        prompts_in_words(number, number * width, new_tokens=most)
-        if number
-        else "prompts that are no tokens"
+    watch = GenerationWatch(
+        recorder,
+        model,
+        WARN_AFTER,
+        beat=partial(sign_of_life, recorder),
+        spoken=spoken,
+        prompts=number,
+        prompt_tokens=number * width,
+        max_new_tokens=most,
     )
-    alive = partial(sign_of_life, recorder)
-    watch = GenerationWatch(recorder, model, WARN_AFTER, goes_in, beat=alive, spoken=spoken)
     # given by its place, it cannot be given by name too; code of others may not know it
     if (CRITERIA in call.named or CRITERIA not in given) and not given.get("custom_generate"):
         call.named = watch.arguments(call.named, given)
     with watch.around():
         yield
     if spoken and number:
-        attempt("the report", _tell_generated, call, watch, number, width, most)
+        attempt("the report", _tell_generated, call, watch, width)
 
 
-def _tell_generated(
-    call: Call, watch: GenerationWatch, number: int, width: int, most: int | None
-) -> None:
+def _tell_generated(call: Call, watch: GenerationWatch, width: int) -> None:
     """Tell the end; the new tokens are read from the device, on which nothing runs any more."""
     from lightning_hangcheck.hooks.generating import count_tokens, end_line, new_tokens
 
-    report = watch.report(
-        prompts=number,
-        prompt_tokens=number * width,
-        max_new_tokens=most,
-        tokenize_s=0.0,
-        new_tokens=count_tokens(call.instance, new_tokens(call.instance, width, call.result)),
-    )
-    current().say(end_line(report))
+    count = count_tokens(call.instance, new_tokens(call.instance, width, call.result))
+    current().say(end_line(watch.report(tokenize_s=0.0, new_tokens=count)))
 
 
 def instrument_pipelines(module: ModuleType) -> None:

@@ -237,21 +237,12 @@ class WatchedFunction(AnyFunctionWrapper):
         return self
 
 
-class _Inside(threading.local):
-    """The kinds of calls that this thread is in."""
-
-    def __init__(self) -> None:
-        self.kinds: set[str] = set()
-
-
-_inside = _Inside()
+_inside = threading.local()  # its kinds: those of the calls that a thread is in
 _calls: Counter[str] = Counter()
 
 
 def in_section(
-    kind: str,
-    name: str | Callable[[Call], str] = "",
-    then: Callable[[Call], object] | None = None,
+    kind: str, name: str | Callable[[Call], str] = "", then: Callable[[Call], object] | None = None
 ) -> Around:
     """Make a watcher that opens a section around the outermost call of its kind.
 
@@ -296,16 +287,17 @@ def afterwards(then: Callable[[Call], object]) -> Around:
 @contextmanager
 def inside(kind: str) -> Iterator[None]:
     """Have calls of this kind, by this thread, be calls within the one that goes on."""
-    _inside.kinds.add(kind)
+    kinds = _inside.__dict__.setdefault("kinds", set())
+    kinds.add(kind)
     try:
         yield
     finally:
-        _inside.kinds.discard(kind)
+        kinds.discard(kind)
 
 
 def is_inside(kind: str) -> bool:
     """Whether this thread is in a call of this kind."""
-    return kind in _inside.kinds
+    return kind in getattr(_inside, "kinds", ())
 
 
 def is_outermost(kind: str, title: str) -> bool:
