@@ -38,11 +38,11 @@ FOREIGN = frozenset(
 """Libraries whose functions have names of collectives."""
 SINGLE = re.compile(
     r"\w*(world_?size|n_?gpus?|num_gpus?|is_initialized|is_available|is_dist\w*|distributed"
-    r"|multi_?gpu|use_dist\w*|num_processes|data_parallel\w*|nprocs?|do_parallel|dist)\w*"
+    r"|multi_?gpu|use_dist\w*|num_processes|data_parallel\w*|nprocs?|do_parallel|dist|fsdp|deepspeed|zero3|dtensor|full_tensor)\w*"
     r"|(use_|is_|with_)?ddp(_is)?(_(active|enabled|initialized|available))?",
     re.IGNORECASE,
 )
-"""Names that tell whether there are several ranks at all, which all of them know."""
+"""Names that tell whether there are several ranks or parts of a model, which all of them know."""
 GROUPED = re.compile(
     r"(^|_|\b)(dp|tp|pp|cp|ep|sp|mp|ddp_group|data|tensor|pipe(line)?|model|expert|context|sequence|stage"
     r"|group|mesh|shard|replica\w*|intra|inter|coord|cluster|pg|local_world)(_|\b|$)",
@@ -329,13 +329,20 @@ def _grouped(test: ast.expr) -> bool:
     return False
 
 
-def _all_single(test: ast.expr) -> bool:
+def _ordinary(test: ast.expr) -> bool:
+    """Whether what is behind a test that leaves is the ordinary way: of several ranks, with all."""
     parts = test.values if isinstance(test, ast.BoolOp) else [test]
-    return all(map(_of_single, parts))
+    return all(_of_single(one) or _is_missing(one) for one in parts)
+
+
+def _is_missing(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and ast.unparse(test).endswith(" is None")
 
 
 def _of_single(test: ast.expr) -> bool:
-    """Whether a condition only asks whether there are several ranks."""
+    """Whether a condition only asks whether there are several ranks, or parts of a model."""
+    if isinstance(test, ast.Call) and called_name(test) == "hasattr":
+        return "full_tensor" in ast.unparse(test)
     names = [one for one in walk(test) if isinstance(one, (ast.Name, ast.Attribute))]
     return any(SINGLE.fullmatch(names_of(one)[-1]) for one in names if names_of(one))
 
@@ -429,7 +436,7 @@ class Reach:
                     only = not test.side if test.exact and test.side is not None else only
                     after = _needed_after(statement.test, function)
                     needed |= after
-                    if not (after or test.side is not None or _all_single(statement.test)):
+                    if not (after or test.side is not None or _ordinary(statement.test)):
                         guards |= {_plain(statement.test, value=False)}
             elif isinstance(statement, LEAVES):
                 break
