@@ -134,7 +134,9 @@ def _without_meetings(found: list[Parting]) -> list[Parting]:
     return kept
 
 
-LOCAL_CALLS = frozenset({"isnan", "isfinite", "isinf", "is_nan", "any_nan", "numel", "item"})
+LOCAL_CALLS = frozenset(
+    {"isnan", "isfinite", "isinf", "is_nan", "any_nan", "numel", "item", "exists", "isfile", "is_file"}
+)
 LOCAL_NAMES = re.compile(
     r"(local_)?(batch(es)?|loss(es)?|samples?|inputs?|targets?|labels?|outputs?|preds?|predictions"
     r"|logits|grads?|gradients?|mask|boxes|instances|items|rows|used|found|\w+_loss|loss_\w+)",
@@ -179,13 +181,6 @@ def is_own_data(test: ast.expr, _: Function | None = None) -> bool:
     return False
 
 
-def _chosen(parting: Parting) -> Event:
-    """The collective to tell of: one of every model, and of all ranks, if there is one."""
-    return min(
-        parting.made, key=lambda one: (not one.sure, one.conditional, one.group, len(one.path))
-    )
-
-
 def _closed(parting: Parting, event: Event) -> Severity:
     if not parting.asked.asks:
         return _sure(event) if is_own_data(parting.under.test) else "note"
@@ -219,22 +214,53 @@ def _has_a_role(parting: Parting) -> bool:
     return loops or any(ROLES.fullmatch(called_name(one)) for one in calls)
 
 
-def _who(side: bool | None, verb: str) -> str:
-    who = {
-        True: f"one rank {verb}s",
-        False: f"all ranks but one {verb}",
-        None: f"some ranks {verb}",
-    }
-    return who[side]
-
-
-def _others(side: bool | None) -> str:
-    return "that one never does" if side is False else "the others never do"
+WHO = {True: "one rank", False: "all ranks but one", None: "some ranks"}
 
 
 def _via(event: Event) -> str:
     inner = event.path[1:]
     return f" (through {inner[0][0]})" if inner else ""
+
+
+GROUP_MAKERS = frozenset({"new_group", "new_subgroups", "init_device_mesh", "split_group"})
+
+
+def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) -> Iterator[Found]:
+    """Yield where one side of a test reaches a collective that the other does not.
+
+    Args:
+        code: To look at.
+        by_rank: Whether the test asks for the rank, or for the rank's own data.
+        leaves: Whether the other side leaves before the collective, or passes by.
+        makers: Whether it is a group that is made.
+    """
+    for parting in code.partings:
+        if parting.asked.asks is not by_rank or (parting.leaves is not None) is not leaves:
+            continue
+        event = min(
+            parting.made, key=lambda one: (not one.sure, one.conditional, one.group, len(one.path))
+        )
+        if by_rank and not leaves and (event.name in GROUP_MAKERS) is not makers:
+            continue
+        who, one = WHO[parting.side], parting.side is True
+        called, test = f"{event.shown}{_via(event)}", f"`{parting.test}`"
+        line = event.node.lineno
+        if by_rank and leaves:
+            word = type(parting.leaves).__name__.lower()
+            come = f"{who} {'comes' if one else 'come'}"
+            message = f"{test} leads to this {word} before {called} in line {line}, to which {come}"
+        elif by_rank:
+            others = "that one never does" if parting.side is False else "the others never do"
+            message = f"{who} {'calls' if one else 'call'} {called} under {test}, and {others}"
+        elif leaves:
+            message = (
+                f"{test}, which each rank finds for itself, leads past {called} in line {line}"
+            )
+        else:
+            message = f"{called} is called under {test}, which each rank finds for itself"
+        yield Found(
+            parting.leaves or parting.node, message, _closed(parting, event), event, (parting.line,)
+        )
 
 
 # HC1: a rank alone reaches a collective
@@ -262,17 +288,7 @@ def collective_under_rank_test(code: Code) -> Iterator[Found]:
         if trainer.is_global_zero:
             print(scores.mean())
     """
-    for parting in code.partings:
-        event = _chosen(parting)
-        if parting.leaves is None and parting.asked.asks and event.name not in GROUP_MAKERS:
-            yield Found(
-                parting.node,
-                f"{_who(parting.side, 'call')} {event.shown}{_via(event)} under `{parting.test}`, "
-                f"and {_others(parting.side)}",
-                _closed(parting, event),
-                event,
-                (parting.line,),
-            )
+    yield from _parted(code, by_rank=True, leaves=False)
 
 
 @rule(
@@ -416,17 +432,7 @@ def collective_under_local_test(code: Code) -> Iterator[Found]:
         if too_high.item():
             dist.all_reduce(loss)
     """
-    for parting in code.partings:
-        if not parting.asked.asks and parting.leaves is None:
-            event = _chosen(parting)
-            yield Found(
-                parting.node,
-                f"{event.shown}{_via(event)} is called under `{parting.test}`, "
-                "which each rank finds for itself",
-                _closed(parting, event),
-                event,
-                (parting.line,),
-            )
+    yield from _parted(code, by_rank=False, leaves=False)
 
 
 # HC2: a rank leaves before a collective
@@ -457,19 +463,7 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
                 write(results)
             dist.barrier()
     """
-    for parting in code.partings:
-        if parting.leaves is None or not parting.asked.asks:
-            continue
-        event = _chosen(parting)
-        word = type(parting.leaves).__name__.lower()
-        yield Found(
-            parting.leaves,
-            f"`{parting.test}` leads to this {word} before {event.shown}{_via(event)} in line "
-            f"{event.node.lineno}, to which {_who(parting.side, 'come')}",
-            _closed(parting, event),
-            event,
-            (parting.line,),
-        )
+    yield from _parted(code, by_rank=True, leaves=True)
 
 
 @rule(
@@ -495,18 +489,7 @@ def leaves_under_local_test(code: Code) -> Iterator[Found]:
                 count += len(batch)
             dist.all_reduce(count)  # also with nothing to add
     """
-    for parting in code.partings:
-        if parting.leaves is None or parting.asked.asks:
-            continue
-        event = _chosen(parting)
-        yield Found(
-            parting.leaves,
-            f"`{parting.test}`, which each rank finds for itself, leads past {event.shown}"
-            f"{_via(event)} in line {event.node.lineno}",
-            _closed(parting, event),
-            event,
-            (parting.line,),
-        )
+    yield from _parted(code, by_rank=False, leaves=True)
 
 
 @rule(
@@ -975,8 +958,6 @@ def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
 
 # HC5: groups
 
-GROUP_MAKERS = frozenset({"new_group", "new_subgroups", "init_device_mesh", "split_group"})
-
 
 @rule(
     "HC501",
@@ -997,18 +978,7 @@ def group_made_by_some(code: Code) -> Iterator[Found]:
     Instead:
         group = dist.new_group([0, 1])  # on every rank
     """
-    for parting in code.partings:
-        makers = [one for one in parting.made if one.name in GROUP_MAKERS]
-        if makers and parting.leaves is None and parting.asked.asks:
-            event = makers[0]
-            yield Found(
-                parting.node,
-                f"{_who(parting.side, 'call')} {event.shown}{_via(event)} under `{parting.test}`, "
-                "and every rank has to",
-                "note" if event.group else _closed(parting, event),
-                event,
-                (parting.line,),
-            )
+    yield from _parted(code, by_rank=True, leaves=False, makers=True)
 
 
 @rule(
