@@ -135,7 +135,18 @@ def _without_meetings(found: list[Parting]) -> list[Parting]:
 
 
 LOCAL_CALLS = frozenset(
-    {"isnan", "isfinite", "isinf", "is_nan", "any_nan", "numel", "item", "exists", "isfile", "is_file"}
+    {
+        "isnan",
+        "isfinite",
+        "isinf",
+        "is_nan",
+        "any_nan",
+        "numel",
+        "item",
+        "exists",
+        "isfile",
+        "is_file",
+    }
 )
 LOCAL_NAMES = re.compile(
     r"(local_)?(batch(es)?|loss(es)?|samples?|inputs?|targets?|labels?|outputs?|preds?|predictions"

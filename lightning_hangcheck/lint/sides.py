@@ -375,7 +375,12 @@ class Reach:
         if self.one_rank_decorator(function):
             found = tuple(replace(one, only=True) for one in found if one.only is not False)
         distinct: dict[tuple[object, ...], Event] = {}
+        switched = {(one.name, one.only, *one.needs) for one in found if len(one.needs) == 1}
         for one in found:
+            if any(
+                (one.name, one.only, (name, not value)) in switched for name, value in one.needs
+            ):
+                one = replace(one, needs=frozenset(), guards=frozenset())
             own = bool(one.guards) and not one.needs
             below = replace(one, conditional=one.conditional or own, guards=frozenset())
             key = (one.name, one.only, one.sure, one.group, one.needs, below.conditional)
@@ -603,15 +608,24 @@ def _only(one: Event, side: bool | None, same: set[str]) -> Event:
     return one if one.name in same or one.only is not None else replace(one, only=side)
 
 
-def _switch(test: ast.expr, function: Function) -> tuple[str, bool] | None:
+def _switch(
+    test: ast.expr, function: Function, steps: int = MOST_ALIASES
+) -> tuple[str, bool] | None:
     """A parameter that is asked for, and what it must be."""
     value = True
     while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, value = test.operand, not value
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and value:
-        return next(filter(None, (_switch(one, function) for one in test.values)), None)
-    named = isinstance(test, ast.Name) and test.id in (*function.parameters, *function.defaults)
-    return (test.id, value) if named and isinstance(test, ast.Name) else None
+        return next(filter(None, (_switch(one, function, steps) for one in test.values)), None)
+    if not isinstance(test, ast.Name) or not steps:
+        return None
+    if test.id in (*function.parameters, *function.defaults):
+        return test.id, value
+    values = function.module.ranks.values_of(test.id)
+    joined = [one for one in values if isinstance(one, ast.BoolOp)]
+    all_joined = value and len(joined) == len(values)
+    found = {_switch(one, function, steps - 1) for one in joined} if all_joined else set()
+    return found.pop() if len(found) == 1 else None  # synchronize = distributed and ...
 
 
 def _guarded(one: Event, test: ast.expr, value: bool, switch: tuple[str, bool] | None) -> Event:
