@@ -177,11 +177,14 @@ OWN_DATA = re.compile(
 )
 
 
-def is_own_data(test: ast.expr, _: Function | None = None) -> bool:
+def is_own_data(test: ast.expr, function: Function) -> bool:
     """Whether a condition plainly reads this rank's own data: empty, not finite, too large."""
     for node in walk(test):
         if isinstance(node, ast.Call) and called_name(node) in ("numel", "isnan", "isinf"):
-            return True
+            # what a caller gives may have been gathered there
+            return all(
+                name not in function.parameters or OWN_DATA.fullmatch(name) for name in _ids(node)
+            )
         if not isinstance(node, ast.Compare) or not isinstance(node.comparators[0], ast.Constant):
             continue
         left, number = node.left, node.comparators[0].value
@@ -194,7 +197,7 @@ def is_own_data(test: ast.expr, _: Function | None = None) -> bool:
 
 def _closed(parting: Parting, event: Event) -> Severity:
     if not parting.asked.asks:
-        return _sure(event) if is_own_data(parting.under.test) else "note"
+        return _sure(event) if is_own_data(parting.under.test, parting.function) else "note"
     if parting.side is None or parting.asked.grouped or _has_a_role(parting):
         return "note"
     return _sure(event)
@@ -245,6 +248,8 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
         leaves: Whether the other side leaves before the collective, or passes by.
         makers: Whether it is a group that is made.
     """
+    around = code.function.around  # the others may come to it there, before they call this one
+    met_outside = {one.name for one in code.reach.function(around)} if around else set()
     for parting in code.partings:
         if parting.asked.asks is not by_rank or (parting.leaves is not None) is not leaves:
             continue
@@ -269,9 +274,8 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
             )
         else:
             message = f"{called} is called under {test}, which each rank finds for itself"
-        yield Found(
-            parting.leaves or parting.node, message, _closed(parting, event), event, (parting.line,)
-        )
+        severity = "note" if event.name in met_outside else _closed(parting, event)
+        yield Found(parting.leaves or parting.node, message, severity, event, (parting.line,))
 
 
 # HC1: a rank alone reaches a collective
@@ -559,9 +563,7 @@ def except_goes_on(code: Code) -> Iterator[Found]:
                 )
 
 
-DATA_ERRORS = frozenset(
-    {"Exception", "RuntimeError", "MemoryError", "OutOfMemoryError", "ValueError", "StopIteration"}
-)
+DATA_ERRORS = frozenset({"RuntimeError", "MemoryError", "OutOfMemoryError", "StopIteration"})
 """What a rank raises because of its own batch."""
 
 

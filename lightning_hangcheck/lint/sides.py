@@ -38,11 +38,11 @@ FOREIGN = frozenset(
 """Libraries whose functions have names of collectives."""
 SINGLE = re.compile(
     r"\w*(world_?size|n_?gpus?|num_gpus?|is_initialized|is_available|is_dist\w*|distributed"
-    r"|multi_?gpu|use_dist\w*|num_processes|data_parallel\w*|nprocs?|do_parallel|dist|fsdp|deepspeed|zero3|dtensor|full_tensor)\w*"
+    r"|multi_?gpu|use_dist\w*|num_processes|data_parallel\w*|nprocs?|do_parallel|dist)\w*"
     r"|(use_|is_|with_)?ddp(_is)?(_(active|enabled|initialized|available))?",
     re.IGNORECASE,
 )
-"""Names that tell whether there are several ranks or parts of a model, which all of them know."""
+"""Names that tell whether there are several ranks at all, which all of them know."""
 GROUPED = re.compile(
     r"(^|_|\b)(dp|tp|pp|cp|ep|sp|mp|ddp_group|data|tensor|pipe(line)?|model|expert|context|sequence|stage"
     r"|group|mesh|shard|replica\w*|intra|inter|coord|cluster|pg|local_world)(_|\b|$)",
@@ -55,6 +55,7 @@ SHARDED = re.compile(
 """A file that says so is written for models whose parts are on all ranks."""
 AGREES = re.compile(r"reduce|broadcast|gather|bcast")
 """Calls after which all ranks know the same."""
+STATES = frozenset({"get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"})
 LEAVES = (ast.Return, ast.Continue, ast.Break)
 
 
@@ -234,11 +235,7 @@ class Tests:
         ]
         if not asking:
             return Test()
-        others = [
-            value
-            for value, part in zip(test.values, parts, strict=True)
-            if not (part.asks or _asks_for_text(value))
-        ]
+        others = [value for value, part in zip(test.values, parts, strict=True) if not part.asks]
         exact = len(asking) == 1 and asking[0].exact and all(map(_of_single, others))
         sides = {part.side for part in asking if part.side is not None}
         known = isinstance(test.op, ast.And) or (exact and bool(sides))
@@ -340,9 +337,7 @@ def _is_missing(test: ast.expr) -> bool:
 
 
 def _of_single(test: ast.expr) -> bool:
-    """Whether a condition only asks whether there are several ranks, or parts of a model."""
-    if isinstance(test, ast.Call) and called_name(test) == "hasattr":
-        return "full_tensor" in ast.unparse(test)
+    """Whether a condition only asks whether there are several ranks."""
     names = [one for one in walk(test) if isinstance(one, (ast.Name, ast.Attribute))]
     return any(SINGLE.fullmatch(names_of(one)[-1]) for one in names if names_of(one))
 
@@ -820,6 +815,7 @@ class Partings:
             and one.only is None
             and not one.guards & never
             and one.node.lineno < self._end
+            and not (one.name in STATES and one.node.lineno < self._sharded)
         )
         if not alone:
             return
@@ -855,6 +851,12 @@ class Partings:
         calls = (one for one in self._function.nodes if isinstance(one, ast.Call))
         ends = [one.lineno for one in calls if called_name(one) == "destroy_process_group"]
         return min(ends, default=sys.maxsize)
+
+    @cached_property
+    def _sharded(self) -> int:
+        """The last line that shards a model: before that its state is the rank's own."""
+        calls = (one for one in self._function.nodes if isinstance(one, ast.Call))
+        return max((one.lineno for one in calls if "fully_shard" in called_name(one)), default=0)
 
     def _agreed_names(self, before: int) -> set[str]:
         """Names whose values went through a collective above a line."""
