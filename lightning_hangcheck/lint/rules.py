@@ -664,7 +664,12 @@ def stops_lightning_on_one_rank(code: Code) -> Iterator[Found]:
             flag = isinstance(one, ast.Assign) and any(
                 "should_stop" in names_of(target)[-1:] for target in one.targets
             )
-            if flag or (hook and isinstance(one, ast.Return) and _is_minus_one(one.value)):
+            if flag or (
+                hook
+                and isinstance(one, ast.Return)
+                and one.value is not None
+                and ast.unparse(one.value) == "-1"
+            ):
                 yield Found(
                     one,
                     f"only a rank that passes `{ast.unparse(node.test)}` ends its epoch here",
@@ -674,10 +679,6 @@ def stops_lightning_on_one_rank(code: Code) -> Iterator[Found]:
 
 
 AGREED = re.compile(r"reduce|broadcast|gather")
-
-
-def _is_minus_one(value: ast.expr | None) -> bool:
-    return value is not None and ast.unparse(value) == "-1"
 
 
 # HC3: lengths and shapes that depend on a rank's data
@@ -742,15 +743,14 @@ def _goes_to(node: ast.expr, code: Code) -> list[str]:
     for one in code.nodes:
         if isinstance(one, ast.Assign) and one.value is node:
             found += [name for target in one.targets for name in names_of(target)[-1:]]
-        elif isinstance(one, ast.Call) and (node in one.args or node in _given(one)):
+        elif isinstance(one, ast.Call) and node in [
+            *one.args,
+            *(word.value for word in one.keywords),
+        ]:
             found += [word.arg for word in one.keywords if word.value is node and word.arg]
             for function in callee(one.func, code.function).functions if node in one.args else ():
                 found += function.parameters[one.args.index(node) :][:1]
     return found
-
-
-def _given(call: ast.Call) -> list[ast.expr]:
-    return [one.value for one in call.keywords]
 
 
 def _length_by_rank(over: ast.expr, code: Code) -> bool:
@@ -862,17 +862,15 @@ def collective_in_prepare_data(code: Code) -> Iterator[Found]:
     """
     if code.function.name.endswith(".prepare_data"):
         made = code.made_in(code.function.body)
-        for event in [one for one in made if not _told_below(one)][:1]:
+        below = [name for event in made for name, _, _ in event.path[1:]]
+        told = any(name.endswith(".prepare_data") for name in below)
+        for event in () if told else made[:1]:
             yield Found(
                 event.node,
                 f"prepare_data runs on local rank 0 only, and calls {event.shown}{_via(event)}",
                 _sure(event),
                 event,
             )
-
-
-def _told_below(event: Event) -> bool:
-    return any(name.endswith(".prepare_data") for name, _, _ in event.path[1:])
 
 
 @rule(
@@ -1069,7 +1067,9 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
                 yield Found(
                     node,
                     f"`{ast.unparse(node)}` has another order on each side",
-                    "error" if any(True for _ in _any_collective(code)) else "note",
+                    "error"
+                    if any(map(code.reach.function, code.function.module.all_functions))
+                    else "note",
                 )
         if not isinstance(node, ast.For):
             continue
@@ -1085,11 +1085,6 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
                     "note",
                     event,
                 )
-
-
-def _any_collective(code: Code) -> Iterator[Event]:
-    for function in code.function.module.all_functions:
-        yield from code.reach.function(function)
 
 
 # HC6: starting up

@@ -103,6 +103,8 @@ def _table() -> dict[str, list[dict[str, Any]]]:
         for key in ("type", "receiver"):
             if key in row:
                 row[key] = re.compile(row[key])
+        if "text" in row:
+            row["text"] = re.compile(row["text"].encode())
         for name in row["names"]:
             found.setdefault(name, []).append(row)
     return found
@@ -119,7 +121,7 @@ def _row(target: Callee, function: Function, call: ast.Call | None) -> dict[str,
             continue
         if "keyword" in row and not (call and _given_true(call, row["keyword"])):
             continue
-        if "text" in row and row["text"].encode() not in function.module.text:
+        if "text" in row and not row["text"].search(function.module.text):
             continue
         if _is_of(row, target):
             return row
