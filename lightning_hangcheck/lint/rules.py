@@ -862,9 +862,12 @@ def collective_in_prepare_data(code: Code) -> Iterator[Found]:
     """
     if code.function.name.endswith(".prepare_data"):
         made = code.made_in(code.function.body)
-        below = [name for event in made for name, _, _ in event.path[1:]]
-        told = any(name.endswith(".prepare_data") for name in below)
-        for event in () if told else made[:1]:
+        above = [
+            one
+            for one in made
+            if not any(name.endswith(".prepare_data") for name, _, _ in one.path[1:])
+        ]
+        for event in above[:1]:  # what a class above makes is told there
             yield Found(
                 event.node,
                 f"prepare_data runs on local rank 0 only, and calls {event.shown}{_via(event)}",
