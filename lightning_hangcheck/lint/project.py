@@ -17,7 +17,6 @@ from lightning_hangcheck.look.rank_tests import RankTests
 from lightning_hangcheck.look.syntax import FUNCTIONS, called_name, names_of, walk
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Iterable
 
 Body: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module"
@@ -366,13 +365,6 @@ class Project:
         line = self.bases(of)[1:] if above else self.bases(of)
         classes = (one for one in line if isinstance(one, Class))
         return next((one.methods[name] for one in classes if name in one.methods), None)
-
-    def is_a(self, of: Class, names: re.Pattern[str]) -> bool:
-        """Whether a class is, or inherits from, one of some name."""
-        return any(
-            names.fullmatch(one.name if isinstance(one, Class) else one.rpartition(".")[2])
-            for one in self.bases(of)
-        )
 
 
 def _file_of(folder: str, path: tuple[str, ...]) -> str:

@@ -374,15 +374,12 @@ def receive_without_send(code: Code) -> Iterator[Found]:
         name, path = called_name(call), names_of(call.func)
         of_store = name == "wait" and len(path) > 1 and "store" in path[-2].lower()
         answer = STORE_ANSWERS if of_store else ANSWERS.get(name, "")
-        if not answer or not (of_store or _is_of_torch(call, code)):
+        called = callee(call.func, code.function).path if answer else ""
+        if not answer or not (of_store or called.startswith("torch.distributed")):
             continue
         texts = [one.text.decode(errors="replace") for one in module.with_imported()]
         if not any(re.search(rf"(?<!def )\b({answer})\b", text) for text in texts):
             yield Found(call, f"nothing in this program answers {'.'.join(path)}", "error")
-
-
-def _is_of_torch(call: ast.Call, code: Code) -> bool:
-    return callee(call.func, code.function).path.startswith("torch.distributed")
 
 
 @rule(
