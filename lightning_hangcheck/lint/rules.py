@@ -173,13 +173,16 @@ def is_local(test: ast.expr, function: Function) -> bool:
 
 
 OWN_DATA = re.compile(
-    r"(\w+_)?(batch(es)?|loss(es)?|samples?|preds?|predictions|logits|grads?|gradients?|boxes)(_\w+)?"
+    r"(?!total_|num_|n_|global_|max_|min_)(\w+_)?(batch(es)?|loss(es)?|samples?|preds?|predictions|logits|grads?|gradients?|boxes)(_\w+)?"
 )
 
 
 def is_own_data(test: ast.expr, function: Function) -> bool:
     """Whether a condition plainly reads this rank's own data: empty, not finite, too large."""
+    numbers = {one.value for one in walk(test) if isinstance(one, ast.Constant)}
     for node in walk(test):
+        if isinstance(node, ast.Call) and called_name(node) == "numel" and numbers - {0}:
+            continue  # a shape that all ranks have
         if isinstance(node, ast.Call) and called_name(node) in ("numel", "isnan", "isinf"):
             # what a caller gives may have been gathered there
             return all(

@@ -811,7 +811,7 @@ class Partings:
         names = {one.name for one in others}
         never = _contradicted(node.test)
         alone = tuple(
-            one
+            replace(one, conditional=True) if one.guards & self._switched else one
             for one in made
             if one.name not in names
             and one.only is None
@@ -853,6 +853,16 @@ class Partings:
         calls = (one for one in self._function.nodes if isinstance(one, ast.Call))
         ends = [one.lineno for one in calls if called_name(one) == "destroy_process_group"]
         return min(ends, default=sys.maxsize)
+
+    @cached_property
+    def _switched(self) -> set[str]:
+        """Conditions that the function itself turns off somewhere: perhaps on this way."""
+        constants = (
+            one
+            for one in self._function.nodes
+            if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant)
+        )
+        return {ast.unparse(target) for one in constants for target in one.targets}
 
     @cached_property
     def _sharded(self) -> int:
