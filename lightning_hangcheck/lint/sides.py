@@ -378,7 +378,8 @@ class Reach:
                 (one.name, one.only, (name, not value)) in switched for name, value in one.needs
             ):
                 one = replace(one, needs=frozenset(), guards=frozenset())
-            own = bool(one.guards) and not one.needs
+            guards = {guard.removeprefix("not ") for guard in one.guards}
+            own = not (one.needs or all(map(SINGLE.fullmatch, guards)))
             below = replace(one, conditional=one.conditional or own, guards=frozenset())
             key = (one.name, one.only, one.sure, one.group, one.needs, below.conditional)
             distinct.setdefault(key, below)
@@ -496,8 +497,10 @@ class Reach:
             same = {one.name for one in yes} & {one.name for one in no}
             yes = tuple(_only(one, asked.side, same) for one in yes)
             no = tuple(_only(one, not asked.side if asked.exact else None, same) for one in no)
-        elif not _of_single(test) and {one.name for one in yes} != {one.name for one in no}:
-            switch = _switch(test, function)
+        elif (not _of_single(test) or isinstance(test, ast.Name)) and (
+            {one.name for one in yes} != {one.name for one in no}
+        ):
+            switch = None if _of_single(test) else _switch(test, function)
             yes = tuple(_guarded(one, test, True, switch) for one in yes)
             no = tuple(_guarded(one, test, False, switch) for one in no)
         yield from yes
