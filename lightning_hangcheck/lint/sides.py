@@ -37,7 +37,7 @@ FOREIGN = frozenset(
 )
 """Libraries whose functions have names of collectives."""
 SINGLE = re.compile(
-    r"\w*(world_?size|n_?gpus?|num_gpus?|is_initialized|is_available|is_dist\w*|distributed"
+    r"(?!distributed_?type)\w*(world_?size|n_?gpus?|num_gpus?|is_initialized|is_available|is_dist\w*|distributed"
     r"|multi_?gpu|use_dist\w*|num_processes|data_parallel\w*|nprocs?|do_parallel|dist)\w*"
     r"|(use_|is_|with_)?ddp(_is)?(_(active|enabled|initialized|available))?",
     re.IGNORECASE,

@@ -259,6 +259,14 @@ HARMLESS = {
             if (rank == 0 and kind == "full") or kind == "sharded":
                 if kind == "sharded": dist.barrier()
         """,
+    "the first rank, or all where the model is sharded": """
+        from accelerate import Accelerator, DistributedType
+        accelerator = Accelerator()  # also for DeepSpeed
+        def save():
+            sharded = DistributedType.DEEPSPEED
+            if accelerator.is_main_process or accelerator.distributed_type == sharded:
+                accelerator.save_state("here")
+        """,
     "reversed conditions": """
         def evaluate(sharded):
             if not sharded and rank != 0: return
