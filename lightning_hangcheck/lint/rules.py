@@ -173,7 +173,7 @@ def is_local(test: ast.expr, function: Function) -> bool:
 
 
 OWN_DATA = re.compile(
-    r"(?!total_|num_|n_|global_|max_|min_)(\w+_)?(batch(es)?|loss(es)?|samples?|preds?|predictions|logits|grads?|gradients?|boxes)(_\w+)?"
+    r"(?!total_|limit_|num_|n_|global_|max_|min_)(\w+_)?(batch(es)?|loss(es)?|samples?|preds?|predictions|logits|grads?|gradients?|boxes)(_\w+)?"
 )
 
 
