@@ -26,18 +26,8 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 MOST_FILES = 50_000
 LEFT_OUT = frozenset(
-    {
-        ".git",
-        ".hg",
-        ".venv",
-        "venv",
-        "node_modules",
-        "site-packages",
-        "__pycache__",
-        "build",
-        "dist",
-    }
-    | {".tox", ".nox", ".mypy_cache", ".ruff_cache", ".eggs", "hangcheck_runs"}
+    {".git", ".hg", ".venv", "venv", "node_modules", "site-packages", "__pycache__", "build"}
+    | {"dist", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".eggs", "hangcheck_runs"}
 )
 IGNORED = re.compile(r"#\s*hangcheck:\s*ignore(?:\[([\w\s,]*)\])?")
 WORTH_A_LOOK = re.compile(
@@ -297,17 +287,11 @@ def _finding(one: Rule, found: Found, function: Function) -> tuple[Finding, Plac
     begin = getattr(node, "col_offset", 0)
     same_line = getattr(node, "end_lineno", line) == line
     end = getattr(node, "end_col_offset", None) if same_line else None
-    path = (
-        [f"{name} ({file}:{number})" for name, file, number in found.event.path]
-        if found.event
-        else []
-    )
+    path: list[str] = []
     if found.event is not None:
-        path.append(
-            f"{found.event.name} of {found.event.library}"
-            if found.event.library
-            else found.event.name
-        )
+        path = [f"{name} ({file}:{number})" for name, file, number in found.event.path]
+        library = found.event.library
+        path.append(f"{found.event.name} of {library}" if library else found.event.name)
     finding = Finding(
         code=one.code,
         severity=found.severity,

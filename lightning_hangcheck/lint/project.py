@@ -17,8 +17,7 @@ from lightning_hangcheck.look.rank_tests import RankTests
 from lightning_hangcheck.look.syntax import FUNCTIONS, called_name, names_of, walk
 
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
 Body: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module"
 Meaning: TypeAlias = "Function | Class | Module | str | None"
@@ -367,13 +366,6 @@ class Project:
         classes = (one for one in line if isinstance(one, Class))
         return next((one.methods[name] for one in classes if name in one.methods), None)
 
-    def is_a(self, of: Class, names: re.Pattern[str]) -> bool:
-        """Whether a class is, or inherits from, one of some name."""
-        return any(
-            names.fullmatch(one.name if isinstance(one, Class) else one.rpartition(".")[2])
-            for one in self.bases(of)
-        )
-
 
 def _file_of(folder: str, path: tuple[str, ...]) -> str:
     stem = os.path.join(folder, *path)  # noqa: PTH118
@@ -408,17 +400,14 @@ def callee(called: ast.expr, function: Function) -> Callee:
     if isinstance(called, ast.Call) and names_of(called.func)[-1:] == ["partial"] and called.args:
         return callee(called.args[0], function)
     if isinstance(called, ast.Lambda):
-        return Callee("<lambda>", tuple(_lambdas(called, function)))
+        known = function.module.functions.get("<lambda>", ())
+        return Callee("<lambda>", tuple(one for one in known if one.node is called))
     if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Call):
         return _of_made(called, called.value, function)
     path = tuple(names_of(called))
     if not path:
         return Callee(called.attr if isinstance(called, ast.Attribute) else "")
     return _by_name(path, function, MOST_STEPS)
-
-
-def _lambdas(node: ast.Lambda, function: Function) -> Iterator[Function]:
-    return (one for one in function.module.functions.get("<lambda>", ()) if one.node is node)
 
 
 def _of_made(called: ast.Attribute, made_by: ast.Call, function: Function) -> Callee:
@@ -442,14 +431,14 @@ def _by_name(path: tuple[str, ...], function: Function, steps: int) -> Callee:
         return Callee(name, (known,), receiver=path[-2] if len(path) > 1 else "")
     if isinstance(known, Class):
         made = module.project.method(known, "__init__")
-        return Callee(name, (made,) if made else (), kinds=_names([known], module))
+        return Callee(name, (made,) if made else (), kinds=_names([known]))
     if isinstance(known, str):
         return Callee(name, path=known, receiver=path[-2] if len(path) > 1 else "")
     if len(path) == 1:
         return _assigned(name, function, steps)
     if path[0] in ("self", "cls") and len(path) == 2 and function.owner is not None:
         method = module.project.method(function.owner, name)
-        kinds = _names(module.project.bases(function.owner), module)
+        kinds = _names(module.project.bases(function.owner))
         if method is None and steps and name in module.assigned:
             return _assigned(name, function, steps)
         return Callee(name, (method,) if method else (), receiver=path[0], kinds=kinds)
@@ -480,7 +469,7 @@ def _of_kinds(name: str, receiver: str, makers: set[tuple[str, ...]], function: 
     for maker in makers:
         known = module.meaning(maker) if maker else None
         if isinstance(known, Class):
-            kinds += _names(module.project.bases(known), module)
+            kinds += _names(module.project.bases(known))
             method = module.project.method(known, name)
             methods += [method] if method is not None else []
         else:
@@ -489,7 +478,7 @@ def _of_kinds(name: str, receiver: str, makers: set[tuple[str, ...]], function: 
     return Callee(name, found, receiver=receiver, kinds=tuple(kinds))
 
 
-def _names(classes: tuple[Class | str, ...] | list[Class], _: Module) -> tuple[str, ...]:
+def _names(classes: Iterable[Class | str]) -> tuple[str, ...]:
     return tuple(one if isinstance(one, str) else one.name for one in classes)
 
 

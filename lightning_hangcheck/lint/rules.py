@@ -134,7 +134,20 @@ def _without_meetings(found: list[Parting]) -> list[Parting]:
     return kept
 
 
-LOCAL_CALLS = frozenset({"isnan", "isfinite", "isinf", "is_nan", "any_nan", "numel", "item"})
+LOCAL_CALLS = frozenset(
+    {
+        "isnan",
+        "isfinite",
+        "isinf",
+        "is_nan",
+        "any_nan",
+        "numel",
+        "item",
+        "exists",
+        "isfile",
+        "is_file",
+    }
+)
 LOCAL_NAMES = re.compile(
     r"(local_)?(batch(es)?|loss(es)?|samples?|inputs?|targets?|labels?|outputs?|preds?|predictions"
     r"|logits|grads?|gradients?|mask|boxes|instances|items|rows|used|found|\w+_loss|loss_\w+)",
@@ -160,15 +173,21 @@ def is_local(test: ast.expr, function: Function) -> bool:
 
 
 OWN_DATA = re.compile(
-    r"(\w+_)?(batch(es)?|loss(es)?|samples?|preds?|predictions|logits|grads?|gradients?|boxes)(_\w+)?"
+    r"(?!total_|limit_|num_|n_|global_|max_|min_)(\w+_)?(batch(es)?|loss(es)?|samples?|preds?|predictions|logits|grads?|gradients?|boxes)(_\w+)?"
 )
 
 
-def is_own_data(test: ast.expr, _: Function | None = None) -> bool:
+def is_own_data(test: ast.expr, function: Function) -> bool:
     """Whether a condition plainly reads this rank's own data: empty, not finite, too large."""
+    numbers = {one.value for one in walk(test) if isinstance(one, ast.Constant)}
     for node in walk(test):
+        if isinstance(node, ast.Call) and called_name(node) == "numel" and numbers - {0}:
+            continue  # a shape that all ranks have
         if isinstance(node, ast.Call) and called_name(node) in ("numel", "isnan", "isinf"):
-            return True
+            # what a caller gives may have been gathered there
+            return all(
+                name not in function.parameters or OWN_DATA.fullmatch(name) for name in _ids(node)
+            )
         if not isinstance(node, ast.Compare) or not isinstance(node.comparators[0], ast.Constant):
             continue
         left, number = node.left, node.comparators[0].value
@@ -179,16 +198,9 @@ def is_own_data(test: ast.expr, _: Function | None = None) -> bool:
     return False
 
 
-def _chosen(parting: Parting) -> Event:
-    """The collective to tell of: one of every model, and of all ranks, if there is one."""
-    return min(
-        parting.made, key=lambda one: (not one.sure, one.conditional, one.group, len(one.path))
-    )
-
-
 def _closed(parting: Parting, event: Event) -> Severity:
     if not parting.asked.asks:
-        return _sure(event) if is_own_data(parting.under.test) else "note"
+        return _sure(event) if is_own_data(parting.under.test, parting.function) else "note"
     if parting.side is None or parting.asked.grouped or _has_a_role(parting):
         return "note"
     return _sure(event)
@@ -219,22 +231,54 @@ def _has_a_role(parting: Parting) -> bool:
     return loops or any(ROLES.fullmatch(called_name(one)) for one in calls)
 
 
-def _who(side: bool | None, verb: str) -> str:
-    who = {
-        True: f"one rank {verb}s",
-        False: f"all ranks but one {verb}",
-        None: f"some ranks {verb}",
-    }
-    return who[side]
-
-
-def _others(side: bool | None) -> str:
-    return "that one never does" if side is False else "the others never do"
+WHO = {True: "one rank", False: "all ranks but one", None: "some ranks"}
 
 
 def _via(event: Event) -> str:
     inner = event.path[1:]
     return f" (through {inner[0][0]})" if inner else ""
+
+
+GROUP_MAKERS = frozenset({"new_group", "new_subgroups", "init_device_mesh", "split_group"})
+
+
+def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) -> Iterator[Found]:
+    """Yield where one side of a test reaches a collective that the other does not.
+
+    Args:
+        code: To look at.
+        by_rank: Whether the test asks for the rank, or for the rank's own data.
+        leaves: Whether the other side leaves before the collective, or passes by.
+        makers: Whether it is a group that is made.
+    """
+    around = code.function.around  # the others may come to it there, before they call this one
+    met_outside = {one.name for one in code.reach.function(around)} if around else set()
+    for parting in code.partings:
+        if parting.asked.asks is not by_rank or (parting.leaves is not None) is not leaves:
+            continue
+        event = min(
+            parting.made, key=lambda one: (not one.sure, one.conditional, one.group, len(one.path))
+        )
+        if by_rank and not leaves and (event.name in GROUP_MAKERS) is not makers:
+            continue
+        who, one = WHO[parting.side], parting.side is True
+        called, test = f"{event.shown}{_via(event)}", f"`{parting.test}`"
+        line = event.node.lineno
+        if by_rank and leaves:
+            word = type(parting.leaves).__name__.lower()
+            come = f"{who} {'comes' if one else 'come'}"
+            message = f"{test} leads to this {word} before {called} in line {line}, to which {come}"
+        elif by_rank:
+            others = "that one never does" if parting.side is False else "the others never do"
+            message = f"{who} {'calls' if one else 'call'} {called} under {test}, and {others}"
+        elif leaves:
+            message = (
+                f"{test}, which each rank finds for itself, leads past {called} in line {line}"
+            )
+        else:
+            message = f"{called} is called under {test}, which each rank finds for itself"
+        severity = "note" if event.name in met_outside else _closed(parting, event)
+        yield Found(parting.leaves or parting.node, message, severity, event, (parting.line,))
 
 
 # HC1: a rank alone reaches a collective
@@ -262,17 +306,7 @@ def collective_under_rank_test(code: Code) -> Iterator[Found]:
         if trainer.is_global_zero:
             print(scores.mean())
     """
-    for parting in code.partings:
-        event = _chosen(parting)
-        if parting.leaves is None and parting.asked.asks and event.name not in GROUP_MAKERS:
-            yield Found(
-                parting.node,
-                f"{_who(parting.side, 'call')} {event.shown}{_via(event)} under `{parting.test}`, "
-                f"and {_others(parting.side)}",
-                _closed(parting, event),
-                event,
-                (parting.line,),
-            )
+    yield from _parted(code, by_rank=True, leaves=False)
 
 
 @rule(
@@ -343,15 +377,15 @@ def receive_without_send(code: Code) -> Iterator[Found]:
         name, path = called_name(call), names_of(call.func)
         of_store = name == "wait" and len(path) > 1 and "store" in path[-2].lower()
         answer = STORE_ANSWERS if of_store else ANSWERS.get(name, "")
-        if not answer or not (of_store or _is_of_torch(call, code)):
+        called = callee(call.func, code.function).path if answer else ""
+        if not answer or not (of_store or called.startswith("torch.distributed")):
             continue
         texts = [one.text.decode(errors="replace") for one in module.with_imported()]
         if not any(re.search(rf"(?<!def )\b({answer})\b", text) for text in texts):
-            yield Found(call, f"nothing in this program answers {'.'.join(path)}", "error")
-
-
-def _is_of_torch(call: ast.Call, code: Code) -> bool:
-    return callee(call.func, code.function).path.startswith("torch.distributed")
+            when_run = {called_name(one) for one in module.main.nodes}
+            whole = b"__main__" in module.text or "init_process_group" in when_run
+            message = f"nothing in this program answers {'.'.join(path)}"
+            yield Found(call, message, "error" if whole else "note")
 
 
 @rule(
@@ -416,17 +450,7 @@ def collective_under_local_test(code: Code) -> Iterator[Found]:
         if too_high.item():
             dist.all_reduce(loss)
     """
-    for parting in code.partings:
-        if not parting.asked.asks and parting.leaves is None:
-            event = _chosen(parting)
-            yield Found(
-                parting.node,
-                f"{event.shown}{_via(event)} is called under `{parting.test}`, "
-                "which each rank finds for itself",
-                _closed(parting, event),
-                event,
-                (parting.line,),
-            )
+    yield from _parted(code, by_rank=False, leaves=False)
 
 
 # HC2: a rank leaves before a collective
@@ -457,19 +481,7 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
                 write(results)
             dist.barrier()
     """
-    for parting in code.partings:
-        if parting.leaves is None or not parting.asked.asks:
-            continue
-        event = _chosen(parting)
-        word = type(parting.leaves).__name__.lower()
-        yield Found(
-            parting.leaves,
-            f"`{parting.test}` leads to this {word} before {event.shown}{_via(event)} in line "
-            f"{event.node.lineno}, to which {_who(parting.side, 'come')}",
-            _closed(parting, event),
-            event,
-            (parting.line,),
-        )
+    yield from _parted(code, by_rank=True, leaves=True)
 
 
 @rule(
@@ -495,18 +507,7 @@ def leaves_under_local_test(code: Code) -> Iterator[Found]:
                 count += len(batch)
             dist.all_reduce(count)  # also with nothing to add
     """
-    for parting in code.partings:
-        if parting.leaves is None or parting.asked.asks:
-            continue
-        event = _chosen(parting)
-        yield Found(
-            parting.leaves,
-            f"`{parting.test}`, which each rank finds for itself, leads past {event.shown}"
-            f"{_via(event)} in line {event.node.lineno}",
-            _closed(parting, event),
-            event,
-            (parting.line,),
-        )
+    yield from _parted(code, by_rank=False, leaves=True)
 
 
 @rule(
@@ -565,9 +566,7 @@ def except_goes_on(code: Code) -> Iterator[Found]:
                 )
 
 
-DATA_ERRORS = frozenset(
-    {"Exception", "RuntimeError", "MemoryError", "OutOfMemoryError", "ValueError", "StopIteration"}
-)
+DATA_ERRORS = frozenset({"RuntimeError", "MemoryError", "OutOfMemoryError", "StopIteration"})
 """What a rank raises because of its own batch."""
 
 
@@ -668,7 +667,12 @@ def stops_lightning_on_one_rank(code: Code) -> Iterator[Found]:
             flag = isinstance(one, ast.Assign) and any(
                 "should_stop" in names_of(target)[-1:] for target in one.targets
             )
-            if flag or (hook and isinstance(one, ast.Return) and _is_minus_one(one.value)):
+            if flag or (
+                hook
+                and isinstance(one, ast.Return)
+                and one.value is not None
+                and ast.unparse(one.value) == "-1"
+            ):
                 yield Found(
                     one,
                     f"only a rank that passes `{ast.unparse(node.test)}` ends its epoch here",
@@ -678,10 +682,6 @@ def stops_lightning_on_one_rank(code: Code) -> Iterator[Found]:
 
 
 AGREED = re.compile(r"reduce|broadcast|gather")
-
-
-def _is_minus_one(value: ast.expr | None) -> bool:
-    return value is not None and ast.unparse(value) == "-1"
 
 
 # HC3: lengths and shapes that depend on a rank's data
@@ -746,15 +746,14 @@ def _goes_to(node: ast.expr, code: Code) -> list[str]:
     for one in code.nodes:
         if isinstance(one, ast.Assign) and one.value is node:
             found += [name for target in one.targets for name in names_of(target)[-1:]]
-        elif isinstance(one, ast.Call) and (node in one.args or node in _given(one)):
+        elif isinstance(one, ast.Call) and node in [
+            *one.args,
+            *(word.value for word in one.keywords),
+        ]:
             found += [word.arg for word in one.keywords if word.value is node and word.arg]
             for function in callee(one.func, code.function).functions if node in one.args else ():
                 found += function.parameters[one.args.index(node) :][:1]
     return found
-
-
-def _given(call: ast.Call) -> list[ast.expr]:
-    return [one.value for one in call.keywords]
 
 
 def _length_by_rank(over: ast.expr, code: Code) -> bool:
@@ -866,17 +865,18 @@ def collective_in_prepare_data(code: Code) -> Iterator[Found]:
     """
     if code.function.name.endswith(".prepare_data"):
         made = code.made_in(code.function.body)
-        for event in [one for one in made if not _told_below(one)][:1]:
+        above = [
+            one
+            for one in made
+            if not any(name.endswith(".prepare_data") for name, _, _ in one.path[1:])
+        ]
+        for event in above[:1]:  # what a class above makes is told there
             yield Found(
                 event.node,
                 f"prepare_data runs on local rank 0 only, and calls {event.shown}{_via(event)}",
                 _sure(event),
                 event,
             )
-
-
-def _told_below(event: Event) -> bool:
-    return any(name.endswith(".prepare_data") for name, _, _ in event.path[1:])
 
 
 @rule(
@@ -975,8 +975,6 @@ def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
 
 # HC5: groups
 
-GROUP_MAKERS = frozenset({"new_group", "new_subgroups", "init_device_mesh", "split_group"})
-
 
 @rule(
     "HC501",
@@ -997,18 +995,7 @@ def group_made_by_some(code: Code) -> Iterator[Found]:
     Instead:
         group = dist.new_group([0, 1])  # on every rank
     """
-    for parting in code.partings:
-        makers = [one for one in parting.made if one.name in GROUP_MAKERS]
-        if makers and parting.leaves is None and parting.asked.asks:
-            event = makers[0]
-            yield Found(
-                parting.node,
-                f"{_who(parting.side, 'call')} {event.shown}{_via(event)} under `{parting.test}`, "
-                "and every rank has to",
-                "note" if event.group else _closed(parting, event),
-                event,
-                (parting.line,),
-            )
+    yield from _parted(code, by_rank=True, leaves=False, makers=True)
 
 
 @rule(
@@ -1086,7 +1073,9 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
                 yield Found(
                     node,
                     f"`{ast.unparse(node)}` has another order on each side",
-                    "error" if any(True for _ in _any_collective(code)) else "note",
+                    "error"
+                    if any(map(code.reach.function, code.function.module.all_functions))
+                    else "note",
                 )
         if not isinstance(node, ast.For):
             continue
@@ -1102,11 +1091,6 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
                     "note",
                     event,
                 )
-
-
-def _any_collective(code: Code) -> Iterator[Event]:
-    for function in code.function.module.all_functions:
-        yield from code.reach.function(function)
 
 
 # HC6: starting up

@@ -37,7 +37,7 @@ FOREIGN = frozenset(
 )
 """Libraries whose functions have names of collectives."""
 SINGLE = re.compile(
-    r"\w*(world_?size|n_?gpus?|num_gpus?|is_initialized|is_available|is_dist\w*|distributed"
+    r"(?!distributed_?type)\w*(world_?size|n_?gpus?|num_gpus?|is_initialized|is_available|is_dist\w*|distributed"
     r"|multi_?gpu|use_dist\w*|num_processes|data_parallel\w*|nprocs?|do_parallel|dist)\w*"
     r"|(use_|is_|with_)?ddp(_is)?(_(active|enabled|initialized|available))?",
     re.IGNORECASE,
@@ -55,6 +55,7 @@ SHARDED = re.compile(
 """A file that says so is written for models whose parts are on all ranks."""
 AGREES = re.compile(r"reduce|broadcast|gather|bcast")
 """Calls after which all ranks know the same."""
+STATES = frozenset({"get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"})
 LEAVES = (ast.Return, ast.Continue, ast.Break)
 
 
@@ -102,6 +103,8 @@ def _table() -> dict[str, list[dict[str, Any]]]:
         for key in ("type", "receiver"):
             if key in row:
                 row[key] = re.compile(row[key])
+        if "text" in row:
+            row["text"] = re.compile(row["text"].encode())
         for name in row["names"]:
             found.setdefault(name, []).append(row)
     return found
@@ -118,7 +121,7 @@ def _row(target: Callee, function: Function, call: ast.Call | None) -> dict[str,
             continue
         if "keyword" in row and not (call and _given_true(call, row["keyword"])):
             continue
-        if "text" in row and row["text"].encode() not in function.module.text:
+        if "text" in row and not row["text"].search(function.module.text):
             continue
         if _is_of(row, target):
             return row
@@ -234,11 +237,7 @@ class Tests:
         ]
         if not asking:
             return Test()
-        others = [
-            value
-            for value, part in zip(test.values, parts, strict=True)
-            if not (part.asks or _asks_for_text(value))
-        ]
+        others = [value for value, part in zip(test.values, parts, strict=True) if not part.asks]
         exact = len(asking) == 1 and asking[0].exact and all(map(_of_single, others))
         sides = {part.side for part in asking if part.side is not None}
         known = isinstance(test.op, ast.And) or (exact and bool(sides))
@@ -329,9 +328,14 @@ def _grouped(test: ast.expr) -> bool:
     return False
 
 
-def _all_single(test: ast.expr) -> bool:
+def _ordinary(test: ast.expr) -> bool:
+    """Whether what is behind a test that leaves is the ordinary way: of several ranks, with all."""
     parts = test.values if isinstance(test, ast.BoolOp) else [test]
-    return all(map(_of_single, parts))
+    return all(_of_single(one) or _is_missing(one) for one in parts)
+
+
+def _is_missing(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and ast.unparse(test).endswith(" is None")
 
 
 def _of_single(test: ast.expr) -> bool:
@@ -368,8 +372,14 @@ class Reach:
         if self.one_rank_decorator(function):
             found = tuple(replace(one, only=True) for one in found if one.only is not False)
         distinct: dict[tuple[object, ...], Event] = {}
+        switched = {(one.name, one.only, *one.needs) for one in found if len(one.needs) == 1}
         for one in found:
-            own = bool(one.guards) and not one.needs
+            if any(
+                (one.name, one.only, (name, not value)) in switched for name, value in one.needs
+            ):
+                one = replace(one, needs=frozenset(), guards=frozenset())
+            guards = {guard.removeprefix("not ") for guard in one.guards}
+            own = not (one.needs or all(map(SINGLE.fullmatch, guards)))
             below = replace(one, conditional=one.conditional or own, guards=frozenset())
             key = (one.name, one.only, one.sure, one.group, one.needs, below.conditional)
             distinct.setdefault(key, below)
@@ -429,7 +439,7 @@ class Reach:
                     only = not test.side if test.exact and test.side is not None else only
                     after = _needed_after(statement.test, function)
                     needed |= after
-                    if not (after or test.side is not None or _all_single(statement.test)):
+                    if not (after or test.side is not None or _ordinary(statement.test)):
                         guards |= {_plain(statement.test, value=False)}
             elif isinstance(statement, LEAVES):
                 break
@@ -487,8 +497,10 @@ class Reach:
             same = {one.name for one in yes} & {one.name for one in no}
             yes = tuple(_only(one, asked.side, same) for one in yes)
             no = tuple(_only(one, not asked.side if asked.exact else None, same) for one in no)
-        elif not _of_single(test) and {one.name for one in yes} != {one.name for one in no}:
-            switch = _switch(test, function)
+        elif (not _of_single(test) or isinstance(test, ast.Name)) and (
+            {one.name for one in yes} != {one.name for one in no}
+        ):
+            switch = None if _of_single(test) else _switch(test, function)
             yes = tuple(_guarded(one, test, True, switch) for one in yes)
             no = tuple(_guarded(one, test, False, switch) for one in no)
         yield from yes
@@ -596,15 +608,24 @@ def _only(one: Event, side: bool | None, same: set[str]) -> Event:
     return one if one.name in same or one.only is not None else replace(one, only=side)
 
 
-def _switch(test: ast.expr, function: Function) -> tuple[str, bool] | None:
+def _switch(
+    test: ast.expr, function: Function, steps: int = MOST_ALIASES
+) -> tuple[str, bool] | None:
     """A parameter that is asked for, and what it must be."""
     value = True
     while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, value = test.operand, not value
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and value:
-        return next(filter(None, (_switch(one, function) for one in test.values)), None)
-    named = isinstance(test, ast.Name) and test.id in (*function.parameters, *function.defaults)
-    return (test.id, value) if named and isinstance(test, ast.Name) else None
+        return next(filter(None, (_switch(one, function, steps) for one in test.values)), None)
+    if not isinstance(test, ast.Name) or not steps:
+        return None
+    if test.id in (*function.parameters, *function.defaults):
+        return test.id, value
+    values = function.module.ranks.values_of(test.id)
+    joined = [one for one in values if isinstance(one, ast.BoolOp)]
+    all_joined = value and len(joined) == len(values)
+    found = {_switch(one, function, steps - 1) for one in joined} if all_joined else set()
+    return found.pop() if len(found) == 1 else None  # synchronize = distributed and ...
 
 
 def _guarded(one: Event, test: ast.expr, value: bool, switch: tuple[str, bool] | None) -> Event:
@@ -793,12 +814,13 @@ class Partings:
         names = {one.name for one in others}
         never = _contradicted(node.test)
         alone = tuple(
-            one
+            replace(one, conditional=True) if one.guards & self._switched else one
             for one in made
             if one.name not in names
             and one.only is None
             and not one.guards & never
             and one.node.lineno < self._end
+            and not (one.name in STATES and one.node.lineno < self._sharded)
         )
         if not alone:
             return
@@ -834,6 +856,22 @@ class Partings:
         calls = (one for one in self._function.nodes if isinstance(one, ast.Call))
         ends = [one.lineno for one in calls if called_name(one) == "destroy_process_group"]
         return min(ends, default=sys.maxsize)
+
+    @cached_property
+    def _switched(self) -> set[str]:
+        """Conditions that the function itself turns off somewhere: perhaps on this way."""
+        constants = (
+            one
+            for one in self._function.nodes
+            if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant)
+        )
+        return {ast.unparse(target) for one in constants for target in one.targets}
+
+    @cached_property
+    def _sharded(self) -> int:
+        """The last line that shards a model: before that its state is the rank's own."""
+        calls = (one for one in self._function.nodes if isinstance(one, ast.Call))
+        return max((one.lineno for one in calls if "fully_shard" in called_name(one)), default=0)
 
     def _agreed_names(self, before: int) -> set[str]:
         """Names whose values went through a collective above a line."""

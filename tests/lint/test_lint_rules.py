@@ -113,6 +113,47 @@ ERRORS = {
             def on_validation_end(self):
                 if self.trainer.is_global_zero: self.mean.compute()
         """,
+    "its own data": """
+        def accumulate(batch):
+            found = batch[batch > 0]
+            if found.numel() == 0: return 0
+            return dist.all_reduce(found.sum())
+        """,
+    "a batch that failed": """
+        def train(loader):
+            for batch in loader:
+                try: loss = forward(batch)
+                except torch.cuda.OutOfMemoryError: continue
+                dist.all_reduce(loss)
+        """,
+    "a state of a sharded model": """
+        class Trainer:
+            def save_model(self):
+                '''Also for DeepSpeed.'''
+                if self.args.should_save: self.accelerator.get_state_dict(self.model)
+        """,
+    "both ways of a switch": """
+        def write(path, per_token):
+            if path is None: return
+            if not per_token:
+                dist.barrier()
+                return
+            dist.barrier()
+        def finish(path, per_token):
+            if rank == 0: write(path, per_token)
+        """,
+    "a switch by another name": """
+        def write(path, distributed=True):
+            synchronize = distributed and dist.is_initialized()
+            if synchronize: dist.barrier()
+        if rank == 0: write("scores")
+        """,
+    "a number changed on one rank": """
+        def train(steps):
+            ready = 4
+            if rank == 1: ready -= 1
+            for _ in range(ready): dist.all_reduce(steps)
+        """,
     "a method of a class above": """
         class Base:
             def sync(self): dist.barrier()
@@ -127,7 +168,7 @@ ERRORS = {
 def test_one_side_alone_is_an_error_through(name: str, tmp_path: Path) -> None:
     findings = found(tmp_path, ERRORS[name])
     assert [one.severity for one in findings] == ["error"]
-    assert findings[0].code[:3] in ("HC1", "HC2")
+    assert findings[0].code[:3] in ("HC1", "HC2", "HC3")
 
 
 HARMLESS = {
@@ -181,6 +222,50 @@ HARMLESS = {
     "another library's function": """
         import jax
         if rank == 0: jax.lax.all_gather(1, "i")
+        """,
+    "a switch by another name that is off": """
+        def write(path, distributed=True):
+            synchronize = distributed and dist.is_initialized()
+            if synchronize: dist.barrier()
+        if rank == 0: write("scores", distributed=False)
+        """,
+    "what the caller gathered": """
+        def record(rewards):
+            if rewards.numel() > 0: dist.all_reduce(rewards)
+        """,
+    "the others come to it before they call": """
+        def optimize(step):
+            def closure():
+                if rank == 0: dist.broadcast(torch.ones(1), 0)
+                return step()
+            if rank == 0:
+                run(closure)
+                dist.broadcast(torch.zeros(1), 0)
+            else:
+                signal = torch.ones(1)
+                while signal:
+                    dist.broadcast(signal, 0)
+                    closure()
+        """,
+    "the state before the model is sharded": """
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+        def prepare(model):
+            state = get_model_state_dict(model) if rank == 0 else {}
+            if rank == 0: state = get_model_state_dict(model)
+            fully_shard(model)
+        """,
+    "a text that all ranks know": """
+        def load(kind):
+            if (rank == 0 and kind == "full") or kind == "sharded":
+                if kind == "sharded": dist.barrier()
+        """,
+    "the first rank, or all where the model is sharded": """
+        from accelerate import Accelerator, DistributedType
+        accelerator = Accelerator()  # also for DeepSpeed
+        def save():
+            sharded = DistributedType.DEEPSPEED
+            if accelerator.is_main_process or accelerator.distributed_type == sharded:
+                accelerator.save_state("here")
         """,
     "reversed conditions": """
         def evaluate(sharded):
