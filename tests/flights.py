@@ -36,11 +36,7 @@ PARKED = (
     Frame("_TrainingEpochLoop._broadcast_sigterm_tensor", EPOCH, 265),
     torch("broadcast"),
 )
-EPOCH_END = (*FIT, Frame("_TrainingEpochLoop.on_advance_end", EPOCH, 400), torch("barrier"))
 IN_HOOK = (*FIT, user("Model.on_train_epoch_end", 44), torch("barrier"))
-RANK_ZERO_ONLY = Frame(
-    "rank_zero_only.<locals>.wrapped_fn", f"{SITE}/lightning_utilities/core/rank_zero.py", 41
-)
 
 
 def flying(

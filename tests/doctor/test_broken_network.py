@@ -12,7 +12,7 @@ import sys
 import pytest
 
 IN_NAMESPACES = ("unshare", "--user", "--map-root-user", "--net", "--uts")
-TIME_LIMIT_S = 60.0
+TIME_LIMIT_S = 240.0
 ASK = """
 import fcntl, json, socket, struct, sys
 from msgspec.structs import asdict

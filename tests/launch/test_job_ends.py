@@ -8,9 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, until
-from watch.launched import python, record_of, run, verdict_of
+from watch.launched import python, run, verdict_of
 
 from lightning_hangcheck.launch.job import end_ranks
 from lightning_hangcheck.machine import read_process_stat
@@ -94,18 +93,6 @@ def test_a_sidecar_whose_job_has_ended_already_has_nothing_to_say(tmp_path: Path
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, b"")
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_no_rank_failed_where_torchrun_did(tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run"]
-    ended = run(tmp_path, [*torchrun, "--nnodes=no-number", "train.py"])
-    assert ended.returncode == 1
-    verdict = verdict_of(tmp_path / "run")
-    assert (verdict.verdict, verdict.culprits, verdict.ranks) == ("crashed", (), ())
-    assert verdict.summary == ("no rank was seen to fail, but the command ended with exit code 1")
-    assert record_of(tmp_path / "run").ranks == ()
 
 
 APART_OF_A_CHILD = """

@@ -141,7 +141,8 @@ def test_a_hang_is_told_and_ended_while_storage_is_silent(
     storage.answer_again()
 
 
-@pytest.mark.parametrize("from_the_start", [False, pytest.param(True, marks=WHEN_ASKED_FOR)])
+@WHEN_ASKED_FOR
+@pytest.mark.parametrize("from_the_start", [False, True])
 def test_without_hangcheck_run_ranks_end_as_soon(
     tmp_path: Path, storage: StallingStorage, monkeypatch: pytest.MonkeyPatch, from_the_start: bool
 ) -> None:

@@ -25,7 +25,7 @@ PATIENCE = {
     "HANGCHECK_ABORT_GRACE": "1",
     "OMP_NUM_THREADS": "1",
 }
-LIMIT_S = 100
+LIMIT_S = 240
 
 
 class Right(NamedTuple):

@@ -177,7 +177,7 @@ def test_it_imports_no_torch(left: Path) -> None:
         cwd=left,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     assert done.stderr == "3 set()\n"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-LIMIT_S = 60
+LIMIT_S = 240
 _INHERITED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE")
 PREFIX = re.compile(
     r"\[\d\d:\d\d:\d\d\.\d{3}\]\[\+\d+\.\d{3}s\]\[R(\?/\?|[\d?]+/\d+)\]\[LR[\d?]+\]\[PID:\d+\] "

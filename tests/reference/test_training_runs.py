@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from watch.launched import LONGEST_RUN_S
 
 ROOT = Path(__file__).parent.parent.parent
@@ -74,6 +75,7 @@ def test_torchrun_passes_twelve_checkpoints_on_both_ranks(tmp_path: Path) -> Non
         assert run.stderr.count(f"{constructor} constructor returned (") >= 2
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_lightning_launches_the_second_rank_itself_and_no_secret_is_reported(
     tmp_path: Path,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PROGRAMS, end, until
+from processes import PATIENCE_S, PROGRAMS, end, until
 from rehearse.rehearsing import (
     PYTHON,
     TORCHRUN,
@@ -67,6 +67,6 @@ def test_nothing_is_left_of_a_rehearsal_that_is_interrupted(tmp_path: Path) -> N
     try:
         until((tmp_path / "run-as-it-is" / "run.json").is_file, "the first scene to begin")
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(PATIENCE_S) == 130
     finally:
         end(process)

@@ -42,6 +42,7 @@ def first_verdict(folder: Path, mode: str, *kinds: str) -> Verdict:
         end(process)
 
 
+@WHEN_ASKED_FOR
 def test_a_rank_that_failed_is_dead_where_the_other_asks_for_its_key(tmp_path: Path) -> None:
     called = first_verdict(tmp_path, "key", *CALLED)
     assert (called.verdict, called.culprits, called.cause) == ("dead", (0,), "process_dead")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hooks.launching import OFFLINE, TORCHRUN, Ended, run_job
+from long_tests import WHEN_ASKED_FOR
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +37,7 @@ def test_missing_rank_is_named_with_its_stack_and_the_group_stays_usable(tmp_pat
     assert "prepare_data (" in missing[0]["failed"]
 
 
+@WHEN_ASKED_FOR
 def test_spawned_ranks_without_a_launcher_meet_in_the_store_of_their_group(tmp_path: Path) -> None:
     job = run_job(tmp_path, "hooks_barrier.py", str(tmp_path), environment=OFFLINE)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from processes import StartProgram
 
-LIMIT_S = 30.0
+LIMIT_S = 240.0
 OF_ANOTHER_HOST = "17\nnode7\nrank 8\n2026-01-01T00:00:00Z\npython train.py\n"
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import until
 
 PROGRAM = """
@@ -30,6 +31,7 @@ print(offloaded_so_far())
 TOLD = "GPT2LMHeadModel, parts on cpu (device map)"
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_it_reaches_the_journal_and_the_phases_of_the_process(tmp_path: Path) -> None:
     """``real``: it imports transformers and torch."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Meet = Callable[..., dict[int, list[dict[str, Any]]]]
 
-PATIENCE_S = 30.0
+PATIENCE_S = 240.0
 NO_PROCESS = 2**22  # the kernel's largest process id is one less
 
 
@@ -118,8 +118,8 @@ def test_failure_of_rank_zero_is_the_same_error_on_every_rank(meet: Meet) -> Non
 
 def test_rank_zero_that_is_late_fails_on_every_rank(meet: Meet) -> None:
     """Also on one that comes when rank 0 is done at last: the first decision holds."""
-    said = meet([["first", "download", 0.5, 2.0]], ranks=(0, 1))
-    said |= meet([["first", "download", 0.5, 2.0]], ranks=(2,))
+    said = meet([["first", "download", 0.5, 5.0]], ranks=(0, 1))
+    said |= meet([["first", "download", 0.5, 5.0]], ranks=(2,))
 
     (failure,) = {lines[0]["failed"] for lines in said.values()}
     assert "rank 0 did not finish 'download' within 0.5 s" in failure

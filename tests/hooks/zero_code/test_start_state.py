@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hooks.zero_code.injecting import as_rank, carried_journals, run_script
+from long_tests import WHEN_ASKED_FOR
 
 from lightning_hangcheck.rundir import read_journal
 
@@ -53,7 +54,9 @@ def test_the_first_step_of_a_loop_tells_it_once_quickly_and_without_secrets(tmp_
 
 
 @pytest.mark.parametrize(
-    ("code", "off"), [(LOOP, "off"), ("import json", "differences")], ids=["off", "no torch"]
+    ("code", "off"),
+    [pytest.param(LOOP, "off", marks=WHEN_ASKED_FOR), ("import json", "differences")],
+    ids=["off", "no torch"],
 )
 def test_nothing_is_told_where_it_is_off_or_cannot_be_true(
     tmp_path: Path, code: str, off: str

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import signal
-import struct
-import termios
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -44,10 +41,6 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         """Press keys."""
         os.write(self._master, keys)
-
-    def resize(self, columns: int, lines: int) -> None:
-        """Give it a size; it has none at first."""
-        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def close(self) -> None:
         """Close its window."""
