@@ -396,15 +396,11 @@ def agree(name: str, recorder: Recorder, time_limit: float, weigh: Callable[[], 
 
 def _decided(weigh: Callable[[], Decision], settings: Settings, *, alone: bool) -> Word:
     try:
-        decision = weigh()
+        decision = story.answered(weigh(), settings.if_done)
     except PhaseDone as error:
         return Word("refuse", str(error.args[0]), error.remedy)
     if decision.act != "ask":
         return Word(decision.act, decision.why)
-    if settings.if_done != "ask":
-        reuses = settings.if_done == "reuse" and decision.reusable
-        why = f"{decision.why}; HANGCHECK_IF_DONE={settings.if_done}"
-        return Word("reuse" if reuses else "run", why)
     prices = attempt("reading HANGCHECK_PRICE", read_prices, [settings.price or ""])
     asked = story.question(decision, prices or Prices())
     if not (alone and sys.stdin is not None and sys.stdin.isatty()):

@@ -303,3 +303,12 @@ def test_a_phase_that_runs_because_ranks_cannot_meet_is_kept_with_its_inputs(fol
     assert done.returncode == 0, done.stderr
     (train,) = story(folder).phases
     assert [one.how for one in train.inputs] == ["its whole content"]
+
+
+def test_a_phase_that_would_be_reused_runs_again_where_a_person_says_so(folder: Path) -> None:
+    assert ran(folder, "reuse", "0.9").returncode == 0
+    kept = ran(folder, "reuse", "0.9")
+    assert "prepare False" in kept.stdout
+    again = ran(folder, "reuse", "0.9", HANGCHECK_IF_DONE="rerun", HANGCHECK_CONSOLE="all")
+    assert "prepare True" in again.stdout
+    assert "HANGCHECK_IF_DONE=rerun" in again.stderr
