@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from hooks.launching import json_lines, start_job
+from long_tests import WHEN_ASKED_FOR
 from processes import end
 
 from lightning_hangcheck.session.session import SESSION_VARIABLE, SessionFacts, open_session
@@ -116,6 +117,7 @@ def test_failure_of_rank_zero_is_the_same_error_on_every_rank(meet: Meet) -> Non
     assert said[0][0]["cause"].startswith("ValueError")
 
 
+@WHEN_ASKED_FOR
 def test_rank_zero_that_is_late_fails_on_every_rank(meet: Meet) -> None:
     """Also on one that comes when rank 0 is done at last: the first decision holds."""
     said = meet([["first", "download", 0.5, 5.0]], ranks=(0, 1))
@@ -164,6 +166,7 @@ def test_missing_rank_of_a_barrier_is_named_with_its_stack_on_every_rank(meet: M
     assert "stand_here (" in said[0][0]["failed"]
 
 
+@WHEN_ASKED_FOR
 def test_rank_of_another_node_is_asked_for_the_stack_of_a_missing_one(
     meet: Meet, tmp_path: Path
 ) -> None:
