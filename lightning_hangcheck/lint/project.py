@@ -107,7 +107,7 @@ class Module:
         path: As it was given, or relative to what was given.
         functions: By their bare names, all that have it.
         made: For each name or attribute, of what class or by what call its values were made.
-        assigned: For each name, what was assigned to it: lambdas, partials and aliases.
+        assigned: For each name, what was assigned to it: lambdas, calls, aliases and choices.
     """
 
     def __init__(self, path: str, text: bytes, project: Project) -> None:
@@ -231,7 +231,7 @@ class Module:
         if isinstance(value, ast.Call):
             maker = names_of(value.func) or [called_name(value)]
             self.made.setdefault(name[-1], set()).add(tuple(maker))
-        if isinstance(value, (ast.Lambda, ast.Call, ast.Name, ast.Attribute)):
+        if isinstance(value, (ast.Lambda, ast.Call, ast.Name, ast.Attribute, ast.IfExp)):
             self.assigned.setdefault(name[-1], []).append(value)
 
     def _make(self, name: str, annotation: ast.expr) -> None:
@@ -395,10 +395,16 @@ class Callee:
     kinds: tuple[str, ...] = ()
 
 
-def callee(called: ast.expr, function: Function) -> Callee:
-    """Tell what an expression that is called, or an attribute that is read, comes to."""
+def callee(called: ast.expr, function: Function, steps: int = MOST_STEPS) -> Callee:
+    """Tell what an expression that is called, or an attribute that is read, comes to.
+
+    Args:
+        called: The expression.
+        function: Where it stands.
+        steps: Assignments to follow at most: ``run = partial(run, 3)`` leads back to itself.
+    """
     if isinstance(called, ast.Call) and names_of(called.func)[-1:] == ["partial"] and called.args:
-        return callee(called.args[0], function)
+        return callee(called.args[0], function, steps)
     if isinstance(called, ast.Lambda):
         known = function.module.functions.get("<lambda>", ())
         return Callee("<lambda>", tuple(one for one in known if one.node is called))
@@ -407,7 +413,7 @@ def callee(called: ast.expr, function: Function) -> Callee:
     path = tuple(names_of(called))
     if not path:
         return Callee(called.attr if isinstance(called, ast.Attribute) else "")
-    return _by_name(path, function, MOST_STEPS)
+    return _by_name(path, function, steps)
 
 
 def _of_made(called: ast.Attribute, made_by: ast.Call, function: Function) -> Callee:
@@ -456,7 +462,7 @@ def _assigned(name: str, function: Function, steps: int) -> Callee:
         if isinstance(value, ast.Lambda) or names_of(getattr(value, "func", None))[-1:] == [
             "partial"
         ]:
-            return callee(value, function)
+            return callee(value, function, steps - 1)
     found = _of_kinds("__call__", name, module.made.get(name, set()), function)
     return found if found.functions or found.kinds else Callee(name)
 

@@ -172,9 +172,19 @@ def is_local(test: ast.expr, function: Function) -> bool:
     return compared and any(LOCAL_NAMES.fullmatch((names_of(one) or [""])[-1]) for one in names)
 
 
-OWN_DATA = re.compile(
-    r"(?!total_|limit_|num_|n_|global_|max_|min_)(\w+_)?(batch(es)?|loss(es)?|samples?|preds?|predictions|logits|grads?|gradients?|boxes)(_\w+)?"
+NO_COUNT = (
+    r"(?!\w*_(i|idx|index|indices|ids?|no|num|number|counts?|sizes?|steps?|shapes?|names?|keys?|fns?"
+    r"|sampler|loaders?|weights?|scales?|types?|dims?|args|config|interval|freq)(_|\b))(_\w+)?"
 )
+"""Names with a word for data may count or describe it, which all ranks do alike."""
+OWN_DATA = re.compile(
+    r"(?!total_|limit_|num_|n_|global_|max_|min_)(\w+_)?"
+    r"(batch(es)?|loss(es)?|samples?|preds?|predictions|logits|grads?|gradients?|boxes)" + NO_COUNT
+)
+OWN_NUMBER = re.compile(
+    r"(?!total_|limit_|global_|max_|min_)(\w+_)?(loss|grad(ient)?_norm)" + NO_COUNT
+)
+"""What a rank computes from its own data."""
 
 
 def is_own_data(test: ast.expr, function: Function) -> bool:
@@ -193,7 +203,8 @@ def is_own_data(test: ast.expr, function: Function) -> bool:
         left, number = node.left, node.comparators[0].value
         sized = isinstance(left, ast.Call) and called_name(left) in ("len", "item")
         names = _ids(left) if sized or isinstance(left, ast.Name) else set()
-        if isinstance(number, (int, float)) and any(map(OWN_DATA.fullmatch, names)):
+        own = OWN_DATA if sized else OWN_NUMBER
+        if isinstance(number, (int, float)) and any(map(own.fullmatch, names)):
             return True
     return False
 
@@ -1073,9 +1084,7 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
                 yield Found(
                     node,
                     f"`{ast.unparse(node)}` has another order on each side",
-                    "error"
-                    if any(map(code.reach.function, code.function.module.all_functions))
-                    else "note",
+                    "error" if _gone_through(node, code) else "note",
                 )
         if not isinstance(node, ast.For):
             continue
@@ -1091,6 +1100,23 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
                     "note",
                     event,
                 )
+
+
+def _gone_through(order: ast.expr, code: Code) -> bool:
+    """Whether a loop with a collective takes its passes in this order."""
+    names = {
+        target.id
+        for node in code.nodes
+        if isinstance(node, ast.Assign) and node.value is order
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    return any(
+        isinstance(node, ast.For)
+        and (node.iter is order or (isinstance(node.iter, ast.Name) and node.iter.id in names))
+        and bool(code.made_in(node.body))
+        for node in code.nodes
+    )
 
 
 # HC6: starting up

@@ -571,7 +571,11 @@ class Reach:
         )
 
     def _through(self, called: Function, node: ast.expr, function: Function) -> Iterator[Event]:
+        given = _given(called, node)
         for one in self.function(called):
+            handed = given.get(one.shown.partition(".")[0]) if len(one.path) == 1 else None
+            if handed is not None and _unwraps(handed, function):
+                continue  # what is called there is not the wrapped model
             conditional = one.conditional
             if one.needs:
                 bound = _bound(called, node)
@@ -650,12 +654,28 @@ def _needed_after(test: ast.expr, function: Function) -> frozenset[tuple[str, bo
     return frozenset((one[0], not one[1]) for one in switches if one is not None)
 
 
-def _bound(called: Function, node: ast.expr) -> dict[str, bool]:
-    """Return which parameters are plainly true or false in a call."""
+def _given(called: Function, node: ast.expr) -> dict[str, ast.expr]:
+    """Return what a call gives as which parameter."""
     values = dict(called.defaults)
     if isinstance(node, ast.Call):
         values |= dict(zip(called.parameters, node.args, strict=False))
         values |= {one.arg: one.value for one in node.keywords if one.arg}
+    return values
+
+
+def _unwraps(given: ast.expr, function: Function) -> bool:
+    """Whether an argument is a model without its wrapper: ``ddp.module``, ``unwrap(model)``."""
+    values = function.module.assigned.get(given.id, []) if isinstance(given, ast.Name) else []
+    return any(
+        (isinstance(one, ast.Attribute) and one.attr == "module")
+        or (isinstance(one, ast.Call) and "unwrap" in called_name(one))
+        for one in walk(given, *values)
+    )
+
+
+def _bound(called: Function, node: ast.expr) -> dict[str, bool]:
+    """Return which parameters are plainly true or false in a call."""
+    values = _given(called, node)
     constants = {name: one.value for name, one in values.items() if isinstance(one, ast.Constant)}
     return {name: bool(value) for name, value in constants.items()}
 

@@ -172,6 +172,36 @@ def test_one_side_alone_is_an_error_through(name: str, tmp_path: Path) -> None:
 
 
 HARMLESS = {
+    "every so many batches": """
+        for batch_idx, batch in enumerate(loader):
+            loss = step(batch)
+            if batch_idx > 0 and batch_idx % interval == 0: dist.all_reduce(loss)
+            if debug and batch_idx == 5: break
+        """,
+    "sizes of batches are settings": """
+        if len(self.batch_sizes) > 1: dist.all_reduce(x)
+        """,
+    "labels in another order": """
+        labels = ["a", "b"] if rank == 0 else ["b", "a"]
+        gather(labels)
+        dist.barrier()
+        """,
+    "a function that is partly itself": """
+        from functools import partial
+        run = partial(run, 3)
+        if ready(): run()
+        dist.barrier()
+        """,
+    "the model without its wrapper": """
+        from torch.nn.parallel import DistributedDataParallel
+        def evaluate(model):
+            return model(x)
+        model = DistributedDataParallel(net)
+        if rank == 0:
+            evaluate(model.module if ddp else model)
+            plain = model.module if ddp else model
+            evaluate(plain)
+        """,
     "both branches": """
         if rank == 0: dist.broadcast(torch.ones(1), 0)
         else: dist.broadcast(torch.empty(1), 0)
