@@ -192,6 +192,14 @@ HARMLESS = {
         if ready(): run()
         dist.barrier()
         """,
+    "backward of a reference that is no DDP": """
+        from torch.nn.parallel import DistributedDataParallel
+        model = DistributedDataParallel(net)
+        reference = torch.nn.Linear(2, 2)
+        if rank == 0:
+            expected = reference(x)
+            expected.backward()
+        """,
     "the model without its wrapper": """
         from torch.nn.parallel import DistributedDataParallel
         def evaluate(model):
