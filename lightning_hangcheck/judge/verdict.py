@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.judge.engine import Conclusion
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.judge.operations import PendingCollective
+    from lightning_hangcheck.judge.rule import Finding
     from lightning_hangcheck.model.case import Aftermath, Case
+    from lightning_hangcheck.model.slugs import Certainty
     from lightning_hangcheck.model.verdict import Edge, StackGroup, State
 
 SUSPICION = 0.75
@@ -100,6 +102,16 @@ def without_collections() -> Iterator[None]:
             gc.enable()
 
 
+def _certainty(conclusion: Conclusion, finding: Finding) -> Certainty | None:
+    """What names the culprits of processes that were seen; None where they only seem to be."""
+    kind, parted = conclusion.kind, conclusion.divergence
+    if kind not in COSTS_THE_JOB or not finding.culprits:
+        return None
+    if parted is not None and set(parted.diverged) == set(finding.culprits):
+        return "majority" if parted.basis == "majority" else None
+    return "proven" if kind in ("dead", "crashed") or finding.ended_by == "nobody" else None
+
+
 @without_collections()
 def verdict_of(case: Case) -> Verdict:
     """Explain a case, as `lightning_hangcheck.judge.judge` says."""
@@ -141,7 +153,7 @@ def verdict_of(case: Case) -> Verdict:
         wait_for=conclusion.graph.edges,
         ranks=_rank_table(conclusion, victims, group_of),
         collectives=conclusion.collectives or _collectives(conclusion),
-        certainty=finding.certainty,
+        certainty=finding.certainty or _certainty(conclusion, finding),
     )
     return _bounded(explained)
 
