@@ -124,7 +124,10 @@ def _unused(job: Job) -> LeftOut:
         return LeftOut(path, "it was made from other evidence, by postmortem or merge")
     if verdict is None:
         return LeftOut(path, "a run folder that holds no verdict")
-    return LeftOut(path, f"another run, {verdict.verdict.upper()}: name it by itself to read it")
+    told = verdict.verdict.upper()
+    if not job.ended_badly:
+        return LeftOut(path, f"a run that shows nothing wrong ({told})")
+    return LeftOut(path, f"another run, {told}: name it by itself to read it")
 
 
 def _nothing_in(named: Sequence[str], case: Case) -> UnreadableRun:

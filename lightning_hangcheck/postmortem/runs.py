@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
 
 Part = TypeVar("Part", RunRecord, Verdict)
-ENDED_BADLY = ("hang", "dead", "crashed")
+ENDED_BADLY = ("hang", "dead", "crashed", "suspect")
+"""A suspicion that stands when a job is gone was never taken back."""
 CLOCKS_DIFFER_BY = timedelta(minutes=2)
 """Between nodes, at most: what they wrote at one time may seem that far apart."""
 
@@ -65,7 +66,7 @@ class Job(NamedTuple):
 
     @property
     def ended_badly(self) -> bool:
-        """Whether it was told to hang, or to have died or crashed."""
+        """Whether it was told to hang, to have died or crashed, or seemed to when it was gone."""
         return self.verdict is not None and self.verdict.verdict in ENDED_BADLY
 
     @property

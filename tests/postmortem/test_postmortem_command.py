@@ -130,7 +130,7 @@ def test_of_several_runs_in_a_tree_the_newest_that_ended_badly_is_explained(
     assert lines[0].split()[:3] == ["who", "rank", "0"]
     told = " ".join(" ".join(lines).split())
     assert f"{tmp_path}/runs/first: another run, HANG" in told
-    assert f"{tmp_path}/runs/third: another run, HEALTHY" in told
+    assert f"{tmp_path}/runs/third: a run that shows nothing wrong (HEALTHY)" in told
     assert invoke(["postmortem", str(tmp_path / "runs"), "--run-dir", f"{out}2"]) == 3
     again = capsys.readouterr().out
     assert again.splitlines()[0] == lines[0]
@@ -163,7 +163,7 @@ def test_files_explain_what_a_calm_run_folder_beside_them_does_not(
     assert invoke(["postmortem", str(tmp_path / "left"), "--run-dir", out]) == 3
     told = " ".join(capsys.readouterr().out.split())
     assert "Rank 0 failed: ValueError: bad sample" in told.partition(" read ")[0]
-    assert f"{tmp_path}/left/run: another run, HEALTHY" in told
+    assert f"{tmp_path}/left/run: a run that shows nothing wrong (HEALTHY)" in told
 
 
 def test_it_imports_no_torch(left: Path) -> None:
