@@ -123,7 +123,7 @@ def _row(target: Callee, function: Function, call: ast.Call | None) -> dict[str,
             continue
         if "text" in row and not row["text"].search(function.module.text):
             continue
-        if target.name == "backward" and "text" in row and _of_plain_model(target, function, row):
+        if row.get("wrapped") and _of_plain_model(target, function):
             continue
         if _is_of(row, target):
             return row
@@ -134,7 +134,7 @@ WRAPS = re.compile(r"DDP|Parallel|prepare|wrap|setup|initialize")
 """Calls that may make a model one of all ranks."""
 
 
-def _of_plain_model(target: Callee, function: Function, row: dict[str, Any]) -> bool:
+def _of_plain_model(target: Callee, function: Function) -> bool:
     """Whether what goes backward came from a model that the same file makes and never wraps."""
     assigned = function.module.assigned
     models = {
@@ -143,10 +143,7 @@ def _of_plain_model(target: Callee, function: Function, row: dict[str, Any]) -> 
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Name)
     }
     made = [value for name in models for value in assigned.get(name, [])]
-    return bool(made) and not any(
-        row["text"].search(ast.unparse(value).encode()) or WRAPS.search(ast.unparse(value))
-        for value in made
-    )
+    return bool(made) and not any(WRAPS.search(ast.unparse(value)) for value in made)
 
 
 def _is_of(row: dict[str, Any], target: Callee) -> bool:

@@ -153,6 +153,18 @@ class DumpedThread(msgspec.Struct):
     active: bool = False
     owns_gil: bool = False
 
+    def stack(self, most: int | None = None, *, takes_lock: bool = False) -> ThreadStack:
+        """Return it as evidence, with at most so many of its innermost frames."""
+        return ThreadStack(
+            tid=self.os_thread_id,
+            ident=self.thread_id,
+            name=self.thread_name or "",
+            active=self.active,
+            owns_gil=self.owns_gil,
+            takes_lock=takes_lock,
+            frames=tuple(frame.place for frame in reversed(self.frames[:most])),
+        )
+
 
 def read_threads(pid: int, time_limit_s: float, *, values: bool = False) -> list[DumpedThread]:
     """Read all Python threads of a process without pausing it, again where they came out torn.
@@ -326,15 +338,7 @@ def _take(pid: int, time_limit_s: float) -> ProcessStack | Refusal:
     threads.sort(key=lambda one: (not is_main(one), one.os_thread_id or 0))
     sources = Sources.of(pid)
     stacks = tuple(
-        ThreadStack(
-            tid=one.os_thread_id,
-            ident=one.thread_id,
-            name=one.thread_name or "",
-            active=one.active,
-            owns_gil=one.owns_gil,
-            takes_lock=any(sources.takes_lock(o.filename, o.line) for o in one.frames[:1]),
-            frames=tuple(frame.place for frame in reversed(one.frames)),
-        )
+        one.stack(takes_lock=any(sources.takes_lock(o.filename, o.line) for o in one.frames[:1]))
         for one in threads
     )
     return ProcessStack(pid=pid, source=PY_SPY, threads=stacks)

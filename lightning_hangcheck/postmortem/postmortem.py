@@ -66,15 +66,18 @@ def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
     asked = {Path(name).absolute() for name in named}
     jobs = jobs_in(left.run_folders, together=all(one.path in asked for one in left.run_folders))
     others = [*map(_unused, jobs), *left.left_out]
-    case = case_of(left.readings, others, folder.run_id)
-    if jobs and (not _usable(case) or jobs[0].ended_badly):
+    case = None
+    try:
+        case = read_job(named, left._replace(left_out=others), folder.run_id)
+    except UnreadableRun:
+        if not jobs:
+            raise
+    if case is None or (jobs and jobs[0].ended_badly):
         unused = [*map(_unused, jobs[1:]), *left.left_out]
         return _of_run_folders(jobs[0], unused, case, folder)
-    if case.left is None or not _usable(case):
-        raise _nothing_in(named, case)
     verdict = judge(case)
     save_run(case, verdict, (), folder)
-    return Postmortem(case, verdict, case.left)
+    return Postmortem(case, verdict, case.left or LeftBehind())
 
 
 def read_job(named: Sequence[str], left: Left, run_id: str) -> Case:
@@ -89,22 +92,18 @@ def read_job(named: Sequence[str], left: Left, run_id: str) -> Case:
         UnreadableRun: Nothing of it can be used.
     """
     case = case_of(left.readings, left.left_out, run_id)
-    if not _usable(case):
+    if case.left is None or not case.left.read:
         raise _nothing_in(named, case)
     return case
 
 
-def _usable(case: Case) -> bool:
-    return case.left is not None and bool(case.left.read)
-
-
 def _of_run_folders(
-    job: Job, left_out: Sequence[LeftOut], beside: Case, folder: RunFolder
+    job: Job, left_out: Sequence[LeftOut], beside: Case | None, folder: RunFolder
 ) -> Postmortem:
     """Explain what a watch saw; what the files beside it say is told, and proves nothing of it."""
     also: list[EvidenceItem] = []
     told = LeftBehind(left_out=tuple(left_out))
-    if beside.left is not None and _usable(beside):
+    if beside is not None and beside.left is not None:
         told, by_files = beside.left, judge(beside)
         if by_files.verdict in ENDED_BADLY:
             also = [EvidenceItem("also", None, f"the files beside it say: {by_files.summary}")]

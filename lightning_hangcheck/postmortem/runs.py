@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned
+from lightning_hangcheck.judge.verdict import COSTS_THE_JOB
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.rundir import START_PREFIX, RunFolder, newest_case
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
 
 Part = TypeVar("Part", RunRecord, Verdict)
-ENDED_BADLY = ("hang", "dead", "crashed", "suspect")
+ENDED_BADLY = (*COSTS_THE_JOB, "suspect")
 """A suspicion that stands when a job is gone was never taken back."""
 CLOCKS_DIFFER_BY = timedelta(minutes=2)
 """Between nodes, at most: what they wrote at one time may seem that far apart."""

@@ -168,18 +168,7 @@ def _from_json(path: str, data: bytes) -> tuple[StackDump, ...]:
         return ()
     found = []
     for pid in dict.fromkeys(one.pid for one in threads):
-        stacks = [
-            ThreadStack(
-                tid=one.os_thread_id,
-                ident=one.thread_id,
-                name=one.thread_name or "",
-                active=one.active,
-                owns_gil=one.owns_gil,
-                frames=tuple(frame.place for frame in reversed(one.frames[:MOST_FRAMES])),
-            )
-            for one in threads[:MOST_THREADS]
-            if one.pid == pid
-        ]
+        stacks = [one.stack(MOST_FRAMES) for one in threads[:MOST_THREADS] if one.pid == pid]
         found.append(_dump(path, 1, rank_of_name(path), pid, "py-spy", "", stacks))
     return _once_a_rank(found)
 
