@@ -117,10 +117,18 @@ def test_a_storage_that_does_not_answer_is_not_asked_for_each_step(
     os.close(os.open(tmp_path / "step_3.csv", os.O_WRONLY | os.O_NONBLOCK))  # frees the reader
 
 
-def test_a_long_text_in_a_cell_is_read_and_the_limit_of_the_process_stays(tmp_path: Path) -> None:
-    before = csv.field_size_limit()
-    assert said(tmp_path / "scores.csv", f"name,text\na,{'x' * 2 * before}\n", rows=1) == ""
-    assert csv.field_size_limit() == before
+def test_a_long_text_in_a_cell_is_read_and_the_limit_of_the_process_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while a file is read: the limit is the user's, and other threads read by it."""
+    limit = csv.field_size_limit()
+    text = "x, " * limit
+    assert said(tmp_path / "scores.csv", f'name,text\na,"{text}"\n"b\n\nb",""""\n', rows=2) == ""
+    monkeypatch.setattr(results, "READ_LIMIT_S", 0.2)
+    os.mkfifo(tmp_path / "mute.csv")
+    assert "no answer within 0.2 s" in said(tmp_path / "mute.csv", None)
+    assert csv.field_size_limit() == limit
+    os.close(os.open(tmp_path / "mute.csv", os.O_WRONLY | os.O_NONBLOCK))  # frees the reader
 
 
 @pytest.mark.parametrize("expected", [{"rows": 2}, {"columns": ("name",)}])
