@@ -8,10 +8,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import text
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks import evaluation as results
-from lightning_hangcheck.hooks.evaluation import Evaluation, Expected, complaints
+from lightning_hangcheck.hooks.evaluation import Evaluation, Expected, cells_of_rows, complaints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,13 +119,19 @@ def test_a_storage_that_does_not_answer_is_not_asked_for_each_step(
     os.close(os.open(tmp_path / "step_3.csv", os.O_WRONLY | os.O_NONBLOCK))  # frees the reader
 
 
+@given(text=text(alphabet='a",\n\r ', max_size=40))
+def test_cells_are_counted_as_csv_counts_them(text: str) -> None:
+    lines = text.splitlines(keepends=True)
+    assert list(cells_of_rows(lines, ",")) == [len(row) for row in csv.reader(lines) if row]
+
+
 def test_a_long_text_in_a_cell_is_read_and_the_limit_of_the_process_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while a file is read: the limit is the user's, and other threads read by it."""
     limit = csv.field_size_limit()
-    text = "x, " * limit
-    assert said(tmp_path / "scores.csv", f'name,text\na,"{text}"\n"b\n\nb",""""\n', rows=2) == ""
+    long = "x, " * limit
+    assert said(tmp_path / "scores.csv", f'name,text\na,"{long}"\n"b\n\nb",""""\n', rows=2) == ""
     monkeypatch.setattr(results, "READ_LIMIT_S", 0.2)
     os.mkfifo(tmp_path / "mute.csv")
     assert "no answer within 0.2 s" in said(tmp_path / "mute.csv", None)
