@@ -224,6 +224,8 @@ class Patience:
         )
         # one that holds it alone has only its own threads left, and the free ones are asked
         complete = len(known) == len(could - {waiter}) and target.kind != "shared"
+        if target.kind == "pipe" and not complete:
+            return Enders(("outside",))  # nobody has looked at a daemon that has its other end
         actors: tuple[Actor, ...] = (*known, *helpers)
         return Enders(() if complete else ("inside",), actors)
 
