@@ -224,8 +224,9 @@ class Patience:
         )
         # one that holds it alone has only its own threads left, and the free ones are asked
         complete = len(known) == len(could - {waiter}) and target.kind != "shared"
-        if target.kind == "pipe" and not complete:
-            return Enders(("outside",))  # nobody has looked at a daemon that has its other end
+        # a daemon that nobody has looked at has its other end, or whoever knows its path opens it
+        if (target.kind == "pipe" and not complete) or (target.kind == "fifo" and not known):
+            return Enders(("outside",))
         actors: tuple[Actor, ...] = (*known, *helpers)
         return Enders(() if complete else ("inside",), actors)
 
