@@ -342,10 +342,11 @@ def _at_target(
             return aspect, f", {which}reading from {writer}, which writes nothing"
         if target.holders and own is not None and free_threads(own):
             return None, ", reading a pipe to which none of its threads has written"
-        if target.holders:  # a queue has both ends in each process that uses it
-            ended = [one.pid for one in processes if read_process_activity(one).activity == "gone"]
-            child = f"; its child pid {ended[0]} has ended" if ended else ""
-            return None, f", reading a pipe that no other process has open any more{child}"
+        # a queue has both ends in each process that uses it
+        ended = [one.pid for one in processes if read_process_activity(one).activity == "gone"]
+        if target.holders and ended:
+            gone = f"its child pid {ended[0]} has ended, and no other process has the other end"
+            return None, f", reading a pipe to which nobody writes any more: {gone}"
         return "input", f", waiting for input from {target.name}"
     if kind == "pipe" and target.call in WRITES and held_by:
         return "full_pipe", f", writing to a full pipe that {' and '.join(held_by)} should read"
