@@ -225,7 +225,7 @@ class Patience:
         )
         # one that holds it alone has only its own threads left, and the free ones are asked
         complete = len(known) == len(could - {waiter}) and target.kind != "shared"
-        # a daemon that nobody has looked at has its other end, or who knows its path may write to it
+        # a daemon that nobody has looked at has its other end, or anybody may write to its path
         commanded = target.kind == "fifo" and target.call in READS and not known
         if commanded or (target.kind == "pipe" and not complete):
             return Enders(("outside",))
