@@ -18,6 +18,7 @@ from lightning_hangcheck.judge.job import process_of
 from lightning_hangcheck.judge.source import calls_collectives
 from lightning_hangcheck.judge.threads import free_threads, late_callers
 from lightning_hangcheck.judge.waits import (
+    READS,
     endless,
     in_own_memory,
     limited,
@@ -224,6 +225,10 @@ class Patience:
         )
         # one that holds it alone has only its own threads left, and the free ones are asked
         complete = len(known) == len(could - {waiter}) and target.kind != "shared"
+        # a daemon that nobody has looked at has its other end, or anybody may write to its path
+        commanded = target.kind == "fifo" and target.call in READS and not known
+        if commanded or (target.kind == "pipe" and not complete):
+            return Enders(("outside",))
         actors: tuple[Actor, ...] = (*known, *helpers)
         return Enders(() if complete else ("inside",), actors)
 

@@ -22,6 +22,7 @@ from lightning_hangcheck.judge.frames import (
     waits_for_ranks,
 )
 from lightning_hangcheck.model.code_owner import (
+    RUNNERS,
     TRAINING,
     is_ours,
     is_standard,
@@ -52,6 +53,11 @@ IN_MEMORY: frozenset[TargetKind] = frozenset({"futex", "time"})
 """What names nobody: a word of the process's own memory, and a time limit."""
 WRITES = frozenset({"write", "writev", "pwrite64", "sendto", "sendmsg"})
 DISTRIBUTED = "/torch/distributed/"
+OWN_BUSINESS = RUNNERS | {
+    *("aim", "clearml", "comet_ml", "ddtrace", "mlflow", "neptune", "opentelemetry"),
+    *("sentry_sdk", "swanlab", "tensorboard", "tensorboardX", "wandb"),
+}
+"""Packages whose threads at connections serve them alone: no user of theirs waits to be called."""
 EVENTS = ("eventfd:[", "anon_inode:[eventfd]", "anon_inode:[timerfd]")
 """By which the loop of a library in C++ is woken, as that of an actor of Ray is by its calls."""
 JOINS = ("join", "_shutdown")
@@ -273,6 +279,19 @@ class Thread:
             for one in self.named
         )
         return reads or self.for_threads
+
+    @property
+    def hears_from_outside(self) -> bool:
+        """Whether it is a library's that waits at a connection, and may call the user back then.
+
+        A server's, or one of a broker's client; not one that looks only after its library.
+        """
+        at_connection = any(one.kind == "socket" for one in self.named)
+        own_business = any(
+            "/multiprocessing/" in frame.file or owner_of(frame.file).package in OWN_BUSINESS
+            for frame in self.frames
+        )
+        return at_connection and self.rests and self.place is None and not own_business
 
     @cached_property
     def owners(self) -> frozenset[object]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ProcessLook,
         TargetKind,
         ThreadStack,
+        ThreadState,
         WaitTarget,
     )
 
@@ -63,6 +64,9 @@ HOW_HELD: dict[TargetKind, tuple[str, str]] = {
 SLEEP = "nanosleep"
 """In the names of the kernel's calls that wait for a time alone, and of its functions for them."""
 READS = frozenset({"read", "readv", "recvfrom", "recvmsg"})
+HOUSEKEEPERS = ("pt_", "gloo_", "NCCL", "cuda", "iou-", "jemalloc")
+"""Beginnings of the kernel's names of native threads that call no user back: those of torch, its
+backends, the GPU's driver, the kernel itself and memory allocators."""
 POLLS = frozenset({"sleep", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
 """Calls that may have a time limit, and wait for any of several things."""
 
@@ -118,12 +122,16 @@ def in_own_memory(look: ProcessLook) -> bool:
     """Whether its wait ends, without a time limit, at what only the process itself can change.
 
     That is a word of its memory, or an event loop that waits for nothing but to be woken by its
-    own process. What runs no Python yet may do either, see `called_back`.
+    own process. What runs no Python yet may do either, see `called_back`, and so may a library's
+    thread that hears from outside, unless what is waited for is a lock.
     """
     if called_back(look):
         return False
     for newest in _telling(look)[-1:]:
         threads = {one.tid: one for one in newest.threads}
+        for_news = bool(newest.threads) and not in_lock(newest.threads[0].stack)
+        if for_news and any(one.hears_from_outside for one in newest.helpers):
+            return False
         for state in newest.ends:
             thread = threads.get(state.tid)
             if any(target.kind == "futex" for target in state.waits_for):
@@ -136,10 +144,9 @@ def in_own_memory(look: ProcessLook) -> bool:
 def called_back(look: ProcessLook) -> bool:
     """Whether what runs no Python yet may end its main thread's wait, by its newest sample.
 
-    A timer's signal, if it is caught: its handler runs in the main thread. Or a thread of a native
-    library that sleeps for a time or reads a connection, and may call the user back after it. Waits
-    of native threads for a word of memory with a time limit are left out, and those for any of
-    several connections: torch's own threads stand in such, and look only after their library.
+    A signal, if it is caught: its handler runs in the main thread. Or a thread of a native library
+    that waits for a time or a connection, and may call the user back after it, unless it is known
+    to look only after its library.
     """
     newest = next((one for one in reversed(moments(look)) if one.kernel is not None), None)
     if newest is None or newest.kernel is None:
@@ -147,13 +154,25 @@ def called_back(look: ProcessLook) -> bool:
     of_python = {one.tid for one in newest.threads}
     known = newest.complete or not of_python  # a native program's threads are all its own
     native = [one for one in newest.states if known and one.tid not in of_python]
-    calls = [target for state in native for target in state.waits_for]
-    return (
-        newest.kernel.catches_timers
-        or any(
-            SLEEP in name for name in (*(one.wchan for one in native), *(one.call for one in calls))
-        )
-        or any(one.kind == "socket" and one.call in READS for one in calls)
+    return newest.kernel.catches_timers or any(map(_may_call_back, native))
+
+
+def _may_call_back(native: ThreadState) -> bool:
+    """Whether a thread that runs no Python waits for anything but its own process.
+
+    Where its name was not recorded, only a sleep or a read counts: torch's threads wait for a word
+    of memory until a time, or for any of several connections.
+    """
+    if native.name.startswith(HOUSEKEEPERS):
+        return False
+    if SLEEP in native.wchan:
+        return True
+    of_any = bool(native.name)
+    return any(
+        SLEEP in one.call
+        or (one.kind == "time" and of_any)
+        or (one.kind == "socket" and (one.call in READS or of_any))
+        for one in native.waits_for
     )
 
 

@@ -16,6 +16,7 @@ from lightning_hangcheck.look.open_files import (
     holders_of,
     sockets_seen_by,
     tcp_connections,
+    unix_peers,
 )
 from lightning_hangcheck.look.proc import (
     io_bytes,
@@ -24,7 +25,14 @@ from lightning_hangcheck.look.proc import (
     shares_namespace,
     vitals,
 )
-from lightning_hangcheck.look.system_calls import ABSOLUTE, CALLS, EVENT, RESTART, descriptor_facts
+from lightning_hangcheck.look.system_calls import (
+    ABSOLUTE,
+    CALLS,
+    EVENT,
+    POLLING,
+    RESTART,
+    descriptor_facts,
+)
 from lightning_hangcheck.machine import ancestors, is_of_network, mounts_of_network
 from lightning_hangcheck.model.evidence import Connection, Holder, WaitTarget
 from lightning_hangcheck.time_limit import NoAnswer, within
@@ -69,6 +77,7 @@ class Holders:
         self._mounts: dict[int, dict[str, bool]] = {}
         self._lock_holders: dict[str, tuple[int, ...]] = {}
         self._table: dict[int, Socket] | None = None
+        self._peers: dict[int, int] = {}
 
     def complete(self, state: ProcessState) -> ProcessState:
         """Complete the state of one of the processes, as `kernel_state` read it."""
@@ -207,6 +216,13 @@ class Holders:
         own = self._sockets(pid).get(inode)
         if own is None:
             return replace(target, name="")
+        peer = self._peers.get(inode)
+        ends = self._descriptors.with_socket(peer, pid) if peer is not None else ()
+        if peer is not None and ends and (target.call not in POLLING or pid not in ends):
+            # a pipe in both directions; a loop that waits for several has both ends of its waker
+            both = sorted((inode, peer))
+            name = f"socket:{both}"
+            return replace(target, kind="pipe", name=name, holders=_holders(ends))
         if not own.remote:
             return replace(target, name=own.local if target.call.startswith("accept") else "")
         address, _, port = own.remote.rpartition(":")
@@ -227,7 +243,7 @@ class Holders:
     def _sockets(self, pid: int) -> dict[int, Socket]:
         """Both ends of all sockets; all processes of a job share one network namespace."""
         if self._table is None:
-            self._table = sockets_seen_by(pid)
+            self._table, self._peers = sockets_seen_by(pid), unix_peers()
             ends = self._table.items()
             self._connected = {(one.local, one.remote): inode for inode, one in ends}
             listening = {one.local: inode for inode, one in ends if not one.remote}

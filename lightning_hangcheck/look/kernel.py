@@ -50,7 +50,13 @@ MOST_THREADS = 256
 POLLERS = frozenset({"TP_SHM_reactor", "TP_IBV_reactor"})
 """Threads of torch's RPC (tensorpipe's reactor.cc) that look for messages without end, by a core
 each where cores are free: whether the rank waits or works, they are the same."""
-OF_TIMERS = sum(1 << (number - 1) for number in (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF))
+OF_TIMERS = sum(
+    1 << (number - 1)
+    for number in (
+        *(signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
+        *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGIO),
+    )
+)
 NOT_COUNTED = Refusal("the kernel does not count them (CONFIG_TASK_IO_ACCOUNTING is off)")
 
 
@@ -178,6 +184,7 @@ def _look_at_thread(pid: int, tid: int, line: StatLine, calls: bool, bytes_: boo
         targets = (WaitTarget(call=PAGE_FAULT, kind="file"),) if in_fault else ()
     return ThreadState(
         tid=tid,
+        name=line.name,
         state=line.state,
         cpu_s=line.cpu_s,
         turns=turns,

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
-from lightning_hangcheck.look.proc import read_table
+from lightning_hangcheck.look.proc import process_ids, read_table
 from lightning_hangcheck.look.system_calls import EVENTFD, descriptor_facts, event_behind
 from lightning_hangcheck.model.evidence import AddressReach
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
 SOCKET = re.compile(r"socket:\[(\d+)\]")
 READS, WRITES = 0o400, 0o200
+SHARED = ("pipe:", "socket:")
 
 
 class Opened(NamedTuple):
@@ -46,6 +47,7 @@ class Descriptors:
     def __init__(self, pids: Iterable[int]) -> None:
         self._by_name: dict[str, list[Opened]] = {}
         self._names: dict[int, list[tuple[str, Opened]]] = {}
+        self._elsewhere: dict[str, list[Opened]] | None = None
         for pid in pids:
             for name, opened in open_of(pid):
                 self._by_name.setdefault(name, []).append(opened)
@@ -87,13 +89,30 @@ class Descriptors:
         One that reads waits for those that write, and the other way round; a process that has both
         ends waits for the others that have them, and for itself where there is no other.
         """
-        everyone = self._by_name.get(name, ())
-        own = [one for one in everyone if one.pid == pid]
+        own = [one for one in self._by_name.get(name, ()) if one.pid == pid]
         reads, writes = any(one.reads for one in own), any(one.writes for one in own)
-        ends = dict.fromkeys(
-            one.pid for one in everyone if (reads and one.writes) or (writes and one.reads)
-        )
-        return tuple(end for end in ends if end != pid) or tuple(ends)
+        return self._having(name, pid, lambda one: (reads and one.writes) or (writes and one.reads))
+
+    def with_socket(self, inode: int, pid: int) -> tuple[int, ...]:
+        """Processes that have the end to which a connection of one leads, as for a pipe."""
+        return self._having(f"socket:[{inode}]", pid, lambda _: True)
+
+    def _having(self, name: str, pid: int, wanted: Callable[[Opened], bool]) -> tuple[int, ...]:
+        """Find who else has an end; where the process has it, too, on the whole machine.
+
+        A daemon that was started with it keeps it, and is below no rank any more. A process that
+        does not have it learns by the end of data when the last of those is gone.
+        """
+        found = [one.pid for one in self._by_name.get(name, ()) if wanted(one)]
+        if pid in found:
+            if self._elsewhere is None:
+                self._elsewhere = {}
+                for other in set(process_ids()) - self._names.keys():
+                    for what, opened in open_of(other):
+                        if what.startswith(SHARED):
+                            self._elsewhere.setdefault(what, []).append(opened)
+            found += [one.pid for one in self._elsewhere.get(name, ()) if wanted(one)]
+        return tuple(one for one in dict.fromkeys(found) if one != pid) or tuple(found[:1])
 
 
 def open_of(pid: int) -> Iterator[tuple[str, Opened]]:
@@ -259,39 +278,68 @@ def tcp_connections() -> dict[int, TcpConnection] | None:
         By inode. None where the kernel does not answer.
     """
     found: dict[int, TcpConnection] = {}
+    requests = [
+        REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), ALL_STATES)
+        for family in ADDRESS_BYTES
+    ]
     try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
-            kernel.settimeout(TIME_LIMIT_S)
-            for family in ADDRESS_BYTES:
-                found.update(_ask(kernel, family))
+        for body in _answers(requests):
+            family, ports, own, remote, inode = MESSAGE.unpack_from(body)
+            facts = _attribute(body[MESSAGE.size :], INET_DIAG_INFO)
+            if inode and len(facts) >= CARRIED_AT + CARRIED.size:  # struct tcp_info
+                (unacknowledged,) = struct.unpack_from("=I", facts, UNACKNOWLEDGED_AT)
+                used = ADDRESS_BYTES[family]
+                found[inode] = TcpConnection(
+                    (own[:used], remote[:used], ports),
+                    carried_bytes=sum(CARRIED.unpack_from(facts, CARRIED_AT)),
+                    heard_s=min(HEARD.unpack_from(facts, HEARD_AT)) / MILLISECONDS,
+                    repeats=bool(facts[REPEATED_AT]) and unacknowledged > 0,
+                )
     except (OSError, struct.error):
         return None
     return found
 
 
-def _ask(kernel: socket.socket, family: int) -> Iterator[tuple[int, TcpConnection]]:
-    request = REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), ALL_STATES)
-    length = HEADER.size + len(request)
-    kernel.send(HEADER.pack(length, SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0) + request)
-    while True:
-        for (_, kind, *_), body in _pieces(HEADER, kernel.recv(1 << 16)):
-            if kind in (DONE, ERROR):
-                return
-            family, ports, own, remote, inode = MESSAGE.unpack_from(body)
-            told = _pieces(ATTRIBUTE, body[MESSAGE.size :])
-            facts = next((value for (_, one), value in told if one == INET_DIAG_INFO), b"")
-            if inode and len(facts) >= CARRIED_AT + CARRIED.size:  # struct tcp_info
-                (unacknowledged,) = struct.unpack_from("=I", facts, UNACKNOWLEDGED_AT)
-                used = ADDRESS_BYTES[family]
-                yield (
-                    inode,
-                    TcpConnection(
-                        (own[:used], remote[:used], ports),
-                        carried_bytes=sum(CARRIED.unpack_from(facts, CARRIED_AT)),
-                        heard_s=min(HEARD.unpack_from(facts, HEARD_AT)) / MILLISECONDS,
-                        repeats=bool(facts[REPEATED_AT]) and unacknowledged > 0,
-                    ),
-                )
+UNIX_REQUEST = struct.Struct("=BBHIIIQ")  # struct unix_diag_req
+UNIX_MESSAGE = struct.Struct("=4xI8x")  # struct unix_diag_msg: the inode
+UNIX_DIAG_PEER, SHOW_PEER = 2, 4
+
+
+def unix_peers() -> dict[int, int]:
+    """Return the inodes of both ends of each connected unix socket, each by the other one.
+
+    A `multiprocessing.Pipe` is one, and so is a connection to a manager or a local service. Empty
+    where the kernel does not tell.
+    """
+    request = UNIX_REQUEST.pack(socket.AF_UNIX, 0, 0, ALL_STATES, 0, SHOW_PEER, 0)
+    found = {}
+    with suppress(OSError, struct.error):
+        for body in _answers([request]):
+            (inode,) = UNIX_MESSAGE.unpack_from(body)
+            peer = _attribute(body[UNIX_MESSAGE.size :], UNIX_DIAG_PEER)
+            if peer:
+                (found[inode],) = struct.unpack("=I", peer)
+    return found
+
+
+def _answers(requests: Iterable[bytes]) -> Iterator[bytes]:
+    """Ask the kernel for lists of sockets (sock_diag(7)); what it tells of each, without header."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
+        kernel.settimeout(TIME_LIMIT_S)
+        for request in requests:
+            length = HEADER.size + len(request)
+            kernel.send(HEADER.pack(length, SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0) + request)
+            goes_on = True
+            while goes_on:
+                for (_, kind, *_), body in _pieces(HEADER, kernel.recv(1 << 16)):
+                    if kind in (DONE, ERROR):
+                        goes_on = False
+                        break
+                    yield body
+
+
+def _attribute(data: bytes, wanted: int) -> bytes:
+    return next((value for (_, one), value in _pieces(ATTRIBUTE, data) if one == wanted), b"")
 
 
 def _pieces(header: struct.Struct, data: bytes) -> Iterator[tuple[tuple[int, ...], bytes]]:

@@ -12,7 +12,13 @@ import re
 import struct
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from lightning_hangcheck.look.proc import our_id_of_child, read_link, read_memory, read_proc
+from lightning_hangcheck.look.proc import (
+    descendants,
+    our_id_of_child,
+    read_link,
+    read_memory,
+    read_proc,
+)
 from lightning_hangcheck.model.evidence import WaitTarget
 from lightning_hangcheck.text.shown import NANOSECONDS
 
@@ -54,6 +60,8 @@ _CALLS = (
     *(Call(name, "signal") for name in ("pause", "rt_sigsuspend", "rt_sigtimedwait")),
     *(Call(name, "time") for name in ("nanosleep", "clock_nanosleep", RESTART)),
 )
+POLLING = frozenset(call.name for call in _CALLS if call.shape in ("poll", "select", "epoll"))
+"""Calls that wait for any of several things."""
 # fmt: off
 _NUMBERS = {
     "x86_64": {
@@ -141,12 +149,16 @@ def waits_for(
         folder = read_link(f"/proc/{pid}/cwd") if path and not path.startswith("/") else ""
         path = os.path.join(folder, path)  # noqa: PTH118 - nothing of a path is to be changed
         return (WaitTarget(call=call.name, kind="fifo" if fifo else "file", name=path),)
-    if call.shape == "child":  # waiting for any child names none
-        if call.name == "waitid" and arguments[0] != WAIT_FOR_PID:
-            return ()
+    if call.shape == "child":  # one child, or any of them, of a group of them too
         named = _signed(arguments[1] if call.name == "waitid" else arguments[0])
-        child = our_id_of_child(pid, named) if named > 0 else None
-        return (WaitTarget(call=call.name, kind="process", name=str(child)),) if child else ()
+        if named > 0 and (call.name != "waitid" or arguments[0] == WAIT_FOR_PID):
+            child = our_id_of_child(pid, named)
+            children = [child] if child else []
+        else:
+            children = [one.pid for one in descendants(pid) if one.parent_pid == pid]
+        if len(children) > MOST_DESCRIPTORS:
+            return ()
+        return tuple(WaitTarget(call=call.name, kind="process", name=str(one)) for one in children)
     if call.shape == "futex":  # a word of memory, which others may share, or until a time
         operation, limit = arguments[1], arguments[3]
         if operation & FUTEX_COMMAND not in FUTEX_WAITS:

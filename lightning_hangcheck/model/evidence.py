@@ -207,6 +207,7 @@ class ThreadState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The kernel's view of one thread.
 
     Attributes:
+        name: The kernel's, of 15 characters at most; empty in what was recorded before it was kept.
         state: Letter of /proc/PID/task/TID/stat: R running, S sleeping, D uninterruptible,
             T stopped, t traced, Z zombie.
         cpu_s: User plus system time so far, seconds, at the kernel's tick (usually 10 ms).
@@ -226,6 +227,7 @@ class ThreadState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tid: int
     state: str
     cpu_s: float
+    name: str = ""
     turns: int | None = None
     queued_s: float | None = None
     wchan: str = ""
@@ -285,8 +287,9 @@ class ProcessState(Struct, frozen=True, kw_only=True):
         exit_code: Of one that failed and whose parent has not asked for it yet, as subprocess gives
             it (negative: killed by that signal). None for all else, and where it is not shown.
         memory: Of the tightest limit that holds for it, None where that cannot be read.
-        catches_timers: It has a handler for the signals of interval timers (``signal.alarm``). No
-            file of the kernel shows whether one runs: it may wake the main thread at any time.
+        catches_timers: It has a handler for the signals of interval timers (``signal.alarm``), or
+            for one of those that are there for programs to send: no file of the kernel shows
+            whether a timer runs, or who sends. It may wake the main thread at any time.
         polls: A library's thread of it polls without end, by design: that thread is left out, and
             its processor time is not in ``cpu_s``.
         threads: The one that trains first, mostly the main one; at most 256, the rest counted

@@ -73,6 +73,36 @@ def wait_for_child():
     child.wait()
 
 
+def wait_for_any_child():
+    children = [subprocess.Popen(["sleep", "1000"]) for _ in range(2)]
+    announce(" ".join(str(one.pid) for one in children))
+    os.wait()
+
+
+def read_both_ways(who):
+    """Both processes have both ends, as a fork leaves them, or the child is gone."""
+    context = multiprocessing.get_context("fork")
+    ours, _theirs = context.Pipe()
+    child = context.Process(target=time.sleep, args=(1000,))
+    child.start()
+    if who == "parent":
+        child.kill()
+        child.join()
+    announce(child.pid)
+    ours.recv()
+
+
+def read_from_daemon():
+    reader, writer = os.pipe()
+    child = subprocess.Popen(
+        ["sh", "-c", "sleep 1000 >/dev/null & echo $!"], pass_fds=[writer], stdout=subprocess.PIPE
+    )
+    daemon = int(child.stdout.readline())
+    child.wait()
+    announce(daemon)
+    os.read(reader, 1)
+
+
 def poll_child():
     child = subprocess.Popen(["sleep", "1000"])
     events = select.epoll()

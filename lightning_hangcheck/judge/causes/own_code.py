@@ -25,6 +25,7 @@ from lightning_hangcheck.judge.rule import (
 )
 from lightning_hangcheck.judge.threads import awaits_executor, feeds_queue, free_threads
 from lightning_hangcheck.judge.waits import (
+    READS,
     in_words,
     lock_keeper,
     pids_here,
@@ -331,7 +332,7 @@ def _at_target(
         still = any(read_process_activity(one).activity == "stopped" for one in looks)
         stopped = ", which is stopped by a signal" if still else ""
         return "child", f", waiting for the end of its child {child}{stopped}"
-    if kind == "terminal" or (kind == "pipe" and target.call == "read"):
+    if kind == "terminal" or (kind == "pipe" and target.call in READS):
         writers = [one for one in target.holders if one.pid != reading.view.pid]
         if writers:
             which = "" if reading.waiter == "main thread" else f"its {reading.waiter} "
@@ -341,6 +342,11 @@ def _at_target(
             return aspect, f", {which}reading from {writer}, which writes nothing"
         if target.holders and own is not None and free_threads(own):
             return None, ", reading a pipe to which none of its threads has written"
+        # a queue has both ends in each process that uses it
+        ended = [one.pid for one in processes if read_process_activity(one).activity == "gone"]
+        if target.holders and ended:
+            gone = f"its child pid {ended[0]} has ended, and no other process has the other end"
+            return None, f", reading a pipe to which nobody writes any more: {gone}"
         return "input", f", waiting for input from {target.name}"
     if kind == "pipe" and target.call in WRITES and held_by:
         return "full_pipe", f", writing to a full pipe that {' and '.join(held_by)} should read"

@@ -12,6 +12,8 @@ from cases import (
     IN_LOAD,
     IN_LOADER,
     LOCKED,
+    SITE,
+    STDLIB,
     job,
     look,
     rank,
@@ -29,7 +31,7 @@ from lightning_hangcheck.judge.operations import awaited_ranks, pending_collecti
 from lightning_hangcheck.judge.patience import who_ends
 from lightning_hangcheck.judge.rule import Situation
 from lightning_hangcheck.model.case import Pace
-from lightning_hangcheck.model.evidence import WaitTarget
+from lightning_hangcheck.model.evidence import Frame, ThreadStack, ThreadState, WaitTarget
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
@@ -65,6 +67,8 @@ def ended_by(culprit: RankView) -> str:
         (waiting_for("fifo", "open", "/data/fifo"), "outside"),
         (waiting_for("pipe", "read", "pipe:[9]", 101), "nobody"),
         (waiting_for("pipe", "read", "pipe:[9]"), "outside"),
+        (waiting_for("pipe", "read", "pipe:[9]", 4711), "outside"),  # a daemon
+        (waiting_for("fifo", "read", "/data/fifo", 101), "outside"),
         (waiting_for("process", "wait4", "700", 700), "outside"),
         (waiting_for("shared", "futex", "memory:[00:1c:8]", 100), "inside"),
         (waiting_for("shared", "futex", ""), "outside"),
@@ -183,6 +187,69 @@ def test_an_idle_process_that_keeps_a_lock_has_the_patience_of_the_jobs_own(
     holder = look(IN_LOAD, pid=700, role="child", **holds)
     waits = waiting_for("lock", "flock", "/l", 700)
     assert ended_by(rank(1, IN_LOAD, children=[holder], **waits)) == "inside"
+
+
+@pytest.mark.parametrize(
+    ("name", "waits", "who"),
+    [
+        ("python", WaitTarget(call="futex", kind="time"), "outside"),
+        ("grpc_poller", WaitTarget(call="epoll_wait", kind="socket"), "outside"),
+        ("rayon", FUTEX[0], "inside"),
+        ("gloo_tcp_loop", WaitTarget(call="epoll_wait", kind="time"), "inside"),
+        ("pt_nccl_watchdg", WaitTarget(call="futex", kind="time"), "inside"),
+        ("", WaitTarget(call="futex", kind="time"), "inside"),  # recorded without names
+    ],
+)
+def test_a_native_thread_that_may_call_back_could_end_a_wait_for_news(
+    name: str, waits: WaitTarget, who: str
+) -> None:
+    native = ThreadState(tid=299, name=name, state="S", cpu_s=0.0, waits_for=(waits,))
+    assert ended_by(_beside(rank(1, IN_LOAD, waits_for=FUTEX), native)) == who
+
+
+def _beside(view: RankView, *threads: ThreadState) -> RankView:
+    own = view.own_process
+    assert own is not None
+    samples = tuple(
+        replace(one, kernel=replace(one.kernel, threads=(*one.kernel.threads, *threads)))
+        for one in own.samples
+        if one.kernel is not None
+    )
+    return replace(view, processes=(replace(own, samples=samples),))
+
+
+@pytest.mark.parametrize(
+    ("file", "who"),
+    [
+        (f"{STDLIB}/socketserver.py", "outside"),
+        (f"{SITE}/paho/mqtt/client.py", "outside"),
+        (f"{SITE}/wandb/sdk/lib/sock_client.py", "inside"),
+        (f"{STDLIB}/multiprocessing/resource_sharer.py", "inside"),
+    ],
+)
+def test_a_librarys_thread_at_a_connection_could_bring_news_but_for_its_own(
+    file: str, who: str
+) -> None:
+    in_event = (*IN_LOAD, Frame("Event.wait", f"{STDLIB}/threading.py", 622))
+    hears = ThreadStack(tid=201, frames=(Frame("loop", file, 1),))
+    view = with_threads(rank(1, in_event), hears, takes_lock=False)
+    reads = (WaitTarget(call="recvfrom", kind="socket", name="10.0.0.1:1883"),)
+    samples = tuple(
+        replace(
+            one,
+            kernel=replace(
+                one.kernel,
+                threads=tuple(
+                    replace(each, waits_for=reads) if each.tid == 201 else each
+                    for each in one.kernel.threads
+                ),
+            ),
+        )
+        for one in view.processes[0].samples
+        if one.kernel is not None
+    )
+    view = replace(view, processes=(replace(view.processes[0], samples=samples),))
+    assert ended_by(view) == who
 
 
 def test_two_processes_that_wait_for_each_other_are_ended_by_nobody() -> None:

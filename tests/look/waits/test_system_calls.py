@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import http.server
 import os
+import signal
 import socket
 import sys
 import threading
@@ -56,6 +57,35 @@ def test_waiting_for_a_child_names_it(program: StartProgram) -> None:
     target = target_of(running.pid, kind="process")
     assert (target.call, target.name) == ("wait4", running.first_words)
     assert [one.pid for one in target.holders] == [int(running.first_words)]
+
+
+def test_waiting_for_any_child_names_each(program: StartProgram) -> None:
+    running = program(PROGRAM, "wait_for_any_child")
+    target_of(running.pid, kind="process")
+    targets = state_of(running.pid).threads[0].waits_for
+    assert {one.name for one in targets} == set(running.first_words.split())
+
+
+@pytest.mark.parametrize("who", ["child", "parent"])
+def test_a_unix_connection_is_held_by_those_that_have_its_other_end(
+    program: StartProgram, who: str
+) -> None:
+    """`multiprocessing.Pipe` makes one; once the child is gone, the process waits for itself."""
+    running = program(PROGRAM, "read_both_ways", who)
+    child = int(running.first_words)
+    target = target_of(running.pid, child, kind="pipe")
+    assert [one.pid for one in target.holders] == [child if who == "child" else running.pid]
+
+
+def test_a_daemon_keeps_a_pipe_though_nobody_looks_at_it(program: StartProgram) -> None:
+    """The reader has both ends: that tells nobody that the daemon has one, too."""
+    running = program(PROGRAM, "read_from_daemon")
+    daemon = int(running.first_words)
+    try:
+        target = target_of(running.pid, kind="pipe")
+        assert [one.pid for one in target.holders] == [daemon]
+    finally:
+        os.kill(daemon, signal.SIGKILL)
 
 
 def test_waiting_for_a_child_by_a_descriptor_names_it(program: StartProgram) -> None:
