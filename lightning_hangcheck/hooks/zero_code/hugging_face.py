@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
 
-    from lightning_hangcheck.hooks.generating import GenerationWatch
-
 CRITERIA = "stopping_criteria"
 OURS = __name__.partition(".")[0]
 
@@ -139,46 +137,26 @@ def instrument_generation(module: ModuleType) -> None:
 
 @contextmanager
 def _watched_generation(call: Call, given: Mapping[str, Any]) -> Iterator[None]:
-    from lightning_hangcheck.hooks.generating import (
-        WARN_AFTER,
-        GenerationWatch,
-        asked_new_tokens,
-        sign_of_life,
-    )
+    from lightning_hangcheck.hooks.generating import GenerationWatch, new_tokens, sign_of_life
 
     tell_start()
-    model, recorder, spoken = call.instance, current(), is_spoken("generate")
+    spoken = is_spoken("generate")
     # nothing is read from the device: tokens are counted with their padding
     tokens = given.get("input_ids")
     tokens = given.get("inputs") if tokens is None else tokens
     shape = tuple(getattr(tokens, "shape", ()))
     number, width = shape if len(shape) == 2 else (0, 0)
-    most = asked_new_tokens(getattr(model, "generation_config", None), given, width)
-    watch = GenerationWatch(
-        recorder,
-        model,
-        WARN_AFTER,
-        beat=partial(sign_of_life, recorder),
-        spoken=spoken,
-        prompts=number,
-        prompt_tokens=number * width,
-        max_new_tokens=most,
-    )
+    inputs, beat = (number, width, number * width), partial(sign_of_life, current())
+    watch = GenerationWatch(call.instance, inputs, call.named, given, beat=beat, spoken=spoken)
     # given by its place, it cannot be given by name too; code of others may not know it
     if (CRITERIA in call.named or CRITERIA not in given) and not given.get("custom_generate"):
-        call.named = watch.arguments(call.named, given)
+        call.named = watch.named
     with watch.around():
         yield
-    if spoken and number:
-        attempt("the report", _tell_generated, call, watch, width)
-
-
-def _tell_generated(call: Call, watch: GenerationWatch, width: int) -> None:
-    """Tell the end; the new tokens are read from the device, on which nothing runs any more."""
-    from lightning_hangcheck.hooks.generating import count_tokens, end_line, new_tokens
-
-    count = count_tokens(call.instance, new_tokens(call.instance, width, call.result))
-    current().say(end_line(watch.report(tokenize_s=0.0, new_tokens=count)))
+    if spoken and number:  # read from the device, on which nothing runs any more
+        made = attempt("the new tokens", new_tokens, call.instance, width, call.result)
+        if made is not None:
+            attempt("the report", watch.report, made)
 
 
 def instrument_pipelines(module: ModuleType) -> None:
