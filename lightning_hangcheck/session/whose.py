@@ -248,28 +248,6 @@ def tell_place(session: Session, place: NodePlace) -> None:
     write_atomically(session.place_file, encode(place))
 
 
-class PlaceTeller:
-    """Tells the sidecar which node this is, once a rank's environment says so."""
-
-    def __init__(self, session: Session, environment: Mapping[str, str]) -> None:
-        self._session = session
-        self._environment = environment
-        self._told = False
-
-    def look(self) -> None:
-        """Look once: 20 microseconds until it is told; the first rank of a node tells it.
-
-        Raises:
-            OSError: The session is gone.
-        """
-        if self._told or self._environment.get("LOCAL_RANK", "0") != "0":
-            return
-        place = place_in(self._environment)
-        if place is not None:
-            self._told = True
-            tell_place(self._session, place)
-
-
 def _number(environment: Mapping[str, str], name: str) -> int | None:
     text = environment.get(name, "")
     return int(text) if text.isdecimal() else None
