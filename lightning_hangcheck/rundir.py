@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -49,6 +49,24 @@ START_PREFIX = "start-"
 PARTS = ("run.json", "verdict.json", "report.html", NODES_FOLDER, *FOLDERS)
 
 
+class HasPath(Protocol):
+    """A folder and what is known of it."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+
+
+class Part:
+    """A file or folder in the folder of the object whose attribute it is."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: HasPath, _: type | None = None) -> Path:
+        return folder.path / self._name
+
+
 class RunFolder(Struct, frozen=True):
     """A run folder (mode 0700)."""
 
@@ -59,30 +77,15 @@ class RunFolder(Struct, frozen=True):
         """The folder's own name."""
         return self.path.name
 
-    @property
-    def run_file(self) -> Path:
-        """run.json: command, start, world size, nodes, versions, environment of each rank."""
-        return self.path / "run.json"
-
-    @property
-    def verdict_file(self) -> Path:
-        """verdict.json: the newest verdict."""
-        return self.path / "verdict.json"
-
-    @property
-    def page_file(self) -> Path:
-        """report.html: the newest verdict as one page."""
-        return self.path / "report.html"
+    run_file = Part("run.json")  # command, start, world size, nodes, versions, environments
+    verdict_file = Part("verdict.json")  # the newest verdict
+    page_file = Part("report.html")  # the same as one page
+    journals = Part("ranks")
 
     def journal(self, rank: int | None, pid: int) -> Path:
         """ranks/rank-<R>.jsonl; ranks/pid-<PID>.jsonl where the rank was never learnt."""
         name = f"pid-{pid}" if rank is None else f"rank-{rank}"
         return self.journals / f"{name}.jsonl"
-
-    @property
-    def journals(self) -> Path:
-        """ranks/, all journals."""
-        return self.path / "ranks"
 
     def numbered_verdict(self, number: int) -> Path:
         """verdicts/<n>.json."""
