@@ -27,11 +27,12 @@ from lightning_hangcheck.files.safe import (
     read_owned,
     unreadable,
 )
-from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from lightning_hangcheck.model.case import Case
 
 
 RUNS_FOLDER = "hangcheck_runs"
@@ -402,6 +403,8 @@ def newest_case(folder: RunFolder) -> tuple[Case | None, tuple[Gap, ...]]:
     Raises:
         UnreadableRun: There is evidence, but none of it can be read.
     """
+    from lightning_hangcheck.model.case import Case  # 5 ms that a rank does not pay at its start
+
     gaps: list[Gap] = []
     refused: UnreadableRun | None = None
     for number in reversed(folder.evidence_numbers()):

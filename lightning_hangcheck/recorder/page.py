@@ -28,6 +28,7 @@ from lightning_hangcheck.model.beat import (
     StepTimes,
     Training,
 )
+from lightning_hangcheck.model.codec import msgpack_decoder
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import PHASES, Phase
 from lightning_hangcheck.text.shown import NANOSECONDS, moment_of, utc
@@ -111,7 +112,6 @@ class Rest(msgspec.Struct, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Rest).decode
 
 
 @lru_cache(maxsize=128)  # a step's name is written again and again
@@ -417,7 +417,7 @@ def read_page(memory: Memory) -> Beat:
     stamp, beat_ns, _ = _read_stamped(memory, BEAT)
     _, phase_ns, phase, epoch, step, batch, entries, _ = _read_stamped(memory, PHASE)
     try:
-        rest = _decode(_read_rest(memory))
+        rest = msgpack_decoder(Rest).decode(_read_rest(memory))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PageUnreadable(f"what it shows is of no version that is known: {error}") from error
     (pulse_ns,) = PULSE.form.unpack(memory[PULSE.start : PULSE.stop])
