@@ -312,12 +312,15 @@ def _watched_text_generation() -> type:
             (took_s, cut, characters), self.prepared = self.prepared, (0.0, 0, 0)
             number, width = model_inputs["input_ids"].shape
             prepare = getattr(self, "_prepare_generate_kwargs", None)  # transformers 5
-            flags = {"generation_config": self.generation_config, **options}
+            if prepare is not None:
+                flags = dict(prepare(dict(options)))
+            else:
+                flags = {"generation_config": self.generation_config, **options}
             watch = GenerationWatch(
                 self.model,
                 (number, width, _count_inputs(model_inputs)),
                 options,
-                dict(prepare(dict(options))) if prepare is not None else flags,
+                flags,
                 limits=self.limits,
                 warn_after_s=self.warn_after_s,
                 prompt_characters=characters,
