@@ -12,13 +12,13 @@ from msgspec.structs import asdict
 
 from lightning_hangcheck import log
 from lightning_hangcheck.recorder.announcer import clean_name
-from lightning_hangcheck.recorder.sections import OpenedSection
 from lightning_hangcheck.text.shown import seconds_in_words, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
 
     from lightning_hangcheck.recorder.lifecycle import Recorder
+    from lightning_hangcheck.recorder.sections import OpenedSection
 
     Drawn = tuple[Callable[[int], object], Callable[[], object]]
     """What shows how many items are done, and what takes the bar away."""
@@ -323,7 +323,7 @@ PAUSE_S = 0.1
 
 
 class _ProgressBar:
-    """A bar of rich or tqdm on a terminal. It is theirs to draw: a failure only ends the drawing."""
+    """A bar of rich or tqdm on a terminal; a failure of theirs only ends the drawing."""
 
     def __init__(self, kind: Bar, name: str, total: int | None) -> None:
         self._done, self._drawn_s = 0, 0.0
