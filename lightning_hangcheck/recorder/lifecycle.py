@@ -191,11 +191,7 @@ class Recorder:
 
     @harmless
     def announce(self, number: int) -> None:
-        """Show which rank this process is to be, on a page and nowhere else, until it joins.
-
-        Args:
-            number: That it was given by who started it: among the ranks that this one starts.
-        """
+        """Show the number that its parent gave this process, on a page alone, until it joins."""
         self.start()
         with self._life_lock:
             if self.settings.disable or self._state != "quiet":
@@ -328,10 +324,7 @@ class Recorder:
     def checkpoint(self, name: str, number: int | None = None, *, ours: bool = False) -> None:
         """Say that a checkpoint was passed; its number is one more than the last unless given.
 
-        Args:
-            name: Of the checkpoint.
-            number: Of the checkpoint.
-            ours: Found without the script's help: none is said once the script says its own.
+        One of ``ours``, found without the script's help, is not said once the script says its own.
         """
         name = clean_name(text_of(name))
         with self._lock:

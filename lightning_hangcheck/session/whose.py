@@ -121,17 +121,14 @@ def agent_pid(environment: Mapping[str, str]) -> int:
     pid = os.getppid()
     for _ in range(MOST_WRAPPERS):
         stat = read_process_stat(pid)
-        if stat is None or not _was_told(pid, f"TORCHELASTIC_RUN_ID={run}"):
+        try:
+            told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return pid
+        if stat is None or f"TORCHELASTIC_RUN_ID={run}".encode() not in told:
             return pid
         pid = stat.parent_pid
     return os.getppid()
-
-
-def _was_told(pid: int, line: str) -> bool:
-    try:
-        return line.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
 
 
 def _spawned_as() -> str | None:

@@ -166,7 +166,8 @@ def instrument_pipelines(module: ModuleType) -> None:
 
 @contextmanager
 def _calling_pipeline(call: Call) -> Iterator[None]:
-    title = pipeline_title(call.instance)
+    task = getattr(call.instance, "task", None) or type(call.instance).__name__
+    title = f"pipeline {task} ({type(getattr(call.instance, 'model', None)).__name__})"
     ours = type(call.instance).__module__.startswith(OURS)  # it tells by itself
     if ours or not is_outermost("pipeline", title):
         yield
@@ -184,12 +185,6 @@ def _calling_pipeline(call: Call) -> Iterator[None]:
         took = took_in_words(time.perf_counter() - began)
         asked, gave = several(len(texts), "prompt"), _texts_in_words("answer", answers)
         recorder.say(f"{title}: {asked} gave {gave}; total {took}")
-
-
-def pipeline_title(pipeline: Any) -> str:  # noqa: ANN401 - a guest's
-    """Name the section around a call of a pipeline: its task, and the class of its model."""
-    task = getattr(pipeline, "task", None) or type(pipeline).__name__
-    return f"pipeline {task} ({type(getattr(pipeline, 'model', None)).__name__})"
 
 
 def prompts_of(call: Call) -> list[str] | None:
