@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -260,6 +261,7 @@ def find_run_folder(named: str | None) -> RunFolder:
     return RunFolder(max(candidates, key=lambda path: path.stat().st_mtime).absolute())
 
 
+FASTER = "they came faster than they were written"
 LARGEST_BYTES = 32 * 1024 * 1024
 """Some 270,000 lines of a checkpoint each; what is told of a journal is its last ones."""
 
@@ -280,19 +282,13 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], tuple[Gap, ...]]:
         gaps.append(_gap(path, f"its first {left_out:,} bytes were left out"))
     if torn:
         gaps.append(_gap(path, f"{torn} of its lines are torn: a crash or a full disk cut them"))
-    for why, lines in _missing(entries).items():
-        gaps.append(_gap(path, f"{lines:,} of its lines are missing: {why}"))
-    return entries, tuple(gaps)
-
-
-def _missing(entries: Iterable[dict[str, Any]]) -> dict[str, int]:
-    """Count the lines that a journal says it lacks, by the reason."""
-    missing: dict[str, int] = {}
+    missing: Counter[str] = Counter()  # lines that the journal says it lacks, by the reason
     for entry in entries:
         if entry.get("kind") == "dropped" and isinstance(entry.get("lines"), int):
-            why = str(entry.get("why", "they came faster than they were written"))
-            missing[why] = missing.get(why, 0) + entry["lines"]
-    return missing
+            missing[str(entry.get("why", FASTER))] += entry["lines"]
+    for why, lines in missing.items():
+        gaps.append(_gap(path, f"{lines:,} of its lines are missing: {why}"))
+    return entries, tuple(gaps)
 
 
 def read_early(path: Path, kind: str) -> list[dict[str, Any]]:
