@@ -24,8 +24,11 @@ LETTERS = 8
 
 
 def pid_namespace() -> str:
-    """Name the pid namespace of this process, for example ``pid:[4026531836]``."""
-    return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - a name, no path
+    """Name the pid namespace of this process: ``pid:[4026531836]``; empty where it is not shown."""
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - a name, no path
+    except OSError:
+        return ""
 
 
 @cache
@@ -37,9 +40,9 @@ def which_machine() -> str:
     Returns:
         For example ``3f2a9c1e-4026531836``; empty where the kernel does not say.
     """
+    number = pid_namespace().strip("pid:[]")
     try:
-        number = pid_namespace().strip("pid:[]")
-        return f"{BOOT.read_text()[:LETTERS]}-{number}"
+        return f"{BOOT.read_text()[:LETTERS]}-{number}" if number else ""
     except OSError:
         return ""
 
@@ -112,37 +115,47 @@ def require_room(threads: int, ranks: int = 1, groups: Path = GROUPS) -> None:
 
 
 def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[tuple[str, int, int, int]]:
-    """Each limit by its name, how much of it is in use, and how much should be free."""
+    """Each limit by its name, how much of it is in use, and how much should be free.
+
+    Limits that cannot be read are left out: sandboxes such as gVisor lack some of these files.
+    """
+    unread = suppress(OSError, ValueError, IndexError, KeyError)  # "max" is no number
     said = os.environ.get("OMP_NUM_THREADS", "")
     pool = int(said) if said.isdecimal() else os.cpu_count() or 1
     needed = ranks * (threads + LEFT_THREADS + POOLS * pool)
-    # of the whole machine, whatever of it can be seen from here
-    everybody = int(Path("/proc/loadavg").read_bytes().split()[3].partition(b"/")[2])
+    everybody = 0
+    with unread:  # of the whole machine, whatever of it can be seen from here
+        everybody = int(Path("/proc/loadavg").read_bytes().split()[3].partition(b"/")[2])
     for name in ("threads-max", "pid_max"):
-        limit = int(Path("/proc/sys/kernel", name).read_bytes())
-        yield f"the kernel's {name}", limit, everybody, needed
+        with unread:
+            limit = int(Path("/proc/sys/kernel", name).read_bytes())
+            yield f"the kernel's {name}", limit, everybody, needed
     for folder, _ in groups_of(os.getpid(), "pids", groups):
-        with suppress(OSError, ValueError):  # no such file, or "max"
+        with unread:
             limit = int((folder / "pids.max").read_bytes())
             used = int((folder / "pids.current").read_bytes())
             yield "pids.max of the control group", limit, used, needed
-    limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if limit != resource.RLIM_INFINITY and not _passes_user_limit():
-        # everybody's are as many at least, and read in one go
-        used = everybody if limit - everybody >= needed else _threads_of_user(everybody)
-        yield "the user's limit of processes and threads (ulimit -u)", limit, used, needed
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit != resource.RLIM_INFINITY:
-        used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names alone, and at every start
-        needed = DESCRIPTORS + LEFT_DESCRIPTORS
-        yield "the limit of open files (ulimit -n)", limit, used, needed
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:
-        used = int(Path("/proc/self/statm").read_bytes().split()[0]) * mmap.PAGESIZE
-        stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
-        stack = DEFAULT_STACK_BYTES if stack == resource.RLIM_INFINITY else stack
-        needed = round(threads * (stack + ARENA_BYTES) / OURS_OF_ADDRESS_SPACE)
-        yield "the limit of address space (ulimit -v)", limit, used, needed
+    with unread:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+        if limit != resource.RLIM_INFINITY and not _passes_user_limit():
+            # everybody's are as many at least, and read in one go
+            far = everybody and limit - everybody >= needed
+            used = everybody if far else _threads_of_user(everybody)
+            yield "the user's limit of processes and threads (ulimit -u)", limit, used, needed
+    with unread:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit != resource.RLIM_INFINITY:
+            used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names alone, at every start
+            needed = DESCRIPTORS + LEFT_DESCRIPTORS
+            yield "the limit of open files (ulimit -n)", limit, used, needed
+    with unread:
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit != resource.RLIM_INFINITY:
+            used = int(Path("/proc/self/statm").read_bytes().split()[0]) * mmap.PAGESIZE
+            stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+            stack = DEFAULT_STACK_BYTES if stack == resource.RLIM_INFINITY else stack
+            needed = round(threads * (stack + ARENA_BYTES) / OURS_OF_ADDRESS_SPACE)
+            yield "the limit of address space (ulimit -v)", limit, used, needed
 
 
 def _passes_user_limit() -> bool:

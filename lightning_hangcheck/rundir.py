@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -27,11 +28,12 @@ from lightning_hangcheck.files.safe import (
     read_owned,
     unreadable,
 )
-from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from lightning_hangcheck.model.case import Case
 
 
 RUNS_FOLDER = "hangcheck_runs"
@@ -49,6 +51,24 @@ START_PREFIX = "start-"
 PARTS = ("run.json", "verdict.json", "report.html", NODES_FOLDER, *FOLDERS)
 
 
+class HasPath(Protocol):
+    """A folder and what is known of it."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+
+
+class Part:
+    """A file or folder in the folder of the object whose attribute it is."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: HasPath, _: type | None = None) -> Path:
+        return folder.path / self._name
+
+
 class RunFolder(Struct, frozen=True):
     """A run folder (mode 0700)."""
 
@@ -59,30 +79,15 @@ class RunFolder(Struct, frozen=True):
         """The folder's own name."""
         return self.path.name
 
-    @property
-    def run_file(self) -> Path:
-        """run.json: command, start, world size, nodes, versions, environment of each rank."""
-        return self.path / "run.json"
-
-    @property
-    def verdict_file(self) -> Path:
-        """verdict.json: the newest verdict."""
-        return self.path / "verdict.json"
-
-    @property
-    def page_file(self) -> Path:
-        """report.html: the newest verdict as one page."""
-        return self.path / "report.html"
+    run_file = Part("run.json")  # command, start, world size, nodes, versions, environments
+    verdict_file = Part("verdict.json")  # the newest verdict
+    page_file = Part("report.html")  # the same as one page
+    journals = Part("ranks")
 
     def journal(self, rank: int | None, pid: int) -> Path:
         """ranks/rank-<R>.jsonl; ranks/pid-<PID>.jsonl where the rank was never learnt."""
         name = f"pid-{pid}" if rank is None else f"rank-{rank}"
         return self.journals / f"{name}.jsonl"
-
-    @property
-    def journals(self) -> Path:
-        """ranks/, all journals."""
-        return self.path / "ranks"
 
     def numbered_verdict(self, number: int) -> Path:
         """verdicts/<n>.json."""
@@ -256,6 +261,7 @@ def find_run_folder(named: str | None) -> RunFolder:
     return RunFolder(max(candidates, key=lambda path: path.stat().st_mtime).absolute())
 
 
+FASTER = "they came faster than they were written"
 LARGEST_BYTES = 32 * 1024 * 1024
 """Some 270,000 lines of a checkpoint each; what is told of a journal is its last ones."""
 
@@ -276,19 +282,13 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], tuple[Gap, ...]]:
         gaps.append(_gap(path, f"its first {left_out:,} bytes were left out"))
     if torn:
         gaps.append(_gap(path, f"{torn} of its lines are torn: a crash or a full disk cut them"))
-    for why, lines in _missing(entries).items():
-        gaps.append(_gap(path, f"{lines:,} of its lines are missing: {why}"))
-    return entries, tuple(gaps)
-
-
-def _missing(entries: Iterable[dict[str, Any]]) -> dict[str, int]:
-    """Count the lines that a journal says it lacks, by the reason."""
-    missing: dict[str, int] = {}
+    missing: Counter[str] = Counter()  # lines that the journal says it lacks, by the reason
     for entry in entries:
         if entry.get("kind") == "dropped" and isinstance(entry.get("lines"), int):
-            why = str(entry.get("why", "they came faster than they were written"))
-            missing[why] = missing.get(why, 0) + entry["lines"]
-    return missing
+            missing[str(entry.get("why", FASTER))] += entry["lines"]
+    for why, lines in missing.items():
+        gaps.append(_gap(path, f"{lines:,} of its lines are missing: {why}"))
+    return entries, tuple(gaps)
 
 
 def read_early(path: Path, kind: str) -> list[dict[str, Any]]:
@@ -399,6 +399,8 @@ def newest_case(folder: RunFolder) -> tuple[Case | None, tuple[Gap, ...]]:
     Raises:
         UnreadableRun: There is evidence, but none of it can be read.
     """
+    from lightning_hangcheck.model.case import Case  # 5 ms that a rank does not pay at its start
+
     gaps: list[Gap] = []
     refused: UnreadableRun | None = None
     for number in reversed(folder.evidence_numbers()):

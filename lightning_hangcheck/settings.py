@@ -6,7 +6,6 @@ most jobs need are options of their own, too (`cli.options`). docs/settings.md i
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import msgspec
@@ -247,6 +246,8 @@ def read_assignments(assignments: Iterable[str]) -> dict[str, object]:
                 f"--set {assignment} has no value", "write for example --set idle_after=60"
             )
         if known not in MEANINGS:
+            from difflib import get_close_matches  # a rank does not ask
+
             near = get_close_matches(known, MEANINGS, n=3, cutoff=0.5)
             way_out = f"did you mean {' or '.join(near)}?" if near else "see docs/settings.md"
             raise BadUsage(f"--set {name}: there is no such setting", way_out)

@@ -8,7 +8,7 @@ change them, and are said when they do.
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.hooks.models import Model
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
-Output: TypeAlias = Any  # of generate: a tensor, or a structure with one called sequences
 Tokenizer: TypeAlias = Any
 Pipeline: TypeAlias = Any
 TASK = "text-generation"
@@ -75,10 +74,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """Arguments of ``generate`` that make no more than the limit; None where it isn't met."""
         if most is None or most <= self.max_new_tokens:
             return None
-        current().say(
-            f"generate: {most} new tokens were asked for, {self.max_new_tokens} will be made at "
-            "most (limit of a debug run: Limits(max_new_tokens=...))"
-        )
         rest = {name: value for name, value in named.items() if name != "max_length"}
         return {**rest, "max_new_tokens": self.max_new_tokens}
 
@@ -105,7 +100,7 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
         max_new_tokens_cut: What ``max_new_tokens`` was before the limit of a debug run acted.
         device: Of the first parameter.
         tokenize_s: Seconds, as all times here.
-        move_s: Of the prompts to the device.
+        move_s: Of the prompts to the device; within ``generate_s`` in a pipeline.
         generate_s: The call of ``model.generate``.
         decode_s: From tokens to texts.
         memory_before: Of each GPU that the model is on; empty on the CPU.
@@ -116,7 +111,7 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
     prompts: int
     prompt_tokens: int
     new_tokens: int
-    tokenize_s: float
+    tokenize_s: float = 0.0
     device: str = ""
     move_s: float = 0.0
     generate_s: float = 0.0
@@ -209,34 +204,26 @@ def generate(
     recorder.say(
         f"generate: prompts tokenized ({tokenize_s:.3f}s), moved to {device} ({move_s:.3f}s)"
     )
-    width, default = int(inputs["input_ids"].shape[1]), getattr(model, "generation_config", None)
-    wanted = asked_new_tokens(default, generation, width)
-    capped = limits.cap(generation, wanted) if limits is not None else None
-    generation = generation if capped is None else capped
+    width = int(inputs["input_ids"].shape[1])
     watch = GenerationWatch(
-        recorder,
         model,
-        warn_after_s,
-        prompts=len(asked),
-        prompt_tokens=_count_inputs(inputs),
+        (len(asked), width, _count_inputs(inputs)),
+        generation,
+        generation,
+        limits=limits,
+        warn_after_s=warn_after_s,
         prompt_characters=sum(map(len, asked)),
-        max_new_tokens=asked_new_tokens(default, generation, width),
+        truncated_prompts=truncated,
+        tokenize_s=tokenize_s,
+        move_s=move_s,
     )
     with watch.around():
-        output = model.generate(**inputs, **watch.arguments(generation, generation))
+        output = model.generate(**inputs, **watch.named)
     began = time.perf_counter()
     made = new_tokens(model, width, output)
     texts = tokenizer.batch_decode(made, skip_special_tokens=True)
-    report = watch.report(
-        truncated_prompts=truncated,
-        max_new_tokens_cut=None if capped is None else wanted,
-        tokenize_s=tokenize_s,
-        move_s=move_s,
-        decode_s=time.perf_counter() - began,
-        new_tokens=attempt("counting tokens", count_tokens, model, made) or 0,
-        response_characters=sum(map(len, texts)),
-    )
-    recorder.say(end_line(report))
+    decode_s = time.perf_counter() - began
+    report = watch.report(made, decode_s=decode_s, response_characters=sum(map(len, texts)))
     return Generated(texts=texts, output=output, report=report)
 
 
@@ -270,7 +257,7 @@ def pipeline(
     """
     import transformers
 
-    from lightning_hangcheck.hooks import loading
+    from lightning_hangcheck.hooks.loading import Load, look_at_tokenizer, watched_load
 
     recorder = current()
     is_ours = task == TASK and named.get("pipeline_class") is None
@@ -282,12 +269,11 @@ def pipeline(
 
     if isinstance(model, str):
         arguments = {**named, **(named.get("model_kwargs") or {})}
-        load = loading.Load(name=model, loader=f"{task} pipeline", what="model", named=arguments)
-        made = loading.watched_load(recorder, load, make)
+        load = Load(name=model, loader=f"{task} pipeline", what="model", named=arguments)
+        made = watched_load(recorder, load, make)
         attempt("a look at the model", look_at_model, made.model, recorder)
         if made.tokenizer is not None:
-            look = loading.look_at_tokenizer
-            attempt("a look at the tokenizer", look, made.tokenizer, recorder)
+            attempt("a look at the tokenizer", look_at_tokenizer, made.tokenizer, recorder)
     else:
         made = make()
     if is_ours:
@@ -306,79 +292,60 @@ def _watched_text_generation() -> type:
         limits: Limits | None = None
         warn_after_s: float = WARN_AFTER
         last_report: GenerationReport | None = None
-        tokenize_s = 0.0
-        truncated = 0
-        characters: int | None = 0
+        prepared: tuple[float, int, int | None] = (0.0, 0, 0)
+        """Of the prompts of the next batch: seconds, how many were cut, characters."""
 
         def preprocess(self, prompt_text: Any, **options: Any) -> Any:  # noqa: ANN401
+            took_s, cut, known = self.prepared
             began = time.perf_counter()
             inputs = super().preprocess(prompt_text, **options)
             if self.limits and inputs["input_ids"].shape[-1] > self.limits.max_length:
-                self.truncated += 1
+                cut += 1
                 shorter = self.limits.say_cut(1, self.tokenizer)
                 inputs = super().preprocess(prompt_text, **{**options, **shorter})
-            self.tokenize_s += time.perf_counter() - began
-            known = self.characters if isinstance(prompt_text, str) else None
-            self.characters = None if known is None else known + len(prompt_text)
+            known = None if known is None else known + len(prompt_text)
+            characters = known if isinstance(prompt_text, str) else None
+            self.prepared = took_s + time.perf_counter() - began, cut, characters
             return inputs
 
-        def forward(self, model_inputs: Any, **options: Any) -> Any:  # noqa: ANN401
-            began = time.perf_counter()
-            outputs = super().forward(model_inputs, **options)
-            report, took = self.last_report, time.perf_counter() - began
-            if report is not None:
-                move_s = max(0.0, took - report.generate_s)
-                self.last_report = msgspec.structs.replace(report, move_s=move_s)
-                current().say(end_line(self.last_report))
-            return outputs
-
         def _forward(self, model_inputs: Any, **options: Any) -> Any:  # noqa: ANN401
-            width = model_inputs["input_ids"].shape[1]
-            default = self.model.generation_config
+            (took_s, cut, characters), self.prepared = self.prepared, (0.0, 0, 0)
+            number, width = model_inputs["input_ids"].shape
             prepare = getattr(self, "_prepare_generate_kwargs", None)  # transformers 5
             if prepare is not None:
                 flags = dict(prepare(dict(options)))
             else:
                 flags = {"generation_config": self.generation_config, **options}
-            wanted = asked_new_tokens(default, flags, width)
-            capped = self.limits.cap(options, wanted) if self.limits is not None else None
-            options = options if capped is None else capped
             watch = GenerationWatch(
-                current(),
                 self.model,
-                self.warn_after_s,
-                prompts=len(model_inputs["input_ids"]),
-                prompt_tokens=_count_inputs(model_inputs),
-                prompt_characters=self.characters,
-                max_new_tokens=asked_new_tokens(default, {**flags, **options}, width),
+                (number, width, _count_inputs(model_inputs)),
+                options,
+                flags,
+                limits=self.limits,
+                warn_after_s=self.warn_after_s,
+                prompt_characters=characters,
+                truncated_prompts=cut,
+                tokenize_s=took_s,
             )
             with watch.around():
-                outputs = super()._forward(model_inputs, **watch.arguments(options, flags))
+                outputs = super()._forward(model_inputs, **watch.named)
             made = outputs["generated_sequence"].flatten(0, 1)[:, width:]
-            self.last_report = watch.report(
-                truncated_prompts=self.truncated,
-                new_tokens=attempt("counting tokens", count_tokens, self.model, made) or 0,
-                max_new_tokens_cut=None if capped is None else wanted,
-                tokenize_s=self.tokenize_s,
-            )
-            self.tokenize_s, self.truncated, self.characters = 0.0, 0, 0
+            self.last_report = watch.report(made)
             return outputs
 
         def postprocess(self, outputs: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
             began = time.perf_counter()
             records = super().postprocess(outputs, *arguments, **options)
-            report, took = self.last_report, time.perf_counter() - began
-            prompt = outputs.get("prompt_text")
+            report, prompt = self.last_report, outputs.get("prompt_text")
             if report is not None:
-                said, read = f"generate: decoded ({took:.3f}s)", report.response_characters
+                characters = report.response_characters
                 if isinstance(prompt, str):
-                    characters = sum(map(len, answers_in(records, prompt)))
-                    said += f", {several(characters, 'character')}"
-                    read = (read or 0) + characters
+                    characters = (characters or 0) + sum(map(len, answers_in(records, prompt)))
                 self.last_report = msgspec.structs.replace(
-                    report, decode_s=report.decode_s + took, response_characters=read
+                    report,
+                    decode_s=report.decode_s + time.perf_counter() - began,
+                    response_characters=characters,
                 )
-                current().say(said)
             return records
 
     return WatchedTextGeneration
@@ -389,7 +356,7 @@ def _count_inputs(inputs: Mapping[str, Any]) -> int:
     return int(inputs["input_ids"].numel() if mask is None else mask.sum())
 
 
-def new_tokens(model: Model, prompt_width: int, output: Output) -> Tensor:
+def new_tokens(model: Model, prompt_width: int, output: Any) -> Tensor:  # noqa: ANN401 - a tensor, or a structure with one
     """Cut the prompt off, or the start token of a model that writes apart from its prompt."""
     sequences: Tensor = getattr(output, "sequences", output)
     apart = getattr(model.config, "is_encoder_decoder", False)
@@ -463,75 +430,91 @@ def sign_of_life(recorder: Recorder) -> None:
 class GenerationWatch:
     """Watches one generation: a section, a beat per token, warnings before and while it runs.
 
-    With ``HANGCHECK_DISABLE=1`` it only measures.
+    With ``HANGCHECK_DISABLE=1`` it only measures, and keeps to the limits.
 
     Args:
-        recorder: Of this process.
         model: That generates.
+        inputs: How many prompts, how wide they are, and their tokens; zeros where they are none.
+        named: Arguments of ``generate``.
+        flags: All that decides how it generates, those among them.
+        limits: Of a debug run.
         warn_after_s: Seconds after which a running generation is spoken of.
         beat: Called once a token; by default the process's own beat.
         spoken: Say what there is to say, but for a run that takes long, which is said always.
-        asked: What the report has of the prompts; 0 of them where they are no tokens.
+        **figures: Fields of the report that are known.
+
+    Attributes:
+        named: The arguments to generate with: within the limits, a beat per token among them.
     """
 
     def __init__(
         self,
-        recorder: Recorder,
         model: Model,
-        warn_after_s: float,
+        inputs: tuple[int, int, int],
+        named: Mapping[str, Any],
+        flags: Mapping[str, Any],
         *,
+        limits: Limits | None = None,
+        warn_after_s: float = WARN_AFTER,
         beat: Callable[[], None] | None = None,
         spoken: bool = True,
-        **asked: int | None,
+        **figures: float | None,
     ) -> None:
-        self._recorder, self._model, self._asked = recorder, model, asked
-        self._warn_after_s, self._spoken = warn_after_s, spoken
-        self._beat = TokenBeat(beat or recorder.beat)
-        self._before: tuple[GpuMemory, ...] = ()
-        self._after: tuple[GpuMemory, ...] = ()
+        self._recorder, self._model, self._warn_after_s = current(), model, warn_after_s
+        self._on = not self._recorder.settings.disable
+        self._spoken = spoken and self._on
+        self._beat = TokenBeat(beat or self._recorder.beat)
         self._warnings: list[str] = []
-        self._on = not recorder.settings.disable
-        self._began, self._seconds = time.perf_counter(), 0.0
+        self._began = 0.0
+        prompts, width, tokens = inputs
+        most = asked_new_tokens(getattr(model, "generation_config", None), flags, width)
+        self._figures: dict[str, Any] = {
+            "prompts": prompts, "prompt_tokens": tokens, "max_new_tokens": most, **figures
+        }  # fmt: skip
+        self.named = dict(named)
+        capped = limits.cap(named, most) if limits is not None else None
+        if limits is not None and capped is not None:
+            self._recorder.say(
+                f"generate: {most} new tokens were asked for, {limits.max_new_tokens} will be made "
+                "at most (limit of a debug run: Limits(max_new_tokens=...))"
+            )
+            self.named, flags = capped, limits.cap(flags, most) or flags
+            self._figures |= {"max_new_tokens": limits.max_new_tokens, "max_new_tokens_cut": most}
+        self._given, self._flags = frozenset(self.named), flags
+        if self._on:
+            with_ours = attempt("the beat per token", with_beat, self.named, self._beat)
+            self.named = with_ours or self.named
 
     @contextmanager
     def around(self) -> Iterator[None]:
         """Watch what is called within; its exceptions pass through."""
-        if not self._on:
+        with ExitStack() as watched:
+            if self._spoken:
+                self._figures["memory_before"] = self._memory()
+                attempt("a look before generation", self._warn_before)
+            if self._on:
+                title, long = section_name(self._model), "the warning of a long run"
+                watched.enter_context(Section(self._recorder, title, spoken=self._spoken))
+                watched.enter_context(later(self._warn_after_s, long, self._warn_long))
             self._began = time.perf_counter()
             yield
-            self._seconds = time.perf_counter() - self._began
-            return
+            self._figures["generate_s"] = time.perf_counter() - self._began
         if self._spoken:
-            self._before = self._memory()
-            attempt("a look before generation", self._warn_before)
-        section = Section(self._recorder, section_name(self._model), spoken=self._spoken)
-        with section, later(self._warn_after_s, "the warning of a long run", self._warn_long):
-            self._began = time.perf_counter()
-            yield
-            self._seconds = time.perf_counter() - self._began
-        if self._spoken:
-            self._after = self._memory()
+            self._figures["memory_after"] = self._memory()
 
-    def arguments(self, named: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments for ``generate`` with a beat per token among them; looks at the flags, too."""
-        if not self._on:
-            return dict(named)
-        if self._spoken:
-            attempt("a look at generation flags", self._warn_of_flags, named, flags)
-        added = attempt("the beat per token", with_beat, named, self._beat)
-        return dict(named) if added is None else added
+    def report(self, made: Tensor, **figures: Any) -> GenerationReport:  # noqa: ANN401 - its fields
+        """Say what came of it.
 
-    def report(self, **figures: Any) -> GenerationReport:  # noqa: ANN401 - its fields
-        """Make a report with what was seen here."""
-        known: dict[str, Any] = {**self._asked, **figures}
-        return GenerationReport(
-            **known,
-            device=str(first_device(self._model)),
-            generate_s=self._seconds,
-            memory_before=self._before,
-            memory_after=self._after,
-            warnings=tuple(self._warnings),
-        )
+        Args:
+            made: The new tokens.
+            **figures: Further fields of the report.
+        """
+        count = attempt("counting tokens", count_tokens, self._model, made) or 0
+        device, warnings = str(first_device(self._model)), tuple(self._warnings)
+        known = {**self._figures, "new_tokens": count, "device": device, "warnings": warnings}
+        report = GenerationReport(**known, **figures)
+        self._recorder.say(end_line(report))
+        return report
 
     def _memory(self) -> tuple[GpuMemory, ...]:
         return attempt("the memory of the GPUs", memory_of_model, self._model) or ()
@@ -540,23 +523,23 @@ class GenerationWatch:
         self._warnings.append(sentence)
         self._recorder.say(f"WARNING: {sentence}")
 
-    def _warn_of_flags(self, named: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
-        config = flags.get("generation_config") or getattr(self._model, "generation_config", None)
-        base = config.to_diff_dict() if config is not None else {}
-        for doubt in doubtful_flags({**base, **flags}, given=named):
-            self._warn(doubt)
-
     def _warn_before(self) -> None:
-        device, memory = first_device(self._model), in_one_line(self._before)
+        known, device = self._figures, first_device(self._model)
         nouns = {"prompts": "prompt", "prompt_characters": "character", "prompt_tokens": "token"}
-        counts = [(self._asked.get(name), noun) for name, noun in nouns.items()]
+        counts = [(known.get(name), noun) for name, noun in nouns.items()]
         goes_in = ", ".join(several(count, noun) for count, noun in counts if count is not None)
-        if not self._asked["prompts"]:
-            goes_in = "prompts that are no tokens"
-        most = self._asked["max_new_tokens"]
+        goes_in = goes_in if known["prompts"] else "prompts that are no tokens"
+        most = known["max_new_tokens"]
         limit = "max_new_tokens not given" if most is None else f"max_new_tokens={most}"
+        memory = in_one_line(known["memory_before"])
         self._recorder.say(f"generate: {goes_in}; {limit}; first parameter on {device}; {memory}")
-        for doubt in doubts_before(device.type, self._before, offloaded_places(self._model)):
+        flags, default = self._flags, getattr(self._model, "generation_config", None)
+        config = flags.get("generation_config") or default
+        base = config.to_diff_dict() if config is not None else {}
+        for doubt in (
+            *doubts_before(device.type, known["memory_before"], offloaded_places(self._model)),
+            *doubtful_flags({**base, **flags}, given=self._given),
+        ):
             self._warn(doubt)
 
     def _warn_long(self) -> None:

@@ -282,12 +282,12 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
     lock = FileLock(file)
     _acquire(lock, file, limit)
     try:
-        earlier = left_by(read_record(file))
-        if earlier is not None:
+        earlier = read_record(file)
+        if earlier is not None and earlier.machine and earlier.is_here and has_ended(earlier.pid):
             log.once(
                 f"left-{file}",
-                f"the lock {file} was left by {earlier}, which ended inside it; what it protects "
-                "may be half done",
+                f"the lock {file} was left by {earlier.who}, which ended inside it; what it "
+                "protects may be half done",
             )
         # a soft lock (no flock there) has its own words in the file
         kernel_keeps_it = not isinstance(lock, SoftFileLock)
@@ -435,13 +435,6 @@ def read_record(file: Path) -> Record | None:
         command=one_line(redact_text(command)),
         machine=machine,
     )
-
-
-def left_by(record: Record | None) -> str | None:
-    """Name the holder that ended on this machine without giving its lock back, if one did."""
-    if record is None or not (record.machine and record.is_here) or not has_ended(record.pid):
-        return None
-    return record.who
 
 
 def find_holder(file: Path) -> Holder:

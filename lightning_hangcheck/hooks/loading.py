@@ -187,21 +187,12 @@ def announce(recorder: Recorder, load: Load) -> Source:
     """Say what will be loaded and which traps its arguments walk into, within about 2 seconds."""
     import transformers
 
+    named = load.named
     try:
-        source = within(LOOK_LIMIT, partial(find_source, load.name, load.named))
+        source = within(LOOK_LIMIT, partial(find_source, load.name, named))
     except NoAnswer:
         recorder.say(f"WARNING: the storage of {load.name} did not answer within {LOOK_LIMIT:g} s")
         return UNSEEN
-    recorder.say(announcement(load, source))
-    if load.what != "tokenizer":
-        major, minor = map(int, transformers.__version__.split(".")[:2])
-        for trap in traps(load, source, (major, minor), recorder.identity.world_size or 1):
-            recorder.say(f"WARNING: {trap}")
-    return source
-
-
-def announcement(load: Load, source: Source) -> str:
-    """One line about a load: from where, how much, to where."""
     where = {
         "folder": f"the local folder {source.name}",
         "cache": f"{source.name} from the cache of the hub ({source.folder})",
@@ -213,11 +204,16 @@ def announcement(load: Load, source: Source) -> str:
         if source.weight_files:
             files = several(len(source.weight_files), "weight file")
             parts.append(f"{files}, {bytes_in_words(sum(source.weight_files.values()))}")
-        dtype = load.named.get("dtype", load.named.get("torch_dtype"))
-        parts.append(f"device_map={load.named.get('device_map')!r}")
+        dtype = named.get("dtype", named.get("torch_dtype"))
+        parts.append(f"device_map={named.get('device_map')!r}")
         parts.append("dtype=transformers' default" if dtype is None else f"dtype={dtype}")
     parts.append("offline: the hub is not asked" if source.offline else "online")
-    return "; ".join(parts)
+    recorder.say("; ".join(parts))
+    if load.what != "tokenizer":
+        major, minor = map(int, transformers.__version__.split(".")[:2])
+        for trap in traps(load, source, (major, minor), recorder.identity.world_size or 1):
+            recorder.say(f"WARNING: {trap}")
+    return source
 
 
 def find_source(name: str, named: Mapping[str, Any]) -> Source:
@@ -350,15 +346,11 @@ def _estimate(recorder: Recorder, source: Source) -> None:
         )
         return
     if rate:
-        recorder.say(expectation(sum(source.weight_files.values()), rate))
-
-
-def expectation(size: int, rate: float) -> str:
-    """How long reading so many bytes may take at so many a second, as an estimate."""
-    return (
-        f"reading may take about {size / rate:.0f} s (an estimate: {bytes_in_words(size)} at "
-        f"{bytes_in_words(rate)}/s, measured just now on a sample of the files)"
-    )
+        size = sum(source.weight_files.values())
+        recorder.say(
+            f"reading may take about {size / rate:.0f} s (an estimate: {bytes_in_words(size)} at "
+            f"{bytes_in_words(rate)}/s, measured just now on a sample of the files)"
+        )
 
 
 def reading_rate(files: Mapping[Path, int]) -> float | None:

@@ -85,10 +85,6 @@ def _asked(subjects: dict[str, Callable[[], str]]) -> dict[str, str]:
     return answers
 
 
-def _versions() -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions().items())
-
-
 def _cuda() -> str:
     """What torch has of CUDA; asking more of one that is not initialized would make a context."""
     torch = sys.modules.get("torch")
@@ -151,16 +147,12 @@ def _group(*, with_rank: bool = False) -> str:
 
 
 _SUBJECTS: dict[str, Callable[[], str]] = {
-    "versions": _versions,
+    "versions": lambda: ", ".join(f"{name} {version}" for name, version in versions().items()),
     "CUDA": _cuda,
     "GPUs": _gpus,
     "backends": _backends,
     "process group": lambda: _group(with_rank=True),
 }
-_UNTOUCHED: dict[str, Callable[[], str]] = {
-    "versions": _versions,
-    "CUDA": _cuda_untouched,
-    "backends": _backends,
-    "process group": _group,
-}
+_UNTOUCHED = {**_SUBJECTS, "CUDA": _cuda_untouched, "process group": _group}
+del _UNTOUCHED["GPUs"]
 """What can be told in passing, of a process that has imported torch: no device is asked."""

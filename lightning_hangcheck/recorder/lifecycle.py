@@ -1,18 +1,29 @@
-"""The recorder of this process: whether it records, where to, and until when."""
+"""The recorder of this process: whether it records, where to, until when, and all that it says.
+
+A failure in here is said once, and nothing of it reaches training.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-from functools import partial
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
 
 import msgspec
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, identify
-from lightning_hangcheck.recorder.announcer import Announcer, harmless, last_words
+from lightning_hangcheck.model.beat import OpenSection
+from lightning_hangcheck.model.slugs import phase_after_checkpoint, phase_of_name
+from lightning_hangcheck.recorder.announcer import (
+    clean_name,
+    describe_exception,
+    last_words,
+    one_line,
+)
 from lightning_hangcheck.recorder.background import Pulse, SidecarWatch, unless_no_room
 from lightning_hangcheck.recorder.console import Console
 from lightning_hangcheck.recorder.journal_writer import JournalWriter
@@ -22,60 +33,87 @@ from lightning_hangcheck.recorder.process import (
     is_helper,
     is_multiprocessing_child,
     start_facts,
+    versions,
 )
+from lightning_hangcheck.recorder.sections import OpenedSection
 from lightning_hangcheck.recorder.training_thread import TrainingThread
 from lightning_hangcheck.session.run_folders import settle_run_folder
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, join_session
-from lightning_hangcheck.session.whose import PlaceTeller
+from lightning_hangcheck.session.whose import place_in, tell_place
 from lightning_hangcheck.settings import Settings, from_environment
+from lightning_hangcheck.text.shown import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
+    from lightning_hangcheck.model.beat import Membership
     from lightning_hangcheck.recorder.training_thread import TrainingEnd
     from lightning_hangcheck.rundir import RunFolder
-
 
 EXIT_LIMIT_S = 1.0
 REPLACED_WITHIN_S = 5.0
 """A sidecar announces itself half a second after its start; a busy machine takes a few."""
+LONGEST_SAID = 1000  # characters of a line that a hook says
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
-class Recorder(Announcer):
-    """An announcer that is heard from `start` on, if this process is a rank.
+def harmless(
+    method: Callable[Concatenate[Recorder, Arguments], Result],
+) -> Callable[Concatenate[Recorder, Arguments], Result | None]:
+    """Method decorator: a failure is said once, the recorder gives up, and None is returned."""
+
+    @functools.wraps(method)
+    def guarded(
+        owner: Recorder, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result | None:
+        try:
+            return method(owner, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the observer never hurts the observed
+            log.once("recorder", f"recording stops, training goes on: {error!r}")
+            owner.give_up()
+            return None
+
+    return guarded
+
+
+class Recorder:
+    """Speaks for this process from `start` on, if that is a rank: on page, console and journal.
 
     A process that multiprocessing started, a forked child, and a helper that a rank started do not
-    record, unless `learn_identity` says that they are ranks. Nothing here raises or waits.
+    record, unless `learn_identity` says that they are ranks. Nothing here raises or waits; any
+    thread may call it.
 
     Attributes:
+        page: What the sidecar reads.
         settings: Options, defaults where the environment names none that can be used.
         identity: Who this process is, as far as known.
         session: Where the ranks of this node meet; None while there is none.
+        in_training_thread: Whether the thread that calls it is the one that trains.
         beat: Says "I advanced", and starts the recorder if nobody has; see `BeatWriter`.
         on_sidecar_lost: Called in the pulse thread when the sidecar was killed.
         on_pulse: Called in the pulse thread twice a second.
         meets_ranks: A process group is being made, or was made.
     """
 
+    page: PageWriter
+    on_pulse: Callable[[], None] | None
+    _pulse: Pulse | None
+    _announced_page: PageWriter | None
+
     def __init__(self, environment: MutableMapping[str, str]) -> None:
-        training = TrainingThread(self._end_training)
-        super().__init__(training.is_here)
-        self._training = training
-        self.settings = Settings()
-        self.identity = Identity()
+        self._environment = environment
+        self._state: Literal["new", "starting", "quiet", "recording", "broken"] = "new"
+        self._training = TrainingThread(self._end_training)
+        self.in_training_thread = self._training.is_here
+        self.settings, self.identity = Settings(), Identity()
         self.session: Session | None = None
         self._beat_writer = BeatWriter(self.start)
         self.beat: Callable[[], None] = self._beat_writer.beat
         self.on_sidecar_lost: Callable[[], None] | None = None
-        self.on_pulse: Callable[[], None] | None = None
-        self.meets_ranks = False
-        self._environment = environment
-        self._pulse: Pulse | None = None
-        self._announced_page: PageWriter | None = None
-        self._place_teller: PlaceTeller | None = None
-        self._begun = self._started = self._records = self._given_up = False
-        self._life_lock = threading.RLock()
+        self.meets_ranks = self._place_is_told = False
         self._hooks = ProcessHooks(self.mark_raised, self.finish, self.fall_silent)
+        self._begin_in_silence()
 
     @property
     def beats_by_hand(self) -> bool:
@@ -84,13 +122,14 @@ class Recorder(Announcer):
 
     def start(self) -> Recorder:
         """Begin to record if this process should; a second call does nothing."""
-        if not self._started:
+        if self._state in ("new", "starting"):
             with self._life_lock:
-                if not self._begun:
-                    self._begun = True
+                if self._state == "new":
+                    self._state = "starting"
                     self._beat_writer.attach(self.page.buffer)
                     self._begin()
-                    self._started = True
+                    if self._state == "starting":
+                        self._state = "quiet"
         return self
 
     @harmless
@@ -101,11 +140,9 @@ class Recorder(Announcer):
         self.identity = identify(self._environment)
         for problem in self.identity.problems:
             _say_once(problem)
-        if is_multiprocessing_child():
-            return
-        self.session = self._join()
-        if self.session is None or not is_helper(self.session.pages, self.identity):
-            self._record()
+        if not is_multiprocessing_child():
+            self.session = self._join()
+            self._record_unless_helper()
 
     @harmless
     def learn_identity(
@@ -113,11 +150,12 @@ class Recorder(Announcer):
     ) -> None:
         """Take the word of Lightning, or of whoever knows, for which rank this process is."""
         self.start()
-        if self.settings.disable or self._given_up:
-            return
         with self._life_lock:
+            if self.settings.disable or self._state == "broken":
+                return
+            records = self._state == "recording"
             # a child of multiprocessing may have set its variables since
-            known = self.identity if self._records else identify(self._environment)
+            known = self.identity if records else identify(self._environment)
             self.identity = msgspec.structs.replace(
                 known,
                 rank=rank,
@@ -125,11 +163,16 @@ class Recorder(Announcer):
                 local_rank=local_rank,
                 store_port=known.store_port if store_port is None else store_port,
             )
-            if not self._records:
+            if not records:
                 self.session = self.session or self._join()
                 self._record()
             elif self.identity != known:
-                self._introduce(self.identity)
+                self._console.identify(self.identity)
+                self.page.identify(self.identity)
+                if self._journal:
+                    self._journal.settle(rank)
+                told = {"rank": rank, "world_size": world_size, "local_rank": local_rank}
+                self.note("identity", **told, versions=versions())
 
     @harmless
     def be_rank_of_environment(self) -> None:
@@ -140,86 +183,25 @@ class Recorder(Announcer):
         self.start()
         with self._life_lock:
             identity = identify(self._environment)
-            unknown = identity.rank is None or identity.world_size is None
-            if unknown or self._records or self.settings.disable or self._given_up:
-                return
-            self.identity = identity
-            self.session = self.session or self._join()
-            if self.session is None or not is_helper(self.session.pages, identity):
-                self._record()
+            known = identity.rank is not None and identity.world_size is not None
+            if known and self._state == "quiet" and not self.settings.disable:
+                self.identity = identity
+                self.session = self.session or self._join()
+                self._record_unless_helper()
 
     @harmless
     def announce(self, number: int) -> None:
-        """Show which rank this process is to be, on a page and nowhere else, until it joins.
-
-        Args:
-            number: That it was given by who started it: among the ranks that this one starts.
-        """
+        """Show the number that its parent gave this process, on a page alone, until it joins."""
         self.start()
         with self._life_lock:
-            if self.settings.disable or self._given_up or self._records:
+            if self.settings.disable or self._state != "quiet":
                 return
             self.identity = identify(self._environment)
             self.session = self.session or self._join()
             self._announced_page = page = self._create_page()
             page.announce(number)
             self._speak_through(page, Console("off", self.identity), None)
-            self._beat_writer.attach(self.page.buffer)
             self._hooks.install()
-
-    @harmless
-    def note_child_end(self, pid: int, exit_code: int) -> None:
-        """Hand on how a child ended that has a page: nobody but its parent is sure to be told."""
-        if self.session is not None:
-            self.session.note_end(pid, exit_code)
-
-    @harmless
-    def finish(self) -> None:
-        """Close what is open, within a second; called at exit."""
-        if not self._records:
-            return
-        if self.page.ending == "running" and not self._training.goes_on_beside:
-            self.mark_finished()
-        if self._pulse:
-            self._pulse.stop(EXIT_LIMIT_S)
-        if self._journal:
-            self._journal.close(EXIT_LIMIT_S)
-        if self.session is not None:
-            self.session.leave(os.getpid())
-
-    @harmless
-    def begin_training(self) -> None:
-        """Say that the thread that calls trains from now on, where no other one does."""
-        if self._training.begins_here() and self.page.ending != "running":
-            self.page.end("running")
-        if self._training.goes_on_beside:
-            self.page.show_training("beside")
-
-    @harmless
-    def _end_training(self, end: TrainingEnd) -> None:
-        """Say how the training ended in a thread whose process goes on without it."""
-        if end.well:
-            self.mark_finished()
-        elif self.page.ending == "running":
-            error = end.error()
-            gone = f"an exception that was caught and let go in {end.left_at}"
-            self._mark_raised(gone if error is None else last_words(error))
-        self.page.show_training("over")
-
-    def give_up(self) -> None:
-        """Leave a page that shows only that the process lives: it is judged from outside then."""
-        self._given_up = True
-        blank = PageWriter(self.page.buffer)
-        blank.identify(self.identity)
-        self.fall_silent()
-
-    def fall_silent(self) -> None:
-        """Stop recording: in a forked child, where page, journal and threads are the parent's."""
-        self._life_lock = threading.RLock()
-        self._pulse = self.on_pulse = self._announced_page = None
-        self._records = False
-        super().fall_silent()
-        self._beat_writer.attach(self.page.buffer)
 
     def _join(self) -> Session | None:
         try:
@@ -230,23 +212,35 @@ class Recorder(Announcer):
         self._environment[SESSION_VARIABLE] = str(session.path)
         return session
 
+    def _record_unless_helper(self) -> None:
+        if self.session is None or not is_helper(self.session.pages, self.identity):
+            self._record()
+
     def _record(self) -> None:
         """Open page, console and journal, and begin to speak."""
         session, identity = self.session, self.identity
         journal = None
         if session is not None:
-            start = partial(JournalWriter, session, partial(_settle, session))
-            journal = unless_no_room(session, lambda: start(identity.rank, identity.ranks_here))
+
+            def settle() -> RunFolder:
+                """In the journal's thread: who finds the named folder unusable says so."""
+                settled = settle_run_folder(session)
+                if settled.trouble:
+                    log.once("run folder", settled.trouble)
+                return settled.folder
+
+            journal = unless_no_room(
+                session, lambda: JournalWriter(session, settle, identity.rank, identity.ranks_here)
+            )
         page = self._announced_page or self._create_page()  # who reads the first looks for no other
         page.identify(identity)
         mode = "off" if self.settings.quiet else self.settings.console
-        self._speak_through(page, Console(mode, self.identity), journal)
-        self._beat_writer.attach(self.page.buffer)
-        self._records = True
-        self.note("start", **start_facts(self._environment, self.identity))
+        self._speak_through(page, Console(mode, identity), journal)
+        self._state = "recording"
+        self.note("start", **start_facts(self._environment, identity))
         self._hooks.install()
         if session is not None:
-            self._place_teller = PlaceTeller(session, self._environment)
+            self._place_is_told = False
             self._tell_place()
             watch = SidecarWatch(
                 session.sidecar_file,
@@ -270,34 +264,239 @@ class Recorder(Announcer):
         page.show_phase("startup")
         return page
 
-    def _tell_place(self) -> None:
-        try:
-            if self._place_teller is not None:
-                self._place_teller.look()
-        except OSError as error:
-            log.once("place", f"this node's sidecar is not told which node it is on: {error}")
+    def _speak_through(
+        self, page: PageWriter, console: Console, journal: JournalWriter | None
+    ) -> None:
+        """Speak through these from now on, as one who has said nothing and opened nothing yet."""
+        self.page, self._console, self._journal = page, console, journal
+        self._open: list[OpenedSection] = []
+        self._last_number = 0
+        self._script_counts = False
+        # re-entrant: a signal handler may call us in the thread that is in here already
+        self._lock = threading.RLock()
+        if self._state != "new":  # until then a beat begins the recording
+            self._beat_writer.attach(page.buffer)
+
+    def _begin_in_silence(self) -> None:
+        self._life_lock = threading.RLock()
+        self._pulse = self.on_pulse = self._announced_page = None
+        self._speak_through(PageWriter.unseen(), Console("off", Identity()), None)
+
+    def fall_silent(self) -> None:
+        """Stop recording: in a forked child, where page, journal and threads are the parent's."""
+        self._state = "broken" if self._state == "broken" else "quiet"
+        self._begin_in_silence()
+
+    def give_up(self) -> None:
+        """Something in here has failed: say nothing more, on a page that only shows that we live.
+
+        The process is judged from outside then.
+        """
+        self._state = "broken"
+        blank = PageWriter(self.page.buffer)
+        blank.identify(self.identity)
+        self._begin_in_silence()
 
     def _run_errand(self) -> None:
         self._tell_place()
         if self.on_pulse is not None:
             self.on_pulse()
 
+    def _tell_place(self) -> None:
+        """Have the first rank of a node tell its sidecar which node that is, once it knows."""
+        first = self._environment.get("LOCAL_RANK", "0") == "0"
+        if self._place_is_told or not first or self.session is None:
+            return
+        place = place_in(self._environment)
+        if place is not None:
+            self._place_is_told = True
+            try:
+                tell_place(self.session, place)
+            except OSError as error:
+                log.once("place", f"this node's sidecar is not told which node it is on: {error}")
+
     def _say_sidecar_lost(self, pid: int) -> None:
         log.once(f"sidecar-{pid}", f"the sidecar (pid {pid}) is gone; training goes on unwatched")
         if self.on_sidecar_lost is not None:
             self.on_sidecar_lost()
 
+    @harmless
+    def checkpoint(self, name: str, number: int | None = None, *, ours: bool = False) -> None:
+        """Say that a checkpoint was passed; its number is one more than the last unless given.
+
+        One of ``ours``, found without the script's help, is not said once the script says its own.
+        """
+        name = clean_name(text_of(name))
+        with self._lock:
+            if ours and self._script_counts:
+                return
+            self._script_counts = not ours
+            number = self._last_number + 1 if number is None else number
+            self._last_number = number
+            self.page.mark_checkpoint(number, name, time.time_ns())
+            phase = phase_after_checkpoint(name, self.page.phase)
+            if phase != self.page.phase:
+                self.page.show_phase(phase)
+        self._console.say(f"CHECKPOINT {number}: {name}")
+        self.note("checkpoint", number=number, name=name)
+
+    @harmless
+    def is_in(self, name: str) -> bool:
+        """Whether a section of this name is open, in any thread."""
+        with self._lock:
+            return any(one.shown.name == name for one in self._open)
+
+    @harmless
+    def open_section(
+        self, name: str, *, spoken: bool = True, goes_on_after_s: float | None = None
+    ) -> OpenedSection:
+        """Say that a critical section begins; on the page only unless it is spoken."""
+        name = clean_name(text_of(name))
+        trains = self.in_training_thread()
+        shown = OpenSection(name, time.monotonic_ns(), None, goes_on_after_s, trains)
+        opened = OpenedSection(shown, phase_of_name(name), spoken=spoken)
+        with self._lock:
+            opened.phase_before = self.page.phase
+            self._open.append(opened)
+            self._show_sections(advanced=trains)
+            if opened.phase and trains:
+                self.page.show_phase(opened.phase)
+        if spoken:
+            self._console.say(f"About to call {name}...")
+            self.note("section_begin", name=name)
+        return opened
+
+    @harmless
+    def advance(self, opened: OpenedSection, item: int) -> None:
+        """Show the item that a tracked loop, one of the open sections, is at."""
+        with self._lock:
+            opened.shown = msgspec.structs.replace(opened.shown, item=item)
+            self._show_sections(advanced=True)
+
+    @harmless
+    def close_section(self, opened: OpenedSection, error: BaseException | None) -> None:
+        """Say how a critical section ended; nothing in a child that was forked within it."""
+        name, seconds = opened.shown.name, opened.seconds
+        with self._lock:
+            if opened not in self._open:  # it was opened before a fork, by the parent
+                return
+            self._open.remove(opened)
+            self._show_sections(advanced=opened.shown.in_main_thread)
+            if opened.phase and opened.shown.in_main_thread and self.page.phase == opened.phase:
+                self.page.show_phase(opened.phase_before)
+            saves = any(one.phase == "checkpoint_save" for one in self._open)
+            if opened.phase == "checkpoint_save" and error is None and not saves:
+                # one save, however many parts of it had sections of their own
+                self.note("saved", seconds=seconds, step=self.page.mark_save(time.time_ns()))
+        if not opened.spoken:
+            return
+        if error is None:
+            self._console.say(f"{name} returned ({seconds:.3f}s)")
+            self.note("section_end", name=name, seconds=seconds)
+            return
+        self._console.in_trouble = True
+        reason = describe_exception(error)
+        self._console.say(f"{name} raised {reason} ({seconds:.3f}s)")
+        self.note("section_raised", name=name, seconds=seconds, error=reason)
+
+    def _show_sections(self, *, advanced: bool) -> None:
+        self.page.show_sections([one.shown for one in self._open], advanced=advanced)
+
+    @harmless
+    def say(self, text: str) -> None:
+        """Print a line of at most 1000 characters, and keep it in the journal."""
+        text = one_line(text, LONGEST_SAID)
+        self._console.say(text)
+        self.note("said", text=text)
+
+    @harmless
+    def note(self, kind: str, /, **fields: object) -> None:
+        """Write a line of the journal."""
+        if self._journal:
+            self._journal.add(kind, fields)
+
+    @harmless
+    def show_membership(self, membership: Membership) -> None:
+        """Say whether this rank is in a process group."""
+        self.page.show_membership(membership)
+
+    @harmless
+    def leave_startup(self) -> None:
+        """Say that this rank no longer starts up, unless it has said where it is."""
+        if self.page.phase == "startup":
+            self.page.show_phase(None)
+
+    @harmless
+    def note_child_end(self, pid: int, exit_code: int) -> None:
+        """Hand on how a child ended that has a page: nobody but its parent is sure to be told."""
+        if self.session is not None:
+            self.session.note_end(pid, exit_code)
+
+    @harmless
+    def begin_training(self) -> None:
+        """Say that the thread that calls trains from now on, where no other one does."""
+        if self._training.begins_here() and self.page.ending != "running":
+            self.page.end("running")
+        if self._training.goes_on_beside:
+            self.page.show_training("beside")
+
+    @harmless
+    def _end_training(self, end: TrainingEnd) -> None:
+        """Say how the training ended in a thread whose process goes on without it."""
+        if end.well:
+            self.mark_finished()
+        elif self.page.ending == "running":
+            error = end.error()
+            gone = f"an exception that was caught and let go in {end.left_at}"
+            self._mark_raised(gone if error is None else last_words(error))
+        self.page.show_training("over")
+
+    @harmless
+    def mark_raised(self, error: BaseException) -> None:
+        """Leave this exception as last words; they stay until training goes on or is finished."""
+        self._mark_raised(last_words(error))
+
+    def _mark_raised(self, words: str) -> None:
+        self._console.in_trouble = True
+        self.page.end("raised", words)
+        self.note("raised", last_words=words)
+
+    @harmless
+    def mark_going_on(self) -> None:
+        """Training goes on: what a stage raised was caught, and ends nothing."""
+        if self.page.ending == "raised":
+            self.page.end("running")
+            self.note("went_on")
+
+    @harmless
+    def mark_finished(self) -> None:
+        """Say that the program has done all it should."""
+        self.page.end("finished")
+        self.note("finished")
+
+    @harmless
+    def begin_shutdown(self) -> None:
+        """Show that the interpreter ends, unless an exception ends it: its place says more."""
+        if self.page.ending == "running":
+            self.open_section("interpreter shutdown", spoken=False)
+
+    @harmless
+    def finish(self) -> None:
+        """Close what is open, within a second; called at exit."""
+        if self._state != "recording":
+            return
+        if self.page.ending == "running" and not self._training.goes_on_beside:
+            self.mark_finished()
+        if self._pulse:
+            self._pulse.stop(EXIT_LIMIT_S)
+        if self._journal:
+            self._journal.close(EXIT_LIMIT_S)
+        if self.session is not None:
+            self.session.leave(os.getpid())
+
 
 def _say_once(sentence: str) -> None:
     log.once(sentence, sentence)
-
-
-def _settle(session: Session) -> RunFolder:
-    """Called in the journal's thread: who finds the named folder unusable says so for its node."""
-    settled = settle_run_folder(session)
-    if settled.trouble:
-        log.once("run folder", settled.trouble)
-    return settled.folder
 
 
 process_recorder = Recorder(os.environ)

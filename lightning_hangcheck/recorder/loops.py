@@ -12,13 +12,16 @@ from msgspec.structs import asdict
 
 from lightning_hangcheck import log
 from lightning_hangcheck.recorder.announcer import clean_name
-from lightning_hangcheck.recorder.sections import OpenedSection
 from lightning_hangcheck.text.shown import seconds_in_words, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
 
     from lightning_hangcheck.recorder.lifecycle import Recorder
+    from lightning_hangcheck.recorder.sections import OpenedSection
+
+    Drawn = tuple[Callable[[int], object], Callable[[], object]]
+    """What shows how many items are done, and what takes the bar away."""
 
 
 MOST_NAMES = 64
@@ -83,8 +86,6 @@ class Scope:
         plain: The step begun in here without ``with``, which the next one ends.
     """
 
-    __slots__ = ("number", "plain", "times")
-
     def __init__(self, times: StepTimes, number: int = 0) -> None:
         self.times = times
         self.number = number
@@ -107,21 +108,12 @@ class _Scopes(threading.local):
 _scopes = _Scopes()
 
 
-class _Stay(Struct, eq=False):
-    """One time that a step is in.
+class _Stay(Scope):
+    """One time that a step is in: the scope of steps within it, once it is entered by ``with``."""
 
-    Attributes:
-        scope: What it lies in.
-        opened: Its place on the page, None if nobody records.
-        number: As it is said.
-        inner: The scope that it is to steps within it, once it is entered by ``with``.
-    """
-
-    scope: Scope
-    opened: OpenedSection | None
-    began: float
-    number: int
-    inner: Scope | None = None
+    def __init__(self, around: Scope, opened: OpenedSection | None) -> None:
+        super().__init__(around.times, around.number)
+        self.around, self.opened, self.began = around, opened, perf_counter()
 
 
 class Step:
@@ -151,20 +143,18 @@ class Step:
 
     def __enter__(self) -> Step:
         last = self._stays[-1] if self._stays else None
-        if last is not None and last.scope.plain is self:
-            last.scope.plain = None
+        if last is not None and last.around.plain is self:
+            last.around.plain = None
         else:  # entered once more: a step that is over begins anew, one that goes on nests
             last = self._begin()
-        last.inner = Scope(last.scope.times, last.number)
-        self._stack.append(last.inner)
+        self._stack.append(last)
         return self
 
     def __exit__(self, *_: object) -> None:
-        inner = self._stays[-1].inner if self._stays else None
-        if inner is not None:
-            inner.end_plain()
-            if inner in self._stack:
-                self._stack.remove(inner)
+        last = self._stays[-1] if self._stays else None
+        if last is not None and last in self._stack:
+            last.end_plain()
+            self._stack.remove(last)
         self.end()
 
     def end(self) -> None:
@@ -176,7 +166,7 @@ class Step:
             self._recorder.close_section(stay.opened, None)
         self._recorder.beat()
         seconds = perf_counter() - stay.began
-        stay.scope.times.of(self._name).add(seconds)
+        stay.times.of(self._name).add(seconds)
         if self._says:
             took = seconds_in_words(seconds)
             self._recorder.say(f"step {stay.number}: {self._in_words()} returned ({took})")
@@ -187,15 +177,15 @@ class Step:
         )
 
     def _begin(self) -> _Stay:
-        scope = self._stack[-1]
-        scope.end_plain()
+        around = self._stack[-1]
+        around.end_plain()
         self._recorder.beat()
         opened = self._recorder.open_section(self._name, spoken=False)
-        if scope is self._stack[0]:  # in no loop, where the thread counts its steps
-            scope.number += 1
+        if around is self._stack[0]:  # in no loop, where the thread counts its steps
+            around.number += 1
         if self._says:
-            self._recorder.say(f"step {scope.number}: calling {self._in_words()}")
-        self._stays.append(_Stay(scope, opened, perf_counter(), scope.number))
+            self._recorder.say(f"step {around.number}: calling {self._in_words()}")
+        self._stays.append(_Stay(around, opened))
         return self._stays[-1]
 
 
@@ -333,56 +323,53 @@ PAUSE_S = 0.1
 
 
 class _ProgressBar:
-    """A bar of rich or tqdm on a terminal. It is theirs to draw: a failure only ends the drawing.
-
-    rich's is drawn by us: its own thread would run in every process forked from here.
-    """
+    """A bar of rich or tqdm on a terminal; a failure of theirs only ends the drawing."""
 
     def __init__(self, kind: Bar, name: str, total: int | None) -> None:
-        self._done = 0
-        self._drawn_s = 0.0
-        self._show: Callable[[int], object] | None = None
-        self._close: Callable[[], object] = lambda: None
+        self._done, self._drawn_s = 0, 0.0
+        self._bar: Drawn | None = None
         try:
             if kind != "off" and sys.stderr.isatty():
-                (self._open_tqdm if kind == "tqdm" else self._open_rich)(clean_name(name), total)
+                self._bar = (_tqdm if kind == "tqdm" else _rich)(clean_name(name), total)
         except Exception as error:  # noqa: BLE001 - no tqdm, another display, a program's own stderr
             log.once("progress bar", f"no progress bar: {error!r}")
 
-    def _open_rich(self, name: str, total: int | None) -> None:
-        from rich.console import Console
-        from rich.markup import escape
-        from rich.progress import Progress
-
-        bar = Progress(
-            console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False
-        )
-        task = bar.add_task(escape(name), total=total)
-        bar.start()
-        self._show = lambda done: bar.update(task, completed=done, refresh=True)
-        self._close = bar.stop
-
-    def _open_tqdm(self, name: str, total: int | None) -> None:
-        from tqdm import tqdm
-
-        bar = tqdm(desc=name, total=total, file=sys.stderr, mininterval=0, leave=False)
-        self._show = lambda done: bar.update(done - bar.n)
-        self._close = bar.close
-
     def advance(self, now_s: float) -> None:
         self._done += 1
-        if self._show is not None and now_s - self._drawn_s >= PAUSE_S:
+        if self._bar is not None and now_s - self._drawn_s >= PAUSE_S:
             self._drawn_s = now_s
-            self._attempt(self._show, self._done)
+            self._draw(self._bar[0], self._done)
 
     def close(self) -> None:
-        if self._show is not None:
-            self._attempt(self._show, self._done)
-            self._attempt(self._close)
+        if self._bar is not None:
+            show, close = self._bar
+            self._draw(show, self._done)
+            self._draw(close)
 
-    def _attempt(self, drawing: Callable[..., object], *done: int) -> None:
+    def _draw(self, drawing: Callable[..., object], *done: int) -> None:
         try:
             drawing(*done)
         except Exception as error:  # noqa: BLE001 - a terminal that went away must not end the loop
             log.once("progress bar", f"the progress bar is off: {error!r}")
-            self._show, self._close = None, lambda: None
+            self._bar = None
+
+
+def _rich(name: str, total: int | None) -> Drawn:
+    """Open a bar that we draw: rich's own thread would run in every process forked from here."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress
+
+    bar = Progress(
+        console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False
+    )
+    task = bar.add_task(escape(name), total=total)
+    bar.start()
+    return (lambda done: bar.update(task, completed=done, refresh=True)), bar.stop
+
+
+def _tqdm(name: str, total: int | None) -> Drawn:
+    from tqdm import tqdm
+
+    bar = tqdm(desc=name, total=total, file=sys.stderr, mininterval=0, leave=False)
+    return (lambda done: bar.update(done - bar.n)), bar.close

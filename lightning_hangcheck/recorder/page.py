@@ -1,20 +1,23 @@
-"""The page: one fixed record of shared memory a process, written by it and read by the sidecar.
+"""The page: fixed bytes of shared memory a process, written by it and read by the sidecar.
 
-A beat is one store. The writer never waits; a reader takes only consistent records.
+A beat is one store. The writer never waits; a reader takes only consistent records. Beats, phases
+and the pulse, which come often, are records of their own; all else is one piece, written anew when
+something of it changes.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+import threading
 from functools import lru_cache
-from struct import Struct
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
 
 from lightning_hangcheck import log
 from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE, name_beside, open_owned, reserve
-from lightning_hangcheck.identity import Identity
 from lightning_hangcheck.model.beat import (
     Beat,
     CheckpointMark,
@@ -25,6 +28,7 @@ from lightning_hangcheck.model.beat import (
     StepTimes,
     Training,
 )
+from lightning_hangcheck.model.codec import msgpack_decoder
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import PHASES, Phase
 from lightning_hangcheck.text.shown import NANOSECONDS, moment_of, utc
@@ -34,22 +38,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from lightning_hangcheck.identity import Identity
 
 MAGIC: Final = b"HANGPAGE"
-LAYOUT_VERSION: Final = 7
-PAGE_SIZE: Final = 4096
+LAYOUT_VERSION: Final = 8
+PAGE_SIZE: Final = 8192
 UNKNOWN: Final = -1
-SECTION_SLOTS: Final = 8
+MOST_SECTIONS: Final = 8
 SECTION_NAME_BYTES: Final = 88
 CHECKPOINT_NAME_BYTES: Final = 160
 LAST_WORDS_BYTES: Final = 1208  # 300 characters of up to 4 bytes each
-ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
-MEMBERSHIPS: Final[tuple[Membership, ...]] = get_args(Membership)
-TRAININGS: Final[tuple[Training, ...]] = get_args(Training)
-
-PHASE_INDEX: Final[dict[Phase | None, int]] = {None: UNKNOWN} | {
-    phase: index for index, phase in enumerate(PHASES)
-}
+ATTEMPTS: Final = 8
+_PHASE_INDEX: Final = {None: UNKNOWN} | {phase: index for index, phase in enumerate(PHASES)}
 
 
 class Record:
@@ -57,14 +57,14 @@ class Record:
 
     Attributes:
         start: Offset on the page; records start on cache lines of 64 bytes.
-        form: Its fields, the stamps among them.
+        form: Its fields; in one that changes, equal stamps are the first and the last of them.
     """
 
     __slots__ = ("form", "start", "stop")
 
     def __init__(self, start: int, form: str) -> None:
         self.start = start
-        self.form = Struct(form)
+        self.form = struct.Struct(form)
         self.stop = start + self.form.size
 
 
@@ -76,42 +76,53 @@ PULSE: Final = Record(64, "@q")
 BEAT: Final = Record(128, "@QqQ")
 # monotonic time, phase, epoch, step, batch, count of `enter_phase`
 PHASE: Final = Record(192, "@QqqqqqqQ")
-# rank, world size, local rank, round, port of the ranks' store
-IDENTITY: Final = Record(256, "@QqqqqqQ")
-# monotonic time, number, nanoseconds since 1970, name
-CHECKPOINT: Final = Record(320, f"@Qqqq{CHECKPOINT_NAME_BYTES}sQ")
-# monotonic time, how many are open, then for each shown one: monotonic time of entry, item,
-# milliseconds after which a guard ends it, whether the main thread is in it, name
-SECTIONS: Final = Record(576, "@Qqq" + f"qqqq{SECTION_NAME_BYTES}s" * SECTION_SLOTS + "Q")
-# ending, monotonic time of it, last words
-ENDING: Final = Record(1600, f"@Qqq{LAST_WORDS_BYTES}sQ")
-# how many saves of a checkpoint ended well; of the last, or of one that was loaded since,
-# nanoseconds since 1970, step
-SAVE: Final = Record(2880, "@QqqqQ")
-# whether the rank is in a process group
-MEMBERSHIP: Final = Record(2944, "@QqQ")
-# which of the ranks that its parent starts it is to be
-ANNOUNCED: Final = Record(3008, "@QqQ")
-# sums over the steps that were timed: how many, nanoseconds of loader, forward, and the rest
-STEP_TIMES: Final = Record(3072, "@QqqqqQ")
-# in which thread the process trains, or whether that is over
-TRAINING: Final = Record(3136, "@QqQ")
+# of all else: how often it was written, and its size in bytes; it stands in two places in turns, so
+# that a writer that dies leaves what it wrote before
+REST: Final = Record(256, "@Q")
+PLACES: Final = (320, 320 + (PAGE_SIZE - 320) // 2)
+_SIZES: Final = 1 << 16
+
+
+class Rest(msgspec.Struct, array_like=True):
+    """What changes less often, by the names that `Beat` has.
+
+    Attributes:
+        advanced_ns: Monotonic time of the newest checkpoint, or section that showed progress.
+        checkpoint: Number, name, nanoseconds since 1970.
+        save: Number, nanoseconds since 1970, step.
+        step_times: How many, and nanoseconds of each part.
+    """
+
+    rank: int | None = None
+    world_size: int | None = None
+    local_rank: int | None = None
+    round: int | None = None
+    store_port: int | None = None
+    announced: int | None = None
+    advanced_ns: int = 0
+    checkpoint: tuple[int, str, int] | None = None
+    sections: tuple[OpenSection, ...] = ()
+    save: tuple[int, int, int | None] | None = None
+    ending: Ending = "running"
+    ended_ns: int = 0
+    last_words: str = ""
+    training: Training = "main"
+    membership: Membership = "none"
+    step_times: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 @lru_cache(maxsize=128)  # a step's name is written again and again
-def fit_text(text: str, width: int) -> bytes:
-    """Encode a text so that it fits, cut between two characters; struct pads it with zeros."""
+def fit_text(text: str, width: int) -> str:
+    """Cut a text between two characters so that it takes at most so many bytes."""
     data = text.replace("\0", " ").encode(errors="replace")
-    return data if len(data) <= width else data[:width].decode(errors="ignore").encode()
+    return data[:width].decode(errors="ignore")
 
 
-def read_text(data: bytes) -> str:
-    """Decode what `fit_text` encoded."""
-    return data.rstrip(b"\0").decode(errors="replace")
-
-
-_pack_beat = BEAT.form.pack_into
-_BEAT_START = BEAT.start
+_pack_beat, _BEAT_START = BEAT.form.pack_into, BEAT.start
+_pack_phase, _PHASE_START = PHASE.form.pack_into, PHASE.start
 _NOWHERE = bytearray(PAGE_SIZE)
 
 
@@ -148,35 +159,28 @@ class BeatWriter:
         _pack_beat(self._buffer, _BEAT_START, stamp, monotonic_ns(), stamp)
 
 
-_pack_phase = PHASE.form.pack_into
-_PHASE_START = PHASE.start
-_EMPTY_SLOT = (0, UNKNOWN, UNKNOWN, 0, b"")
-
-
 class PageWriter:
-    """One page. A beat is written by `BeatWriter`, everything else here.
-
-    Two threads may write different records at once; callers take turns at one record.
+    """One page. A beat is written by `BeatWriter`, everything else here; any thread may.
 
     Attributes:
         buffer: Its bytes: shared memory, or private ones that nobody reads.
         phase: The phase that it shows.
-        ending: The ending that it shows.
     """
 
     def __init__(self, buffer: mmap.mmap | bytearray) -> None:
         self.buffer = buffer
         self.phase: Phase | None = None
-        self.ending: Ending = "running"
-        self._phase_index = UNKNOWN
         self._epoch = self._step = self._batch = UNKNOWN
-        self._entries = 0
+        self._entries = self._phase_stamp = self._stamp = 0
         self._saves = 0
-        self._sections_ns = 0
-        self._phase_stamp = 0
-        self._timed = [0, 0, 0, 0]
-        self._stamps: dict[str, int] = {}
-        self._write_first()
+        self._rest = Rest()
+        # re-entrant: a signal handler may write in the thread that is in here already
+        self._lock = threading.RLock()
+        header = (MAGIC, LAYOUT_VERSION, PAGE_SIZE, os.getpid(), monotonic_ns(), os.getppid())
+        HEADER.form.pack_into(buffer, HEADER.start, *header)
+        BEAT.form.pack_into(buffer, BEAT.start, 1, 0, 1)
+        self.show_phase(None)
+        self._show(advanced_ns=monotonic_ns())
 
     @classmethod
     def create(cls, path: Path) -> PageWriter:
@@ -206,6 +210,11 @@ class PageWriter:
     def step(self) -> int | None:
         """The step that it shows."""
         return None if self._step == UNKNOWN else self._step
+
+    @property
+    def ending(self) -> Ending:
+        """The ending that it shows."""
+        return self._rest.ending
 
     def pulse(self) -> None:
         """Say that a Python thread of this process runs."""
@@ -238,33 +247,42 @@ class PageWriter:
         if batch is not None:
             self._batch = batch
         try:
-            self._phase_index = PHASE_INDEX[phase]
-            self.phase = phase
             self._entries += beats
-            self._write_phase()
+            self.show_phase(phase)
         except (KeyError, TypeError, struct.error) as error:
             log.once("phase", f"enter_phase({phase!r}) was ignored: {error!r}")
 
     def show_phase(self, phase: Phase | None) -> None:
         """Show a phase that a section or checkpoint implies; it promises no further beats."""
-        self._phase_index = PHASE_INDEX[phase]
+        index = _PHASE_INDEX[phase]
         self.phase = phase
-        self._write_phase()
+        self._phase_stamp = stamp = self._phase_stamp + 1
+        _pack_phase(
+            self.buffer,
+            _PHASE_START,
+            stamp,
+            monotonic_ns(),
+            index,
+            self._epoch,
+            self._step,
+            self._batch,
+            self._entries,
+            stamp,
+        )
 
     def identify(self, me: Identity) -> None:
         """Say which rank this is, in which round, and where its store is, as far as known."""
-        told = (me.rank, me.world_size, me.local_rank, me.round, me.store_port)
-        numbers = (UNKNOWN if number is None else number for number in told)
-        self._write("identity", IDENTITY, *numbers)
+        names = ("rank", "world_size", "local_rank", "round", "store_port")
+        self._show(**{name: getattr(me, name) for name in names})
 
     def announce(self, number: int | None) -> None:
         """Show which of the ranks that its parent starts this process is to be, if it was told."""
-        self._write("announced", ANNOUNCED, UNKNOWN if number is None else number)
+        self._show(announced=number)
 
     def mark_checkpoint(self, number: int, name: str, at_ns: int) -> None:
         """Show the last checkpoint passed; ``at_ns`` is nanoseconds since 1970."""
-        text = fit_text(name, CHECKPOINT_NAME_BYTES)
-        self._write("checkpoint", CHECKPOINT, monotonic_ns(), number, at_ns, text)
+        mark = number, fit_text(name, CHECKPOINT_NAME_BYTES), at_ns
+        self._show(checkpoint=mark, advanced_ns=monotonic_ns())
 
     def show_sections(self, sections: Sequence[OpenSection], *, advanced: bool = True) -> None:
         """Show the open sections, oldest first; of more than fit, the newest.
@@ -274,17 +292,12 @@ class PageWriter:
             advanced: What changed shows that the rank gets on: a thread beside the one that trains
                 may save or log for ever while that one is stuck.
         """
-        if advanced:
-            self._sections_ns = monotonic_ns()
-        slots: list[int | bytes] = []
-        for section in sections[-SECTION_SLOTS:]:
-            item = UNKNOWN if section.item is None else section.item
-            limit_s = section.goes_on_after_s
-            limit_ms = UNKNOWN if limit_s is None else round(limit_s * 1000)
-            name = fit_text(section.name, SECTION_NAME_BYTES)
-            slots += (section.since_ns, item, limit_ms, section.in_main_thread, name)
-        slots += _EMPTY_SLOT * (SECTION_SLOTS - len(slots) // len(_EMPTY_SLOT))
-        self._write("sections", SECTIONS, self._sections_ns, len(sections), *slots)
+        shown = tuple(
+            OpenSection(fit_text(one.name, SECTION_NAME_BYTES), *msgspec.structs.astuple(one)[1:])
+            for one in sections[-MOST_SECTIONS:]
+        )
+        now_ns = monotonic_ns() if advanced else self._rest.advanced_ns
+        self._show(sections=shown, advanced_ns=now_ns)
 
     def mark_save(self, at_ns: int) -> int | None:
         """Count a save of a checkpoint that ended well, now and at the step shown.
@@ -293,70 +306,42 @@ class PageWriter:
             That step, None where none is shown.
         """
         self._saves += 1
-        self._write("save", SAVE, self._saves, at_ns, self._step)
+        self._show(save=(self._saves, at_ns, self.step))
         return self.step
 
     def mark_loaded(self, at_ns: int, step: int | None) -> None:
         """Show a checkpoint that training goes on from as the last one; it is no save."""
-        self._write("save", SAVE, self._saves, at_ns, UNKNOWN if step is None else step)
+        self._show(save=(self._saves, at_ns, step))
 
     def show_membership(self, membership: Membership) -> None:
         """Show whether the rank is in a process group."""
-        self._write("membership", MEMBERSHIP, MEMBERSHIPS.index(membership))
+        self._show(membership=membership)
 
     def show_training(self, training: Training) -> None:
         """Show in which thread the process trains, or that this is over."""
-        self._write("training", TRAINING, TRAININGS.index(training))
+        self._show(training=training)
 
     def time_step(self, loader_ns: int, forward_ns: int, rest_ns: int) -> None:
         """Add one step to the sums of their parts, as in `StepTimes`."""
-        parts = zip(self._timed, (1, loader_ns, forward_ns, rest_ns), strict=True)
-        self._timed = [before + more for before, more in parts]
-        self._write("step_times", STEP_TIMES, *self._timed)
+        steps, loader, forward, rest = self._rest.step_times
+        sums = (steps + 1, loader + loader_ns, forward + forward_ns, rest + rest_ns)
+        self._show(step_times=sums)
 
     def end(self, ending: Ending, last_words: str = "") -> None:
         """Show how the process ended."""
-        self.ending = ending
-        text = fit_text(last_words, LAST_WORDS_BYTES)
-        self._write("ending", ENDING, ENDINGS.index(ending), monotonic_ns(), text)
+        words = fit_text(last_words, LAST_WORDS_BYTES)
+        self._show(ending=ending, ended_ns=monotonic_ns(), last_words=words)
 
-    def _write_first(self) -> None:
-        header = (MAGIC, LAYOUT_VERSION, PAGE_SIZE, os.getpid())
-        HEADER.form.pack_into(self.buffer, 0, *header, monotonic_ns(), os.getppid())
-        BEAT.form.pack_into(self.buffer, BEAT.start, 1, 0, 1)
-        self.identify(Identity())
-        self.announce(None)
-        self.show_phase(None)
-        self._write("checkpoint", CHECKPOINT, 0, UNKNOWN, 0, b"")
-        self.show_sections(())
-        self._write("save", SAVE, 0, 0, UNKNOWN)
-        self.show_membership("none")
-        self.show_training("main")
-        self._write("step_times", STEP_TIMES, *self._timed)
-        self.end("running")
-
-    def _write_phase(self) -> None:
-        self._phase_stamp = stamp = self._phase_stamp + 1
-        _pack_phase(
-            self.buffer,
-            _PHASE_START,
-            stamp,
-            monotonic_ns(),
-            self._phase_index,
-            self._epoch,
-            self._step,
-            self._batch,
-            self._entries,
-            stamp,
-        )
-
-    def _write(self, name: str, record: Record, *fields: int | bytes) -> None:
-        self._stamps[name] = stamp = self._stamps.get(name, 0) + 1
-        record.form.pack_into(self.buffer, record.start, stamp, *fields, stamp)
-
-
-ATTEMPTS = 8
-Name = TypeVar("Name", bound=str)
+    def _show(self, **changed: Any) -> None:  # noqa: ANN401 - fields of Rest
+        with self._lock:
+            for name, value in changed.items():
+                setattr(self._rest, name, value)
+            self._stamp = stamp = self._stamp + 1
+            data, place = _encode(self._rest), PLACES[stamp % 2]
+            self.buffer[place : place + len(data)] = data
+            REST.form.pack_into(self.buffer, REST.start, stamp * _SIZES + len(data))
+            if self._stamp != stamp:  # a signal handler wrote meanwhile
+                self._show()
 
 
 class Memory(Protocol):
@@ -383,9 +368,10 @@ class PageReader:
                 self._descriptor = open_owned(self._path)
             return read_page(self)
         except PageUnreadable as problem:
-            return self._gap(str(problem))
+            why = str(problem)
         except OSError as error:
-            return self._gap(f"{self._path} cannot be read ({error.strerror})")
+            why = f"{self._path} cannot be read ({error.strerror})"
+        return Gap(f"page of pid {self._path.stem}", None, why, "page")
 
     def close(self) -> None:
         """Close the page; a later `read` opens it again."""
@@ -401,8 +387,11 @@ class PageReader:
             raise PageUnreadable(f"{self._path} has {size} bytes; a page has {PAGE_SIZE}")
         return data
 
-    def _gap(self, why: str) -> Gap:
-        return Gap(f"page of pid {self._path.stem}", None, why, "page")
+
+_TORN = (
+    f"torn: a record was half written in each of {ATTEMPTS} readings; its writer was stopped or "
+    "killed there, or writes without pause"
+)
 
 
 class PageUnreadable(Exception):
@@ -424,80 +413,60 @@ def read_page(memory: Memory) -> Beat:
             f"its layout is version {version}, this version reads {LAYOUT_VERSION}; "
             "install the same lightning-hangcheck for the job and for its sidecar"
         )
-    stamp, beat_ns = _read_record(memory, BEAT)
-    phase_ns, phase, epoch, step, batch, entries = _read_record(memory, PHASE)[1:]
-    rank, world_size, local_rank, round_number, port = _read_record(memory, IDENTITY)[1:]
-    checkpoint_ns, number, at_ns, name = _read_record(memory, CHECKPOINT)[1:]
-    sections_ns, count, *slots = _read_record(memory, SECTIONS)[1:]
-    ending, ended_ns, last_words = _read_record(memory, ENDING)[1:]
-    saves, saved_ns, saved_step = _read_record(memory, SAVE)[1:]
-    (membership,) = _read_record(memory, MEMBERSHIP)[1:]
-    (training,) = _read_record(memory, TRAINING)[1:]
-    (announced,) = _read_record(memory, ANNOUNCED)[1:]
-    timed, *parts_ns = _read_record(memory, STEP_TIMES)[1:]
+
+    stamp, beat_ns, _ = _read_stamped(memory, BEAT)
+    _, phase_ns, phase, epoch, step, batch, entries, _ = _read_stamped(memory, PHASE)
+    try:
+        rest = msgpack_decoder(Rest).decode(_read_rest(memory))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise PageUnreadable(f"what it shows is of no version that is known: {error}") from error
     (pulse_ns,) = PULSE.form.unpack(memory[PULSE.start : PULSE.stop])
+    known = msgspec.structs.asdict(rest)
+    steps, *parts_ns = rest.step_times
+    timed = StepTimes(steps, *(part / NANOSECONDS for part in parts_ns)) if steps else None
+    known["step_times"] = timed
+    if rest.checkpoint is not None:
+        number, name, at_ns = rest.checkpoint
+        known["checkpoint"] = CheckpointMark(number, name, _clock(at_ns))
+    if rest.save is not None:
+        number, at_ns, saved_step = rest.save
+        known["save"] = SaveMark(number, _clock(at_ns), saved_step)
     return Beat(
         pid=pid,
-        rank=_known(rank),
-        world_size=_known(world_size),
-        local_rank=_known(local_rank),
-        round=_known(round_number),
-        store_port=_known(port),
+        parent_pid=parent_pid,
         beats=stamp - 1 + entries,
-        last_beat_ns=max(created_ns, beat_ns, phase_ns, checkpoint_ns, sections_ns),
+        last_beat_ns=max(created_ns, beat_ns, phase_ns, known.pop("advanced_ns")),
         # a phase that a newer version added has no name here
         phase=PHASES[phase] if 0 <= phase < len(PHASES) else None,
         phase_since_ns=phase_ns,
-        epoch=_known(epoch),
-        step=_known(step),
-        batch=_known(batch),
-        checkpoint=CheckpointMark(number, read_text(name), _clock(at_ns)) if at_ns else None,
-        sections=_sections(count, slots),
-        save=SaveMark(saves, _clock(saved_ns), _known(saved_step)) if saved_ns else None,
+        epoch=None if epoch < 0 else epoch,
+        step=None if step < 0 else step,
+        batch=None if batch < 0 else batch,
         pulse_ns=pulse_ns,
-        ending=_named(ENDINGS, ending, "ending"),
-        ended_ns=ended_ns,
-        last_words=read_text(last_words),
-        training=_named(TRAININGS, training, "training"),
-        parent_pid=parent_pid,
-        announced=_known(announced),
-        membership=_named(MEMBERSHIPS, membership, "membership"),
-        step_times=StepTimes(timed, *(part / NANOSECONDS for part in parts_ns)) if timed else None,
+        **known,
     )
 
 
-def _read_record(memory: Memory, record: Record) -> tuple[Any, ...]:
-    """Copy until two copies agree and the stamps too; return the fields without the last stamp."""
+def _read_stamped(memory: Memory, record: Record) -> tuple[int, ...]:
+    """Copy until two copies agree, and their stamps too."""
     for _ in range(ATTEMPTS):
         copy = memory[record.start : record.stop]
         if copy[:8] == copy[-8:] and any(copy[:8]) and copy == memory[record.start : record.stop]:
-            return record.form.unpack(copy)[:-1]
-    raise PageUnreadable(
-        f"torn: a record was half written in each of {ATTEMPTS} readings; its writer was stopped "
-        "or killed there, or writes without pause"
-    )
+            return record.form.unpack(copy)
+    raise PageUnreadable(_TORN)
 
 
-def _known(number: int) -> int | None:
-    return None if number < 0 else number
-
-
-def _named(names: tuple[Name, ...], index: int, what: str) -> Name:
-    if not 0 <= index < len(names):
-        raise PageUnreadable(f"its {what} has number {index}, which no version writes")
-    return names[index]
+def _read_rest(memory: Memory) -> bytes:
+    for _ in range(ATTEMPTS):
+        head = memory[REST.start : REST.stop]
+        (told,) = REST.form.unpack(head)
+        stamp, size = divmod(told, _SIZES)
+        place = PLACES[stamp % 2]
+        data = memory[place : min(place + size, PAGE_SIZE)]
+        if stamp and head == memory[REST.start : REST.stop]:
+            return data
+    raise PageUnreadable(_TORN)
 
 
 def _clock(ns: int) -> str:
     return utc(moment_of(ns), "microseconds")
-
-
-def _sections(count: int, slots: list[Any]) -> tuple[OpenSection, ...]:
-    width = len(slots) // SECTION_SLOTS
-    shown = width * max(0, min(count, SECTION_SLOTS))
-    found = []
-    for at in range(0, shown, width):
-        since_ns, item, limit_ms, in_main, name = slots[at : at + width]
-        limit_s = None if limit_ms < 0 else limit_ms / 1000
-        found.append(OpenSection(read_text(name), since_ns, _known(item), limit_s, bool(in_main)))
-    return tuple(found)

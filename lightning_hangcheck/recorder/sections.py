@@ -14,7 +14,7 @@ from lightning_hangcheck.text.shown import NANOSECONDS
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from lightning_hangcheck.recorder.announcer import Announcer
+    from lightning_hangcheck.recorder.lifecycle import Recorder
 
 
 class OpenedSection(Struct, eq=False):
@@ -51,7 +51,7 @@ class Section:
 
     def __init__(
         self,
-        recorder: Announcer,
+        recorder: Recorder,
         name: str,
         *,
         spoken: bool = True,

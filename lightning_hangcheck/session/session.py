@@ -5,8 +5,8 @@
         pages/<pid>.page one page a process that records
         sidecar.json     the process id of this node's sidecar
         place.json       which of the job's nodes this is; see `whose`
-        run-folder       where the run is really kept; see `run_folders`
-        watch.json       what that sidecar knows of the ranks now
+        run-folder       where the run is kept, as its processes agreed; see `run_folders`
+        watch.json       what that sidecar knows of the ranks now; see `observe.run_record`
         sidecar.lock     kept locked by it, so that there is only one
         meet/<name>/     meeting points of the guards
         torch/<pid>      socket of torch's worker server in that rank
@@ -43,7 +43,7 @@ from lightning_hangcheck.files.safe import (
 from lightning_hangcheck.machine import pid_namespace, which_machine
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.rundir import RunFolder, folder_of_node, name_run_folder
+from lightning_hangcheck.rundir import Part, RunFolder, folder_of_node, name_run_folder
 from lightning_hangcheck.session.whose import agent_pid, job_key, node_key
 from lightning_hangcheck.text.shown import show_command, utc_now
 
@@ -104,7 +104,7 @@ class SidecarFacts(Struct, frozen=True, kw_only=True):
 
 
 class Session(Struct, frozen=True):
-    """A session's folder and facts."""
+    """A session's folder and facts; the module says what is in its files."""
 
     path: Path
     facts: SessionFacts
@@ -117,50 +117,15 @@ class Session(Struct, frozen=True):
         except OSError:
             return RunFolder(Path(self.facts.run_dir))
 
-    @property
-    def run_folder_file(self) -> Path:
-        """What the processes of this node agreed on, once one of them has looked."""
-        return self.path / "run-folder"
-
-    @property
-    def pages(self) -> Path:
-        """Folder of the pages."""
-        return self.path / "pages"
-
-    @property
-    def sidecar_file(self) -> Path:
-        """sidecar.json."""
-        return self.path / SIDECAR_FILE
-
-    @property
-    def place_file(self) -> Path:
-        """place.json; see `whose`."""
-        return self.path / "place.json"
-
-    @property
-    def watch_file(self) -> Path:
-        """watch.json; see `observe.run_record`."""
-        return self.path / "watch.json"
-
-    @property
-    def watch_lock(self) -> Path:
-        """File that the sidecar keeps locked as long as it lives."""
-        return self.path / "sidecar.lock"
-
-    @property
-    def journals(self) -> Path:
-        """Folder in which lines of journals wait for who carries them to the run folder."""
-        return self.path / "journals"
-
-    @property
-    def meetings(self) -> Path:
-        """Folder of the guards' meeting points."""
-        return self.path / "meet"
-
-    @property
-    def torch_servers(self) -> Path:
-        """Folder of the sockets on which ranks answer for torch's flight recorder."""
-        return self.path / "torch"
+    run_folder_file = Part("run-folder")
+    pages = Part("pages")
+    sidecar_file = Part(SIDECAR_FILE)
+    place_file = Part("place.json")
+    watch_file = Part("watch.json")
+    watch_lock = Part("sidecar.lock")
+    journals = Part("journals")
+    meetings = Part("meet")
+    torch_servers = Part("torch")
 
     def note_end(self, pid: int, exit_code: int) -> None:
         """Keep what only a parent is told of a child that has a page: how it ended."""

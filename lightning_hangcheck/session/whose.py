@@ -121,17 +121,14 @@ def agent_pid(environment: Mapping[str, str]) -> int:
     pid = os.getppid()
     for _ in range(MOST_WRAPPERS):
         stat = read_process_stat(pid)
-        if stat is None or not _was_told(pid, f"TORCHELASTIC_RUN_ID={run}"):
+        try:
+            told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return pid
+        if stat is None or f"TORCHELASTIC_RUN_ID={run}".encode() not in told:
             return pid
         pid = stat.parent_pid
     return os.getppid()
-
-
-def _was_told(pid: int, line: str) -> bool:
-    try:
-        return line.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
 
 
 def _spawned_as() -> str | None:
@@ -246,28 +243,6 @@ def tell_place(session: Session, place: NodePlace) -> None:
         OSError: The session is gone.
     """
     write_atomically(session.place_file, encode(place))
-
-
-class PlaceTeller:
-    """Tells the sidecar which node this is, once a rank's environment says so."""
-
-    def __init__(self, session: Session, environment: Mapping[str, str]) -> None:
-        self._session = session
-        self._environment = environment
-        self._told = False
-
-    def look(self) -> None:
-        """Look once: 20 microseconds until it is told; the first rank of a node tells it.
-
-        Raises:
-            OSError: The session is gone.
-        """
-        if self._told or self._environment.get("LOCAL_RANK", "0") != "0":
-            return
-        place = place_in(self._environment)
-        if place is not None:
-            self._told = True
-            tell_place(self._session, place)
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

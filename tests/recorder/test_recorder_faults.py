@@ -272,6 +272,31 @@ raise ValueError("as ever")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["session", "train.py"]
 
 
+SANDBOX = """
+import os, pathlib
+HIDDEN = ("/proc/loadavg", "/proc/sys/kernel", "/proc/self/ns", "/proc/self/uid_map")
+def hiding(look):
+    def hidden(path, *more, **named):
+        if str(path).startswith(HIDDEN):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return look(path, *more, **named)
+    return hidden
+for name in ("read_bytes", "read_text"):
+    setattr(pathlib.Path, name, hiding(getattr(pathlib.Path, name)))
+os.readlink = hiding(os.readlink)
+"""
+
+
+def test_files_that_a_sandbox_does_not_show_cost_no_recording(run: Callable[..., Program]) -> None:
+    """As gVisor shows only some of /proc."""
+    program = run(SANDBOX + TRAIN)
+    assert_trained(program, None)
+    page = program.page()
+    assert (page.beats, page.ending) == (100, "finished")
+    assert page.pulse_ns > 0
+    assert len(program.journal()) == 104
+
+
 def test_a_rank_near_a_limit_starts_no_thread(run: Callable[..., Program]) -> None:
     """No journal and no pulse, whose absence must not look like a kept interpreter lock."""
     limited = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (90, 90))\n"

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.session.session import Session, SessionFacts
 from lightning_hangcheck.session.whose import (
-    PlaceTeller,
     first_host,
     place_in,
     place_of,
@@ -120,11 +119,8 @@ def test_what_a_rank_learns_late_its_sidecar_reads(tmp_path: Path) -> None:
     """As in Ray's actors, which set their variables after they have started."""
     session = _session(tmp_path)
     environment = {"PATH": "/bin"}
-    teller = PlaceTeller(session, environment)
-    teller.look()
-    assert place_of(session) is None
-    environment |= RAY
-    teller.look()
+    assert place_in(environment) is None
+    _tell(session, environment | RAY)
     told = place_of(session)
     assert told is not None
     assert (told.number, told.nnodes, told.ranks) == (1, 2, 2)
@@ -134,7 +130,7 @@ def test_a_later_round_may_number_the_nodes_anew(tmp_path: Path) -> None:
     session = _session(tmp_path)
     for number in ("1", "0"):
         later = TORCHRUN | {"GROUP_RANK": number}
-        PlaceTeller(session, later).look()
+        _tell(session, later)
         assert place_of(session) == replace(OF_TORCHRUN, number=int(number))
 
 
@@ -154,7 +150,7 @@ def test_nodes_that_are_numbered_anew_go_on_meeting_at_the_launchers_store(tmp_p
     assert place_of(session) is None
     for port in ("29511", "29512"):
         later = TORCHRUN | {"GROUP_RANK": "1", "MASTER_PORT": port}
-        PlaceTeller(session, later).look()
+        _tell(session, later)
         told = place_of(session)
         assert told is not None
         assert (told.number, told.host, told.port, told.job) == (1, "n0", 29400, "the job")
@@ -171,6 +167,12 @@ def test_what_is_no_place_is_as_if_nobody_had_told_it(tmp_path: Path) -> None:
     session = _session(tmp_path)
     session.place_file.write_text("{")
     assert place_of(session) is None
+
+
+def _tell(session: Session, environment: dict[str, str]) -> None:
+    place = place_in(environment)
+    assert place is not None
+    tell_place(session, place)
 
 
 def _session(

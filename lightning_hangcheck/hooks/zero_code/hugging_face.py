@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
 
-    from lightning_hangcheck.hooks.generating import GenerationWatch
-
 CRITERIA = "stopping_criteria"
 OURS = __name__.partition(".")[0]
 
@@ -139,46 +137,26 @@ def instrument_generation(module: ModuleType) -> None:
 
 @contextmanager
 def _watched_generation(call: Call, given: Mapping[str, Any]) -> Iterator[None]:
-    from lightning_hangcheck.hooks.generating import (
-        WARN_AFTER,
-        GenerationWatch,
-        asked_new_tokens,
-        sign_of_life,
-    )
+    from lightning_hangcheck.hooks.generating import GenerationWatch, new_tokens, sign_of_life
 
     tell_start()
-    model, recorder, spoken = call.instance, current(), is_spoken("generate")
+    spoken = is_spoken("generate")
     # nothing is read from the device: tokens are counted with their padding
     tokens = given.get("input_ids")
     tokens = given.get("inputs") if tokens is None else tokens
     shape = tuple(getattr(tokens, "shape", ()))
     number, width = shape if len(shape) == 2 else (0, 0)
-    most = asked_new_tokens(getattr(model, "generation_config", None), given, width)
-    watch = GenerationWatch(
-        recorder,
-        model,
-        WARN_AFTER,
-        beat=partial(sign_of_life, recorder),
-        spoken=spoken,
-        prompts=number,
-        prompt_tokens=number * width,
-        max_new_tokens=most,
-    )
+    inputs, beat = (number, width, number * width), partial(sign_of_life, current())
+    watch = GenerationWatch(call.instance, inputs, call.named, given, beat=beat, spoken=spoken)
     # given by its place, it cannot be given by name too; code of others may not know it
     if (CRITERIA in call.named or CRITERIA not in given) and not given.get("custom_generate"):
-        call.named = watch.arguments(call.named, given)
+        call.named = watch.named
     with watch.around():
         yield
-    if spoken and number:
-        attempt("the report", _tell_generated, call, watch, width)
-
-
-def _tell_generated(call: Call, watch: GenerationWatch, width: int) -> None:
-    """Tell the end; the new tokens are read from the device, on which nothing runs any more."""
-    from lightning_hangcheck.hooks.generating import count_tokens, end_line, new_tokens
-
-    count = count_tokens(call.instance, new_tokens(call.instance, width, call.result))
-    current().say(end_line(watch.report(tokenize_s=0.0, new_tokens=count)))
+    if spoken and number:  # read from the device, on which nothing runs any more
+        made = attempt("the new tokens", new_tokens, call.instance, width, call.result)
+        if made is not None:
+            attempt("the report", watch.report, made)
 
 
 def instrument_pipelines(module: ModuleType) -> None:
@@ -188,7 +166,8 @@ def instrument_pipelines(module: ModuleType) -> None:
 
 @contextmanager
 def _calling_pipeline(call: Call) -> Iterator[None]:
-    title = pipeline_title(call.instance)
+    task = getattr(call.instance, "task", None) or type(call.instance).__name__
+    title = f"pipeline {task} ({type(getattr(call.instance, 'model', None)).__name__})"
     ours = type(call.instance).__module__.startswith(OURS)  # it tells by itself
     if ours or not is_outermost("pipeline", title):
         yield
@@ -206,12 +185,6 @@ def _calling_pipeline(call: Call) -> Iterator[None]:
         took = took_in_words(time.perf_counter() - began)
         asked, gave = several(len(texts), "prompt"), _texts_in_words("answer", answers)
         recorder.say(f"{title}: {asked} gave {gave}; total {took}")
-
-
-def pipeline_title(pipeline: Any) -> str:  # noqa: ANN401 - a guest's
-    """Name the section around a call of a pipeline: its task, and the class of its model."""
-    task = getattr(pipeline, "task", None) or type(pipeline).__name__
-    return f"pipeline {task} ({type(getattr(pipeline, 'model', None)).__name__})"
 
 
 def prompts_of(call: Call) -> list[str] | None:

@@ -191,16 +191,16 @@ def instrument_connector(module: ModuleType) -> None:
 def instrument_trainer(module: ModuleType) -> None:
     """Watch Lightning's Trainer."""
     trainer = module.Trainer
-    wrap(trainer, "__init__", in_section("Trainer constructor", then=_made))
+
+    def made(call: Call) -> None:
+        if _stays_alone(call.instance):
+            current().learn_identity(0, 1, 0)
+        passed(11)
+
+    wrap(trainer, "__init__", in_section("Trainer constructor", then=made))
     for name in STAGES:
         wrap(trainer, name, _stage(name, getattr(trainer, name)))
     watch_saves(trainer)
-
-
-def _made(call: Call) -> None:
-    if _stays_alone(call.instance):
-        current().learn_identity(0, 1, 0)
-    passed(11)
 
 
 def _stays_alone(trainer: Any) -> bool:  # noqa: ANN401 - a guest's, of either package
@@ -280,14 +280,13 @@ def instrument_fabric(module: ModuleType) -> None:
     if hasattr(module, "_FabricOptimizer") and not module.__name__.endswith("fabric.fabric"):
         wrap(module._FabricOptimizer, "step", _in_phase("optimizer_step"))  # noqa: SLF001 - no other
         return
-    fabric = module.Fabric
-    wrap(fabric, "launch", in_section("Fabric.launch", then=_launched))
-    wrap(fabric, "backward", _in_phase("backward"))
 
+    def launched(call: Call) -> None:
+        fabric = call.instance
+        current().learn_identity(fabric.global_rank, fabric.world_size, fabric.local_rank)
 
-def _launched(call: Call) -> None:
-    fabric = call.instance
-    current().learn_identity(fabric.global_rank, fabric.world_size, fabric.local_rank)
+    wrap(module.Fabric, "launch", in_section("Fabric.launch", then=launched))
+    wrap(module.Fabric, "backward", _in_phase("backward"))
 
 
 def _in_phase(phase: Phase) -> Around:
@@ -305,14 +304,13 @@ def _in_phase(phase: Phase) -> Around:
 
 def instrument_huggingface(module: ModuleType) -> None:
     """Watch transformers' Trainer."""
-    trainer = module.Trainer
-    wrap(trainer, "__init__", in_section("Trainer constructor", then=_huggingface_made))
-    watch_saves(trainer)
-    watch_resuming(trainer)
 
+    def made(call: Call) -> None:
+        handler = call.instance.callback_handler
+        if not any(isinstance(one, HuggingFaceHangCheck) for one in handler.callbacks):
+            handler.add_callback(HuggingFaceHangCheck())
+        passed(11)
 
-def _huggingface_made(call: Call) -> None:
-    handler = call.instance.callback_handler
-    if not any(isinstance(one, HuggingFaceHangCheck) for one in handler.callbacks):
-        handler.add_callback(HuggingFaceHangCheck())
-    passed(11)
+    wrap(module.Trainer, "__init__", in_section("Trainer constructor", then=made))
+    watch_saves(module.Trainer)
+    watch_resuming(module.Trainer)

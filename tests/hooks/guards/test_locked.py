@@ -11,7 +11,7 @@ from processes import end, until
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.guards import find_holder, left_by, read_record, write_record
+from lightning_hangcheck.hooks.guards import find_holder, write_record
 from lightning_hangcheck.machine import read_process_stat, which_machine
 
 if TYPE_CHECKING:
@@ -96,7 +96,9 @@ def test_holder_on_another_host_is_known_from_the_file(tmp_path: Path) -> None:
     assert holder.pid is None
 
 
-def test_a_container_of_this_hosts_name_is_not_this_machine(tmp_path: Path) -> None:
+def test_a_container_of_this_hosts_name_is_not_this_machine(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Process 17 there is not that of here; the kernel's start and the pid namespace tell."""
     path = tmp_path / "cache.lock"
     named = f"17\n{socket.gethostname()}\nrank 8\n2026-01-01T00:00:00Z\npython train.py\n"
@@ -104,10 +106,13 @@ def test_a_container_of_this_hosts_name_is_not_this_machine(tmp_path: Path) -> N
     holder = find_holder(path)
     assert holder.words.endswith("which cannot be seen from this container")
     assert (holder.pid, holder.gone) == (None, False)
-    assert left_by(read_record(path)) is None
+    with hc.locked(path):
+        assert "was left by" not in capfd.readouterr().err
 
 
-def test_a_machine_of_two_names_is_one(program: StartProgram, tmp_path: Path) -> None:
+def test_a_machine_of_two_names_is_one(
+    program: StartProgram, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """As after hostnamectl, or in a container that changed its name alone."""
     path = tmp_path / "cache.lock"
     ended = program("sleeping.py")
@@ -117,7 +122,8 @@ def test_a_machine_of_two_names_is_one(program: StartProgram, tmp_path: Path) ->
     holder = find_holder(path)
     assert holder.gone
     assert "which has ended" in holder.words
-    assert left_by(read_record(path)) is not None
+    with hc.locked(path):
+        assert f"was left by pid {ended.pid}" in capfd.readouterr().err
 
 
 def test_who_only_named_the_host_may_be_of_another_container(
