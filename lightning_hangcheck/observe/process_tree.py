@@ -19,15 +19,17 @@ from lightning_hangcheck.look.proc import (
     read_environment,
     read_link,
 )
+from lightning_hangcheck.look.sample import Role, Target
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.discovery import SeenProcess
-from lightning_hangcheck.observe.looking import MOST_CHILDREN, Role, Target
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 TORCH = "libtorch"
+MOST_CHILDREN = 16
+"""Children looked at per rank; a DataLoader with more workers shows the same stack in each."""
 SETTLED_AFTER_S = 10.0
 """Age at which a process's environment is believed: between fork and exec it shows its parent's."""
 

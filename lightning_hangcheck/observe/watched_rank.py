@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.look.flight_record import Numbers
+    from lightning_hangcheck.look.sample import Target
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Pace
     from lightning_hangcheck.model.evidence import Sample
     from lightning_hangcheck.model.flight import FlightRecord
     from lightning_hangcheck.observe.discovery import FoundRank
-    from lightning_hangcheck.observe.looking import Target
 
 SAMPLES_KEPT = 4
 STOPPED = ("T", "t")

@@ -15,9 +15,9 @@ from lightning_hangcheck.judge.verdict import aftermath_of, ended_well, with_aft
 from lightning_hangcheck.judge.wording import name_ranks, verb
 from lightning_hangcheck.look.exits import still_running
 from lightning_hangcheck.look.proc import has_ended
+from lightning_hangcheck.look.sample import Look, Looker
 from lightning_hangcheck.model.case import Aftermath, Case
 from lightning_hangcheck.observe.discovery import patience_of
-from lightning_hangcheck.observe.looking import Look, Looker
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 from lightning_hangcheck.watch.alarm import Alarm, Shutdown
 from lightning_hangcheck.watch.link import HangProven
@@ -30,11 +30,11 @@ from lightning_hangcheck.watch.workers import LAPSE_NS, Faults, Metronome, Scout
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lightning_hangcheck.look.sample import Target
     from lightning_hangcheck.model.case import CodeNote, RankView
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.run import Round, RoundStart
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.observe.looking import Target
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.alarm import Telling

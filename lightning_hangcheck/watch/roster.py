@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from lightning_hangcheck.look.sample import Look
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.observe.looking import Look
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.watch.workers import Scout, Scouted
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from types import TracebackType
 
+    from lightning_hangcheck.look.sample import Target
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.observe.discovery import SeenProcess
-    from lightning_hangcheck.observe.looking import Target
     from lightning_hangcheck.session.session import Session
 
 BEAT_S = 0.25

@@ -17,7 +17,7 @@ from lightning_hangcheck.look.py_spy import (
     native_calls,
     stopped_threads,
 )
-from lightning_hangcheck.look.sample import Subject, sample_all
+from lightning_hangcheck.look.sample import Target, sample_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 @pytest.mark.real
 def test_only_a_closer_look_has_native_calls(program: StartProgram) -> None:
     running = program("sleeping.py")
-    ((plain, _),) = sample_all([Subject(pid=running.pid)], PATIENCE_S)
-    ((closer, gaps),) = sample_all([Subject(pid=running.pid, closer=True)], PATIENCE_S)
+    ((plain, _),) = sample_all([Target(pid=running.pid)], PATIENCE_S)
+    ((closer, gaps),) = sample_all([Target(pid=running.pid)], PATIENCE_S, closer=(0,))
     assert plain.native_calls == ()
     assert gaps == ()
     assert any("sleep" in call for call in closer.native_calls)
