@@ -132,7 +132,6 @@ class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
         left: The round before, times as those of the ranks; None once that is long ago.
         reach: What connections show of the addresses that the judging node asked about.
         wall_clock_s: Of the node, when it told this.
-        up_s: How long its host was up then.
         read: The newest word of the judging node that it has read.
         judgement: Stamp of what it judged last for all; 0 where it judges nothing.
         known: All nodes that it hears have read that.
@@ -161,7 +160,6 @@ class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
     left: LeftRound | None = None
     reach: Annotated[tuple[AddressReach, ...], _ASKED] = ()
     wall_clock_s: float = 0.0
-    up_s: float = 0.0
     read: ReadWord = ReadWord()
     judgement: int = 0
     known: bool = False

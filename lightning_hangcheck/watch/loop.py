@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -73,7 +72,7 @@ class Watcher:
         self._settings = settings
         self._writer = writer
         self._faults = faults
-        self._metronome = Metronome()
+        self._metronome = Metronome(time.monotonic_ns()).start()
         self._scout = Scout(session, quiet=settings.quiet)
         self._ended = EndedRounds()
         self.earlier = earlier
@@ -121,7 +120,12 @@ class Watcher:
         lapsed = True
         with self._faults.of("how long nobody watched"):
             lapsed = self._forgive_lapse(now_ns)
-        look = self._finished_look()
+        look: Look | None = None
+        failed = True
+        with self._faults.of("a look"):
+            look, failed = self._looker.finished(), False
+        if failed:
+            self._look_failed()
         self.roster.end_asked = self.shutdown.told
         if look is not None or now_ns - self._updated_ns >= self._update_every_ns:
             self._updated_ns = now_ns
@@ -131,12 +135,23 @@ class Watcher:
             self._end_left_rounds(now_ns)
         with self._faults.of("what outlived its launcher"):
             self._say_outlived(now_ns)
+        if look is not None and self._look_begun_ns < self.roster.round_began_ns:
+            look = None  # its ranks are gone, and others have followed
         if look is not None:
-            look = self._of_this_round(look)
+            self._gaps, self._code = (*look.gaps, *self._target_gaps), look.code
+            with self._faults.of("what a look brought"):
+                if self._session.facts.launched:
+                    self._gaps += self.roster.unrecorded()
+                self.roster.add(look)
         with self._faults.of("a verdict"):
             self._judge_all(look, now_ns)
         with self._faults.of("the ranks' pace"):
-            self._watch_pace(now_ns, lapsed=lapsed)
+            alive = self.roster.alive
+            if not self._ending:
+                self._slow.read(alive, now_ns, lapsed=lapsed)
+            # each node compares its own ranks, and speaks of them only while no alarm stands
+            if not self._ending and self.alarm.standing is None and self.shutdown.asked is None:
+                self._slow.tell(alive, now_ns, lambda: self._own_case(self.roster.round, now_ns))
         with self._faults.of("a look"):
             self._look_if_due(now_ns)
         if self.nodes is not None:
@@ -149,10 +164,12 @@ class Watcher:
         hurried = self._looker.looking or self._writer.waits or (awaited and self._scout.busy)
         seconds = SOON_S if hurried else self._settings.poll_interval
         began = time.monotonic()
+        failed = True
         with self._faults.of("the ends of ranks"):
             self.roster.wait(seconds)
-            return
-        time.sleep(max(0.0, began + seconds - time.monotonic()))
+            failed = False
+        if failed:
+            time.sleep(max(0.0, began + seconds - time.monotonic()))
 
     def end_asked(self, by: str) -> None:
         """Somebody asks the job to end: from now on nothing is judged afresh."""
@@ -246,33 +263,24 @@ class Watcher:
                 self._writer.publish(case, verdict, "line")
             self.earlier = (*self.earlier, ended)
 
-    def _finished_look(self) -> Look | None:
-        with self._faults.of("a look"):
-            return self._looker.finished()
-        self._look_failed()
-        return None
-
     def _look_failed(self) -> None:
         """The next one comes as if it had brought nothing, not at once."""
         self._schedule.looked(self._look_begun_ns, suspicious=self.alarm.standing is not None)
-
-    def _of_this_round(self, look: Look) -> Look | None:
-        """Take a look in, unless its ranks are gone and others have followed."""
-        if self._look_begun_ns < self.roster.round_began_ns:
-            return None
-        self._gaps, self._code = (*look.gaps, *self._target_gaps), look.code
-        with self._faults.of("what a look brought"):
-            if self._session.facts.launched:
-                self._gaps += self.roster.unrecorded()
-            self.roster.add(look)
-        return look
 
     def _judge_all(self, look: Look | None, now_ns: int) -> None:
         """Judge what a look brought, or what time alone has made of it; or see that all ends."""
         if look is None and not self.alarm.proven and self.shutdown.asked is None:
             self._ending = False
-        elif look is not None or self._may_end_now(now_ns):
-            self._ending = self._ends(self.roster.views(now_ns), now_ns)
+        else:
+            # where a rank has ended, or said that it does, since last asked; and once a second
+            ends = [
+                (one.process_exit is None, one.beat and one.beat.ending)
+                for one in self.roster.ranks.values()
+            ]
+            seen = (len(ends), self.shutdown.asked_ns, now_ns // NANOSECONDS, ends)
+            changed, self._ends_seen = seen != self._ends_seen, seen
+            if look is not None or changed:
+                self._ending = self._ends(self.roster.views(now_ns), now_ns)
         if self._ending:
             self._say_still_there(now_ns)
             return
@@ -292,14 +300,6 @@ class Watcher:
             self._case(self.roster.round, now_ns).ranks, now_ns
         ):
             self._tell_recovery(self.alarm.advances_since_ns)
-
-    def _may_end_now(self, now_ns: int) -> bool:
-        """Whether a rank has ended, or said that it does, since last asked; true once a second."""
-        ranks = self.roster.ranks.values()
-        ends = [(one.process_exit is None, one.beat and one.beat.ending) for one in ranks]
-        seen = (len(ends), self.shutdown.asked_ns, now_ns // NANOSECONDS, ends)
-        changed, self._ends_seen = seen != self._ends_seen, seen
-        return changed
 
     def _ends(self, ranks: Sequence[RankView], now_ns: int) -> bool:
         return self.shutdown.begun(
@@ -353,7 +353,13 @@ class Watcher:
         with self._faults.of("a verdict"):
             self._judge(now_ns, closer=look.closer)
         standing = self.alarm.standing
-        seen = self._marks(standing)
+        seen: tuple[object, ...] = ()
+        if standing is not None:
+            # it changes once somebody moves whom the alarm is about, or it becomes another
+            about = {*standing.culprits, *standing.victims} or self.roster.ranks.keys()
+            ranks = [rank for number, rank in self.roster.ranks.items() if number in about]
+            marks = ((one.progress.last_progress_ns, one.progress.last_new_ns) for one in ranks)
+            seen = (standing.verdict, *marks)
         moved, self._seen = seen != self._seen, seen
         self._schedule.looked(
             self._look_begun_ns,
@@ -363,15 +369,6 @@ class Watcher:
             cost_s=self._looker.cost_s,
             lasted_s=(now_ns - self._look_begun_ns) / NANOSECONDS,
         )
-
-    def _marks(self, standing: Verdict | None) -> tuple[object, ...]:
-        """Return what changes once somebody moves whom an alarm is about, or it becomes another."""
-        if standing is None:
-            return ()
-        about = {*standing.culprits, *standing.victims} or self.roster.ranks.keys()
-        ranks = [rank for number, rank in self.roster.ranks.items() if number in about]
-        marks = ((one.progress.last_progress_ns, one.progress.last_new_ns) for one in ranks)
-        return (standing.verdict, *marks)
 
     def _share(self, nodes: AmongNodes, now_ns: int, *, looked: bool) -> None:
         """Tell the other nodes how things are here, and take what the first one says of all."""
@@ -406,8 +403,11 @@ class Watcher:
 
     def _verdict_of(self, case: Case) -> Verdict:
         """A rule that fails at what was seen of a rank leaves what the ranks tell themselves."""
+        verdict: Verdict | None = None
         with self._faults.of("what the looks show"):
-            return judge(case)
+            verdict = judge(case)
+        if verdict is not None:
+            return verdict
         unlooked = tuple(replace(view, processes=(), flight=None) for view in case.ranks)
         gaps = (*case.gaps, *self._faults.gaps)
         return judge(replace(case, ranks=unlooked, gaps=gaps))
@@ -431,16 +431,6 @@ class Watcher:
             case = self._case(self.roster.round, time.monotonic_ns())
             self._writer.publish(case, recovered, "line")
 
-    def _watch_pace(self, now_ns: int, *, lapsed: bool) -> None:
-        """Each node compares its own ranks, and speaks of them only while no alarm stands."""
-        alive = self.roster.alive
-        if self._ending:
-            return
-        self._slow.read(alive, now_ns, lapsed=lapsed)
-        if self.alarm.standing is None and self.shutdown.asked is None:
-            case = partial(self._own_case, self.roster.round, now_ns)
-            self._slow.tell(alive, now_ns, case)
-
     def _look_if_due(self, now_ns: int) -> None:
         """Look, once it is known at which processes: to find them may take a while."""
         if self._looker.looking or self._ending:
@@ -451,12 +441,12 @@ class Watcher:
         if not self._wants_look or not alive:
             self._wants_look = False
             return
-        targets: Sequence[Target] = ()
+        found: tuple[list[Target], tuple[Gap, ...]] | None = ([], ())
         with self._faults.of("which processes to look at"):
             found = self._scout.targets([(one.found.rank, one.found.pid) for one in alive])
-            if found is None:
-                return
-            targets, self._target_gaps = found
+        if found is None:
+            return
+        targets, self._target_gaps = found
         self._wants_look, self._look_begun_ns = False, now_ns
         if targets:
             standing, closer = self.alarm.standing, tuple[int, ...]()

@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,8 +27,7 @@ from lightning_hangcheck.observe.process_tree import ProcessTree
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.look.sample import Target
     from lightning_hangcheck.model.beat import Beat
@@ -67,9 +67,13 @@ class Faults:
         """Of what failed so far."""
         return tuple(self._gaps.values())
 
-    def of(self, what: str, rank: int | None = None) -> _Guarded:
+    @contextmanager
+    def of(self, what: str, rank: int | None = None) -> Iterator[None]:
         """Do what follows; an exception in it becomes a gap, and what comes after goes on."""
-        return _Guarded(self, what, rank)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the boundary: the watch goes on
+            self.take(what, rank, error)
 
     def take(self, what: str, rank: int | None, error: Exception) -> None:
         """Take down that something failed."""
@@ -80,41 +84,34 @@ class Faults:
         self._gaps[what, rank] = Gap(what, rank, why, "watcher")
 
 
-class _Guarded(NamedTuple):
-    faults: Faults
-    what: str
-    rank: int | None
+class Metronome:
+    """Times in which this process was not run, by a thread that only sleeps.
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self.faults.take(self.what, self.rank, error)
-        return True
-
-
-class Starvation:
-    """Times in which this process was not run. Pure: time is a parameter, in nanoseconds."""
+    What holds up the loop alone does not hold that up. Time is a parameter, in nanoseconds.
+    """
 
     def __init__(self, now_ns: int) -> None:
         self._state = (0, now_ns)  # replaced as a whole, by another thread than the reader's
         self._read_ns = 0
 
+    def start(self) -> Metronome:
+        """Beat from now on, in a thread of its own."""
+
+        def run() -> None:
+            while True:
+                time.sleep(BEAT_S)
+                self.beat(time.monotonic_ns())
+
+        threading.Thread(target=run, name="hangcheck-metronome", daemon=True).start()
+        return self
+
     def beat(self, now_ns: int) -> None:
         """Take down that we are run at this moment."""
-        starved_ns, before_ns = self._state
-        lapse_ns = now_ns - before_ns
-        self._state = (starved_ns + (lapse_ns if lapse_ns > LAPSE_NS else 0), now_ns)
+        self._state = (self._starved_ns(now_ns), now_ns)
 
     def read(self, now_ns: int) -> int:
         """Return for how many nanoseconds we were not run since last asked, up to now."""
-        starved_ns, before_ns = self._state
-        lapse_ns = now_ns - before_ns
-        starved_ns += lapse_ns if lapse_ns > LAPSE_NS else 0
+        starved_ns = self._starved_ns(now_ns)
         news_ns, self._read_ns = max(0, starved_ns - self._read_ns), max(starved_ns, self._read_ns)
         if news_ns:
             log.once("starved", STARVED)
@@ -123,23 +120,13 @@ class Starvation:
     @property
     def gaps(self) -> tuple[Gap, ...]:
         """What could not be seen because of it."""
-        if not self._read_ns:
-            return ()
         what = f"{self._read_ns / NANOSECONDS:.0f} s of the job"
-        return (Gap(what, None, STARVED, "watcher"),)
+        return (Gap(what, None, STARVED, "watcher"),) if self._read_ns else ()
 
-
-class Metronome(Starvation):
-    """A thread that only sleeps: what holds up the loop alone does not hold it up."""
-
-    def __init__(self) -> None:
-        super().__init__(time.monotonic_ns())
-        threading.Thread(target=self._run, name="hangcheck-metronome", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            time.sleep(BEAT_S)
-            self.beat(time.monotonic_ns())
+    def _starved_ns(self, now_ns: int) -> int:
+        starved_ns, before_ns = self._state
+        lapse_ns = now_ns - before_ns
+        return starved_ns + (lapse_ns if lapse_ns > LAPSE_NS else 0)
 
 
 class Scouted(NamedTuple):

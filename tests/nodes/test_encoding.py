@@ -137,7 +137,7 @@ def test_registers_have_no_sign() -> None:
         with_state(world_size=1 << 40),
         with_state(software="9" * 100),
         with_state(mark=RoundMark(math.nan, 1)),
-        with_state(up_s=math.inf),
+        with_state(wall_clock_s=math.inf),
         with_state(ranks=(0, 9_999_999)),
         with_state(ranks=(0, 0)),
         with_state(wants=(-1,)),

@@ -189,7 +189,8 @@ class AmongNodes:
 
     def news(self) -> Verdict | None:
         """Return what the node has told since last asked that this one follows."""
-        verdict = self.peers.verdict
+        judged = self.peers.judged
+        verdict = judged.verdict if judged is not None else None
         if verdict is None or verdict == self._relayed:
             return None
         self._relayed = verdict

@@ -367,7 +367,8 @@ def _settle(
         verdict, ended = end_round(case, left.started_at, left.hang)
         nodes.round_end = RoundEnd(ended, verdict)
         return Settled(case, verdict, ended)
-    told = nodes.peers.end
+    judged = nodes.peers.judged
+    told = judged.end if judged is not None else None
     if told is not None and _is_ours(told, left.case):
         _, own = end_round(*left)
         places = {place.rank: place for place in (*told.round.ranks, *own.ranks)}
