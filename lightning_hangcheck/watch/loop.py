@@ -29,7 +29,6 @@ from lightning_hangcheck.watch.workers import LAPSE_NS, Faults, Metronome, Scout
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.look.sample import Target
     from lightning_hangcheck.model.case import CodeNote, RankView
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.run import Round, RoundStart
@@ -244,7 +243,8 @@ class Watcher:
 
     def _end_left_rounds(self, now_ns: int, *, at_once: bool = False) -> None:
         """Tell how each round ended that another has followed, and start afresh with that one."""
-        for left, next_start in self.roster.left_rounds():
+        rounds, self.roster.left = self.roster.left, []
+        for left, next_start in rounds:
             self._settle_rounds(now_ns, at_once=True)
             case = self._own_case(left, now_ns, ended=True, next_start=next_start)
             case = replace(case, asked_end=self.shutdown.end_round())
@@ -441,12 +441,13 @@ class Watcher:
         if not self._wants_look or not alive:
             self._wants_look = False
             return
-        found: tuple[list[Target], tuple[Gap, ...]] | None = ([], ())
+        found, failed = None, True
         with self._faults.of("which processes to look at"):
             found = self._scout.targets([(one.found.rank, one.found.pid) for one in alive])
-        if found is None:
+            failed = False
+        if found is None and not failed:
             return
-        targets, self._target_gaps = found
+        targets, self._target_gaps = found or ([], self._target_gaps)
         self._wants_look, self._look_begun_ns = False, now_ns
         if targets:
             standing, closer = self.alarm.standing, tuple[int, ...]()

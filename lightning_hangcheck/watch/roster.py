@@ -106,7 +106,7 @@ class WatchedRound:
     @property
     def restarts_left(self) -> int | None:
         """How often torchrun will start the ranks again; None where none of them tells."""
-        starts = [rank.found.start for rank in self.ranks.values()]
+        starts = (rank.found.start for rank in self.ranks.values())
         left = [one.most - (one.number or 0) for one in starts if one.most is not None]
         return max(0, min(left)) if left else None
 
@@ -184,10 +184,7 @@ class WatchedRound:
         return rank
 
     def note_words(self) -> None:
-        """Take down whose training has ended in a process that goes on, by its own word.
-
-        It may begin anew there.
-        """
+        """Take down whose training has ended, by its own word, or begun anew in its process."""
         for rank in self.ranks.values():
             if rank.has_trained and rank.process_exit is None:
                 self.note_exit(rank.found.pid, None)
@@ -217,10 +214,7 @@ class WatchedRound:
 
 
 class CollectiveReadings:
-    """Asks silent ranks how far their collectives have come, all at a time, beside the loop.
-
-    The answers come over the sockets on which ranks answer for torch's flight recorder.
-    """
+    """Asks silent ranks how far their collectives have come, all at a time, beside the loop."""
 
     def __init__(self, servers: Path) -> None:
         self._servers = servers
@@ -231,6 +225,11 @@ class CollectiveReadings:
 
     def update(self, alive: Sequence[WatchedRank], now_ns: int) -> None:
         """Hand on what came in, and ask again where it is time to."""
+
+        def ask(path: Path) -> tuple[Numbers, float]:
+            began_s = time.perf_counter()
+            return collective_numbers(path, NUMBERS_LIMIT_S), time.perf_counter() - began_s
+
         if not all(answer.done() for answer in self._pending.values()):
             return
         took_s = 0.0
@@ -247,17 +246,12 @@ class CollectiveReadings:
             path = self._servers / str(rank.found.pid)
             silent = rank.progress.untold_ns(now_ns) > NUMBERS_EVERY_S * NANOSECONDS
             if silent and path.exists():
-                self._pending[rank] = self._pool.submit(self._ask, path)
+                self._pending[rank] = self._pool.submit(ask, path)
         self._begun_ns = now_ns if self._pending else self._begun_ns
 
     def close(self) -> None:
         """Give up what is under way: it ends by its own time limit."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    @staticmethod
-    def _ask(path: Path) -> tuple[Numbers, float]:
-        began_s = time.perf_counter()
-        return collective_numbers(path, NUMBERS_LIMIT_S), time.perf_counter() - began_s
 
 
 class Roster:
@@ -268,6 +262,7 @@ class Roster:
         round_began_ns: When its first rank was seen.
         host: This machine's name.
         end_asked: Somebody asked the job to end: what is left of it only takes its time.
+        left: The rounds that others have followed, each with what followed, until they are taken.
     """
 
     def __init__(
@@ -281,7 +276,7 @@ class Roster:
         self._root_pid = session.facts.root_pid
         self._scout = scout
         self._faults = faults
-        self._left: list[tuple[WatchedRound, RoundStart]] = []
+        self.left: list[tuple[WatchedRound, RoundStart]] = []
         self._pages = Pages(session.pages)
         self._exit_watcher = ExitWatcher()
         self._collectives = CollectiveReadings(session.torch_servers)
@@ -349,11 +344,6 @@ class Roster:
             alone = rank.found.guessed and self.round.is_guess_a_launcher
             if end is not None and (alone or rank.found.pid == self._waiting_agent):
                 del self.ranks[rank.found.rank]  # it was no rank: how it ended blames none
-
-    def left_rounds(self) -> list[tuple[WatchedRound, RoundStart]]:
-        """Return the rounds that others have followed since last asked, each with what followed."""
-        left, self._left = self._left, []
-        return left
 
     def wait(self, seconds: float) -> None:
         """Wait so long, or until a rank ends: its exit code can only be read at once."""
@@ -428,23 +418,18 @@ class Roster:
             if unnumbered and len(self._exit_codes) < MOST_UNNUMBERED:
                 self._exit_watcher.watch(process.pid)
                 self._exit_codes.setdefault(process.pid, None)
-        self._drop_strangers(scouted)
-        # of one round first what said so: a launcher may only be taken for a rank without them
-        for one in sorted(
-            (*scouted.found, *scouted.gone), key=lambda one: (one.start.number or 0, one.guessed)
-        ):
-            self._take(one, scouted, now_ns)
-        self._look_at([rank for rank in self.alive if rank not in known], now_ns)
-
-    def _drop_strangers(self, scouted: Scouted) -> None:
-        """Drop what was taken for a rank and is none, such as a parent that waits for the ranks."""
-        found, gone, beats = scouted.found, scouted.gone, scouted.beats
-        strangers = {process.pid for process in scouted.processes} - {rank.pid for rank in found}
-        starters = {beats[one.pid].parent_pid for one in (*found, *gone) if one.pid in beats}
+        # what was taken for a rank and is none, such as a parent that waits for the ranks
+        every, beats = (*scouted.found, *scouted.gone), scouted.beats
+        strangers = {one.pid for one in scouted.processes} - {one.pid for one in scouted.found}
+        starters = {beats[one.pid].parent_pid for one in every if one.pid in beats}
         for rank in list(self.ranks.values()):
             started_others = rank.found.guessed and rank.found.pid in starters
             if started_others or (rank.process_exit is None and rank.found.pid in strangers):
                 del self.ranks[rank.found.rank]
+        # of one round first what said so: a launcher may only be taken for a rank without them
+        for one in sorted(every, key=lambda one: (one.start.number or 0, one.guessed)):
+            self._take(one, scouted, now_ns)
+        self._look_at([rank for rank in self.alive if rank not in known], now_ns)
 
     def _take(self, found: FoundRank, scouted: Scouted, now_ns: int) -> None:
         """Take in a rank that was found, unless it is none of this round's or of a later one's."""
@@ -459,7 +444,12 @@ class Roster:
         starts = [one.started_ticks for one in told]
         if found.guessed and any(not start or found.started_ticks <= start for start in starts):
             if not self.end_asked and self.round.is_waited_out_by(found, now_ns):
-                self._wait_with(found, beats)
+                # begin the next round with torchrun alone, as the first began: no rank has come
+                began_ns, start = self.round.ended_ns, RoundStart(launcher="torchrun")
+                self._leave_round(replace(found, guessed=False, start=start), beats, began_ns)
+                self.round.take_in(found, began_ns)
+                self._exit_watcher.watch(found.pid)
+                self._waiting_agent = found.pid
             return
         if self.round.is_left_by(found):
             self._leave_round(found, beats, now_ns, words)
@@ -479,15 +469,6 @@ class Roster:
         else:
             self._exit_watcher.watch(found.pid)
 
-    def _wait_with(self, agent: FoundRank, beats: dict[int, Beat]) -> None:
-        """Begin the next round with torchrun alone, as the first one began: no rank has come."""
-        began_ns = self.round.ended_ns
-        start = RoundStart(launcher="torchrun")
-        self._leave_round(replace(agent, guessed=False, start=start), beats, began_ns)
-        self.round.take_in(agent, began_ns)
-        self._exit_watcher.watch(agent.pid)
-        self._waiting_agent = agent.pid
-
     def _leave_round(
         self,
         found: FoundRank,
@@ -502,7 +483,7 @@ class Roster:
         if not guessed or words == self.round.guessed_words:
             counted = found.start.number != self.round.count
             start = found.start if counted else replace(found.start, number=None)
-            self._left.append((self.round, start))
+            self.left.append((self.round, start))
             number += 1
         self._pages.forget_gone(beats, self.round.count)
         self.round = WatchedRound(number)
@@ -543,11 +524,7 @@ def run_facts(
 
 
 def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdict, Round]:
-    """Judge a round that has ended.
-
-    Returns:
-        The verdict to tell, and the round as it is remembered.
-    """
+    """Judge a round that has ended: the verdict to tell, and the round as it is remembered."""
     verdict = judge(case)
     if hang is None or verdict.verdict == "finished":
         alone = replace(verdict, summary=own_end(case))
