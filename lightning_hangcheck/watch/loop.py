@@ -14,7 +14,7 @@ from lightning_hangcheck.judge.verdict import aftermath_of, ended_well, with_aft
 from lightning_hangcheck.judge.wording import name_ranks, verb
 from lightning_hangcheck.look.exits import still_running
 from lightning_hangcheck.look.proc import has_ended
-from lightning_hangcheck.look.sample import Look, Looker
+from lightning_hangcheck.look.sample import Look, Looker, Target
 from lightning_hangcheck.model.case import Aftermath, Case
 from lightning_hangcheck.observe.discovery import patience_of
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
@@ -403,11 +403,11 @@ class Watcher:
 
     def _verdict_of(self, case: Case) -> Verdict:
         """A rule that fails at what was seen of a rank leaves what the ranks tell themselves."""
-        verdict: Verdict | None = None
+        told: list[Verdict] = []
         with self._faults.of("what the looks show"):
-            verdict = judge(case)
-        if verdict is not None:
-            return verdict
+            told.append(judge(case))
+        if told:
+            return told[0]
         unlooked = tuple(replace(view, processes=(), flight=None) for view in case.ranks)
         gaps = (*case.gaps, *self._faults.gaps)
         return judge(replace(case, ranks=unlooked, gaps=gaps))
@@ -441,7 +441,8 @@ class Watcher:
         if not self._wants_look or not alive:
             self._wants_look = False
             return
-        found, failed = None, True
+        found: tuple[list[Target], tuple[Gap, ...]] | None = None
+        failed = True
         with self._faults.of("which processes to look at"):
             found = self._scout.targets([(one.found.rank, one.found.pid) for one in alive])
             failed = False

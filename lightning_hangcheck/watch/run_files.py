@@ -137,8 +137,7 @@ class RunFiles:
         self._writer.save(partial(self._write_ledger, line))
         if self._metrics is not None:
             reading = self._reading(roster, alarm, now_ns, verdict=verdict, exit_code=exit_code)
-            self._metrics.write(reading)
-            self._metrics.close(METRICS_END_LIMIT_S)
+            self._metrics.close(reading, METRICS_END_LIMIT_S)
 
     def _keep_record(self, roster: Roster, earlier: tuple[Round, ...]) -> None:
         """Write run.json if a rank appeared or changed its process since, or a round ended."""

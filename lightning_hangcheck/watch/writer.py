@@ -307,36 +307,29 @@ class Writer:
 
 
 class NewestOnly:
-    """Writes the newest that it was given to a file, by a thread of its own; older is left out.
+    """Writes a file by a thread of its own; what comes while that is busy is left to the next time.
 
     What cannot be written is said once, and never waited for.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._left: bytes | None = None
         self._since_s = 0.0
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="hangcheck-metrics")
         self._writing: Future[None] | None = None
 
     def write(self, data: bytes) -> None:
-        """Have it written, or a later one, once the storage has taken what came before."""
+        """Have it written, unless the storage has not taken what came before."""
         now_s = time.monotonic()
-        if self._writing is not None and not self._writing.done():
-            self._left = data
-            if now_s - self._since_s >= METRICS_SILENT_AFTER_S:
-                self._say(f"has not answered for {METRICS_SILENT_AFTER_S:g} s")
-            return
-        self._left, self._since_s = None, now_s
-        self._writing = self._pool.submit(self._write, data)
+        if self._writing is None or self._writing.done():
+            self._since_s, self._writing = now_s, self._pool.submit(self._write, data)
+        elif now_s - self._since_s >= METRICS_SILENT_AFTER_S:
+            self._say(f"has not answered for {METRICS_SILENT_AFTER_S:g} s")
 
-    def close(self, time_limit_s: float) -> None:
-        """Write what is left, but wait no longer than so many seconds."""
-        if self._left is not None:
-            self._writing = self._pool.submit(self._write, self._left)
+    def close(self, last: bytes, time_limit_s: float) -> None:
+        """Write the last, but wait no longer than so many seconds."""
         try:
-            if self._writing is not None:
-                self._writing.result(time_limit_s)
+            self._pool.submit(self._write, last).result(time_limit_s)
         except FuturesTimeoutError:
             self._say("does not answer; the end of the run is not in it")
         self._pool.shutdown(wait=False)
