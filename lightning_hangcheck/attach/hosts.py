@@ -54,17 +54,10 @@ LONGEST_SHOWN = 60
 
 
 def read_hosts(text: str, name: str) -> tuple[str, ...]:
-    """Read the hosts of a hostfile, each once, in the file's order.
+    """Read the hosts of a hostfile, each once, in its order; ``name`` is the file's.
 
-    Behind a host anything may stand (``slots=8``), and behind ``#`` a comment. A host that is named
-    once a slot, as in PBS_NODEFILE, is one host.
-
-    Args:
-        text: Of the file.
-        name: Of the file, for the error's sentence.
-
-    Raises:
-        BadUsage: A line names no host, or none does.
+    Behind a host anything may stand (``slots=8``), and behind ``#`` a comment. BadUsage where a
+    line, or the file, names none.
     """
     hosts: dict[str, None] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -107,10 +100,7 @@ def answer_of(command: Sequence[str], limit_s: float, given_up: threading.Event)
     """Run a program to its end, with no input; what it leaves in its process group ends with it.
 
     It writes to files: a helper in the background that keeps its outputs open holds nobody up.
-
-    Raises:
-        OSError: It cannot be started.
-        NoAnswer: It was killed: too late, too much, or ``given_up``; the sentence says why.
+    OSError where it cannot be started, NoAnswer where it was killed, and why.
     """
     deadline = time.monotonic() + limit_s
     with TemporaryFile() as output, TemporaryFile() as complaint:
@@ -149,14 +139,10 @@ SAME_VERSION = "install the same lightning-hangcheck on all hosts"
 
 
 class HostMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at one host.
+    """One look at one host; ``ranks`` are for run.json.
 
-    Attributes:
-        version: Of the package that wrote it.
-        case: What was seen there.
-        ranks: For run.json.
-        said: What `hangcheck attach` would have said on stderr there, sentence by sentence.
-        hang_stands: A sidecar there has told a hang, and it stands.
+    Its `hangcheck attach` would have ``said`` these sentences on stderr there; ``hang_stands``: a
+    sidecar there has told a hang that stands.
     """
 
     schema_version: int = 1
@@ -173,11 +159,7 @@ def encode_message(message: HostMessage) -> bytes:
 
 
 def decode_message(output: bytes) -> HostMessage:
-    """Decode the last line of what a host sent; a login shell may have written some before it.
-
-    Raises:
-        UnreadableRun: It is no such message.
-    """
+    """Decode the last line of what a host sent; a login shell may have written some before it."""
     try:
         message = decode(output.rstrip().rsplit(b"\n", 1)[-1], HostMessage, "what it sent")
         _refuse_impossible(message.case)
@@ -223,14 +205,7 @@ OURS = "hangcheck: "
 
 
 class Way(Struct, frozen=True, kw_only=True):
-    """How hosts are asked.
-
-    Attributes:
-        ssh: The program and its first options.
-        remote_command: What starts hangcheck there, a line for the host's shell.
-        limit_s: Seconds for one host.
-        local_values: Whether to ask for local variables too.
-    """
+    """How hosts are asked: the program and its first options, then a line for the host's shell."""
 
     ssh: tuple[str, ...] = (SSH,)
     remote_command: str = REMOTE_COMMAND
@@ -246,11 +221,7 @@ class Way(Struct, frozen=True, kw_only=True):
 
 
 def read_ssh(text: str) -> tuple[str, ...]:
-    """Read a command and its options, as a shell would split them.
-
-    Raises:
-        BadUsage: It is none.
-    """
+    """Read a command and its options, as a shell would split them; BadUsage where it is none."""
     try:
         words = tuple(shlex.split(text))
     except ValueError:
@@ -305,13 +276,7 @@ MOST_NAMED = 3
 
 
 class Joined(Struct, frozen=True, kw_only=True):
-    """What all hosts together show.
-
-    Attributes:
-        silent: One for each host that told nothing; they are gaps of the case, too.
-        said: By host, what its own `hangcheck attach` had to say beside its evidence.
-        hang_stands: A sidecar on one of them has told a hang, and it stands.
-    """
+    """What all hosts together show; the ``silent`` ones are gaps of the case, too."""
 
     case: Case
     verdict: Verdict
@@ -323,17 +288,9 @@ class Joined(Struct, frozen=True, kw_only=True):
 def attach_everywhere(
     hosts: Sequence[str], way: Way, folder: RunFolder, at_once: int = AT_ONCE
 ) -> Joined:
-    """Look at a job on all of its hosts, and give one verdict.
+    """Look at a job on all of its hosts, each named once, and give one verdict.
 
-    Args:
-        hosts: Each once.
-        way: How they are asked.
-        folder: Where to keep the verdict and its evidence.
-        at_once: How many are asked at a time.
-
-    Raises:
-        NoJobFound: No host told of a job.
-        UsedRunFolder: The folder holds another run.
+    Raises NoJobFound where no host told of a job, UsedRunFolder where the folder holds another run.
     """
     given_up = threading.Event()
     with ThreadPoolExecutor(min(at_once, len(hosts))) as pool:

@@ -40,12 +40,7 @@ MOST_JOURNALS = 1_024
 
 
 class Merged(NamedTuple):
-    """What the run folders of several nodes come to.
-
-    Attributes:
-        left_out: One for each folder that cannot be used; they are gaps of the case, too.
-        moved: A line for each rank that was on several hosts.
-    """
+    """What the run folders of several nodes come to; ``left_out`` are gaps of the case, too."""
 
     case: Case
     verdict: Verdict
@@ -62,15 +57,9 @@ def merge_runs(
 ) -> Merged:
     """Join what `attach` or `run` wrote on several nodes into one verdict, and keep it.
 
-    Args:
-        named: Run folders, each node's once; one that all nodes were given holds the others.
-        merged: Where to keep it.
-        also: Further evidence, which the verdict tells first.
-
-    Raises:
-        BadUsage: A folder is named twice.
-        UnreadableRun: What was named is no folder, or none of them can be used.
-        UsedRunFolder: The folder to keep it in holds another run.
+    A folder that all nodes were given holds the others. ``also`` is told before other evidence.
+    BadUsage where a folder is named twice, UnreadableRun where none can be used, UsedRunFolder
+    where the one to keep it in holds another run.
     """
     paths = [Path(name).resolve() for name in named]
     for number, name in enumerate(named):

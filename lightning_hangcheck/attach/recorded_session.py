@@ -83,8 +83,8 @@ def stale_notes(notes: WatchNotes, now_ns: int) -> tuple[Gap, ...]:
 def hang_stands(notes: WatchNotes, case: Case) -> bool:
     """Whether a hang that the sidecar told stands at the moment of a case.
 
-    The sidecar takes it back some seconds after its culprits have progressed. Until then its notes
-    show that they have, and the case what came after the notes.
+    It is taken back some seconds after its culprits have progressed. Until then the notes show that
+    they have, and the case what came after the notes.
     """
     age_s = _age_s(notes, case.taken_ns)
     if notes.newest is None or notes.newest.verdict not in STANDS or age_s > FRESH_S:
@@ -108,25 +108,14 @@ WHAT = "pages and flight records"
 
 
 class RecordedSession(Struct, frozen=True, kw_only=True):
-    """Where a job records.
-
-    Attributes:
-        session: Of its ranks; None where they don't, or where we cannot look.
-        gaps: Why a session that is named cannot be used.
-    """
+    """Where a job records; without a session its ranks don't, or ``gaps`` say why not."""
 
     session: Session | None = None
     gaps: tuple[Gap, ...] = ()
 
 
 class Watch(Struct, frozen=True, kw_only=True):
-    """A sidecar that watches the job, or did.
-
-    Attributes:
-        run_folder: Where it keeps what it finds.
-        alive: Whether it is still there.
-        notes: What it knows now; None where they cannot be read, and ``gaps`` say why.
-    """
+    """A sidecar that watches the job, or did; where it has no notes, ``gaps`` say why."""
 
     run_folder: Path
     alive: bool = True
@@ -135,11 +124,10 @@ class Watch(Struct, frozen=True, kw_only=True):
 
 
 def find_session(pids: Iterable[int]) -> RecordedSession:
-    """Find the session in which a job's ranks record.
+    """Find the session in which a job's ranks record, by their process ids.
 
-    Args:
-        pids: Its ranks. `hangcheck run` names the session in their environment; a callback under
-            another launcher leaves its page in a session of the ranks' user.
+    `hangcheck run` names it in their environment; a callback under another launcher leaves its page
+    in a session of the ranks' user.
     """
     try:
         return within(READ_LIMIT_S, lambda: _find(tuple(pids)))
@@ -221,15 +209,7 @@ def _read(path: Path, kind: type[Fact]) -> Fact:
 
 
 class RunningJob(Struct, frozen=True, kw_only=True):
-    """What goes on of a run on this machine at one moment.
-
-    Attributes:
-        read_ns: The moment, monotonic.
-        here: The run's session is on this machine.
-        watched: Its sidecar is alive.
-        newest: The newest verdict that the sidecar told; None before the first, and without it.
-        ranks: Those that run, by rank.
-    """
+    """What goes on of a run on this machine at one moment; ``here``: its session is on this one."""
 
     read_ns: int
     here: bool = False
@@ -241,12 +221,7 @@ class RunningJob(Struct, frozen=True, kw_only=True):
 def running_ranks(folder: RunFolder) -> tuple[RunningRank, ...]:
     """Return the ranks of a run that run on this machine now, by rank.
 
-    Args:
-        folder: Of the run.
-
-    Returns:
-        None of them where the run is over, on another machine, in another container, or may not be
-        read: what its folder tells stands by itself.
+    None of them where it is over, elsewhere, in another container, or may not be read.
     """
     reader = RunningJobReader(folder)
     try:

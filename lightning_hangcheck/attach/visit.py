@@ -69,22 +69,9 @@ def look(
 ) -> tuple[Case, tuple[RankRecord, ...]]:
     """Take the evidence of a job that runs already and knows nothing of us, in under three seconds.
 
-    Nothing is started in the job, and it never waits for us: the only thing that it may notice is a
-    pause of some milliseconds while the stacks of a process that runs are read.
-
-    Args:
-        job: Which; see `job_search`.
-        limits: Patience in force; of what is proven, never more than a second.
-        run_id: For the case.
-        recorded: The session in which the job records, if it does; see `find_session`.
-        local_values: Whether to read the ranks' local variables in the last look.
-        time_limit_s: Seconds for all looks, where processes and their servers don't answer.
-
-    Returns:
-        The case, and who its ranks are.
-
-    Raises:
-        NoJobFound: Nothing of the job could be seen; the sentence says why.
+    Nothing is started in the job, and it never waits for us. Of what is proven, patience is never
+    more than a second; ``local_values`` are read in the last look; the time limit is for processes
+    and servers that don't answer. NoJobFound where nothing can be seen, and why.
     """
     visit = _Visit(job, recorded, local_values=local_values, time_limit_s=time_limit_s)
     case = visit.take_evidence(limits, run_id)
@@ -99,19 +86,10 @@ def attach(
     *,
     local_values: bool = False,
 ) -> tuple[Case, Verdict]:
-    """Diagnose a job that runs already: `look`, and judge.
+    """Diagnose a job that runs already: `look`, judge, and keep that in a folder.
 
-    Args:
-        job: As for `look`, as are ``limits``, ``recorded`` and ``local_values``.
-        limits: Likewise.
-        folder: Where to keep the verdict and its evidence. One that cannot be written costs no
-            verdict: that is said on stderr.
-        recorded: Likewise.
-        local_values: Likewise.
-
-    Raises:
-        NoJobFound: Nothing of the job could be seen.
-        UsedRunFolder: The folder holds another run.
+    A folder that cannot be written costs no verdict: that is said on stderr. UsedRunFolder where it
+    holds another run.
     """
     case, ranks = look(job, limits, folder.run_id, recorded, local_values=local_values)
     verdict = judge(case)
@@ -272,8 +250,7 @@ class _Visit:
     def _read_recorded(self) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
         """Read what the ranks recorded: pages last, so that they are as new as the last look.
 
-        Returns:
-            What a sidecar knew of the ranks before we came, and what of it does not count.
+        Returned are what a sidecar knew of the ranks before we came, and what of it does not count.
         """
         self._note(self._recorded.gaps)
         session = self._recorded.session

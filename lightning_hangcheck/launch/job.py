@@ -42,11 +42,7 @@ END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Job:
-    """The command as our child.
-
-    We become the reaper of its orphans, so that ranks whose launcher died stay below us and can
-    still be seen, and ended.
-    """
+    """The command as our child. We become the reaper of its orphans, so that all stays below us."""
 
     def __init__(
         self,
@@ -89,8 +85,7 @@ class Job:
     def hang_up(self, ours: Sequence[int]) -> None:
         """Tell the job that its terminal is closed, as the shell that leads a session does.
 
-        SIGHUP to its process groups of this session, and SIGCONT: a stopped process hears it only
-        then. Our own group is one of them, so we get both, too.
+        SIGHUP, and SIGCONT, as a stopped process hears it only then, to its groups of this session.
         """
         session = os.getsid(0)
         groups = set()
@@ -104,10 +99,7 @@ class Job:
                     os.killpg(group, number)
 
     def processes(self, ours: Sequence[int]) -> list[int]:
-        """Return the job's processes that are alive, without ours.
-
-        What works on storage for our sidecar is an orphan, and so a child of ours as the job's are.
-        """
+        """Return the job's processes that are alive, without ours and what these started."""
         skipped = set(ours)
         alive = []
         for ref in descendants(os.getpid()):
@@ -152,21 +144,13 @@ class Abort:
 
 
 def refuse_unstartable(command: Sequence[str], subcommand: str = "run") -> None:
-    """Refuse a program that is not there, before anything is made for its run.
-
-    Raises:
-        BadUsage: It is not there, or may not be run.
-    """
+    """Refuse a program that is not there, before anything is made for its run."""
     if shutil.which(command[0]) is None:
         raise unstartable(command[0], "no such program, or it may not be run", subcommand)
 
 
 def become(command: Sequence[str]) -> NoReturn:
-    """Turn this process into the command, so that it takes no more than it would without us.
-
-    Raises:
-        BadUsage: It cannot be started.
-    """
+    """Turn this process into the command, so that it takes no more than it would without us."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, as its children do not
         signal.signal(number, signal.SIG_DFL)
     try:

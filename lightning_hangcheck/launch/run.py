@@ -80,23 +80,11 @@ def run_command(
 ) -> int:
     """Run a launcher unchanged, watched from outside.
 
-    Args:
-        command: Program and arguments.
-        settings: In force; handed on to the ranks through their environment.
-        extra_environment: What the command's environment gets besides, unless all is disabled.
-        alerts: Whom to tell of a hang.
-        node: Which of the job's nodes this one is, where there are several and the command says it.
-        job: Names a job of several nodes on all of them; empty where the command does not.
-        store: Host and port of the store where the launchers of all nodes meet; an empty host where
-            the command names none.
-
-    Returns:
-        The command's own exit code (128 plus the signal's number if it was killed by one), or 75 if
-        it was ended because of a hang.
-
-    Raises:
-        BadUsage: The command cannot be started.
-        UsedRunFolder: The named run folder holds another run, and no scheduler started this one.
+    Of a job of several nodes, ``node``, ``job`` (its name on all nodes) and ``store`` (host and
+    port where the launchers meet) are what the command says. Returns its own exit code (128 plus
+    the signal's number if it was killed by one), or 75 if it was ended because of a hang. BadUsage
+    where it cannot be started, UsedRunFolder where the run folder is another run's and no scheduler
+    started this one.
     """
     refuse_unstartable(command)
     if settings.disable:
@@ -258,8 +246,7 @@ class _SidecarLink:
     def close(self, pid: int, exit_code: int, left_running: Sequence[int]) -> None:
         """Tell the sidecar how the command ended, and wait for its last verdict, not for ever.
 
-        It has told all once it lets go of its pipe. Its own end may take longer: storage that
-        stalls keeps a process that writes to it, SIGKILL or not.
+        Its own end may take longer: storage that stalls keeps a process that writes to it.
         """
         process = self.process
         if process is None or self._inbox is None:

@@ -55,9 +55,8 @@ class _Mapped(NamedTuple):
 class Holders:
     """Says who could end each wait, and what was received; about 30 ms for 8 ranks on 2 busy cores.
 
-    Each table is read at most once. Only among the processes that are looked at the other ends of
-    pipes and sockets are looked for, and among them and those that started them who shares memory;
-    locks are found whoever holds them.
+    Each table is read at most once. Other ends of pipes and sockets are looked for among the
+    processes that are looked at, sharers of memory also among their ancestors, locks everywhere.
     """
 
     def __init__(self, pids: Sequence[int]) -> None:

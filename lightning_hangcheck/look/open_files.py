@@ -74,18 +74,14 @@ class Descriptors:
         return tuple(dict.fromkeys(having))
 
     def lockers(self, name: str) -> tuple[int, ...]:
-        """Processes that have a lock on this through a descriptor.
-
-        The lock table names the process that asked first: not one that inherited the descriptor,
-        and none for locks of open file descriptions.
-        """
+        """Processes that have a lock on this through a descriptor, also where they inherited it."""
         return self.owners(name, b"\nlock:")
 
     def at_other_end(self, name: str, pid: int) -> tuple[int, ...]:
         """Processes at the other end of a pipe or FIFO from one.
 
-        One that reads waits for those that write, and the other way round; a process that has both
-        ends waits for the others that have them, and for itself where there is no other.
+        One that has both ends waits for the others that have them, and for itself where there is
+        none.
         """
         everyone = self._by_name.get(name, ())
         own = [one for one in everyone if one.pid == pid]
@@ -111,15 +107,9 @@ def open_of(pid: int) -> Iterator[tuple[str, Opened]]:
 
 
 class FileLock(NamedTuple):
-    """A line of /proc/locks (proc(5)).
+    """A line of /proc/locks (proc(5)); a waiter has the number of the lock that it waits for.
 
-    Attributes:
-        number: Waiters have the number of the lock that they wait for.
-        waiting: The line is of a waiter (``->``).
-        exclusive: It lets no other have one.
-        pid: Process that asked; -1 for a lock of an open file description, 0 in another pid
-            namespace.
-        device: Major and minor number.
+    ``pid`` is -1 for a lock of an open file description, 0 in another pid namespace.
     """
 
     number: str
@@ -232,14 +222,10 @@ MILLISECONDS = 1_000
 
 
 class TcpConnection(NamedTuple):
-    """One end of a connection.
+    """One end of a connection; ``ends`` are two addresses and two ports, as the kernel has them.
 
-    Attributes:
-        ends: Addresses of this end and of the other one, then their ports, as the kernel has them:
-            of thousands of connections few are ever written.
-        carried_bytes: Received, and of those sent all whose receipt the other end acknowledged.
-        heard_s: Seconds since data or an acknowledgement came.
-        repeats: Sent data is being repeated, as no acknowledgement comes.
+    Carried is what was received, and what was sent and acknowledged. ``repeats``: sent data is
+    being repeated, as no acknowledgement comes.
     """
 
     ends: tuple[bytes, bytes, bytes]
@@ -253,10 +239,9 @@ class TcpConnection(NamedTuple):
 
 
 def tcp_connections() -> dict[int, TcpConnection] | None:
-    """Ask for all TCP sockets of our own network namespace; about 4 microseconds for each.
+    """Ask for all TCP sockets of our network namespace, by inode; 4 microseconds each.
 
-    Returns:
-        By inode. None where the kernel does not answer.
+    None where the kernel does not answer.
     """
     found: dict[int, TcpConnection] = {}
     try:
@@ -323,12 +308,7 @@ def own_addresses() -> tuple[str, ...]:
 
 
 def reach_of(addresses: Collection[str], pids: Collection[int]) -> tuple[AddressReach, ...]:
-    """Tell of other machines what connections to them show; about 4 microseconds a socket.
-
-    Args:
-        addresses: As `own_addresses` of the other machine has them.
-        pids: Processes whose connections count.
-    """
+    """Tell what connections of processes show of other machines, by their `own_addresses`."""
     every = tcp_connections() or {}
     opened = Descriptors(pids)
     by_address: dict[str, list[TcpConnection]] = {}

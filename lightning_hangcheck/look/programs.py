@@ -31,10 +31,8 @@ def answer_of(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program to its end, with this as all of its environment.
 
-    Raises:
-        OSError: It cannot be started.
-        ChildLate: It took longer and was killed with whatever it started; one that is stuck in the
-            kernel is left behind.
+    OSError where it cannot be started, ChildLate where it took longer and was killed with whatever
+    it started; one that is stuck in the kernel is left behind.
     """
     process = _started(command, environment, subprocess.PIPE)
     try:
@@ -52,10 +50,7 @@ def exit_code_of(
 ) -> int:
     """Run a program to its end; what it leaves in its process group ends then, too.
 
-    It writes to the descriptor ``output``, its complaints too. Raises as `answer_of`.
-
-    Returns:
-        Its exit code, that of a signal below 0.
+    Its texts go to ``output``; raises as `answer_of`. The code of a signal is below 0.
     """
     process = _started(command, environment, output)
     try:

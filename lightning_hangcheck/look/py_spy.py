@@ -77,12 +77,8 @@ def dump(pid: int, time_limit_s: float, *options: str) -> bytes:
     """Run ``py-spy dump --json``.
 
     A py-spy that is killed leaves its target running: it attaches with PTRACE_SEIZE, which the
-    kernel undoes when the tracer ends (153 kills at random moments, 0.4.3: never stopped).
-    ``--native`` pauses the process, ``--nonblocking`` does not.
-
-    Raises:
-        PySpyFailed: It could not be started or reported an error.
-        PySpyLate: It took longer.
+    kernel undoes (153 kills at random moments, 0.4.3: never stopped). ``--native`` pauses the
+    process, ``--nonblocking`` does not.
     """
     program = find_py_spy()
     if program is None:
@@ -119,11 +115,9 @@ class DumpedLocal(msgspec.Struct):
 
 
 class DumpedFrame(msgspec.Struct):
-    """A frame in py-spy's JSON (0.4): ``name`` is qualified by its class where py-spy knows it.
+    """A frame in py-spy's JSON (0.4); a native one has a ``module``, its library.
 
-    Attributes:
-        module: Of a native one: the library that it belongs to.
-        is_shim_entry: Native code called it: so it is with the outermost of every thread.
+    ``is_shim_entry``: native code called it: so it is with the outermost of every thread.
     """
 
     name: str
@@ -169,15 +163,8 @@ class DumpedThread(msgspec.Struct):
 def read_threads(pid: int, time_limit_s: float, *, values: bool = False) -> list[DumpedThread]:
     """Read all Python threads of a process without pausing it, again where they came out torn.
 
-    Args:
-        pid: The process.
-        time_limit_s: Seconds for all attempts together.
-        values: Local variables of every frame too, as text.
-
-    Raises:
-        PySpyFailed: There is none, it complained each time, or all came out torn.
-        PySpyLate: It took longer.
-        msgspec.MsgspecError: Its answer is of another form.
+    The time limit is for all attempts together. ``values``: local variables too, as text. Raises
+    PySpyFailed, PySpyLate, or msgspec.MsgspecError where the answer is of another form.
     """
     deadline = time.monotonic() + time_limit_s
     seen: set[tuple[int | None, str]] = set()
@@ -290,13 +277,10 @@ class Variables:
 
 
 def python_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[ProcessStack]:
-    """Take the stacks of all Python threads of a process, which runs on meanwhile.
+    """Take the stacks of all Python threads of a process, which runs on meanwhile, main one first.
 
-    Takes about 10 ms (55 ms with 200 threads). Threads that are stopped or in state D are read as
-    well, and one that sleeps is not woken: the kernel goes on counting how long it has slept.
-
-    Returns:
-        The stacks, main thread first; None, and a gap with the way out, where there are none.
+    About 10 ms (55 ms with 200 threads). One that sleeps is not woken: the kernel goes on counting.
+    Without any, a gap tells the way out.
     """
     what = f"stack of pid {pid}"
 
@@ -403,11 +387,8 @@ def native_calls(
 ) -> Looked[tuple[str, ...]]:
     """Read the native calls inside the innermost Python frame of a thread, or of the main one.
 
-    Takes 0.1 to 0.8 s and pauses the process meanwhile: for a process that is stuck anyway, and of
-    which no thread is stopped or in state D. If it does not run on afterwards, a gap says why.
-
-    Returns:
-        Names, outermost first; calls without a symbol are left out.
+    Takes 0.1 to 0.8 s and pauses the process meanwhile: for one that is stuck anyway, and of which
+    no thread is stopped or in state D. Outermost first; calls without a symbol are left out.
     """
     what = f"native calls of pid {pid}"
 

@@ -106,11 +106,9 @@ _keeping = threading.RLock()
 
 
 class Sources(NamedTuple):
-    """The source files of a process.
+    """The source files of a process, below its own ``root`` if it has one.
 
-    Attributes:
-        root: Before their paths, where the process has a file system of its own.
-        unchanged_since_s: Clock time, seconds since 1970; a file that is newer is not what runs.
+    A file that is newer (clock time, seconds since 1970) is not what runs.
     """
 
     root: str

@@ -163,13 +163,9 @@ DEEPEST = 32
 
 
 class NamedLock(NamedTuple):
-    """A lock as a line of source names it.
+    """A lock as a line of source names it, and the variable with which that begins.
 
-    Attributes:
-        text: As written, for example ``self.lock``; of a private attribute its class, too.
-        root: The variable with which that begins.
-        of_file: That variable is the file's own, so there is one of it. Each call has its own ones,
-            and so have those functions that use the variables of a function around them.
+    ``of_file``: that is the file's own, so there is one of it; each call has its own ones.
     """
 
     text: str
@@ -256,10 +252,8 @@ def _may_be_condition(frame: Frame) -> bool:
 class LocksAt(NamedTuple):
     """What the function of a call does with locks.
 
-    Attributes:
-        taken: By the line itself; None where it takes none, or several, or by no name.
-        held: What each ``with`` block around the line has taken.
-        released: By any call of ``release``.
+    ``taken`` by the line itself: None where it takes none, or several. ``held`` by each ``with``
+    block around it; ``released`` by any call of ``release``.
     """
 
     taken: NamedLock | None

@@ -133,8 +133,7 @@ def within(classes: Iterable[RankClass], ranks: RankSet) -> tuple[RankClass, ...
 def odd_and_usual(classes: Sequence[RankClass]) -> tuple[list[RankClass], list[RankClass]]:
     """Choose no more than `MOST_WAYS` classes whose evidence counts, and return the rest, too.
 
-    Half of them are those in which most ranks stand, half those in which fewest do: an odd one may
-    be what holds all others up.
+    Half are those of most ranks, half those of fewest: an odd one may hold all others up.
     """
     ordered = sorted(classes, key=lambda one: (-size(one.ranks), one.ranks[0]))
     if len(ordered) <= MOST_WAYS:
@@ -144,11 +143,7 @@ def odd_and_usual(classes: Sequence[RankClass]) -> tuple[list[RankClass], list[R
 
 
 def bounded(classes: Sequence[RankClass]) -> tuple[tuple[RankClass, ...], int]:
-    """Keep the evidence of the odd and the usual ones.
-
-    Returns:
-        The classes, and how many ranks lost their evidence.
-    """
+    """Keep the evidence of the odd and the usual ones; return also how many ranks lost theirs."""
     kept, rest = odd_and_usual(classes)
     if not rest:
         return tuple(classes), 0

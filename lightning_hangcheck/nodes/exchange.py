@@ -42,12 +42,8 @@ LARGE = 256 * 1024
 class Exchange:
     """Tells the other nodes what this one sees, and hears what they tell, at one place.
 
-    Attributes:
-        answered: The place was used once.
-        heard_any: Another node was heard here.
-        posted: What this node told last.
-        own_number: Whether another node has this one's.
-        trouble_since_ns: Since when the place cannot be used; 0 where it can.
+    It may have ``answered`` once, another node been heard there; it is unusable since
+    ``trouble_since_ns``, if at all.
     """
 
     def __init__(self, meeting: NodesPlace, peers: Peers, *, opened: bool) -> None:
@@ -199,12 +195,9 @@ def key_of(node: int) -> str:
 class OwnNumber:
     """Is there another node with this one's number? By what stands where this one alone tells.
 
-    While torchrun numbers its nodes anew two may have one number for a second or two, storage that
-    is slow may show an older word of ours again, and some words are written over before they are
-    seen: so it takes four words of another one within ten seconds and more.
-
-    Attributes:
-        found: Addresses of the other one, once it is plain that there is one.
+    While torchrun numbers its nodes anew two may have one number for a second or two, and slow
+    storage may show an older word again: so it takes four words of another one in ten seconds.
+    ``found`` are the addresses of that one.
     """
 
     LASTS_NS, PAUSE_NS, FEWEST, KEPT = 10 * NANOSECONDS, 15 * NANOSECONDS, 4, 32

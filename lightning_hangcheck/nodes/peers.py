@@ -73,12 +73,9 @@ MOST_CLOCKS = 64
 
 
 class Role(NamedTuple):
-    """What a node does.
+    """What a node does: whom it follows, or that it judges for all.
 
-    Attributes:
-        judge: Whom it follows; None while it follows nobody.
-        judges: It takes the words of all, and tells its verdict to all.
-        waits: Whom it followed fell silent, and it is not known yet who judges.
+    ``waits``: whom it followed fell silent, and it is not known yet who judges.
     """
 
     judge: int | None = None
@@ -91,13 +88,10 @@ ALONE = Role()
 
 
 class Heard(Struct, frozen=True):
-    """A node of which something was heard.
+    """A node of which something was heard: its word, and when that was new, by our clock.
 
-    Attributes:
-        word: What it told last.
-        heard_ns: When that was new, by our monotonic clock.
-        back_ns: Since when it is heard after a silence; 0 where it never was silent.
-        memory: Bytes that the word takes at most.
+    ``back_ns``: since when it is heard after a silence; 0 where it never was silent. ``memory``:
+    bytes that the word takes at most.
     """
 
     word: Word
@@ -112,18 +106,10 @@ class Heard(Struct, frozen=True):
 
 
 class Peers:
-    """One node among the others.
+    """One node among the others; ``meetings`` are where they meet, and where they go on.
 
-    Args:
-        place: Which node this is, of how many.
-        meetings: Where they meet, and the folder in which they go on, if there is one.
-        now_ns: Tells the present time, monotonic.
-
-    Attributes:
-        role: What this node does, as of when it told last.
-        unused: The nodes that tell what cannot be read, and why.
-        listened_ns: When this node listened last.
-        followed: The node that judged for this one last.
+    Its ``role`` is as of when it told last, ``followed`` who judged for it last; of ``unused``
+    nodes what they tell cannot be read.
     """
 
     def __init__(
@@ -375,11 +361,7 @@ class Peers:
     ) -> None:
         """Have this told next: where this node judges, with its verdict and the last round's end.
 
-        Args:
-            word: Of this node.
-            verdict: The newest.
-            end: How the round before ended.
-            busy: Something is silent here.
+        ``busy``: something is silent here.
         """
         self.look_round()
         settled = self.role.judges or self.role.judge is not None

@@ -191,16 +191,10 @@ def word_of(
     folded_above: int = FOLDED_ABOVE,
     **facts: object,
 ) -> Word:
-    """Tell the case of one node.
+    """Tell the case of one node, with its own ranks alone; ``facts`` are other fields of `Word`.
 
-    Args:
-        case: Of the ranks of this node alone.
-        node: Its number.
-        stamp: Another one each time.
-        wanted: Ranks whose evidence is asked for.
-        left: As in `Word`, times as those of the case.
-        folded_above: Ranks of a job above which those that stand alike share a line.
-        **facts: Other fields of `Word`.
+    Of ``wanted`` ranks evidence is asked for. In a job of more than ``folded_above`` ranks those
+    that stand alike share a line. The stamp is another one each time.
     """
     shift_ns = TAKEN_NS - case.taken_ns
     views = [brief(view) if view.silent_for_s < CALM_BELOW_S else view for view in case.ranks]
@@ -283,11 +277,7 @@ def with_table(word: Word) -> Word:
 
 
 def without_table(word: Word) -> Word:
-    """Give the lines of a word that was read their stacks back.
-
-    Raises:
-        ValueError: A line has more or fewer stacks than are told of it, or one that is not there.
-    """
+    """Give the lines of a word their stacks back; ValueError where these are not as is told."""
     if any(not 0 <= call < len(word.frames) for stack in word.stacks for call in stack):
         raise ValueError("a stack has a call that is not there")
     stacks = [tuple(word.frames[call] for call in stack) for stack in word.stacks]

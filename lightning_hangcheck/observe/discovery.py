@@ -69,10 +69,8 @@ _LAUNCHED_BELOW: Mapping[str, tuple[str, ...]] = MappingProxyType(
 class SeenProcess(Struct, frozen=True, kw_only=True):
     """A process of the job's tree.
 
-    Attributes:
-        python: Its executable is a Python interpreter.
-        trains: It may be all that the command does, or torch is loaded in it. What a script started
-            and goes on beside, such as an exporter of metrics, is no rank.
+    ``trains``: it may be all that the command does, or torch is loaded in it. What a script started
+    and goes on beside, such as an exporter of metrics, is no rank.
     """
 
     pid: int
@@ -84,15 +82,10 @@ class SeenProcess(Struct, frozen=True, kw_only=True):
 
 
 class FoundRank(Struct, frozen=True, kw_only=True):
-    """A rank and the process that is it.
+    """A rank and the process that is it; ``started_ticks`` is 0 where that was gone before.
 
-    Attributes:
-        started_ticks: 0 where its process was gone before it was seen.
-        one_by_one: As in `RunFacts`.
-        start: By which start of the job's ranks it came, as far as its environment tells.
-        guessed: Nothing said so: it is only the first Python process of a job without any rank.
-        store_port: As in `Identity`.
-        rivals: Processes that say of themselves that they are this rank too.
+    ``guessed``: it is only the first Python process of a job without any rank. ``rivals`` are
+    processes that say that they are this rank too.
     """
 
     rank: int
@@ -112,8 +105,7 @@ def believed(beats: Mapping[int, Beat]) -> dict[int, Beat]:
     """Take processes for the ranks that they were announced as, where they are seen to be ranks.
 
     They are if one that the same process started has joined, which also tells the first rank of
-    this node, or if that process failed itself: it had only waited for them. Whatever else is
-    numbered may be no rank at all.
+    this node, or if that process failed itself: it had only waited for them.
     """
     told = {beat.rank for beat in beats.values()}
     found = dict(beats)

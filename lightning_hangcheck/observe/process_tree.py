@@ -35,12 +35,7 @@ SETTLED_AFTER_S = 10.0
 
 
 class ProcessTree:
-    """Counts the processes below the job's root, without the sidecar itself.
-
-    Args:
-        root_pid: Process whose descendants are the job.
-        root_belongs: The root is a process of the job too, not `hangcheck run`.
-    """
+    """Counts the processes below the job's root, which may be one of it, without the sidecar."""
 
     def __init__(self, root_pid: int, *, root_belongs: bool) -> None:
         self._root_pid = root_pid

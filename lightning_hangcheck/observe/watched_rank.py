@@ -94,10 +94,7 @@ class WatchedRank:
             self.progress.read_collectives(flight.taken_ns)
 
     def read_numbers(self, numbers: Numbers, moment_ns: int) -> None:
-        """Take the numbers of its collectives; others than before in this silence are progress.
-
-        A group of which this answer tells nothing keeps what was last known of it.
-        """
+        """Take the numbers of its collectives; others than before in this silence are progress."""
         known, since_ns = self._numbers, self._numbers_ns
         self._numbers, self._numbers_ns = known | numbers, moment_ns
         if since_ns < self.progress.last_told_ns:

@@ -35,11 +35,7 @@ CHUNK = 65_536
 
 
 class CommandEnded(Struct, frozen=True, tag="ended"):
-    """From the launcher: the command is gone.
-
-    Attributes:
-        left_running: Process ids of what it started and left behind.
-    """
+    """From the launcher: the command is gone, and has left these processes running."""
 
     pid: int
     exit_code: int
@@ -47,11 +43,7 @@ class CommandEnded(Struct, frozen=True, tag="ended"):
 
 
 class EndAsked(Struct, frozen=True, tag="end"):
-    """From the launcher: somebody asked the job to end, or the launcher itself is ending it.
-
-    Attributes:
-        by: As in `AskedEnd`.
-    """
+    """From the launcher: somebody asked the job to end, or it does; ``by`` as in `AskedEnd`."""
 
     by: str
 
@@ -63,9 +55,8 @@ class LauncherGone(Struct, frozen=True, tag="gone"):
 class HangProven(Struct, frozen=True, tag="hang"):
     """From the sidecar: a hang stands, its evidence is saved.
 
-    Attributes:
-        ranks: Those of this node that were there, each by process id and start in clock ticks.
-        restarts_left: How often torchrun will start them again; None where nobody says so.
+    ``ranks`` of this node, each by process id and start in clock ticks; ``restarts_left``: how
+    often torchrun will start them again, None where nobody says.
     """
 
     ranks: tuple[tuple[int, int], ...] = ()
@@ -119,11 +110,7 @@ class Inbox:
 
 
 def start_sidecar(session: Session, settings: Settings) -> None:
-    """Start the sidecar of this node. It outlives us, and ends by itself with the job.
-
-    Raises:
-        OSError: The process cannot be started, or a limit leaves it no room.
-    """
+    """Start the sidecar of this node. It outlives us, and ends by itself with the job."""
     process = _spawn(session, settings, subprocess.DEVNULL)
 
     def reap() -> None:
@@ -136,11 +123,7 @@ def start_sidecar(session: Session, settings: Settings) -> None:
 
 
 def start_linked_sidecar(session: Session, settings: Settings) -> subprocess.Popen[bytes]:
-    """Start a sidecar that talks with its launcher over its standard input and output.
-
-    Raises:
-        OSError: The process cannot be started, or a limit leaves it no room.
-    """
+    """Start a sidecar that talks with its launcher over its standard input and output."""
     return _spawn(session, settings, subprocess.PIPE)
 
 

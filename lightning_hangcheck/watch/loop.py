@@ -53,11 +53,7 @@ STILL_THERE_NS = 10 * NANOSECONDS
 
 
 class Watcher:
-    """Watches the ranks of one node until the job is over.
-
-    Attributes:
-        nodes: This one among the job's other nodes; None where they do not meet.
-    """
+    """Watches the ranks of one node, among the job's ``nodes`` if they meet, until all is over."""
 
     def __init__(
         self,
@@ -220,14 +216,10 @@ class Watcher:
         return verdict
 
     def _forgive_lapse(self, now_ns: int) -> bool:
-        """Silence counts only while we were run, and while the job was allowed to.
+        """Forgive silence while we were not run, or the job was not; whether there is any.
 
-        Where we held ourselves up it counts: ranks ran meanwhile, and their pages say since when
-        they are silent. The moment of the alarm moves along, else what is forgiven would look like
-        progress since.
-
-        Returns:
-            Whether there is anything to forgive.
+        Where we held ourselves up it counts: pages say since when ranks are silent. The moment of
+        the alarm moves along, else what is forgiven would look like progress since.
         """
         late_ns, self._read_ns = now_ns - self._read_ns, now_ns
         lapse_ns = self._metronome.read(now_ns)

@@ -87,11 +87,7 @@ class JobPace:
             pace.interrupt()
 
     def slowness(self, now_ns: int) -> Slowness | None:
-        """Return who is slow, as soon as it can be judged, and after each further stretch.
-
-        Returns:
-            None while nobody is, where it was told, and where nothing is new.
-        """
+        """Return who is slow, once that can be judged and after each further stretch, or None."""
         slow = {rank: pace for rank, pace in self._ranks.items() if pace.slow_since}
         asked = sum(pace.count for pace in self._ranks.values())
         if self._told or not slow or asked == self._asked:
@@ -115,11 +111,7 @@ class JobPace:
             pace.tell()
 
     def recovered_s(self, now_ns: int) -> float | None:
-        """Ask whether the pace is back that was told as lost; each time it is told once.
-
-        Returns:
-            For how many seconds it was lost; None while it is, and where nothing was told.
-        """
+        """Ask once whether the pace is back that was told as lost, and for how long it was lost."""
         paces = (self._ranks.get(rank) for rank in self._told)
         blamed = [pace for pace in paces if pace is not None and pace.told]
         if not all(pace.is_back for pace in blamed):
@@ -136,12 +128,9 @@ class JobPace:
 class _RankPace:
     """The pace of one rank.
 
-    Attributes:
-        told: It was told as slow, in the loop that it is in: it learns nothing until its pace is
-            back.
-        count: Stretches so far.
-        slow_since: That one of them from which on it sustains steps several times as long as ever;
-            0 while it does not.
+    One that was ``told`` as slow learns nothing until its pace is back. ``slow_since`` is the
+    stretch, of ``count``, from which on it sustains steps several times as long as ever; 0 while it
+    does not.
     """
 
     def __init__(self, slow_after_s: float) -> None:
@@ -260,8 +249,7 @@ ASLEEP = "S"
 class Glances:
     """Who waits and who works while all ranks are slow: looks at moments that follow no step.
 
-    Ranks that wait for one that is slow spend most of each step in a collective, and that one at
-    work of its own. That is told without timed parts, too, and names a line of the user's code.
+    Ranks that wait for a slow one spend most of each step in a collective, and that one at work.
     """
 
     def __init__(self) -> None:

@@ -62,13 +62,10 @@ NUMBERS_AT_ONCE = 4
 
 
 class WatchedRound:
-    """The ranks of one round on this node.
+    """The ranks of one round on this node, and the torchrun agents that started them.
 
-    Attributes:
-        guessed_words: Command line of what was only guessed to be a rank.
-        agents: Process ids of the torchrun agents that started its ranks, as those or their pages
-            tell. SLURM may have given an agent a rank's number, too.
-        seen_alive_ticks: When one of the ranks was last seen alive, since the machine's start.
+    ``guessed_words``: command line of what was only guessed to be a rank. ``seen_alive_ticks``:
+    when one of the ranks was last seen alive, since the machine's start.
     """
 
     def __init__(self, number: int) -> None:
@@ -125,9 +122,8 @@ class WatchedRound:
         """Whether this process belongs to a later round.
 
         The launcher's count says so. Where there is none, or it stays (torchrun does not count a
-        change of nodes), all ranks are gone, and the process was started after one of them was
-        last seen alive. A DataLoader worker that outlives its rank has its number, too, but is
-        older than that.
+        change of nodes), all ranks are gone, and it was started after one was last seen alive: a
+        DataLoader worker that outlives its rank is older.
         """
         if not self.ranks or any(rank.found.pid == found.pid for rank in self.ranks.values()):
             return False
@@ -140,8 +136,7 @@ class WatchedRound:
     def is_waited_out_by(self, agent: FoundRank, now_ns: int) -> bool:
         """Whether its ranks have been gone for long, and torchrun lives, which started them.
 
-        Then it waits for other nodes before it starts them again: it takes a second or two else.
-        Where a rank failed and no restart is left it only ends, which a busy machine draws out.
+        Then it waits for other nodes. Where a rank failed and no restart is left it only ends.
         """
         if self.alive or not self.ranks or agent.pid not in self.agents:
             return False
@@ -161,11 +156,7 @@ class WatchedRound:
     def take_in(
         self, found: FoundRank, now_ns: int, words: list[str] | Gap | None = None
     ) -> WatchedRank | None:
-        """Take a rank in; one that another process was so far is another rank now.
-
-        Returns:
-            The rank, if it is new here.
-        """
+        """Take a rank in, and return it if it is new; of another process it is another rank."""
         known = self.ranks.get(found.rank)
         if known is not None and known.found.pid == found.pid:
             known.found = found
@@ -255,14 +246,10 @@ class CollectiveReadings:
 
 
 class Roster:
-    """All ranks that this node's sidecar knows.
+    """All ranks that this node's sidecar knows, on this ``host``.
 
-    Attributes:
-        round: The present one.
-        round_began_ns: When its first rank was seen.
-        host: This machine's name.
-        end_asked: Somebody asked the job to end: what is left of it only takes its time.
-        left: The rounds that others have followed, each with what followed, until they are taken.
+    The present ``round`` began when its first rank was seen; the ``left`` ones, each with what
+    followed, stay until they are taken. ``end_asked``: what is left of the job only takes its time.
     """
 
     def __init__(

@@ -59,11 +59,7 @@ GPU_LIMIT_S = 3.0
 
 
 class RunFiles:
-    """Keeps them.
-
-    Attributes:
-        meeting: As in `RunRecord`, as are `node` and `clocks`.
-    """
+    """Keeps them; ``meeting``, ``node`` and ``clocks`` as in `RunRecord`."""
 
     def __init__(self, session: Session, settings: Settings, writer: Writer) -> None:
         self.meeting = ""
@@ -241,10 +237,7 @@ class RunFiles:
         self._gpus = gpu_names(GPU_LIMIT_S)
 
     def _write_ledger(self, line: Run) -> None:
-        """Append to the ledger that was named, else that of the runs; else there is none.
-
-        One that cannot be written is said, and takes nothing from the run.
-        """
+        """Append to the ledger that was named, else to that of the runs."""
         folder = self._session.run_folder
         runs = folder.path.parent
         if self._ledger is not None:

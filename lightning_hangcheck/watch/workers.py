@@ -130,15 +130,10 @@ class Metronome:
 
 
 class Scouted(NamedTuple):
-    """What one round among the job's processes brought.
+    """What one round among the job's processes brought: their pages, as ranks are believed to be.
 
-    Attributes:
-        beats: Readings by process id, as the ranks are believed to be.
-        found: The ranks that are there.
-        gone: Ranks that left a page only.
-        words: Command lines of new ranks, and of those that are only guessed to be some.
-        ignoring: By process id of a rank without a page, the option by which its Python leaves our
-            start-up file out.
+    Ranks that are there, and those that left a page only; command lines of new ranks and of
+    guesses; and by which option the Python of ranks without a page leaves our start-up file out.
     """
 
     processes: tuple[SeenProcess, ...]
@@ -150,11 +145,7 @@ class Scouted(NamedTuple):
 
 
 class Scout:
-    """Reads foreign processes, one piece of work at a time.
-
-    Attributes:
-        cost_s: Processor time of its newest round.
-    """
+    """Reads foreign processes, one piece of work at a time; ``cost_s``: of its newest round."""
 
     def __init__(self, session: Session, *, quiet: bool = False) -> None:
         facts = session.facts

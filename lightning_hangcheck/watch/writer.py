@@ -91,21 +91,9 @@ class Writer:
     """Saves and prints verdicts, and carries the ranks' journals to the run folder.
 
     This process cannot end while its thread waits in the kernel; whoever waits for its end waits
-    for its word instead.
-
-    Args:
-        folder: Of the run.
-        journals: Where ranks leave their lines.
-        seen: Told those lines on their way, in the thread that writes.
-        quiet: Print nothing but reports, what became of them, and errors.
-        tell_launcher: Given the word of a proven hang, the verdict, and its number in the folder.
-        ends_the_job: The launcher ends the job, or starts it again, at that word.
-
-    Attributes:
-        folder: The same.
-        newest: The newest verdict that was told.
-        told_ns: When that was, monotonic.
-        stalls: Of the run, by what was told.
+    for its word instead. ``seen`` is told journals' lines on their way; ``tell_launcher`` the word
+    of a proven hang, the verdict, and its number, at which the launcher may end the job. ``newest``
+    is what was told last, at ``told_ns``.
     """
 
     def __init__(
@@ -345,11 +333,7 @@ class NewestOnly:
 
 
 class Alerting:
-    """Tells people elsewhere: starts a messenger for each hang, and never waits for one.
-
-    Attributes:
-        asked_for: What is to be told; `hangcheck run` says it at the start.
-    """
+    """Tells people elsewhere: starts a messenger for each hang, and never waits for one."""
 
     def __init__(self) -> None:
         self.asked_for = AlertsAskedFor()

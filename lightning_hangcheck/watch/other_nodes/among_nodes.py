@@ -74,13 +74,10 @@ WANTS_TIMES = 10
 
 
 class AmongNodes:
-    """One of several nodes.
+    """One of several nodes, and its peers.
 
-    Attributes:
-        place: Which.
-        peers: The other nodes, as this one hears them.
-        left: The round before, of this node's own ranks, for the others.
-        round_end: What became of it on all nodes, where this one judged it.
+    ``left`` is the round before, of this node's own ranks, for the others; ``round_end`` what
+    became of it on all nodes, where this one judged it.
     """
 
     def __init__(
@@ -176,8 +173,7 @@ class AmongNodes:
         """Return the nodes that this one may say something of.
 
         Where it judges, all; where it follows, that one and those in whose place it judges; alone,
-        whom it followed last: that others are not heard says nothing where the place to meet is
-        lost.
+        whom it followed last: silence says nothing where the place to meet is lost.
         """
         role, heard, followed = self.peers.role, self.peers.heard, self.peers.followed
         if role.judges:
@@ -199,7 +195,7 @@ class AmongNodes:
     def all_know(self, verdict: Verdict | None) -> bool:
         """Whether all nodes are known to have read a verdict, or cannot, or need not.
 
-        Not before who judges has told so: any node may serve the store by which they hear of it.
+        Any node may serve the store by which they hear of it.
         """
         alone = not (self.judges or self.follows) or self.peers.in_trouble
         if verdict is None or alone or not is_on_whole_job(verdict):
@@ -312,10 +308,10 @@ class AmongNodes:
         }
 
     def notice_silence(self, own: Case) -> None:
-        """Say once where this node judges of each other one that it fell silent, or is heard again.
+        """Say once of each node that it fell silent, or is heard again, and who judges then.
 
-        Elsewhere of the one that judged, and who does in its place. What nodes cannot both be right
-        about is said by who judges; and that the nodes do not hear each other, by each.
+        What nodes cannot both be right about is said by who judges; that the nodes do not hear each
+        other, by each.
         """
         peers, number = self.peers, self.place.number
         if peers.moved:
@@ -368,11 +364,7 @@ def is_on_whole_job(verdict: Verdict | None) -> bool:
 def contradictions(
     own: Case, mark: RoundMark, heard: Sequence[Heard], number: int
 ) -> Iterator[str]:
-    """Compare what nodes tell with what is seen here, and with each other.
-
-    Yields:
-        A sentence for each: how, and what to mend.
-    """
+    """Compare what nodes tell with what is seen here, and with each other: a sentence for each."""
     versions: dict[str, list[int]] = {}
     for one in heard:
         versions.setdefault(one.word.software, []).append(one.word.node)

@@ -63,13 +63,9 @@ GOES_ON_S = 5.0
 def join_heard(
     own: Case, heard: Iterable[Heard], silent: Iterable[Heard] = (), number: int = 0
 ) -> Case:
-    """Return the case of this node with the ranks of others.
+    """Return the case of this node with the ranks of others, but for those of another round.
 
-    Args:
-        own: Case of the ranks of this node.
-        heard: What those told that are not silent; what is of another round is left out.
-        silent: What was told last of those that are.
-        number: Of this node.
+    Of nodes that are silent, what they told last.
     """
     started = own.run.local_world_size is not None
     theirs = [one for one in heard if started and _belongs(one, own)]
@@ -413,8 +409,8 @@ def told_and_gone(
 ) -> tuple[list[Heard], list[Heard]]:
     """Return who told of the end, and who was lost.
 
-    A node that has told nothing since a rank failed here is gone, if others have; else it is the
-    place where they meet that went first, and nothing is known of any.
+    Who has told nothing since a rank failed here is gone, if others have; else it is the place
+    where they meet that went first, and nothing is known of any.
     """
     told = [one for node, one in heard.items() if node in said]
     gone = [one for node, one in heard.items() if node not in said]
@@ -436,11 +432,7 @@ def join_end(own: Case, told: Sequence[Heard], gone: Sequence[Heard], number: in
 def join_round_end(
     own: Case, heard: Mapping[int, Heard], place: NodePlace, *, over: bool
 ) -> Case | None:
-    """Return how a round ended on all nodes, which have begun another one or are about to.
-
-    Returns:
-        None while one has not.
-    """
+    """Return how a round ended on all nodes; None while one of them has not told that."""
     found = {node: _of_round(one, own.run.round) for node, one in heard.items()}
     there = {node: one for node, one in found.items() if one is not None}
     told_it = {node for node, one in there.items() if one.word.ended or _tells_an_end(one)}
