@@ -69,7 +69,7 @@ class Exited(Struct, frozen=True, kw_only=True):
 
 
 class _Watched(NamedTuple):
-    """A process that has not ended, by its pidfd if there is one; its code may be hidden from us."""
+    """A process that has not ended, with its pidfd if it has one; is its code shown to us?"""
 
     started_ticks: int
     descriptor: int | None

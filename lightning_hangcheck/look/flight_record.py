@@ -267,7 +267,7 @@ def collective_numbers(path: Path, time_limit_s: float) -> Numbers:
 
 
 def record_of_dump(dump: object, taken_ns: int) -> FlightRecord:
-    """Read what torch wrote into a file at that moment; msgspec.ValidationError where it is none."""
+    """Read what torch wrote into a file then; msgspec.ValidationError where it is none."""
     trace = msgspec.convert(dump, _Trace, strict=False)
     sites: Sites = {}
     groups = _groups([trace], {}, sites)

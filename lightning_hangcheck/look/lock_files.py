@@ -86,7 +86,7 @@ GOES_ON = "/huggingface_hub/utils/_fixes.py"
 
 
 def polled_locks(stack: ProcessStack, variables: Variables) -> dict[int, WaitTarget]:
-    """Tell by thread which locks a process polls for, with a name and holder where these are known."""
+    """Tell by thread which locks a process polls for, named and with holder where known."""
     found = {}
     for thread in stack.threads:
         for library in LIBRARIES:

@@ -432,7 +432,7 @@ CONTAINER = Refusal(
 
 
 class Access(NamedTuple):
-    """What decides whether one process may read another: users, CAP_SYS_PTRACE, and Yama's scope."""
+    """What decides whether one process may read another: users, capability, Yama's scope."""
 
     own_user: int
     their_user: int

@@ -27,8 +27,6 @@ from lightning_hangcheck.look.proc import (
     has_ended,
     inner_thread_ids,
     read_memory,
-    read_stat,
-    read_status,
     thread_ids,
     why_filtered,
     why_refused,
@@ -376,10 +374,6 @@ def _shown(variables: list[DumpedLocal]) -> dict[str, str]:
 MOST_CALLS = 12
 """The innermost: what a thread waits in is among them, what led there Python shows."""
 ADDRESS = "0x"
-SETTLING_S = 0.5
-"""The kernel lets a tracee go within microseconds of its tracer's end; a busy machine needs a tick
-or two."""
-POLL_S = 0.01
 
 
 def native_calls(
@@ -400,8 +394,7 @@ def native_calls(
             why, remedy = ABSENT
         except (PySpyFailed, PySpyLate) as error:
             why = f"py-spy: {error}"
-        unseen = ((why, remedy), (why_stopped(pid), ""))
-        return calls, tuple(Gap(what, rank, one, "native_calls", way) for one, way in unseen if one)
+        return calls, (Gap(what, rank, why, "native_calls", remedy),) if why else ()
 
     return guarded("native_calls", what, rank, look)
 
@@ -420,36 +413,3 @@ def innermost_calls(data: bytes, tid: int) -> tuple[str, ...]:
         if not frame.name.startswith(ADDRESS):
             calls.append(frame.name)
     return tuple(reversed(calls[:MOST_CALLS]))
-
-
-def why_stopped(pid: int) -> str:
-    """Say why a process that nobody had stopped before a look does not run after it.
-
-    py-spy attaches with PTRACE_SEIZE, which the kernel undoes when py-spy ends, however it ends. A
-    py-spy that lives on holds its target (its issues 565 and 872). A stop without a tracer is
-    somebody's signal, sent during the look: only whoever sent it ends it. Empty where it runs.
-    """
-    deadline = time.monotonic() + SETTLING_S
-    while stopped_threads(pid):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(POLL_S)
-    else:
-        return ""
-    tracer = "0"
-    with suppress(OSError):
-        tracer = read_status(pid).get("TracerPid", tracer)
-    if int(tracer):
-        return f"threads of it are held by process {tracer}: kill -KILL {tracer} lets them go"
-    return f"somebody stopped it by a signal during the look: kill -CONT {pid} lets it go on"
-
-
-def stopped_threads(pid: int) -> frozenset[int]:
-    """Return the threads in state T (stopped) or t (held by a tracer); about 10 us a thread."""
-    stopped = set()
-    with suppress(OSError):
-        for tid in thread_ids(pid):
-            with suppress(OSError):
-                if read_stat(pid, tid).state in "Tt":
-                    stopped.add(tid)
-    return frozenset(stopped)

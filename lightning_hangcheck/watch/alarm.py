@@ -153,7 +153,7 @@ class Alarm:
         )
 
     def reminder(self, now_ns: int, *, wanted: bool = True) -> float | None:
-        """Ask whether to say again that it stands, after 2, 4, 8... minutes: for how many seconds."""
+        """After 2, 4, 8... minutes, return for how many seconds it stands; None between."""
         kind = self.standing.verdict if self.standing is not None and wanted else None
         if kind != self._reminded_kind:
             self._reminded_kind, self._kind_since_ns = kind, now_ns

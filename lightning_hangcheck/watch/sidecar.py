@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import signal
 import sys
 import threading
@@ -74,6 +75,9 @@ if TYPE_CHECKING:
 DISK_LIMIT_S = 5.0
 SETTLE_LIMIT_S = CLAIMED_WITHIN_S + 1.0
 """Looking at the folder takes milliseconds, the patience with another node's claim included."""
+MOST_DESCRIPTORS = 65_536
+"""Allowed to the sidecar, if the hard limit has room: a rank takes five and more, and 192 ranks had
+all of the 1,024 that are a common soft limit."""
 SETTLED_AFTER_S = 1.0
 """How long everybody must be gone before the job counts as over, where no launcher says so. The
 rank that starts a sidecar has its page by then, and torchrun, which may start ranks again, counts
@@ -298,6 +302,10 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.excepthook = _say_failed_thread
     os.set_blocking(sys.stdout.fileno(), False)  # a stopped launcher holds up nobody
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     folder = Path(arguments[0])
     try:
         session = read_session(folder)
