@@ -162,24 +162,20 @@ def decode_message(output: bytes) -> HostMessage:
     """Decode the last line of what a host sent; a login shell may have written some before it."""
     try:
         message = decode(output.rstrip().rsplit(b"\n", 1)[-1], HostMessage, "what it sent")
-        _refuse_impossible(message.case)
+        case = message.case
+        sizes = (case.run.world_size, case.run.nnodes, case.run.local_world_size or 0)
+        numbers = (*sizes, *(view.rank for view in case.ranks))
+        possible = all(0 <= number < MOST_RANKS for number in numbers)
+        possible = possible and can_be_reckoned_with(case)
+        for moment in (case.taken_at, case.run.started_at):
+            read_utc(moment)
     except (ValueError, OverflowError, RecursionError) as error:
         raise UnreadableRun(f"what it sent cannot be read: {error}", SAME_VERSION) from error
     except UnreadableRun as error:
         raise UnreadableRun(str(error.args[0]), SAME_VERSION) from error
+    if not possible:
+        raise UnreadableRun("what it sent has a number that cannot be", SAME_VERSION)
     return message
-
-
-def _refuse_impossible(case: Case) -> None:
-    """Refuse, by a ValueError, what would fill memory, or cannot be computed with."""
-    sizes = (case.run.world_size, case.run.nnodes, case.run.local_world_size or 0)
-    numbers = (*sizes, *(view.rank for view in case.ranks))
-    if any(not 0 <= number < MOST_RANKS for number in numbers):
-        raise ValueError("it has a rank or world size that cannot be")
-    if not can_be_reckoned_with(case):
-        raise ValueError("it has a number that cannot be")
-    for moment in (case.taken_at, case.run.started_at):
-        read_utc(moment)
 
 
 SSH = "ssh"
@@ -239,20 +235,11 @@ def visit(host: str, way: Way, given_up: threading.Event) -> HostMessage | Gap:
         return gap(host, f"{way.ssh[0]} cannot be started ({error.strerror})", "install it")
     except NoAnswer as error:
         return gap(host, f"{error}, so it was left", "try it by hand, or give it --host-timeout")
-    if answer.exit_code:
-        return _refused(host, way, answer)
-    try:
-        return decode_message(answer.output)
-    except UnreadableRun as error:
-        return gap(host, str(error.args[0]), error.remedy)
-
-
-def gap(host: str, why: str, remedy: str = "") -> Gap:
-    """Say why a host tells nothing."""
-    return Gap(f"host {host}", None, one_line(why)[:LONGEST_SENTENCE], "other_nodes", remedy)
-
-
-def _refused(host: str, way: Way, answer: Answer) -> Gap:
+    if not answer.exit_code:
+        try:
+            return decode_message(answer.output)
+        except UnreadableRun as error:
+            return gap(host, str(error.args[0]), error.remedy)
     lines = answer.complaint.decode(errors="replace").strip().splitlines()
     last = one_line(lines[-1])[:LONGEST_SENTENCE] if lines else "it said nothing"
     if answer.exit_code == NO_SSH:
@@ -268,6 +255,11 @@ def _refused(host: str, way: Way, answer: Answer) -> Gap:
     if answer.exit_code == NoJobFound.exit_code or last.startswith(OURS):
         return gap(host, last.removeprefix(OURS))
     return gap(host, f"{way.remote_command} ended there with {answer.exit_code} ({last})")
+
+
+def gap(host: str, why: str, remedy: str = "") -> Gap:
+    """Say why a host tells nothing."""
+    return Gap(f"host {host}", None, one_line(why)[:LONGEST_SENTENCE], "other_nodes", remedy)
 
 
 AT_ONCE = 32

@@ -94,11 +94,14 @@ def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
         if process.python and process.identity.rank is not None and process.pid not in agents:
             alone = ("below", str(process.parent_pid))
             groups.setdefault(process.rendezvous or alone, []).append(process)
-    jobs = [
-        FoundJob(find_ranks(_with_parents(members, tree), {}))
-        for group in groups.values()
-        for members in _without_strangers(group, tree)
-    ]
+    jobs = []
+    for members in (one for group in groups.values() for one in _without_strangers(group, tree)):
+        inside = {member.pid: member for member in members}
+        for member in members:  # the plain process that started the others is Lightning's rank 0
+            parent = tree.get(member.parent_pid)
+            if parent is not None and member.identity.launcher == "lightning":
+                inside.setdefault(parent.pid, parent)
+        jobs.append(FoundJob(find_ranks(inside.values(), {})))
     return tuple(sorted(jobs, key=lambda job: min(job.pids)))
 
 
@@ -109,18 +112,6 @@ def ancestors(pid: int, tree: Mapping[int, Candidate]) -> Iterator[int]:
         pid = tree[pid].parent_pid
         seen.add(pid)
         yield pid
-
-
-def _with_parents(
-    members: Sequence[Candidate], tree: Mapping[int, Candidate]
-) -> Iterable[Candidate]:
-    """Add the plain process that started the others: Lightning's rank 0."""
-    inside = {member.pid: member for member in members}
-    for member in members:
-        parent = tree.get(member.parent_pid)
-        if parent is not None and member.identity.launcher == "lightning":
-            inside.setdefault(parent.pid, parent)
-    return inside.values()
 
 
 def _without_strangers(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,6 @@ from lightning_hangcheck.time_limit import NoAnswer, within
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.machine import StatLine
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.observe.discovery import FoundRank
     from lightning_hangcheck.observe.run_record import RankNote
@@ -171,14 +171,18 @@ def beats_of(session: Session, born_ns: Mapping[int, int]) -> dict[int, Beat]:
 
 
 def _find(pids: tuple[int, ...]) -> RecordedSession:
-    named = None
+    folder, newest_s = None, 0.0
     for pid in pids:
         environment = read_environment(pid)
         told = "" if isinstance(environment, Gap) else environment.get(SESSION_VARIABLE, "")
         if told:
-            named = Path(told)
+            folder = Path(told)
             break
-    folder = named if named is not None else next(iter(_with_pages(pids)), None)
+        with suppress(OSError):  # else that session of this user with the newest page of any
+            user_id = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - /proc/PID is no real path
+            for page in sessions_folder(user_id).glob(f"*/pages/{pid}.page"):
+                if (changed_s := page.stat().st_mtime) >= newest_s:
+                    folder, newest_s = page.parent.parent, changed_s
     if folder is None:
         return RecordedSession()
     try:
@@ -189,19 +193,6 @@ def _find(pids: tuple[int, ...]) -> RecordedSession:
         why = f"the job's session {folder} cannot be read ({error})"
         remedy = "attach where the job runs"
     return RecordedSession(gaps=(Gap(WHAT, None, why, "recording", remedy),))
-
-
-def _with_pages(pids: tuple[int, ...]) -> Iterator[Path]:
-    """Sessions of this user that hold a page of any of these, the newest page first."""
-    pages = []
-    for pid in pids:
-        try:
-            user_id = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - /proc/PID is no real path
-            found = list(sessions_folder(user_id).glob(f"*/pages/{pid}.page"))
-            pages += [(page.stat().st_mtime, page) for page in found]
-        except OSError:
-            continue
-    yield from (page.parent.parent for _, page in sorted(pages, reverse=True))
 
 
 def _read(path: Path, kind: type[Fact]) -> Fact:
@@ -296,23 +287,25 @@ class RunningJobReader:
                 continue
             except OSError:  # unreadable is not gone
                 stat = None
-            if stat is not None and not self._shows(beat, pid, stat):
-                continue
+            if stat is not None:
+                name = (pid, stat.started_ticks)
+                if name not in self._born:
+                    self._born[name] = born_ns(pid)
+                newest_ns = max(beat.pulse_ns, beat.last_beat_ns)
+                if stat.state in "ZX" or newest_ns < self._born[name]:
+                    continue  # it has ended, or the page is an earlier one's with the same id
+            silent_s = (now_ns - beat.last_beat_ns) / NANOSECONDS
+            if note is not None and notes is not None:  # its sidecar may have seen a later sign
+                age_s = (now_ns - notes.written_ns) / NANOSECONDS
+                silent_s = min(silent_s, note.silent_for_s + age_s)
             yield RunningRank(
                 rank=rank,
                 beat=beat,
-                silent_s=_silent_s(beat, note, notes, now_ns),
+                silent_s=max(0.0, silent_s),
                 step_s=note.step_s if note is not None else None,
                 cpu_s=None if stat is None else stat.cpu_s,
                 memory_bytes=None if stat is None else stat.rss_bytes,
             )
-
-    def _shows(self, beat: Beat, pid: int, stat: StatLine) -> bool:
-        """Whether the process runs, and its page is no earlier one's with the same id."""
-        name = (pid, stat.started_ticks)
-        if name not in self._born:
-            self._born[name] = born_ns(pid)
-        return stat.state not in "ZX" and max(beat.pulse_ns, beat.last_beat_ns) >= self._born[name]
 
 
 def _session_of(folder: RunFolder) -> Session | None:
@@ -325,11 +318,3 @@ def _session_of(folder: RunFolder) -> Session | None:
         if session is not None and session.run_folder.path.resolve() == wanted:
             return session
     return None
-
-
-def _silent_s(beat: Beat, note: RankNote | None, notes: WatchNotes | None, now_ns: int) -> float:
-    """By its page, or by its sidecar, brought up to the present, where that saw a later sign."""
-    silent_s = [(now_ns - beat.last_beat_ns) / NANOSECONDS]
-    if note is not None and notes is not None:
-        silent_s.append(note.silent_for_s + (now_ns - notes.written_ns) / NANOSECONDS)
-    return max(0.0, min(silent_s))

@@ -1,4 +1,4 @@
-"""How many files the sidecar may have open: more than the job's soft limit, which stays as it is."""
+"""How many files the sidecar may have open: more than the job's soft limit, which stays."""
 
 from __future__ import annotations
 
