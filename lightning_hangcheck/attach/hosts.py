@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import shlex
-import signal
-import subprocess
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
@@ -23,6 +18,7 @@ from lightning_hangcheck.errors import BadUsage, NoJobFound, UnreadableRun
 from lightning_hangcheck.files.safe import decode
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import NodeCase, merge_cases
+from lightning_hangcheck.look.programs import ChildLate, exit_code_of
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Gap
@@ -79,9 +75,6 @@ def read_hosts(text: str, name: str) -> tuple[str, ...]:
 
 MOST_OUTPUT = 32 * 1024 * 1024
 """Bytes: eight stuck ranks with their workers take under one million."""
-MOST_COMPLAINT = 1024 * 1024
-LOOK_S = 0.05
-LAST_GRACE_S = 1.0
 
 
 class Answer(Struct, frozen=True):
@@ -102,37 +95,20 @@ def answer_of(command: Sequence[str], limit_s: float, given_up: threading.Event)
     It writes to files: a helper in the background that keeps its outputs open holds nobody up.
     OSError where it cannot be started, NoAnswer where it was killed, and why.
     """
-    deadline = time.monotonic() + limit_s
     with TemporaryFile() as output, TemporaryFile() as complaint:
-        process = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=complaint,
-            start_new_session=True,
-        )
+        files, code, why = (output.fileno(), complaint.fileno()), 0, ""
         try:
-            with suppress(OSError, ValueError):  # it has ended, or has a lower limit
-                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (MOST_OUTPUT + 1,) * 2)
-            ended = None
-            while ended is None:
-                ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                for file, most in ((output, MOST_OUTPUT), (complaint, MOST_COMPLAINT)):
-                    if os.fstat(file.fileno()).st_size > most:
-                        raise NoAnswer(f"it sent more than {most >> 20} MiB")
-                if ended is None and time.monotonic() >= deadline:
-                    raise NoAnswer(f"no answer within {limit_s:.3g} s")
-                if ended is None and given_up.wait(LOOK_S):
-                    raise NoAnswer("it was interrupted")
-        finally:
-            # its group before it is collected: until then nobody else can have the group's number
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(LAST_GRACE_S)
+            most = MOST_OUTPUT + 1
+            code = exit_code_of(command, limit_s, os.environ, *files, most=most, given_up=given_up)
+        except ChildLate as error:
+            why = str(error)
+        if max(os.fstat(file).st_size for file in files) > MOST_OUTPUT:
+            why = f"it sent more than {MOST_OUTPUT >> 20} MiB"
+        if why:
+            raise NoAnswer(why)
         output.seek(0)
         complaint.seek(0)
-        return Answer(output.read(), complaint.read(), process.returncode)
+        return Answer(output.read(), complaint.read(), code)
 
 
 SAME_VERSION = "install the same lightning-hangcheck on all hosts"

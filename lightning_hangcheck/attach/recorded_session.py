@@ -241,7 +241,7 @@ class RunningJobReader:
         watched = watch is not None and watch.alive
         notes = watch.notes if watch is not None and watched else None
         self._pages.find_new()
-        beats, _ = self._pages.read()
+        beats = self._pages.read()
         now_ns = time.monotonic_ns()
         found = {one.rank: one for one in self._ranks(beats, notes, now_ns)}
         return RunningJob(

@@ -120,7 +120,7 @@ def _processes(session: Session, *, local: bool) -> dict[int, tuple[int, Beat | 
     """Process id and page of each rank of this node."""
     pages = Pages(session.pages)
     pages.find_new()
-    beats, _ = pages.read()
+    beats = pages.read()
     pages.close()
     facts = session.facts
     process_tree = ProcessTree(facts.root_pid, root_belongs=not facts.launched)

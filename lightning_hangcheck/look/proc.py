@@ -324,9 +324,9 @@ def descendants(*roots: int) -> tuple[ProcessRef, ...]:
     return tuple(found)
 
 
-def read_environment(pid: int, time_limit_s: float = 1.0) -> dict[str, str] | Gap:
+def read_environment(pid: int) -> dict[str, str] | Gap:
     """Read the environment that a process was started with; later changes do not show."""
-    text = _read_texts(pid, "environ", f"environment of pid {pid}", time_limit_s)
+    text = _read_texts(pid, "environ", f"environment of pid {pid}")
     return text if isinstance(text, Gap) else _by_name(text)
 
 
@@ -387,16 +387,16 @@ def _by_name(text: list[str]) -> dict[str, str]:
     return {name: value for name, equals, value in pairs if equals}
 
 
-def command_line(pid: int, time_limit_s: float = 1.0) -> list[str] | Gap:
+def command_line(pid: int) -> list[str] | Gap:
     """Read the command line of a process."""
-    return _read_texts(pid, "cmdline", f"command line of pid {pid}", time_limit_s)
+    return _read_texts(pid, "cmdline", f"command line of pid {pid}")
 
 
-def _read_texts(pid: int, name: str, what: str, time_limit_s: float) -> list[str] | Gap:
+def _read_texts(pid: int, name: str, what: str) -> list[str] | Gap:
     """Read a list of NUL-terminated texts; a zombie and a kernel thread have none."""
     remedy = ""
     try:
-        data = within(time_limit_s, lambda: read_proc(f"/proc/{pid}/{name}"), of=pid)
+        data = within(PRESENT_LIMIT_S, lambda: read_proc(f"/proc/{pid}/{name}"), of=pid)
         if data:
             return data.removesuffix(b"\0").decode(errors="replace").split("\0")
         why = "it shows none: the process is ending, or was started without any"

@@ -236,17 +236,13 @@ def _waits_for_news(frames: Sequence[Frame]) -> bool:
     An event, a future, or a queue of Python's library waits behind a lock of its own.
     """
     of_library = is_standard(frames[0].file)
-    return any(
-        _may_be_condition(called) and (of_library or not is_standard(caller.file))
-        for caller, called in pairwise(frames)
-    )
-
-
-def _may_be_condition(frame: Frame) -> bool:
-    """Whether it is a condition's wait: before Python 3.11 the class is not known."""
-    owner, _, name = frame.function.rpartition(".")
-    known = owner and not owner.endswith("Condition")
-    return frame.file.endswith(THREADING) and name in ("wait", "wait_for") and not known
+    for caller, called in pairwise(frames):
+        owner, _, name = called.function.rpartition(".")
+        other = owner and not owner.endswith("Condition")  # before Python 3.11 no class is known
+        waits = called.file.endswith(THREADING) and name in ("wait", "wait_for") and not other
+        if waits and (of_library or not is_standard(caller.file)):
+            return True
+    return False
 
 
 class LocksAt(NamedTuple):

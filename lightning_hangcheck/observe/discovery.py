@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.settings import Settings
 
 
@@ -292,17 +291,10 @@ class Pages:
                     self._inodes[int(pid)] = entry.inode()
                     self._readers[int(pid)] = PageReader(self._folder / entry.name)
 
-    def read(self) -> tuple[dict[int, Beat], dict[int, Gap]]:
-        """Read all pages: readings by process id, and why one could not be read this time."""
-        beats: dict[int, Beat] = {}
-        gaps: dict[int, Gap] = {}
-        for pid, reader in self._readers.items():
-            reading = reader.read()
-            if isinstance(reading, Beat):
-                beats[pid] = reading
-            else:
-                gaps[pid] = reading
-        return beats, gaps
+    def read(self) -> dict[int, Beat]:
+        """Read all pages, by process id, but for one that cannot be read this time."""
+        readings = ((pid, reader.read()) for pid, reader in self._readers.items())
+        return {pid: reading for pid, reading in readings if isinstance(reading, Beat)}
 
     def holds(self, pid: int) -> bool:
         """Whether the page of this process is read."""

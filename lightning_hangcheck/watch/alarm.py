@@ -87,7 +87,13 @@ class Alarm:
                 self.standing = verdict  # with nodes that were not heard before
             elif severity < known or (same and not closer):
                 return None
-            if severity == known and not self.proven and _names_fewer(verdict, standing):
+            # of ranks that poll alike some are awake at each look, or hardly get a processor: one
+            # that only missed some of those that are stuck is no news while nobody waits for them
+            missed = set(standing.culprits) - set(verdict.culprits)
+            fewer = bool(missed) and set(verdict.culprits) <= set(standing.culprits)
+            fewer = fewer and verdict.cause == standing.cause
+            fewer = fewer and missed.isdisjoint(verdict.victims)
+            if severity == known and not self.proven and fewer:
                 return None
             if same:
                 return "silent"
@@ -164,16 +170,6 @@ class Alarm:
         while self._remind_after_s <= stood_s:
             self._remind_after_s *= 2
         return stood_s
-
-
-def _names_fewer(verdict: Verdict, standing: Verdict) -> bool:
-    """Whether a look only missed some of the ranks that are stuck: nobody waits for the others yet.
-
-    Of ranks that poll alike some are awake at each look, or hardly get a processor.
-    """
-    missed = set(standing.culprits) - set(verdict.culprits)
-    fewer = bool(missed) and set(verdict.culprits) <= set(standing.culprits)
-    return fewer and verdict.cause == standing.cause and missed.isdisjoint(verdict.victims)
 
 
 def advanced(

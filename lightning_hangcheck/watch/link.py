@@ -111,7 +111,7 @@ class Inbox:
 
 def start_sidecar(session: Session, settings: Settings) -> None:
     """Start the sidecar of this node. It outlives us, and ends by itself with the job."""
-    process = _spawn(session, settings, subprocess.DEVNULL)
+    process = start_linked_sidecar(session, settings, subprocess.DEVNULL)
 
     def reap() -> None:
         process.wait()
@@ -122,13 +122,13 @@ def start_sidecar(session: Session, settings: Settings) -> None:
         reap()
 
 
-def start_linked_sidecar(session: Session, settings: Settings) -> subprocess.Popen[bytes]:
-    """Start a sidecar that talks with its launcher over its standard input and output."""
-    return _spawn(session, settings, subprocess.PIPE)
+def start_linked_sidecar(
+    session: Session, settings: Settings, pipe: int = subprocess.PIPE
+) -> subprocess.Popen[bytes]:
+    """Start a sidecar that talks with its launcher over its standard input and output.
 
-
-def _spawn(session: Session, settings: Settings, pipe: int) -> subprocess.Popen[bytes]:
-    """A process group of its own keeps Ctrl-C and a launcher's kill away: it must tell the end."""
+    A process group of its own keeps Ctrl-C and a launcher's kill away: it must tell the end.
+    """
     require_room(TASKS)
     return subprocess.Popen(
         own_command(MODULE, str(session.path)),

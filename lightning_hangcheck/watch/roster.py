@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck import log
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.exits import left_well
 from lightning_hangcheck.judge.words import end_of_round, own_end
@@ -22,13 +23,14 @@ from lightning_hangcheck.look.flight_record import Numbers, collective_numbers
 from lightning_hangcheck.look.proc import main_thread_cpu_s, vitals
 from lightning_hangcheck.machine import read_process_stat, ticks_since_boot, which_machine
 from lightning_hangcheck.model.case import RankView, RunFacts
+from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RankPlace, Round, RoundStart
 from lightning_hangcheck.observe.discovery import FoundRank, Pages, is_launcher
 from lightning_hangcheck.observe.progress import ProcessorTime
 from lightning_hangcheck.observe.watched_rank import STOPPED, WatchedRank
 from lightning_hangcheck.session.whose import place_of
 from lightning_hangcheck.text.shown import NANOSECONDS, show_command, utc_now
-from lightning_hangcheck.watch.workers import Faults, unrecorded_gap
+from lightning_hangcheck.watch.workers import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.look.sample import Look
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Case
-    from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.watch.workers import Scout, Scouted
@@ -306,7 +307,7 @@ class Roster:
         due = last or now_ns - self._scanned_ns >= between_s * NANOSECONDS
         if due:
             self._pages.find_new()
-        beats, _ = self._pages.read()
+        beats = self._pages.read()
         self._read_beats(beats, now_ns)
         if last or now_ns - self._vitals_ns >= VITALS_EVERY_NS:
             self._vitals_ns = now_ns
@@ -353,9 +354,16 @@ class Roster:
 
     def unrecorded(self) -> tuple[Gap, ...]:
         """Say of which ranks nothing is recorded, because their Python runs no start-up file."""
-        silent = [rank.found for rank in self.alive if rank.beat is None]
-        options = [(one.rank, self._ignoring.get(one.pid, "")) for one in silent]
-        return tuple(unrecorded_gap(rank, option) for rank, option in options if option)
+        gaps = []
+        for one in (rank.found for rank in self.alive if rank.beat is None):
+            option = self._ignoring.get(one.pid, "")
+            if option:
+                why = f"its Python was started with -{option}, which leaves our start-up file out"
+                way = f"start it without -{option}, or add HangCheck() to its callbacks"
+                said = f"rank {one.rank} is watched from outside only: {why}; {way}"
+                log.once(f"unrecorded {one.rank}", said)
+                gaps.append(Gap("steps and sections", one.rank, why, "recording", way))
+        return tuple(gaps)
 
     def views(self, now_ns: int) -> tuple[RankView, ...]:
         """Return all ranks of the present round as rules may see them."""

@@ -175,7 +175,15 @@ class Sidecar:
             with self._faults.of("whether the job is over"):
                 over = self._over()
         with self._faults.of("how the job ended"):
-            self._conclude(ended)
+            watcher, roster = self._watcher, self._watcher.roster
+            if ended is not None:
+                roster.note_exit(ended.pid, ended.exit_code)
+            exit_code = ended.exit_code if ended is not None else None
+            verdict = watcher.conclude(exit_code, ended.left_running if ended is not None else ())
+            last = describe_round(roster.round.number, roster.round.started_at, verdict)
+            asked, rounds = watcher.shutdown.asked, (*watcher.earlier, last)
+            ended_by = "" if asked is None else asked.by
+            self._files.end(roster, watcher.alarm, verdict, rounds, exit_code, ended_by)
         self._writer.close(DISK_LIMIT_S)
         self._alerting.close()
         self._watcher.close()
@@ -258,19 +266,6 @@ class Sidecar:
         now = time.monotonic()
         self._gone_since = self._gone_since or now
         return now - self._gone_since >= SETTLED_AFTER_S
-
-    def _conclude(self, ended: CommandEnded | None) -> None:
-        roster = self._watcher.roster
-        if ended is not None:
-            roster.note_exit(ended.pid, ended.exit_code)
-        exit_code = ended.exit_code if ended is not None else None
-        left_running = ended.left_running if ended is not None else ()
-        verdict = self._watcher.conclude(exit_code, left_running)
-        last = describe_round(roster.round.number, roster.round.started_at, verdict)
-        asked = self._watcher.shutdown.asked
-        rounds = (*self._watcher.earlier, last)
-        ended_by = "" if asked is None else asked.by
-        self._files.end(roster, self._watcher.alarm, verdict, rounds, exit_code, ended_by)
 
     def _tell_of_hang(self, word: HangProven, verdict: Verdict, number: int | None) -> None:
         """Tell the launcher; of several nodes only the one that judges alerts anybody else."""

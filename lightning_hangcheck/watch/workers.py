@@ -296,14 +296,6 @@ class SrunInFront:
             return
 
 
-def unrecorded_gap(rank: int, option: str) -> Gap:
-    """Say once of a rank that nothing is recorded, as its Python runs no start-up file."""
-    why = f"its Python was started with -{option}, which leaves our start-up file out"
-    way_out = f"start it without -{option}, or add HangCheck() to its callbacks"
-    log.once(f"unrecorded {rank}", f"rank {rank} is watched from outside only: {why}; {way_out}")
-    return Gap("steps and sections", rank, why, "recording", way_out)
-
-
 def _ignoring_option(words: Sequence[str] | Gap) -> str:
     """Return which of Python's options leaves our start-up file out; empty if none."""
     rest = iter(() if isinstance(words, Gap) else words[1:])

@@ -271,7 +271,16 @@ class AmongNodes:
                 silent = self._silent_nodes(own)
                 gone = [known[one.number] for one in silent if one.reach == "unanswered"]
                 return join_end(own, [], gone, number)
-            said = self._wait_for_last_words(since_ns)
+            # wait a little for the others: what failed there is told within a second
+            deadline = time.monotonic() + LAST_WORDS_S
+            self.peers.hurry()
+            while True:
+                self.peers.look_round()
+                said = have_said(self.judged_with(), since_ns)
+                over = time.monotonic() >= deadline or self.peers.in_trouble
+                if over or said == self.judged_with().keys():
+                    break
+                time.sleep(POLL_S)
             # nodes of which only the sidecar had died: what became of them is open
             silent = self._silent_nodes(own)
             alive = {one.number for one in silent if one.reach in ANSWERING} - said
@@ -280,19 +289,6 @@ class AmongNodes:
         except Exception as error:  # noqa: BLE001 - as in `join`
             log.once("join", f"what other nodes tell is left out, it cannot be joined: {error!r}")
             return own
-
-    def _wait_for_last_words(self, since_ns: int) -> set[int]:
-        """Wait a little for the others: what failed there is told within a second."""
-        deadline = time.monotonic() + LAST_WORDS_S
-        self.peers.hurry()
-        while True:
-            self.peers.look_round()
-            heard = self.judged_with()
-            said = have_said(heard, since_ns)
-            over = time.monotonic() >= deadline or self.peers.in_trouble
-            if over or said == heard.keys():
-                return said
-            time.sleep(POLL_S)
 
     def elsewhere(self) -> dict[int, int]:
         """Return when ranks of other nodes last showed progress, by our monotonic clock.

@@ -365,7 +365,10 @@ def _settle(
         return Settled(case, verdict, ended)
     judged = nodes.peers.judged
     told = judged.end if judged is not None else None
-    if told is not None and _is_ours(told, left.case):
+    # it is of no other round, also where nodes count theirs otherwise
+    pids = {one.rank: one.pid for one in told.verdict.ranks} if told is not None else {}
+    same = all(pids.get(view.rank) in (None, view.pid) for view in left.case.ranks)
+    if told is not None and same and told.round.number == left.case.run.round:
         _, own = end_round(*left)
         places = {place.rank: place for place in (*told.round.ranks, *own.ranks)}
         ranks = tuple(places[rank] for rank in sorted(places))
@@ -373,13 +376,6 @@ def _settle(
         return Settled(left.case, told.verdict, ended)
     over = at_once or waited_s >= FOLLOWED_AFTER_S
     return Settled(left.case, *end_round(*left)) if over else None
-
-
-def _is_ours(told: RoundEnd, case: Case) -> bool:
-    """Whether it is of this very round: of no other, also where nodes count theirs otherwise."""
-    pids = {one.rank: one.pid for one in told.verdict.ranks}
-    same = all(pids.get(view.rank) in (None, view.pid) for view in case.ranks)
-    return told.round.number == case.run.round and same
 
 
 # How the ranks of all nodes ended: what the others told before they went
