@@ -262,7 +262,7 @@ class _SidecarLink:
             return
         self._tell(CommandEnded(pid, exit_code, tuple(left_running)))
         limit_s = CONCLUSION_LIMIT_S + (AT_THE_END_S if self._alerts.any else 0.0)
-        if not self._inbox.wait_for_end(limit_s):
+        if not self._inbox.ended.wait(limit_s):
             log.once("conclusion", "the sidecar does not come to an end; its last verdict is lost")
             process.kill()
         with suppress(subprocess.TimeoutExpired):

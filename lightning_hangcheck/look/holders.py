@@ -144,7 +144,8 @@ class Holders:
                     self._lock_holders[path] = ()
             blocking = self._lock_holders[path]
         alive = tuple(one for one in blocking if vitals(one) is not None)
-        keeping = tuple(one for one in self._descriptors.lockers(path) if one != pid)
+        lockers = self._descriptors.owners(path, b"\nlock:")  # by descriptors, inherited ones too
+        keeping = tuple(one for one in lockers if one != pid)
         return keeping if keeping and set(keeping).isdisjoint(alive) else alive or keeping
 
     def _polled_file(self, thread: ThreadState, pid: int) -> tuple[WaitTarget, ...]:

@@ -73,10 +73,6 @@ class Descriptors:
         having = (one.pid for one in every if event_behind(one.pid, one.number) == name)
         return tuple(dict.fromkeys(having))
 
-    def lockers(self, name: str) -> tuple[int, ...]:
-        """Processes that have a lock on this through a descriptor, also where they inherited it."""
-        return self.owners(name, b"\nlock:")
-
     def at_other_end(self, name: str, pid: int) -> tuple[int, ...]:
         """Processes at the other end of a pipe or FIFO from one.
 

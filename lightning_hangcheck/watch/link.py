@@ -77,11 +77,14 @@ def send(pipe: IO[bytes], message: Message) -> bool:
 
 
 class Inbox:
-    """Reads messages in a thread of its own, so that its owner never waits for the other side."""
+    """Reads messages in a thread of its own, so that its owner never waits for the other side.
+
+    Once that has closed its end, it has ``ended``.
+    """
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._ended = threading.Event()
+        self.ended = threading.Event()
         threading.Thread(
             target=self._read, args=(pipe,), name="hangcheck-inbox", daemon=True
         ).start()
@@ -93,10 +96,6 @@ class Inbox:
         except queue.Empty:
             return None
 
-    def wait_for_end(self, limit_s: float) -> bool:
-        """Wait until the other side has closed its end; whether it did in time."""
-        return self._ended.wait(limit_s)
-
     def _read(self, pipe: IO[bytes]) -> None:
         """Read the descriptor itself: a buffer that is locked in here at exit aborts Python."""
         unread = b""
@@ -106,7 +105,7 @@ class Inbox:
                 with suppress(msgspec.MsgspecError):
                     self._messages.put(json_decoder(Message).decode(line))
         self._messages.put(LauncherGone())
-        self._ended.set()
+        self.ended.set()
 
 
 def start_sidecar(session: Session, settings: Settings) -> None:

@@ -53,7 +53,10 @@ STILL_THERE_NS = 10 * NANOSECONDS
 
 
 class Watcher:
-    """Watches the ranks of one node, among the job's ``nodes`` if they meet, until all is over."""
+    """Watches the ranks of one node, among the job's ``nodes`` if they meet, until all is over.
+
+    ``launcher_gone_ns``: when `hangcheck run` was killed, so that only we know what it has left.
+    """
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class Watcher:
         self._ending = False
         self._ends_seen: tuple[object, ...] = ()
         self._said_still_there_ns = 0
-        self._launcher_gone_ns = 0
+        self.launcher_gone_ns = 0
         self._read_ns = now_ns
         self._updated_ns = 0
         self._update_every_ns = int(min(settings.poll_interval, UPDATE_S) * NANOSECONDS)
@@ -170,10 +173,6 @@ class Watcher:
         """Somebody asks the job to end: from now on nothing is judged afresh."""
         now_ns = time.monotonic_ns()
         self.shutdown.ask(by, self.roster.views(now_ns), self.alarm.suspected, now_ns)
-
-    def launcher_gone(self) -> None:
-        """`hangcheck run` was killed: nobody but us knows of what it has left."""
-        self._launcher_gone_ns = time.monotonic_ns()
 
     def close(self) -> None:
         """Give up what is under way."""
@@ -312,10 +311,10 @@ class Watcher:
 
     def _say_outlived(self, now_ns: int) -> None:
         """Ranks outlive a killed `hangcheck run`, also where it was about to end them."""
-        gone_ns, watched = self._launcher_gone_ns, self.roster.round
+        gone_ns, watched = self.launcher_gone_ns, self.roster.round
         if not gone_ns or now_ns - gone_ns < STILL_THERE_NS or not watched.alive:
             return
-        self._launcher_gone_ns = 0
+        self.launcher_gone_ns = 0
         agents = [pid for pid in sorted(watched.agents) if not has_ended(pid)]
         pids = [*agents, *(one.found.pid for one in watched.alive)]
         ranks = [one.found.rank for one in watched.alive]

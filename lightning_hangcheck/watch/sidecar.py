@@ -28,6 +28,7 @@ from lightning_hangcheck.look.proc import process_ref
 from lightning_hangcheck.machine import is_alive
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.report.start_report import render_start
+from lightning_hangcheck.report.verdict_text import render_reminder
 from lightning_hangcheck.rundir import parse_journal
 from lightning_hangcheck.session.run_folders import (
     CLAIMED_WITHIN_S,
@@ -218,7 +219,8 @@ class Sidecar:
         wanted = self._watcher.shutdown.asked is None
         stood_s = alarm.reminder(time.monotonic_ns(), wanted=wanted)
         if alarm.standing is not None and stood_s is not None:
-            self._writer.remind(alarm.standing, stood_s)
+            folder = str(self._writer.folder.path)
+            self._writer.say(render_reminder(alarm.standing, stood_s, folder))
         if self._settings.console != "off":
             pids = {rank.found.rank: rank.found.pid for rank in self._watcher.roster.alive}
             news = self._start_states.news(pids, time.monotonic_ns())
@@ -242,7 +244,7 @@ class Sidecar:
                 self._alerting.asked_for = message
             elif isinstance(message, LauncherGone):
                 self._inbox = None
-                self._watcher.launcher_gone()
+                self._watcher.launcher_gone_ns = time.monotonic_ns()
         return None
 
     def _over(self) -> bool:

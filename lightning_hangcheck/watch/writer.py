@@ -33,7 +33,6 @@ from lightning_hangcheck.report.verdict_text import (
     render,
     render_again,
     render_line,
-    render_reminder,
     render_short,
 )
 from lightning_hangcheck.rundir import prepare_run_folder
@@ -176,10 +175,6 @@ class Writer:
             text = self._unsaid.popleft().text
             if text:
                 log.say(text)
-
-    def remind(self, verdict: Verdict, stood_s: float) -> None:
-        """Say that a verdict still stands, so many seconds after it was told."""
-        self.say(render_reminder(verdict, stood_s, str(self.folder.path)))
 
     def say(self, text: str) -> None:
         """Print what is neither a verdict nor an error."""
