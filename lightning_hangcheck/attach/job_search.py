@@ -26,13 +26,13 @@ from lightning_hangcheck.look.proc import (
 from lightning_hangcheck.look.programs import processes_of_job
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.discovery import (
+    TORCH,
     FoundRank,
     SeenProcess,
     agents_in,
     find_ranks,
     heirs_of,
 )
-from lightning_hangcheck.observe.process_tree import TORCH
 from lightning_hangcheck.text.shown import show_command
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from lightning_hangcheck.look.proc import born_ns, slept_s
 from lightning_hangcheck.look.sample import AT_ONCE, look_at
 from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.case import Case, RunFacts
-from lightning_hangcheck.observe.process_tree import ProcessTree
+from lightning_hangcheck.observe.discovery import ProcessTree
 from lightning_hangcheck.observe.run_record import rank_record, save_run
 from lightning_hangcheck.observe.watched_rank import WatchedRank
 from lightning_hangcheck.text.shown import NANOSECONDS, before, utc_now

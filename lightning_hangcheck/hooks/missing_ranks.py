@@ -20,8 +20,7 @@ from lightning_hangcheck.look.proc import has_ended, vitals
 from lightning_hangcheck.look.py_spy import python_stacks
 from lightning_hangcheck.model.codec import msgpack_decoder
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.observe.discovery import Pages, find_ranks
-from lightning_hangcheck.observe.process_tree import ProcessTree
+from lightning_hangcheck.observe.discovery import Pages, ProcessTree, find_ranks
 from lightning_hangcheck.text.shown import parse_ranks
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from lightning_hangcheck.look.sample import AT_ONCE
 from lightning_hangcheck.machine import NoRoom, require_room
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RoundStart
-from lightning_hangcheck.observe.discovery import FoundRank, believed, find_ranks
-from lightning_hangcheck.observe.process_tree import ProcessTree
+from lightning_hangcheck.observe.discovery import FoundRank, ProcessTree, believed, find_ranks
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:

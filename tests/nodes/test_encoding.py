@@ -25,10 +25,16 @@ from lightning_hangcheck.model.flight import (
     GroupRun,
 )
 from lightning_hangcheck.nodes import encoding
-from lightning_hangcheck.nodes.classes import RankLine, class_of
 from lightning_hangcheck.nodes.encoding import MARK, BadWord, pack, read_judgement, read_word
 from lightning_hangcheck.nodes.peers import Heard
-from lightning_hangcheck.nodes.word import VERSION, Judgement, RoundMark, word_of
+from lightning_hangcheck.nodes.word import (
+    VERSION,
+    Judgement,
+    RankLine,
+    RoundMark,
+    class_of,
+    word_of,
+)
 from lightning_hangcheck.watch.other_nodes.joining import join_heard
 
 CASE = job(rank(0, IN_BARRIER), rank(1, IN_LOAD), world_size=4)

@@ -20,12 +20,12 @@ from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.observe.discovery import (
     LAUNCHERS,
     Pages,
+    ProcessTree,
     SeenProcess,
     believed,
     find_ranks,
     is_launcher,
 )
-from lightning_hangcheck.observe.process_tree import ProcessTree
 from lightning_hangcheck.recorder.page import PageWriter
 
 

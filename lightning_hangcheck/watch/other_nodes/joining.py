@@ -18,25 +18,23 @@ from lightning_hangcheck.judge.wording import which_node, why_silent
 from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
 from lightning_hangcheck.model.case import Case, RankView, RunFacts, SilentNode
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.nodes.classes import (
-    FOLDED_ABOVE,
-    alike_of,
-    bounded,
-    brief,
-    class_of,
-    first_view,
-    odd_and_usual,
-    together,
-    within,
-)
 from lightning_hangcheck.nodes.word import (
     CALM_BELOW_S,
+    FOLDED_ABOVE,
     MOST_CODE,
     MOST_GAPS,
     TAKEN_NS,
     RoundEnd,
     RoundMark,
+    alike_of,
+    bounded,
+    brief,
+    class_of,
+    first_view,
     left_round,
+    odd_and_usual,
+    together,
+    within,
 )
 from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks, read_utc, utc
 from lightning_hangcheck.watch.roster import end_round
