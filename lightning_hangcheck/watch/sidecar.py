@@ -51,8 +51,8 @@ from lightning_hangcheck.watch.link import (
     send,
 )
 from lightning_hangcheck.watch.loop import Watcher
-from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
-from lightning_hangcheck.watch.other_nodes.meeting import (
+from lightning_hangcheck.watch.other_nodes.among_nodes import (
+    AmongNodes,
     LatePlace,
     meetings_of,
     why_moved,
