@@ -286,6 +286,6 @@ def test_a_process_with_the_number_of_an_earlier_one_is_read_by_its_own_page(
     for number in (0, 1):
         PageWriter.create(page).announce(number)
         pages.find_new()
-        beats, gaps = pages.read()
+        beats = pages.read()
         assert (beats[4711].announced, gaps) == (number, {})
     pages.close()
