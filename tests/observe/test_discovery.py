@@ -287,5 +287,5 @@ def test_a_process_with_the_number_of_an_earlier_one_is_read_by_its_own_page(
         PageWriter.create(page).announce(number)
         pages.find_new()
         beats = pages.read()
-        assert (beats[4711].announced, gaps) == (number, {})
+        assert beats[4711].announced == number
     pages.close()
