@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.look.flight_record import flight_record, has_nccl2
 from lightning_hangcheck.look.gpu import gpus_of
-from lightning_hangcheck.look.holders import Holders
 from lightning_hangcheck.look.kernel import kernel_state, led_by, with_threads_of
 from lightning_hangcheck.look.lock_files import polled_locks
+from lightning_hangcheck.look.open_files import Holders
 from lightning_hangcheck.look.proc import root_of, vitals
 from lightning_hangcheck.look.py_spy import (
     PY_SPY,
