@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import shlex
-import signal
-import subprocess
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
@@ -23,6 +18,7 @@ from lightning_hangcheck.errors import BadUsage, NoJobFound, UnreadableRun
 from lightning_hangcheck.files.safe import decode
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import NodeCase, merge_cases
+from lightning_hangcheck.look.programs import ChildLate, exit_code_of
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Gap
@@ -54,17 +50,10 @@ LONGEST_SHOWN = 60
 
 
 def read_hosts(text: str, name: str) -> tuple[str, ...]:
-    """Read the hosts of a hostfile, each once, in the file's order.
+    """Read the hosts of a hostfile, each once, in its order; ``name`` is the file's.
 
-    Behind a host anything may stand (``slots=8``), and behind ``#`` a comment. A host that is named
-    once a slot, as in PBS_NODEFILE, is one host.
-
-    Args:
-        text: Of the file.
-        name: Of the file, for the error's sentence.
-
-    Raises:
-        BadUsage: A line names no host, or none does.
+    Behind a host anything may stand (``slots=8``), and behind ``#`` a comment. BadUsage where a
+    line, or the file, names none.
     """
     hosts: dict[str, None] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -86,9 +75,6 @@ def read_hosts(text: str, name: str) -> tuple[str, ...]:
 
 MOST_OUTPUT = 32 * 1024 * 1024
 """Bytes: eight stuck ranks with their workers take under one million."""
-MOST_COMPLAINT = 1024 * 1024
-LOOK_S = 0.05
-LAST_GRACE_S = 1.0
 
 
 class Answer(Struct, frozen=True):
@@ -107,56 +93,32 @@ def answer_of(command: Sequence[str], limit_s: float, given_up: threading.Event)
     """Run a program to its end, with no input; what it leaves in its process group ends with it.
 
     It writes to files: a helper in the background that keeps its outputs open holds nobody up.
-
-    Raises:
-        OSError: It cannot be started.
-        NoAnswer: It was killed: too late, too much, or ``given_up``; the sentence says why.
+    OSError where it cannot be started, NoAnswer where it was killed, and why.
     """
-    deadline = time.monotonic() + limit_s
     with TemporaryFile() as output, TemporaryFile() as complaint:
-        process = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=complaint,
-            start_new_session=True,
-        )
+        files, code, why = (output.fileno(), complaint.fileno()), 0, ""
         try:
-            with suppress(OSError, ValueError):  # it has ended, or has a lower limit
-                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (MOST_OUTPUT + 1,) * 2)
-            ended = None
-            while ended is None:
-                ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                for file, most in ((output, MOST_OUTPUT), (complaint, MOST_COMPLAINT)):
-                    if os.fstat(file.fileno()).st_size > most:
-                        raise NoAnswer(f"it sent more than {most >> 20} MiB")
-                if ended is None and time.monotonic() >= deadline:
-                    raise NoAnswer(f"no answer within {limit_s:.3g} s")
-                if ended is None and given_up.wait(LOOK_S):
-                    raise NoAnswer("it was interrupted")
-        finally:
-            # its group before it is collected: until then nobody else can have the group's number
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(LAST_GRACE_S)
+            most = MOST_OUTPUT + 1
+            code = exit_code_of(command, limit_s, os.environ, *files, most=most, given_up=given_up)
+        except ChildLate as error:
+            why = str(error)
+        if max(os.fstat(file).st_size for file in files) > MOST_OUTPUT:
+            why = f"it sent more than {MOST_OUTPUT >> 20} MiB"
+        if why:
+            raise NoAnswer(why)
         output.seek(0)
         complaint.seek(0)
-        return Answer(output.read(), complaint.read(), process.returncode)
+        return Answer(output.read(), complaint.read(), code)
 
 
 SAME_VERSION = "install the same lightning-hangcheck on all hosts"
 
 
 class HostMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at one host.
+    """One look at one host; ``ranks`` are for run.json.
 
-    Attributes:
-        version: Of the package that wrote it.
-        case: What was seen there.
-        ranks: For run.json.
-        said: What `hangcheck attach` would have said on stderr there, sentence by sentence.
-        hang_stands: A sidecar there has told a hang, and it stands.
+    Its `hangcheck attach` would have ``said`` these sentences on stderr there; ``hang_stands``: a
+    sidecar there has told a hang that stands.
     """
 
     schema_version: int = 1
@@ -173,31 +135,23 @@ def encode_message(message: HostMessage) -> bytes:
 
 
 def decode_message(output: bytes) -> HostMessage:
-    """Decode the last line of what a host sent; a login shell may have written some before it.
-
-    Raises:
-        UnreadableRun: It is no such message.
-    """
+    """Decode the last line of what a host sent; a login shell may have written some before it."""
     try:
         message = decode(output.rstrip().rsplit(b"\n", 1)[-1], HostMessage, "what it sent")
-        _refuse_impossible(message.case)
+        case = message.case
+        sizes = (case.run.world_size, case.run.nnodes, case.run.local_world_size or 0)
+        numbers = (*sizes, *(view.rank for view in case.ranks))
+        possible = all(0 <= number < MOST_RANKS for number in numbers)
+        possible = possible and can_be_reckoned_with(case)
+        for moment in (case.taken_at, case.run.started_at):
+            read_utc(moment)
     except (ValueError, OverflowError, RecursionError) as error:
         raise UnreadableRun(f"what it sent cannot be read: {error}", SAME_VERSION) from error
     except UnreadableRun as error:
         raise UnreadableRun(str(error.args[0]), SAME_VERSION) from error
+    if not possible:
+        raise UnreadableRun("what it sent has a number that cannot be", SAME_VERSION)
     return message
-
-
-def _refuse_impossible(case: Case) -> None:
-    """Refuse, by a ValueError, what would fill memory, or cannot be computed with."""
-    sizes = (case.run.world_size, case.run.nnodes, case.run.local_world_size or 0)
-    numbers = (*sizes, *(view.rank for view in case.ranks))
-    if any(not 0 <= number < MOST_RANKS for number in numbers):
-        raise ValueError("it has a rank or world size that cannot be")
-    if not can_be_reckoned_with(case):
-        raise ValueError("it has a number that cannot be")
-    for moment in (case.taken_at, case.run.started_at):
-        read_utc(moment)
 
 
 SSH = "ssh"
@@ -223,14 +177,7 @@ OURS = "hangcheck: "
 
 
 class Way(Struct, frozen=True, kw_only=True):
-    """How hosts are asked.
-
-    Attributes:
-        ssh: The program and its first options.
-        remote_command: What starts hangcheck there, a line for the host's shell.
-        limit_s: Seconds for one host.
-        local_values: Whether to ask for local variables too.
-    """
+    """How hosts are asked: the program and its first options, then a line for the host's shell."""
 
     ssh: tuple[str, ...] = (SSH,)
     remote_command: str = REMOTE_COMMAND
@@ -246,11 +193,7 @@ class Way(Struct, frozen=True, kw_only=True):
 
 
 def read_ssh(text: str) -> tuple[str, ...]:
-    """Read a command and its options, as a shell would split them.
-
-    Raises:
-        BadUsage: It is none.
-    """
+    """Read a command and its options, as a shell would split them; BadUsage where it is none."""
     try:
         words = tuple(shlex.split(text))
     except ValueError:
@@ -268,20 +211,11 @@ def visit(host: str, way: Way, given_up: threading.Event) -> HostMessage | Gap:
         return gap(host, f"{way.ssh[0]} cannot be started ({error.strerror})", "install it")
     except NoAnswer as error:
         return gap(host, f"{error}, so it was left", "try it by hand, or give it --host-timeout")
-    if answer.exit_code:
-        return _refused(host, way, answer)
-    try:
-        return decode_message(answer.output)
-    except UnreadableRun as error:
-        return gap(host, str(error.args[0]), error.remedy)
-
-
-def gap(host: str, why: str, remedy: str = "") -> Gap:
-    """Say why a host tells nothing."""
-    return Gap(f"host {host}", None, one_line(why)[:LONGEST_SENTENCE], "other_nodes", remedy)
-
-
-def _refused(host: str, way: Way, answer: Answer) -> Gap:
+    if not answer.exit_code:
+        try:
+            return decode_message(answer.output)
+        except UnreadableRun as error:
+            return gap(host, str(error.args[0]), error.remedy)
     lines = answer.complaint.decode(errors="replace").strip().splitlines()
     last = one_line(lines[-1])[:LONGEST_SENTENCE] if lines else "it said nothing"
     if answer.exit_code == NO_SSH:
@@ -299,19 +233,18 @@ def _refused(host: str, way: Way, answer: Answer) -> Gap:
     return gap(host, f"{way.remote_command} ended there with {answer.exit_code} ({last})")
 
 
+def gap(host: str, why: str, remedy: str = "") -> Gap:
+    """Say why a host tells nothing."""
+    return Gap(f"host {host}", None, one_line(why)[:LONGEST_SENTENCE], "other_nodes", remedy)
+
+
 AT_ONCE = 32
 """Hosts: a login node shall not feel it."""
 MOST_NAMED = 3
 
 
 class Joined(Struct, frozen=True, kw_only=True):
-    """What all hosts together show.
-
-    Attributes:
-        silent: One for each host that told nothing; they are gaps of the case, too.
-        said: By host, what its own `hangcheck attach` had to say beside its evidence.
-        hang_stands: A sidecar on one of them has told a hang, and it stands.
-    """
+    """What all hosts together show; the ``silent`` ones are gaps of the case, too."""
 
     case: Case
     verdict: Verdict
@@ -323,17 +256,9 @@ class Joined(Struct, frozen=True, kw_only=True):
 def attach_everywhere(
     hosts: Sequence[str], way: Way, folder: RunFolder, at_once: int = AT_ONCE
 ) -> Joined:
-    """Look at a job on all of its hosts, and give one verdict.
+    """Look at a job on all of its hosts, each named once, and give one verdict.
 
-    Args:
-        hosts: Each once.
-        way: How they are asked.
-        folder: Where to keep the verdict and its evidence.
-        at_once: How many are asked at a time.
-
-    Raises:
-        NoJobFound: No host told of a job.
-        UsedRunFolder: The folder holds another run.
+    Raises NoJobFound where no host told of a job, UsedRunFolder where the folder holds another run.
     """
     given_up = threading.Event()
     with ThreadPoolExecutor(min(at_once, len(hosts))) as pool:

@@ -26,13 +26,13 @@ from lightning_hangcheck.look.proc import (
 from lightning_hangcheck.look.programs import processes_of_job
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.discovery import (
+    TORCH,
     FoundRank,
     SeenProcess,
     agents_in,
     find_ranks,
     heirs_of,
 )
-from lightning_hangcheck.observe.process_tree import TORCH
 from lightning_hangcheck.text.shown import show_command
 
 if TYPE_CHECKING:
@@ -50,9 +50,8 @@ WORDS_OF_A_PROGRAM = 4
 class Candidate(SeenProcess, frozen=True, kw_only=True):
     """A process of this machine.
 
-    Attributes:
-        rendezvous: Of the ranks of its job, by its environment; empty if that names none.
-        unseen: Why the environment that it has now could not be read, where its start told nothing.
+    Its environment may name the rendezvous of its job's ranks. ``unseen``: why the environment that
+    it has now could not be read, where its start told nothing.
     """
 
     rendezvous: Rendezvous = ()
@@ -77,11 +76,7 @@ class FoundJob(Struct, frozen=True):
 
 
 def rendezvous_of(environment: Mapping[str, str], namespace: str) -> Rendezvous:
-    """Tell jobs apart: the ranks of one join at one address, or are of one SLURM step.
-
-    Returns:
-        Empty where the environment names no rendezvous.
-    """
+    """Tell jobs apart: ranks of one join at one address, or are of one SLURM step; else empty."""
     if "MASTER_PORT" in environment:
         return (namespace, *(environment.get(name, "") for name in RENDEZVOUS_VARIABLES))
     if all(name in environment for name in STEP_VARIABLES):
@@ -90,11 +85,7 @@ def rendezvous_of(environment: Mapping[str, str], namespace: str) -> Rendezvous:
 
 
 def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
-    """Find the jobs whose launcher gave their processes a rank.
-
-    Returns:
-        The jobs, that with the oldest process id first.
-    """
+    """Find the jobs whose launcher gave their processes a rank, the oldest process id first."""
     tree = {candidate.pid: candidate for candidate in candidates}
     agents = agents_in(tree)
     agents |= heirs_of(agents, tree)
@@ -103,11 +94,14 @@ def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
         if process.python and process.identity.rank is not None and process.pid not in agents:
             alone = ("below", str(process.parent_pid))
             groups.setdefault(process.rendezvous or alone, []).append(process)
-    jobs = [
-        FoundJob(find_ranks(_with_parents(members, tree), {}))
-        for group in groups.values()
-        for members in _without_strangers(group, tree)
-    ]
+    jobs = []
+    for members in (one for group in groups.values() for one in _without_strangers(group, tree)):
+        inside = {member.pid: member for member in members}
+        for member in members:  # the plain process that started the others is Lightning's rank 0
+            parent = tree.get(member.parent_pid)
+            if parent is not None and member.identity.launcher == "lightning":
+                inside.setdefault(parent.pid, parent)
+        jobs.append(FoundJob(find_ranks(inside.values(), {})))
     return tuple(sorted(jobs, key=lambda job: min(job.pids)))
 
 
@@ -118,18 +112,6 @@ def ancestors(pid: int, tree: Mapping[int, Candidate]) -> Iterator[int]:
         pid = tree[pid].parent_pid
         seen.add(pid)
         yield pid
-
-
-def _with_parents(
-    members: Sequence[Candidate], tree: Mapping[int, Candidate]
-) -> Iterable[Candidate]:
-    """Add the plain process that started the others: Lightning's rank 0."""
-    inside = {member.pid: member for member in members}
-    for member in members:
-        parent = tree.get(member.parent_pid)
-        if parent is not None and member.identity.launcher == "lightning":
-            inside.setdefault(parent.pid, parent)
-    return inside.values()
 
 
 def _without_strangers(
@@ -150,12 +132,7 @@ def _without_strangers(
 
 
 class Machine(Struct, frozen=True):
-    """The processes of this machine, as far as we may read them; without hangcheck's own.
-
-    Attributes:
-        processes: By process id.
-        closed: Process ids of those whose environment other users may not read.
-    """
+    """The processes of this machine that are not ours, and ids of those that we may not read."""
 
     processes: dict[int, Candidate]
     closed: frozenset[int]
@@ -181,14 +158,9 @@ def look_around() -> Machine:
 def find_jobs(machine: Machine, pids: Sequence[int] = ()) -> tuple[FoundJob, ...]:
     """Find the jobs that are there, or the one to which these processes belong.
 
-    Args:
-        machine: As `look_around` found it.
-        pids: Any processes of the job: ranks, their workers, their launcher. Several processes
-            without a launcher's variables are ranks in the order given.
-
-    Raises:
-        NoJobFound: There is none, or it may not be read.
-        BadUsage: The processes belong to more than one job.
+    They may be ranks, their workers or their launcher; several without a launcher's variables are
+    ranks in the order given. NoJobFound where there is none, or it may not be read; BadUsage where
+    the processes belong to several.
     """
     jobs = group_jobs(machine.processes.values())
     if not pids:
@@ -207,17 +179,8 @@ def find_jobs(machine: Machine, pids: Sequence[int] = ()) -> tuple[FoundJob, ...
 def jobs_of_step(machine: Machine, environment: Mapping[str, str]) -> tuple[FoundJob, ...]:
     """Find the jobs that are the other steps of the SLURM job in which we are a step ourselves.
 
-    A node may run ranks of other jobs too, which are none of this visit's business.
-
-    Args:
-        machine: As `look_around` found it.
-        environment: Of this process.
-
-    Returns:
-        None where we are no step, and where SLURM does not say.
-
-    Raises:
-        NoJobFound: Nothing else of the SLURM job runs here, or none of it may be read.
+    A node may run ranks of other jobs, too. Nothing where we are no step, or SLURM does not say.
+    NoJobFound where nothing else of the SLURM job runs here, or none of it may be read.
     """
     if not all(name in environment for name in STEP_VARIABLES):
         return ()

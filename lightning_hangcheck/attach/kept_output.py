@@ -31,13 +31,7 @@ GOES_ON = ("healthy", "slow")
 def kept_output(case: Case, verdict: Verdict) -> str | None:
     """Say that a job works though its log may be silent, and how its lines come at once.
 
-    Args:
-        case: What `attach` saw.
-        verdict: On it.
-
-    Returns:
-        One sentence; None where no rank was seen to work, where the output is not kept back, or
-        where its file has grown just now.
+    None where no rank was seen to work, its output is not kept back, or its file has just grown.
     """
     if verdict.verdict not in GOES_ON:
         return None
@@ -65,9 +59,6 @@ def _why_silent(pid: int | None) -> tuple[str, str] | None:
     """Return what keeps the lines of a process back, and the sentence on it; None if nothing.
 
     A pipe does not tell when it was written to last: only a file proves its silence.
-
-    Raises:
-        NoAnswerFromStorage: The file that it prints to does not answer.
     """
     if pid is None:
         return None

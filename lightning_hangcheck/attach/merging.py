@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,12 +42,7 @@ MOST_JOURNALS = 1_024
 
 
 class Merged(NamedTuple):
-    """What the run folders of several nodes come to.
-
-    Attributes:
-        left_out: One for each folder that cannot be used; they are gaps of the case, too.
-        moved: A line for each rank that was on several hosts.
-    """
+    """What the run folders of several nodes come to; ``left_out`` are gaps of the case, too."""
 
     case: Case
     verdict: Verdict
@@ -62,26 +59,28 @@ def merge_runs(
 ) -> Merged:
     """Join what `attach` or `run` wrote on several nodes into one verdict, and keep it.
 
-    Args:
-        named: Run folders, each node's once; one that all nodes were given holds the others.
-        merged: Where to keep it.
-        also: Further evidence, which the verdict tells first.
-
-    Raises:
-        BadUsage: A folder is named twice.
-        UnreadableRun: What was named is no folder, or none of them can be used.
-        UsedRunFolder: The folder to keep it in holds another run.
+    A folder that all nodes were given holds the others. ``also`` is told before other evidence.
+    BadUsage where a folder is named twice, UnreadableRun where none can be used, UsedRunFolder
+    where the one to keep it in holds another run.
     """
     paths = [Path(name).resolve() for name in named]
     for number, name in enumerate(named):
         if paths[number] in paths[:number]:
             raise BadUsage(f"{name} is named twice", "name the run folder of each node once")
     roots = [find_run_folder(name) for name in named]
-    below = [one for root in roots for one in _below(root)]
+    below: list[RunFolder] = []
+    for root in roots:
+        with suppress(NoAnswer):  # that it does not answer is said when it is read
+            below += within(PART_LIMIT_S, partial(folders_of_nodes, root))
     folders = list(dict.fromkeys([*roots, *below]))
     told = {folder: _record(folder) for folder in folders}
     records = [one for one in told.values() if one is not None]
-    rounds, clocks = joined_rounds(records), _known_clocks(records)
+    rounds, clocks = joined_rounds(records), dict[int, float]()
+    estimating = [one for one in records if one.clocks]
+    if len(estimating) == 1 and estimating[0].node == FIRST:
+        # where several were the first after each other, nobody knows whose the figures are
+        close = (one for one in estimating[0].clocks if one.within_s <= CLOSE_S)
+        clocks = {FIRST: 0.0, **{one.node: one.ahead_s for one in close}}
     nodes: dict[RunFolder, NodeCase] = {}
     refused: dict[RunFolder, UnreadableRun] = {}
     for folder, record in told.items():
@@ -121,21 +120,19 @@ def merge_runs(
     verdict = replace(verdict, evidence=(*also, *verdict.evidence))
     ranks = tuple(rank for record in records for rank in record.ranks)
     save_run(case, verdict, ranks, merged, rounds)
-    _keep_journals(folders, merged)
+
+    def keep_journals() -> None:
+        """Join each rank's, so that its history is one also where nodes have own folders."""
+        for name, paths in list(journals_in(folders).items())[:MOST_JOURNALS]:
+            entries, _ = read_rank(paths)
+            lines = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
+            write_atomically(merged.journals / f"{name}.jsonl", lines)
+
+    try:
+        within(READING_LIMIT_S, keep_journals)
+    except (OSError, NoAnswer) as error:
+        log.once("journals", f"not all journals were joined in {merged.path} ({error})")
     return Merged(case, verdict, left_out, tuple(moved_ranks(rounds)))
-
-
-def _known_clocks(records: Sequence[RunRecord]) -> dict[int, float]:
-    """Return how far the wall clocks of nodes are ahead of the first one's, by their number.
-
-    The first one has estimated it; where several were that after each other, nobody knows which
-    numbers the figures are of.
-    """
-    estimating = [one for one in records if one.clocks]
-    if len(estimating) != 1 or estimating[0].node != FIRST:
-        return {}
-    found = {one.node: one.ahead_s for one in estimating[0].clocks if one.within_s <= CLOSE_S}
-    return {FIRST: 0.0, **found}
 
 
 def _is_before(
@@ -159,28 +156,6 @@ def _is_before(
     world_size = max((case.run.world_size for case in later), default=0)
     ours = [view.rank for view in node.case.ranks if view.pid is not None]
     return bool(later) and all(rank in elsewhere or rank >= world_size for rank in ours)
-
-
-def _keep_journals(folders: Sequence[RunFolder], merged: RunFolder) -> None:
-    """Join each rank's journals, so that its history is one also where nodes have own folders."""
-
-    def keep() -> None:
-        for name, paths in list(journals_in(folders).items())[:MOST_JOURNALS]:
-            entries, _ = read_rank(paths)
-            lines = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
-            write_atomically(merged.journals / f"{name}.jsonl", lines)
-
-    try:
-        within(READING_LIMIT_S, keep)
-    except (OSError, NoAnswer) as error:
-        log.once("journals", f"not all journals were joined in {merged.path} ({error})")
-
-
-def _below(root: RunFolder) -> list[RunFolder]:
-    try:
-        return within(PART_LIMIT_S, lambda: folders_of_nodes(root))
-    except NoAnswer:
-        return []  # that it does not answer is said when it is read
 
 
 def _read(folder: RunFolder) -> Case | UnreadableRun:

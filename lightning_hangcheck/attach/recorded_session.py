@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,6 @@ from lightning_hangcheck.time_limit import NoAnswer, within
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.machine import StatLine
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.observe.discovery import FoundRank
     from lightning_hangcheck.observe.run_record import RankNote
@@ -83,8 +83,8 @@ def stale_notes(notes: WatchNotes, now_ns: int) -> tuple[Gap, ...]:
 def hang_stands(notes: WatchNotes, case: Case) -> bool:
     """Whether a hang that the sidecar told stands at the moment of a case.
 
-    The sidecar takes it back some seconds after its culprits have progressed. Until then its notes
-    show that they have, and the case what came after the notes.
+    It is taken back some seconds after its culprits have progressed. Until then the notes show that
+    they have, and the case what came after the notes.
     """
     age_s = _age_s(notes, case.taken_ns)
     if notes.newest is None or notes.newest.verdict not in STANDS or age_s > FRESH_S:
@@ -108,25 +108,14 @@ WHAT = "pages and flight records"
 
 
 class RecordedSession(Struct, frozen=True, kw_only=True):
-    """Where a job records.
-
-    Attributes:
-        session: Of its ranks; None where they don't, or where we cannot look.
-        gaps: Why a session that is named cannot be used.
-    """
+    """Where a job records; without a session its ranks don't, or ``gaps`` say why not."""
 
     session: Session | None = None
     gaps: tuple[Gap, ...] = ()
 
 
 class Watch(Struct, frozen=True, kw_only=True):
-    """A sidecar that watches the job, or did.
-
-    Attributes:
-        run_folder: Where it keeps what it finds.
-        alive: Whether it is still there.
-        notes: What it knows now; None where they cannot be read, and ``gaps`` say why.
-    """
+    """A sidecar that watches the job, or did; where it has no notes, ``gaps`` say why."""
 
     run_folder: Path
     alive: bool = True
@@ -135,11 +124,10 @@ class Watch(Struct, frozen=True, kw_only=True):
 
 
 def find_session(pids: Iterable[int]) -> RecordedSession:
-    """Find the session in which a job's ranks record.
+    """Find the session in which a job's ranks record, by their process ids.
 
-    Args:
-        pids: Its ranks. `hangcheck run` names the session in their environment; a callback under
-            another launcher leaves its page in a session of the ranks' user.
+    `hangcheck run` names it in their environment; a callback under another launcher leaves its page
+    in a session of the ranks' user.
     """
     try:
         return within(READ_LIMIT_S, lambda: _find(tuple(pids)))
@@ -183,14 +171,18 @@ def beats_of(session: Session, born_ns: Mapping[int, int]) -> dict[int, Beat]:
 
 
 def _find(pids: tuple[int, ...]) -> RecordedSession:
-    named = None
+    folder, newest_s = None, 0.0
     for pid in pids:
         environment = read_environment(pid)
         told = "" if isinstance(environment, Gap) else environment.get(SESSION_VARIABLE, "")
         if told:
-            named = Path(told)
+            folder = Path(told)
             break
-    folder = named if named is not None else next(iter(_with_pages(pids)), None)
+        with suppress(OSError):  # else that session of this user with the newest page of any
+            user_id = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - /proc/PID is no real path
+            for page in sessions_folder(user_id).glob(f"*/pages/{pid}.page"):
+                if (changed_s := page.stat().st_mtime) >= newest_s:
+                    folder, newest_s = page.parent.parent, changed_s
     if folder is None:
         return RecordedSession()
     try:
@@ -203,33 +195,12 @@ def _find(pids: tuple[int, ...]) -> RecordedSession:
     return RecordedSession(gaps=(Gap(WHAT, None, why, "recording", remedy),))
 
 
-def _with_pages(pids: tuple[int, ...]) -> Iterator[Path]:
-    """Sessions of this user that hold a page of any of these, the newest page first."""
-    pages = []
-    for pid in pids:
-        try:
-            user_id = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - /proc/PID is no real path
-            found = list(sessions_folder(user_id).glob(f"*/pages/{pid}.page"))
-            pages += [(page.stat().st_mtime, page) for page in found]
-        except OSError:
-            continue
-    yield from (page.parent.parent for _, page in sorted(pages, reverse=True))
-
-
 def _read(path: Path, kind: type[Fact]) -> Fact:
     return decode(read_owned(path, EVIDENCE_BYTES), kind, str(path))
 
 
 class RunningJob(Struct, frozen=True, kw_only=True):
-    """What goes on of a run on this machine at one moment.
-
-    Attributes:
-        read_ns: The moment, monotonic.
-        here: The run's session is on this machine.
-        watched: Its sidecar is alive.
-        newest: The newest verdict that the sidecar told; None before the first, and without it.
-        ranks: Those that run, by rank.
-    """
+    """What goes on of a run on this machine at one moment; ``here``: its session is on this one."""
 
     read_ns: int
     here: bool = False
@@ -241,12 +212,7 @@ class RunningJob(Struct, frozen=True, kw_only=True):
 def running_ranks(folder: RunFolder) -> tuple[RunningRank, ...]:
     """Return the ranks of a run that run on this machine now, by rank.
 
-    Args:
-        folder: Of the run.
-
-    Returns:
-        None of them where the run is over, on another machine, in another container, or may not be
-        read: what its folder tells stands by itself.
+    None of them where it is over, elsewhere, in another container, or may not be read.
     """
     reader = RunningJobReader(folder)
     try:
@@ -275,7 +241,7 @@ class RunningJobReader:
         watched = watch is not None and watch.alive
         notes = watch.notes if watch is not None and watched else None
         self._pages.find_new()
-        beats, _ = self._pages.read()
+        beats = self._pages.read()
         now_ns = time.monotonic_ns()
         found = {one.rank: one for one in self._ranks(beats, notes, now_ns)}
         return RunningJob(
@@ -321,23 +287,25 @@ class RunningJobReader:
                 continue
             except OSError:  # unreadable is not gone
                 stat = None
-            if stat is not None and not self._shows(beat, pid, stat):
-                continue
+            if stat is not None:
+                name = (pid, stat.started_ticks)
+                if name not in self._born:
+                    self._born[name] = born_ns(pid)
+                newest_ns = max(beat.pulse_ns, beat.last_beat_ns)
+                if stat.state in "ZX" or newest_ns < self._born[name]:
+                    continue  # it has ended, or the page is an earlier one's with the same id
+            silent_s = (now_ns - beat.last_beat_ns) / NANOSECONDS
+            if note is not None and notes is not None:  # its sidecar may have seen a later sign
+                age_s = (now_ns - notes.written_ns) / NANOSECONDS
+                silent_s = min(silent_s, note.silent_for_s + age_s)
             yield RunningRank(
                 rank=rank,
                 beat=beat,
-                silent_s=_silent_s(beat, note, notes, now_ns),
+                silent_s=max(0.0, silent_s),
                 step_s=note.step_s if note is not None else None,
                 cpu_s=None if stat is None else stat.cpu_s,
                 memory_bytes=None if stat is None else stat.rss_bytes,
             )
-
-    def _shows(self, beat: Beat, pid: int, stat: StatLine) -> bool:
-        """Whether the process runs, and its page is no earlier one's with the same id."""
-        name = (pid, stat.started_ticks)
-        if name not in self._born:
-            self._born[name] = born_ns(pid)
-        return stat.state not in "ZX" and max(beat.pulse_ns, beat.last_beat_ns) >= self._born[name]
 
 
 def _session_of(folder: RunFolder) -> Session | None:
@@ -350,11 +318,3 @@ def _session_of(folder: RunFolder) -> Session | None:
         if session is not None and session.run_folder.path.resolve() == wanted:
             return session
     return None
-
-
-def _silent_s(beat: Beat, note: RankNote | None, notes: WatchNotes | None, now_ns: int) -> float:
-    """By its page, or by its sidecar, brought up to the present, where that saw a later sign."""
-    silent_s = [(now_ns - beat.last_beat_ns) / NANOSECONDS]
-    if note is not None and notes is not None:
-        silent_s.append(note.silent_for_s + (now_ns - notes.written_ns) / NANOSECONDS)
-    return max(0.0, min(silent_s))

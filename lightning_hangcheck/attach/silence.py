@@ -40,12 +40,8 @@ def with_silences(
 ) -> tuple[RankView, ...]:
     """Fill in for how long each rank has been silent, and idle.
 
-    Args:
-        views: With all their samples, and with ``slept_for_s``.
-        watched_s: Seconds from the first look to the last.
-        limits: In force.
-        now_ns: Monotonic, when the last look was over.
-        watched: By rank, what a sidecar knows of it up to now.
+    Views come with all their samples and ``slept_for_s``; what a sidecar knows of ranks
+    (``watched``) is up to now.
     """
     known = []
     for view in views:

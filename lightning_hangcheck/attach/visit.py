@@ -24,13 +24,11 @@ from lightning_hangcheck.attach.recorded_session import (
 from lightning_hangcheck.errors import NoJobFound
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.look.exits import ExitWatcher
-from lightning_hangcheck.look.proc import born_ns, root_of, slept_s
-from lightning_hangcheck.look.sample import AT_ONCE, Subject, sample_all
-from lightning_hangcheck.look.source import code_notes
+from lightning_hangcheck.look.proc import born_ns, slept_s
+from lightning_hangcheck.look.sample import AT_ONCE, look_at
 from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.case import Case, RunFacts
-from lightning_hangcheck.observe.looking import flights_of, where_ranks_stand
-from lightning_hangcheck.observe.process_tree import ProcessTree
+from lightning_hangcheck.observe.discovery import ProcessTree
 from lightning_hangcheck.observe.run_record import rank_record, save_run
 from lightning_hangcheck.observe.watched_rank import WatchedRank
 from lightning_hangcheck.text.shown import NANOSECONDS, before, utc_now
@@ -39,11 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lightning_hangcheck.attach.job_search import FoundJob
+    from lightning_hangcheck.look.sample import Look, Target
     from lightning_hangcheck.model.case import Limits
-    from lightning_hangcheck.model.evidence import Gap, Sample
+    from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.run import RankRecord
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.observe.looking import Target
     from lightning_hangcheck.observe.run_record import RankNote
     from lightning_hangcheck.rundir import RunFolder
 
@@ -71,22 +69,9 @@ def look(
 ) -> tuple[Case, tuple[RankRecord, ...]]:
     """Take the evidence of a job that runs already and knows nothing of us, in under three seconds.
 
-    Nothing is started in the job, and it never waits for us: the only thing that it may notice is a
-    pause of some milliseconds while the stacks of a process that runs are read.
-
-    Args:
-        job: Which; see `job_search`.
-        limits: Patience in force; of what is proven, never more than a second.
-        run_id: For the case.
-        recorded: The session in which the job records, if it does; see `find_session`.
-        local_values: Whether to read the ranks' local variables in the last look.
-        time_limit_s: Seconds for all looks, where processes and their servers don't answer.
-
-    Returns:
-        The case, and who its ranks are.
-
-    Raises:
-        NoJobFound: Nothing of the job could be seen; the sentence says why.
+    Nothing is started in the job, and it never waits for us. Of what is proven, patience is never
+    more than a second; ``local_values`` are read in the last look; the time limit is for processes
+    and servers that don't answer. NoJobFound where nothing can be seen, and why.
     """
     visit = _Visit(job, recorded, local_values=local_values, time_limit_s=time_limit_s)
     case = visit.take_evidence(limits, run_id)
@@ -101,19 +86,10 @@ def attach(
     *,
     local_values: bool = False,
 ) -> tuple[Case, Verdict]:
-    """Diagnose a job that runs already: `look`, and judge.
+    """Diagnose a job that runs already: `look`, judge, and keep that in a folder.
 
-    Args:
-        job: As for `look`, as are ``limits``, ``recorded`` and ``local_values``.
-        limits: Likewise.
-        folder: Where to keep the verdict and its evidence. One that cannot be written costs no
-            verdict: that is said on stderr.
-        recorded: Likewise.
-        local_values: Likewise.
-
-    Raises:
-        NoJobFound: Nothing of the job could be seen.
-        UsedRunFolder: The folder holds another run.
+    A folder that cannot be written costs no verdict: that is said on stderr. UsedRunFolder where it
+    holds another run.
     """
     case, ranks = look(job, limits, folder.run_id, recorded, local_values=local_values)
     verdict = judge(case)
@@ -133,7 +109,6 @@ class _Visit:
         self._born_ns = {pid: born_ns(pid) for pid in self._ranks}
         self._command = command_of(job)
         self._slept: dict[int, float | None] = {}
-        self._newest: dict[Target, Sample] = {}
         self._gaps: dict[tuple[str, int | None], Gap] = {}
         self._mute: set[Target] = set()  # nobody waits twice for a stack that did not come in time
         self._exit_watcher = ExitWatcher()
@@ -148,15 +123,14 @@ class _Visit:
                 tree = ProcessTree(pid, root_belongs=True)
                 tree.take(self._began_ns)
                 self._targets += tree.targets(rank.found.rank, pid, self._job.pids)
-            self._look(last=False)
-            for target, sample in self._newest.items():
+            first = self._look(last=False)
+            self._refuse_blindness(first)
+            for target, sample in first.samples:
                 # where the main thread only serves others, it counts how long that one slept which
                 # trains: the first look tells which that is, and woke nobody
-                first = sample.stack.threads[0] if sample.stack is not None else None
-                serves = first is not None and first.tid not in (None, target.pid)
-                if target.role == "rank" and first is not None and serves:
-                    self._slept[target.pid] = slept_s(target.pid, first.tid)
-            self._refuse_blindness()
+                tid = sample.stack.threads[0].tid if sample.stack is not None else None
+                if target.role == "rank" and tid not in (None, target.pid):
+                    self._slept[target.pid] = slept_s(target.pid, tid)
             # a tenth of a second, which passes between two looks
             import_module("lightning_hangcheck.judge.verdict")
             from lightning_hangcheck.attach.silence import of_a_visit, stands_still
@@ -165,45 +139,39 @@ class _Visit:
             asleep_s = min((slept or 0.0 for slept in self._slept.values()), default=0.0)
             if asleep_s >= limits.idle_after:
                 self._wait_until(SECOND_GLANCE_S)
-                self._look(last=True)
-                case = self._case(limits, run_id)
+                case = self._case(self._look(last=True), limits, run_id)
                 if stands_still(case.ranks):
                     return case
             for moment_s in LOOKS_S[1:]:
                 self._wait_until(moment_s)
-                self._look(last=moment_s == LOOKS_S[-1])
-            return self._case(limits, run_id)
+                look = self._look(last=moment_s == LOOKS_S[-1])
+            return self._case(look, limits, run_id)
         finally:
             self._exit_watcher.close()
 
-    def _present(self) -> list[Target]:
-        gone = {one.found.rank for one in self._ranks.values() if one.process_exit is not None}
-        return [target for target in self._targets if target.rank not in gone]
-
-    def _look(self, *, last: bool) -> None:
-        present = self._present()
-        subjects = [
-            Subject(
-                pid=target.pid,
-                rank=target.rank,
-                python=target.python and target not in self._mute,
-                local_values=last and self._local_values and target.role == "rank",
-                trains=target.role == "rank",
-            )
-            for target in present
-        ]
-        began, limit_s = time.monotonic(), self._limit_s(len(subjects))
-        taken = sample_all(subjects, limit_s)
-        late = time.monotonic() - began >= limit_s
-        for target, (sample, gaps) in zip(present, taken, strict=True):
-            self._newest[target] = sample
-            if late and sample.stack is None:
-                self._mute.add(target)
-            self._note(gaps)
-        for rank in self._ranks.values():
-            own = [(t, self._newest[t]) for t in present if t.rank == rank.found.rank]
-            if own:  # one that is gone keeps what was seen of it
-                rank.add_samples(own)
+    def _look(self, *, last: bool) -> Look:
+        """Look as the watcher does; ranks that are gone keep what was seen of them."""
+        alive = [one for one in self._ranks.values() if one.process_exit is None]
+        present = [t for t in self._targets if t.rank in {one.found.rank for one in alive}]
+        session, now_s = self._recorded.session, time.time()
+        ages_s = [(time.monotonic_ns() - born) / NANOSECONDS for born in self._born_ns.values()]
+        began_s, limit_s = time.monotonic(), self._limit_s(len(present))
+        look = look_at(
+            [replace(one, python=one.python and one not in self._mute) for one in present],
+            limit_s,
+            None if session is None else session.torch_servers,
+            now_s - max(ages_s, default=0.0),
+            with_values=[one.found.rank for one in alive] if last and self._local_values else (),
+        )
+        late = time.monotonic() - began_s >= limit_s
+        samples = [(one, sample) for one, (_, sample) in zip(present, look.samples, strict=True)]
+        self._mute.update(one for one, sample in samples if late and sample.stack is None)
+        self._note(look.gaps)
+        for rank in alive:
+            number = rank.found.rank
+            rank.add_samples([pair for pair in samples if pair[0].rank == number])
+            rank.read_flight(look.flights.get(number))
+        return look
 
     def _note(self, gaps: Iterable[Gap]) -> None:
         self._gaps.update(((gap.what, gap.rank), gap) for gap in gaps)
@@ -223,9 +191,9 @@ class _Visit:
                 order = sum(one.process_exit is not None for one in self._ranks.values())
                 self._ranks[ended.pid].note_exit(order, utc_now(), ended.exit_code)
 
-    def _refuse_blindness(self) -> None:
+    def _refuse_blindness(self, first: Look) -> None:
         """Without any stack a healthy job and a hung one look the same: say so, and no verdict."""
-        own = [sample for target, sample in self._newest.items() if target.role == "rank"]
+        own = [sample for target, sample in first.samples if target.role == "rank"]
         stopped = (one.kernel is not None and one.kernel.state == "T" for one in own)
         if any(one.stack is not None for one in own) or any(stopped):
             return
@@ -236,7 +204,7 @@ class _Visit:
             remedy or "look for its processes again: hangcheck attach",
         )
 
-    def _case(self, limits: Limits, run_id: str) -> Case:
+    def _case(self, look: Look, limits: Limits, run_id: str) -> Case:
         from lightning_hangcheck.attach.silence import (
             unknown_sleep,
             where_nobody_moves,
@@ -258,13 +226,11 @@ class _Visit:
         views = with_silences(seen, watched_s, limits, taken_ns, watched)
         found, world_size = self._job.ranks, self._job.world_size
         local = max((one.local_world_size or 0 for one in found), default=0)
-        root = root_of(self._targets[0].pid) if self._targets else ""
-        oldest_s = max(ages_s, default=0.0)
         case = Case(
             run=RunFacts(
                 run_id=run_id,
                 command=self._command,
-                started_at=before(taken_at, oldest_s),
+                started_at=before(taken_at, max(ages_s, default=0.0)),
                 world_size=world_size,
                 nnodes=max(1, -(-world_size // local)) if local else 1,
                 local_world_size=local or None,
@@ -273,9 +239,7 @@ class _Visit:
             ),
             ranks=views,
             gaps=(*self._gaps.values(), *unwatched, *unknown_sleep(views, watched)),
-            code=code_notes(
-                where_ranks_stand(self._newest.items()), time.time() - oldest_s, PROBE_LIMIT_S, root
-            ),
+            code=look.code,
             limits=where_nobody_moves(limits, views, watched),
             taken_at=taken_at,
             taken_ns=taken_ns,
@@ -286,19 +250,15 @@ class _Visit:
     def _read_recorded(self) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
         """Read what the ranks recorded: pages last, so that they are as new as the last look.
 
-        Returns:
-            What a sidecar knew of the ranks before we came, and what of it does not count.
+        Returned are what a sidecar knew of the ranks before we came, and what of it does not count.
         """
         self._note(self._recorded.gaps)
         session = self._recorded.session
         if session is None:
             return {}, ()
-        limit_s = self._limit_s(len(self._ranks))
-        flights, gaps = flights_of(self._present(), session.torch_servers, limit_s)
-        self._note(gaps)
         beats = beats_of(session, self._born_ns)
         for pid, rank in self._ranks.items():
-            rank.beat, rank.flight = beats.get(pid), flights.get(rank.found.rank)
+            rank.beat = beats.get(pid)
         watch, now_ns = watch_over(session), time.monotonic_ns()
         if watch is None or watch.notes is None:
             return {}, () if watch is None else watch.gaps

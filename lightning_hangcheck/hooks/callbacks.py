@@ -292,7 +292,7 @@ class LoggedMetrics:
         self._pages.find_new()
         newest: dict[int, Beat] = {}
         # of two processes that were one rank after each other the newer page counts
-        for beat in sorted(self._pages.read()[0].values(), key=lambda one: one.last_beat_ns):
+        for beat in sorted(self._pages.read().values(), key=lambda one: one.last_beat_ns):
             if beat.rank is not None and beat.step_times is not None:
                 newest[beat.rank] = beat
         sums = {rank: beat.step_times for rank, beat in newest.items() if beat.step_times}

@@ -20,8 +20,7 @@ from lightning_hangcheck.look.proc import has_ended, vitals
 from lightning_hangcheck.look.py_spy import python_stacks
 from lightning_hangcheck.model.codec import msgpack_decoder
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.observe.discovery import Pages, find_ranks
-from lightning_hangcheck.observe.process_tree import ProcessTree
+from lightning_hangcheck.observe.discovery import Pages, ProcessTree, find_ranks
 from lightning_hangcheck.text.shown import parse_ranks
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def _processes(session: Session, *, local: bool) -> dict[int, tuple[int, Beat | 
     """Process id and page of each rank of this node."""
     pages = Pages(session.pages)
     pages.find_new()
-    beats, _ = pages.read()
+    beats = pages.read()
     pages.close()
     facts = session.facts
     process_tree = ProcessTree(facts.root_pid, root_belongs=not facts.launched)

@@ -46,18 +46,10 @@ def take_run_folder(
 ) -> RunFolder:
     """Make a folder this run's own. Training goes on without: an unusable one is replaced.
 
-    All nodes of a job may be given one folder: the first node takes it, the others one below it.
-    Where no node has a number yet, the first to come takes it. A scheduler that starts a job again
-    gives it the same folder once more, and nobody is there to name another: it is kept below.
-
-    Args:
-        wanted: As the user named it, if at all.
-        record: What is known of the run; its ``run_id`` becomes the folder's name.
-        number: Which of the job's nodes this one is, 0 also where that is not known.
-        scheduled: A scheduler started the command.
-
-    Raises:
-        UsedRunFolder: It holds another run, and somebody can name another folder.
+    All nodes of a job may be given one folder: the first node takes it, the others, by ``number``,
+    one below. Where no node has a number yet, the first to come takes it. A scheduler that starts a
+    job again gives it the same folder once more, and nobody is there to name another: it is kept
+    below. UsedRunFolder where somebody can.
     """
     number = number if wanted is not None else 0
     top = name_run_folder(wanted)

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 PR_SET_CHILD_SUBREAPER = 36
-KILLED_WITHIN_S = 10.0
 PASSED_ON = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -42,11 +40,7 @@ END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Job:
-    """The command as our child.
-
-    We become the reaper of its orphans, so that ranks whose launcher died stay below us and can
-    still be seen, and ended.
-    """
+    """The command as our child. We become the reaper of its orphans, so that all stays below us."""
 
     def __init__(
         self,
@@ -60,7 +54,7 @@ class Job:
             self._process = subprocess.Popen(
                 list(command),
                 env=dict(environment),
-                preexec_fn=lambda: restore(mask),
+                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
             )
         except OSError as error:
             raise unstartable(command[0], error.strerror) from error
@@ -89,8 +83,7 @@ class Job:
     def hang_up(self, ours: Sequence[int]) -> None:
         """Tell the job that its terminal is closed, as the shell that leads a session does.
 
-        SIGHUP to its process groups of this session, and SIGCONT: a stopped process hears it only
-        then. Our own group is one of them, so we get both, too.
+        SIGHUP, and SIGCONT, as a stopped process hears it only then, to its groups of this session.
         """
         session = os.getsid(0)
         groups = set()
@@ -104,10 +97,7 @@ class Job:
                     os.killpg(group, number)
 
     def processes(self, ours: Sequence[int]) -> list[int]:
-        """Return the job's processes that are alive, without ours.
-
-        What works on storage for our sidecar is an orphan, and so a child of ours as the job's are.
-        """
+        """Return the job's processes that are alive, without ours and what these started."""
         skipped = set(ours)
         alive = []
         for ref in descendants(os.getpid()):
@@ -130,43 +120,14 @@ def end_ranks(ranks: Iterable[tuple[int, int]]) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-class Abort:
-    """The end of a hung job: SIGTERM to the command, after a grace SIGKILL to all that is left."""
-
-    def __init__(self, job: Job, grace_s: float) -> None:
-        self._job = job
-        self._kill_at = time.monotonic() + grace_s
-        job.pass_on(signal.SIGTERM)
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether SIGKILL had its time: what is still there waits in the kernel, for ever."""
-        return time.monotonic() >= self._kill_at + KILLED_WITHIN_S
-
-    def kill_after_grace(self, ours: Sequence[int]) -> None:
-        """Kill what is left once the grace is over."""
-        if time.monotonic() >= self._kill_at:
-            for pid in self._job.processes(ours):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-
 def refuse_unstartable(command: Sequence[str], subcommand: str = "run") -> None:
-    """Refuse a program that is not there, before anything is made for its run.
-
-    Raises:
-        BadUsage: It is not there, or may not be run.
-    """
+    """Refuse a program that is not there, before anything is made for its run."""
     if shutil.which(command[0]) is None:
         raise unstartable(command[0], "no such program, or it may not be run", subcommand)
 
 
 def become(command: Sequence[str]) -> NoReturn:
-    """Turn this process into the command, so that it takes no more than it would without us.
-
-    Raises:
-        BadUsage: It cannot be started.
-    """
+    """Turn this process into the command, so that it takes no more than it would without us."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, as its children do not
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -219,11 +180,6 @@ class Taken(Struct, frozen=True):
         return f"{self.number.name} from the terminal"
 
 
-def hold(signals: Iterable[signal.Signals]) -> set[signal.Signals | int]:
-    """Block signals so that `Signals` can take them; returns the mask from before."""
-    return set(signal.pthread_sigmask(signal.SIG_BLOCK, signals))
-
-
 class Signals:
     """Takes signals that others, or a child's end, sent to this process, in a thread of its own.
 
@@ -249,8 +205,3 @@ class Signals:
             if taken.si_pid != os.getpid():  # else we sent it ourselves, together with our group
                 number = signal.Signals(taken.si_signo)
                 self._taken.put(Taken(number, from_kernel=taken.si_code > 0))
-
-
-def restore(mask: set[signal.Signals | int]) -> None:
-    """Set the mask of before."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,15 +19,12 @@ from lightning_hangcheck.judge.wording import shell_code
 from lightning_hangcheck.launch.folder import is_scheduled, take_run_folder
 from lightning_hangcheck.launch.job import (
     HELD,
-    Abort,
     Job,
     Signals,
     Taken,
     become,
     end_ranks,
-    hold,
     refuse_unstartable,
-    restore,
 )
 from lightning_hangcheck.machine import NoRoom, require_room
 from lightning_hangcheck.model.run import RunRecord
@@ -62,6 +60,7 @@ NO_ALERTS = AlertsAskedFor()
 ABORTED = 75
 ASKED_BY_US = "hangcheck run ("
 POLL_S = 0.2
+KILLED_WITHIN_S = 10.0
 MOST_STARTS = 4
 END_LIMIT_S = 0.5
 """For what takes milliseconds unless storage stalls."""
@@ -80,23 +79,11 @@ def run_command(
 ) -> int:
     """Run a launcher unchanged, watched from outside.
 
-    Args:
-        command: Program and arguments.
-        settings: In force; handed on to the ranks through their environment.
-        extra_environment: What the command's environment gets besides, unless all is disabled.
-        alerts: Whom to tell of a hang.
-        node: Which of the job's nodes this one is, where there are several and the command says it.
-        job: Names a job of several nodes on all of them; empty where the command does not.
-        store: Host and port of the store where the launchers of all nodes meet; an empty host where
-            the command names none.
-
-    Returns:
-        The command's own exit code (128 plus the signal's number if it was killed by one), or 75 if
-        it was ended because of a hang.
-
-    Raises:
-        BadUsage: The command cannot be started.
-        UsedRunFolder: The named run folder holds another run, and no scheduler started this one.
+    Of a job of several nodes, ``node``, ``job`` (its name on all nodes) and ``store`` (host and
+    port where the launchers meet) are what the command says. Returns its own exit code (128 plus
+    the signal's number if it was killed by one), or 75 if it was ended because of a hang. BadUsage
+    where it cannot be started, UsedRunFolder where the run folder is another run's and no scheduler
+    started this one.
     """
     refuse_unstartable(command)
     if settings.disable:
@@ -106,7 +93,8 @@ def run_command(
     except NoRoom as refusal:
         log.once("room", f"the command runs unwatched, it may need all that is left: {refusal}")
         become(command)
-    mask, session = hold(HELD), None
+    # held, so that `Signals` can take them
+    mask, session = set(signal.pthread_sigmask(signal.SIG_BLOCK, HELD)), None
     log.start_writer()
     try:
         session = _open_session(command, settings, node, job, store)
@@ -117,7 +105,7 @@ def run_command(
         run = _Run(command, settings, session, extra_environment, mask, alerts)
         return run.until_ended(signals)
     finally:
-        restore(mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if session is not None:
             session.remove()
         log.finish(log.LAST_WORDS_S)
@@ -141,7 +129,7 @@ class _Run:
         self._job = Job(command, environment, mask)
         self._sidecar_link = None if session is None else _SidecarLink(session, settings, alerts)
         self._session = session
-        self._abort: Abort | None = None
+        self._kill_at: float | None = None  # the end of a hung job: SIGTERM, then this
 
     def until_ended(self, signals: Signals) -> int:
         while self._goes_on():
@@ -150,18 +138,20 @@ class _Run:
             if self._sidecar_link is not None:
                 self._sidecar_link.keep_alive()
                 self._act_on(self._sidecar_link.hang_proven(), self._sidecar_link)
-            if self._abort is not None:
-                self._abort.kill_after_grace([process.pid for process in self._ours])
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                for pid in self._left_over():
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
         exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
         if self._sidecar_link is not None:
             self._sidecar_link.close(self._job.pid, exit_code, self._left_over())
-        return ABORTED if self._abort is not None else shell_code(exit_code)
+        return ABORTED if self._kill_at is not None else shell_code(exit_code)
 
     def _goes_on(self) -> bool:
         """A job that we end is over with its last process, or when not even SIGKILL ends it."""
-        if self._abort is None:
+        if self._kill_at is None:
             return self._job.exit_code is None
-        if self._abort.hopeless:
+        if time.monotonic() >= self._kill_at + KILLED_WITHIN_S:
             log.once("hopeless", "parts of the job do not end on SIGKILL (state D?); leaving them")
             return False
         return self._job.exit_code is None or bool(self._left_over())
@@ -177,7 +167,7 @@ class _Run:
     def _act_on(self, hang: HangProven | None, sidecar_link: _SidecarLink) -> None:
         """Do what was asked for on a hang: torchrun counts how often it may still be restarted."""
         action = self._settings.on_hang
-        if hang is None or action == "report" or self._abort is not None:
+        if hang is None or action == "report" or self._kill_at is not None:
             return
         if action == "restart" and hang.restarts_left and sidecar_link.asked_to_end is None:
             log.once(
@@ -202,7 +192,8 @@ class _Run:
         )
         # the sidecar is told first: what ranks do on SIGTERM is no recovery
         sidecar_link.end_asked(f"{ASKED_BY_US}{option})")
-        self._abort = Abort(self._job, grace_s)
+        self._job.pass_on(signal.SIGTERM)
+        self._kill_at = time.monotonic() + grace_s
 
     def _take_signal(self, taken: Taken | None) -> None:
         if taken is None or taken.number == signal.SIGCHLD:
@@ -258,8 +249,7 @@ class _SidecarLink:
     def close(self, pid: int, exit_code: int, left_running: Sequence[int]) -> None:
         """Tell the sidecar how the command ended, and wait for its last verdict, not for ever.
 
-        It has told all once it lets go of its pipe. Its own end may take longer: storage that
-        stalls keeps a process that writes to it, SIGKILL or not.
+        Its own end may take longer: storage that stalls keeps a process that writes to it.
         """
         process = self.process
         if process is None or self._inbox is None:
@@ -272,7 +262,7 @@ class _SidecarLink:
             return
         self._tell(CommandEnded(pid, exit_code, tuple(left_running)))
         limit_s = CONCLUSION_LIMIT_S + (AT_THE_END_S if self._alerts.any else 0.0)
-        if not self._inbox.wait_for_end(limit_s):
+        if not self._inbox.ended.wait(limit_s):
             log.once("conclusion", "the sidecar does not come to an end; its last verdict is lost")
             process.kill()
         with suppress(subprocess.TimeoutExpired):

@@ -32,8 +32,7 @@ POLL_S = 0.05
 def code_of_zombie(pid: int, started_ticks: int, *, shown: bool) -> int | None:
     """Read the exit code of a process that its parent has not reaped yet, as subprocess gives it.
 
-    None where it started at another time: another process has its pid by now. Where protected
-    fields are not shown, a code of 0 says nothing, as the kernel writes 0 for what it hides.
+    None where another process has its pid by now, or where the kernel may hide the code as 0.
     """
     try:
         line = read_stat(pid)
@@ -59,12 +58,9 @@ def code_of_reaped(pidfd: int) -> int | None:
 
 
 class Exited(Struct, frozen=True, kw_only=True):
-    """A watched process has ended.
+    """A watched process has ended, as was noticed at that monotonic time.
 
-    Attributes:
-        exit_code: As Python's subprocess gives it (negative: killed by that signal); None where
-            its parent reaped it before we could read it, or the kernel does not show it to us.
-        seen_ns: Monotonic time at which it was noticed.
+    ``exit_code`` as Python's subprocess gives it; None where it was reaped before, or is not shown.
     """
 
     pid: int
@@ -73,12 +69,7 @@ class Exited(Struct, frozen=True, kw_only=True):
 
 
 class _Watched(NamedTuple):
-    """A process that has not ended.
-
-    Attributes:
-        descriptor: A pidfd, None where the kernel gives none.
-        code_shown: The kernel shows us what it hides from strangers, an exit code among it.
-    """
+    """A process that has not ended, with its pidfd if it has one; is its code shown to us?"""
 
     started_ticks: int
     descriptor: int | None

@@ -134,8 +134,7 @@ def flight_record(
 ) -> Looked[FlightRecord]:
     """Ask a rank's worker server what its flight recorder holds; 10 ms for 700 operations.
 
-    The limit is for all requests together, however slowly it answers. No socket at the path means
-    that this rank has no server. ``nccl2``: torch's newer NCCL backend is asked too.
+    The limit is for all requests together. ``nccl2``: torch's newer NCCL backend is asked too.
     """
     if not path.exists():
         why = why_withheld(path) or (
@@ -199,11 +198,8 @@ def _trace(path: Path, handler: str, deadline: float) -> _Trace:
 def ask_server(path: Path, handler: str, deadline: float) -> bytes:
     """Have a rank's worker server run one of its handlers, named with its options.
 
-    The whole answer must be there by the deadline, in monotonic seconds.
-
-    Raises:
-        OSError: There is no server, or no answer in time.
-        HTTPException: Another answer than the handler's.
+    The whole answer must be there by the deadline, in monotonic seconds. OSError where there is
+    none in time, HTTPException where it is another one than the handler's.
     """
     # without "close" the server keeps a thread of the rank waiting for a second request
     request = f"POST /handler/{handler} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
@@ -248,8 +244,7 @@ class _Counts(msgspec.Struct):
 def collective_numbers(path: Path, time_limit_s: float) -> Numbers:
     """Ask a rank's worker server how far its collectives have come, and read its own notes.
 
-    Only torch's counts are asked for: they go on where the record itself drops what has ended, as
-    NCCL's does. A recorder that does not answer, or does not count, adds nothing.
+    torch's counts go on where the record drops what has ended. What does not count adds nothing.
     """
     deadline = time.monotonic() + time_limit_s
     found: Numbers = {}
@@ -272,11 +267,7 @@ def collective_numbers(path: Path, time_limit_s: float) -> Numbers:
 
 
 def record_of_dump(dump: object, taken_ns: int) -> FlightRecord:
-    """Read what torch wrote into a file at that moment, once that is plain data.
-
-    Raises:
-        msgspec.ValidationError: It is no flight record.
-    """
+    """Read what torch wrote into a file then; msgspec.ValidationError where it is none."""
     trace = msgspec.convert(dump, _Trace, strict=False)
     sites: Sites = {}
     groups = _groups([trace], {}, sites)

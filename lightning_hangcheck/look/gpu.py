@@ -46,12 +46,10 @@ Gpus = dict[int, tuple[GpuState, ...]]
 
 
 class Device(Struct, frozen=True):
-    """A GPU and the processes that compute on it.
+    """A GPU and the processes that compute on it: bytes and busy percent, by the driver's ids.
 
-    Attributes:
-        processes: Bytes and busy percent of each process, by its id as the driver counts them.
-        lost: The driver can no longer reach it: it fell off the bus (Xid 79), or needs a reset.
-        failure: Why else nothing is known of it.
+    ``lost``: it fell off the bus (Xid 79), or needs a reset. ``failure``: why else nothing is
+    known.
     """
 
     state: GpuState

@@ -64,9 +64,6 @@ def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[Proc
     """Read the state of a process and of up to 256 of its threads, the main thread first.
 
     About 30 microseconds a thread. Threads that are not read in time are counted as left out.
-
-    Returns:
-        The state, None where the process has ended; and what could not be seen.
     """
     deadline = time.monotonic() + time_limit_s
     what = f"kernel state of pid {pid}"
@@ -223,8 +220,7 @@ KILLS = "oom_kill"
 def memory_use(pid: int, groups: Path = GROUPS) -> MemoryUse | None:
     """Read memory in use and the tightest limit that holds for a process; about 100 microseconds.
 
-    Cached files that nobody used lately count as free: the kernel drops them first. None where
-    nothing can be read. ``groups``: where control groups are mounted.
+    Cached files that nobody used lately count as free: the kernel drops them first.
     """
     found = []
     with suppress(OSError, KeyError, IndexError, ValueError):
@@ -242,12 +238,7 @@ def memory_use(pid: int, groups: Path = GROUPS) -> MemoryUse | None:
 
 
 class KillCounter(Struct, frozen=True):
-    """A counter of the kernel's out-of-memory killer, and what it showed when it was first read.
-
-    Attributes:
-        scope: Whose processes it counts: ``control group`` or ``machine``.
-        file: Where it is.
-    """
+    """A counter of the kernel's out-of-memory killer, and what it showed when it was first read."""
 
     scope: str
     file: str
@@ -259,10 +250,7 @@ class KillCounter(Struct, frozen=True):
 
 
 def kill_counter(pid: int, groups: Path = GROUPS) -> KillCounter | None:
-    """Read the counter nearest to a process, as long as it lives; about 100 microseconds.
-
-    None where the kernel has none (before 4.13). ``groups``: where control groups are mounted.
-    """
+    """Read the counter nearest to a process, as long as it lives; None before Linux 4.13."""
     of_pid = groups_of(pid, "memory", groups)
     files = [str(folder / (UNIFIED if unified else SEPARATE)[-1]) for folder, unified in of_pid]
     for file in (*files, MACHINE):

@@ -86,11 +86,7 @@ GOES_ON = "/huggingface_hub/utils/_fixes.py"
 
 
 def polled_locks(stack: ProcessStack, variables: Variables) -> dict[int, WaitTarget]:
-    """Tell by thread which locks a process polls for.
-
-    A target has no name where the path is not to be had, and its holder only where the lock file
-    itself tells one that is alive.
-    """
+    """Tell by thread which locks a process polls for, named and with holder where known."""
     found = {}
     for thread in stack.threads:
         for library in LIBRARIES:

@@ -105,11 +105,7 @@ def io_bytes(pid: int, tid: int | None = None) -> tuple[int, int] | None:
 
 
 def read_memory(pid: int, address: int, length: int) -> bytes:
-    """Read memory of a process without stopping it.
-
-    Returns:
-        Fewer bytes where the mapping ends before; none where it cannot be read, or not in 0.2 s.
-    """
+    """Read memory of a process without stopping it: as much as is mapped, and read in 0.2 s."""
     try:
         return within(MEMORY_LIMIT_S, lambda: _by_page(pid, address, length), of=pid)
     except (NoAnswer, OSError, OverflowError):
@@ -163,8 +159,7 @@ def root_of(pid: int) -> str:
 def inner_thread_ids(pid: int) -> dict[int, int]:
     """Return our ids of a process's threads by those that they have in its own pid namespace.
 
-    What is read from the memory of a process tells the latter (NSpid in proc(5)). Empty where both
-    are the same, or it is gone.
+    What is read from the memory of a process tells the latter. Empty where both are the same.
     """
     if len(_numbers(pid)) < 2:
         return {}
@@ -196,14 +191,9 @@ UNKNOWN_START = 0
 
 
 class Vitals(Struct, frozen=True, kw_only=True):
-    """Signs of life of one process.
+    """Signs of life of one process, with its state as in /proc/PID/stat.
 
-    Attributes:
-        state: Letter of /proc/PID/stat (Z: it has ended and waits for its parent); ``?`` where it
-            could not be read though it may well be alive (a /proc mounted with hidepid=1, no file
-            descriptor left): unknown is not gone.
-        cpu_s: Processor time of all its threads so far; None where not known.
-        started_ticks: With the pid, names the process for ever; 0 where it is not known.
+    ``?`` where it could not be read though it may be alive (hidepid=1, no descriptor left).
     """
 
     state: str
@@ -251,15 +241,10 @@ SLEEPING = (b"S", b"D", b"T")
 def slept_s(pid: int, tid: int | None = None) -> float | None:
     """Return how long a thread, or the main one, has not been on any processor, seconds.
 
-    Takes 0.5 ms and does not disturb the process. A thread that polls sleeps only since its last
-    poll, and one that was dumped since its dump, unless it was read without being paused.
-
-    Clocks of processors drift apart (1.5 s in 5,000 s on one machine), so this thread moves for a
-    moment to the processor that the other one last ran on and reads its own time there.
-
-    Returns:
-        0 where it runs; None where the process is gone, or its kernel or a container does not
-        show it (/proc/PID/sched, CONFIG_SCHED_DEBUG).
+    Takes 0.5 ms and does not disturb the process. A dump counts as running, unless it was read
+    without being paused. Clocks of processors drift apart (1.5 s in 5,000 s on one machine), so
+    this thread moves for a moment to the processor that the other one last ran on and reads its own
+    time there. None where the kernel or a container does not show it (/proc/PID/sched).
     """
 
     def last_ran_ms(thread: str) -> float | None:
@@ -327,9 +312,8 @@ def process_ids() -> list[int]:
 def descendants(*roots: int) -> tuple[ProcessRef, ...]:
     """Find all processes below some, without these, parents before their children.
 
-    Asks every process of the machine for its parent, some 15 microseconds each: their threads,
-    which know their children, are many more. A process whose parent ends meanwhile goes to another
-    parent and may be missed this time. Zombies are included.
+    Some 15 microseconds for each process of the machine: their threads, which know their children,
+    are many more. One whose parent ends meanwhile may be missed. Zombies are included.
     """
     children: dict[int, list[ProcessRef]] = {}
     for ref in filter(None, map(process_ref, process_ids())):
@@ -340,9 +324,9 @@ def descendants(*roots: int) -> tuple[ProcessRef, ...]:
     return tuple(found)
 
 
-def read_environment(pid: int, time_limit_s: float = 1.0) -> dict[str, str] | Gap:
+def read_environment(pid: int) -> dict[str, str] | Gap:
     """Read the environment that a process was started with; later changes do not show."""
-    text = _read_texts(pid, "environ", f"environment of pid {pid}", time_limit_s)
+    text = _read_texts(pid, "environ", f"environment of pid {pid}")
     return text if isinstance(text, Gap) else _by_name(text)
 
 
@@ -403,16 +387,16 @@ def _by_name(text: list[str]) -> dict[str, str]:
     return {name: value for name, equals, value in pairs if equals}
 
 
-def command_line(pid: int, time_limit_s: float = 1.0) -> list[str] | Gap:
+def command_line(pid: int) -> list[str] | Gap:
     """Read the command line of a process."""
-    return _read_texts(pid, "cmdline", f"command line of pid {pid}", time_limit_s)
+    return _read_texts(pid, "cmdline", f"command line of pid {pid}")
 
 
-def _read_texts(pid: int, name: str, what: str, time_limit_s: float) -> list[str] | Gap:
+def _read_texts(pid: int, name: str, what: str) -> list[str] | Gap:
     """Read a list of NUL-terminated texts; a zombie and a kernel thread have none."""
     remedy = ""
     try:
-        data = within(time_limit_s, lambda: read_proc(f"/proc/{pid}/{name}"), of=pid)
+        data = within(PRESENT_LIMIT_S, lambda: read_proc(f"/proc/{pid}/{name}"), of=pid)
         if data:
             return data.removesuffix(b"\0").decode(errors="replace").split("\0")
         why = "it shows none: the process is ending, or was started without any"
@@ -448,14 +432,7 @@ CONTAINER = Refusal(
 
 
 class Access(NamedTuple):
-    """What decides whether one process may read another.
-
-    Attributes:
-        own_user: Our effective user id.
-        their_user: The real user id of the process.
-        capable: We have CAP_SYS_PTRACE.
-        yama_scope: /proc/sys/kernel/yama/ptrace_scope; 0 where the kernel has no Yama.
-    """
+    """What decides whether one process may read another: users, capability, Yama's scope."""
 
     own_user: int
     their_user: int
@@ -466,8 +443,7 @@ class Access(NamedTuple):
 def why_refused(pid: int) -> Refusal | None:
     """Ask the kernel whether we may read a process: None where we may, or where it is gone.
 
-    /proc/PID/syscall is behind the same check as ptrace and process_vm_readv (ptrace(2),
-    PTRACE_MODE_ATTACH), Yama's rules included.
+    /proc/PID/syscall is behind the same check as ptrace (PTRACE_MODE_ATTACH, Yama included).
     """
     try:
         read_proc(f"/proc/{pid}/syscall")

@@ -6,10 +6,12 @@ SLURM is one that is asked: it knows which processes of this machine belong to a
 from __future__ import annotations
 
 import os
-import select
+import resource
 import shutil
 import signal
 import subprocess
+import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LAST_GRACE_S = 1.0
+POLL_S = 0.02
 
 
 class ChildLate(Exception):
@@ -31,10 +34,8 @@ def answer_of(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program to its end, with this as all of its environment.
 
-    Raises:
-        OSError: It cannot be started.
-        ChildLate: It took longer and was killed with whatever it started; one that is stuck in the
-            kernel is left behind.
+    OSError where it cannot be started, ChildLate where it took longer and was killed with whatever
+    it started; one that is stuck in the kernel is left behind.
     """
     process = _started(command, environment, subprocess.PIPE)
     try:
@@ -48,38 +49,49 @@ def answer_of(
 
 
 def exit_code_of(
-    command: Sequence[str], time_limit_s: float, environment: Mapping[str, str], output: int
+    command: Sequence[str],
+    time_limit_s: float,
+    environment: Mapping[str, str],
+    output: int,
+    complaint: int | None = None,
+    *,
+    most: int = resource.RLIM_INFINITY,
+    given_up: threading.Event | None = None,
 ) -> int:
     """Run a program to its end; what it leaves in its process group ends then, too.
 
-    It writes to the descriptor ``output``, its complaints too. Raises as `answer_of`.
-
-    Returns:
-        Its exit code, that of a signal below 0.
+    Its texts go to one descriptor, or two, with at most so many bytes in each file. Once it is
+    ``given_up`` it is killed as well. Raises as `answer_of`. The code of a signal is below 0.
     """
-    process = _started(command, environment, output)
+    process = _started(command, environment, output, complaint)
+    deadline, given_up = time.monotonic() + time_limit_s, given_up or threading.Event()
     try:
+        if most != resource.RLIM_INFINITY:
+            with suppress(OSError, ValueError):  # it has ended, or has a lower limit
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
         # its end is waited for and not collected: so its group's number is given to nobody else
-        descriptor = os.pidfd_open(process.pid)
-        try:
-            ended, _, _ = select.select([descriptor], [], [], time_limit_s)
-        finally:
-            os.close(descriptor)
-        if not ended:
-            raise ChildLate(f"no end within {time_limit_s:.3g} s")
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while os.waitid(os.P_PID, process.pid, flags) is None:
+            if time.monotonic() >= deadline:
+                raise ChildLate(f"no answer within {time_limit_s:.3g} s")
+            if given_up.wait(POLL_S):
+                raise ChildLate("it was interrupted")
     finally:
         _kill_group(process)
     return process.returncode
 
 
 def _started(
-    command: Sequence[str], environment: Mapping[str, str], output: int
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    output: int,
+    complaint: int | None = None,
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         list(command),
         stdin=subprocess.DEVNULL,
         stdout=output,
-        stderr=output,
+        stderr=output if complaint is None else complaint,
         env=dict(environment),
         start_new_session=True,
     )

@@ -27,8 +27,6 @@ from lightning_hangcheck.look.proc import (
     has_ended,
     inner_thread_ids,
     read_memory,
-    read_stat,
-    read_status,
     thread_ids,
     why_filtered,
     why_refused,
@@ -77,12 +75,8 @@ def dump(pid: int, time_limit_s: float, *options: str) -> bytes:
     """Run ``py-spy dump --json``.
 
     A py-spy that is killed leaves its target running: it attaches with PTRACE_SEIZE, which the
-    kernel undoes when the tracer ends (153 kills at random moments, 0.4.3: never stopped).
-    ``--native`` pauses the process, ``--nonblocking`` does not.
-
-    Raises:
-        PySpyFailed: It could not be started or reported an error.
-        PySpyLate: It took longer.
+    kernel undoes (153 kills at random moments, 0.4.3: never stopped). ``--native`` pauses the
+    process, ``--nonblocking`` does not.
     """
     program = find_py_spy()
     if program is None:
@@ -119,11 +113,9 @@ class DumpedLocal(msgspec.Struct):
 
 
 class DumpedFrame(msgspec.Struct):
-    """A frame in py-spy's JSON (0.4): ``name`` is qualified by its class where py-spy knows it.
+    """A frame in py-spy's JSON (0.4); a native one has a ``module``, its library.
 
-    Attributes:
-        module: Of a native one: the library that it belongs to.
-        is_shim_entry: Native code called it: so it is with the outermost of every thread.
+    ``is_shim_entry``: native code called it: so it is with the outermost of every thread.
     """
 
     name: str
@@ -169,15 +161,8 @@ class DumpedThread(msgspec.Struct):
 def read_threads(pid: int, time_limit_s: float, *, values: bool = False) -> list[DumpedThread]:
     """Read all Python threads of a process without pausing it, again where they came out torn.
 
-    Args:
-        pid: The process.
-        time_limit_s: Seconds for all attempts together.
-        values: Local variables of every frame too, as text.
-
-    Raises:
-        PySpyFailed: There is none, it complained each time, or all came out torn.
-        PySpyLate: It took longer.
-        msgspec.MsgspecError: Its answer is of another form.
+    The time limit is for all attempts together. ``values``: local variables too, as text. Raises
+    PySpyFailed, PySpyLate, or msgspec.MsgspecError where the answer is of another form.
     """
     deadline = time.monotonic() + time_limit_s
     seen: set[tuple[int | None, str]] = set()
@@ -290,13 +275,10 @@ class Variables:
 
 
 def python_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[ProcessStack]:
-    """Take the stacks of all Python threads of a process, which runs on meanwhile.
+    """Take the stacks of all Python threads of a process, which runs on meanwhile, main one first.
 
-    Takes about 10 ms (55 ms with 200 threads). Threads that are stopped or in state D are read as
-    well, and one that sleeps is not woken: the kernel goes on counting how long it has slept.
-
-    Returns:
-        The stacks, main thread first; None, and a gap with the way out, where there are none.
+    About 10 ms (55 ms with 200 threads). One that sleeps is not woken: the kernel goes on counting.
+    Without any, a gap tells the way out.
     """
     what = f"stack of pid {pid}"
 
@@ -392,10 +374,6 @@ def _shown(variables: list[DumpedLocal]) -> dict[str, str]:
 MOST_CALLS = 12
 """The innermost: what a thread waits in is among them, what led there Python shows."""
 ADDRESS = "0x"
-SETTLING_S = 0.5
-"""The kernel lets a tracee go within microseconds of its tracer's end; a busy machine needs a tick
-or two."""
-POLL_S = 0.01
 
 
 def native_calls(
@@ -403,11 +381,8 @@ def native_calls(
 ) -> Looked[tuple[str, ...]]:
     """Read the native calls inside the innermost Python frame of a thread, or of the main one.
 
-    Takes 0.1 to 0.8 s and pauses the process meanwhile: for a process that is stuck anyway, and of
-    which no thread is stopped or in state D. If it does not run on afterwards, a gap says why.
-
-    Returns:
-        Names, outermost first; calls without a symbol are left out.
+    Takes 0.1 to 0.8 s and pauses the process meanwhile: for one that is stuck anyway, and of which
+    no thread is stopped or in state D. Outermost first; calls without a symbol are left out.
     """
     what = f"native calls of pid {pid}"
 
@@ -419,8 +394,7 @@ def native_calls(
             why, remedy = ABSENT
         except (PySpyFailed, PySpyLate) as error:
             why = f"py-spy: {error}"
-        unseen = ((why, remedy), (why_stopped(pid), ""))
-        return calls, tuple(Gap(what, rank, one, "native_calls", way) for one, way in unseen if one)
+        return calls, (Gap(what, rank, why, "native_calls", remedy),) if why else ()
 
     return guarded("native_calls", what, rank, look)
 
@@ -439,36 +413,3 @@ def innermost_calls(data: bytes, tid: int) -> tuple[str, ...]:
         if not frame.name.startswith(ADDRESS):
             calls.append(frame.name)
     return tuple(reversed(calls[:MOST_CALLS]))
-
-
-def why_stopped(pid: int) -> str:
-    """Say why a process that nobody had stopped before a look does not run after it.
-
-    py-spy attaches with PTRACE_SEIZE, which the kernel undoes when py-spy ends, however it ends. A
-    py-spy that lives on holds its target (its issues 565 and 872). A stop without a tracer is
-    somebody's signal, sent during the look: only whoever sent it ends it. Empty where it runs.
-    """
-    deadline = time.monotonic() + SETTLING_S
-    while stopped_threads(pid):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(POLL_S)
-    else:
-        return ""
-    tracer = "0"
-    with suppress(OSError):
-        tracer = read_status(pid).get("TracerPid", tracer)
-    if int(tracer):
-        return f"threads of it are held by process {tracer}: kill -KILL {tracer} lets them go"
-    return f"somebody stopped it by a signal during the look: kill -CONT {pid} lets it go on"
-
-
-def stopped_threads(pid: int) -> frozenset[int]:
-    """Return the threads in state T (stopped) or t (held by a tracer); about 10 us a thread."""
-    stopped = set()
-    with suppress(OSError):
-        for tid in thread_ids(pid):
-            with suppress(OSError):
-                if read_stat(pid, tid).state in "Tt":
-                    stopped.add(tid)
-    return frozenset(stopped)

@@ -71,7 +71,8 @@ class RankTests:
 
     def asks(self, test: ast.expr) -> bool:
         """Whether an expression asks for the rank anywhere."""
-        return any(self._is_rank(node) for node in walk(test) if isinstance(node, _TERMS))
+        terms = (_terms(node) for node in walk(test) if isinstance(node, _TERMS))
+        return any(found or any(map(self._named, names)) for found, names in terms)
 
     def of_one(self, test: ast.expr) -> bool | None:
         """Whether a test holds for one rank (True), for all but one (False); None if unknown."""
@@ -133,10 +134,6 @@ class RankTests:
         for given in call.keywords:
             if given.arg is not None:
                 self._values[given.arg].append(given.value)
-
-    def _is_rank(self, node: ast.AST) -> bool:
-        found, names = _terms(node)
-        return found or any(self._named(name) for name in names)
 
     def _named(self, name: str) -> bool:
         """Whether a name leads to a rank; each name on the way is looked at once."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from lightning_hangcheck.look.flight_record import flight_record, has_nccl2
 from lightning_hangcheck.look.gpu import gpus_of
-from lightning_hangcheck.look.holders import Holders
 from lightning_hangcheck.look.kernel import kernel_state, led_by, with_threads_of
 from lightning_hangcheck.look.lock_files import polled_locks
+from lightning_hangcheck.look.open_files import Holders
+from lightning_hangcheck.look.proc import root_of, vitals
 from lightning_hangcheck.look.py_spy import (
     PY_SPY,
     Variables,
@@ -21,90 +25,254 @@ from lightning_hangcheck.look.py_spy import (
     python_stacks,
 )
 from lightning_hangcheck.look.signalled_stacks import signalled_stacks
-from lightning_hangcheck.look.source import Sources
+from lightning_hangcheck.look.source import Sources, code_notes
 from lightning_hangcheck.look.system_calls import CALLS
 from lightning_hangcheck.look.threads import training_first, with_bystanders, with_relations
+from lightning_hangcheck.model.case import CodeNote
+from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Gap, Sample
+from lightning_hangcheck.model.flight import FLIGHT_RECORD, FlightRecord
+from lightning_hangcheck.session.offers import why_withheld
 from lightning_hangcheck.time_limit import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
 
     from lightning_hangcheck.model.evidence import ThreadState
+    from lightning_hangcheck.time_limit import Looked
+
+Role = Literal["rank", "worker", "child"]
 
 AT_ONCE = 16
 GPU_LIMIT_S = 2.0
+FLIGHT_LIMIT_S = 2.0
+"""An answer takes 10 to 25 ms; a look must not wait long for a server that gives none."""
 NATIVE_LIMIT_S = 3.0
 HOLDERS = "who holds what"
 KERNEL_SHARE = 0.2  # of the time; about 6 ms are enough for 200 threads
 Sampled = tuple[Sample, tuple[Gap, ...]]
 
 
-class Subject(Struct, frozen=True, kw_only=True):
-    """A process to take a sample of.
-
-    Attributes:
-        rank: Whose, for gaps.
-        python: Whether it can have Python stacks; of another program none are asked for.
-        local_values: Whether to read its local variables too.
-        closer: Whether to read its native calls too, where the kernel does not tell what it waits
-            for. That alone pauses the process.
-        trains: It is the rank's own process, not a helper of it: the thread that trains comes
-            first, where that is not the main one.
-    """
+class Target(Struct, frozen=True, kw_only=True):
+    """A process to look at, for a rank; ``python``: whether it can have Python stacks."""
 
     pid: int
-    rank: int | None = None
+    rank: int = 0
+    role: Role = "child"
+    index: int = 0
     python: bool = True
-    local_values: bool = False
-    closer: bool = False
-    trains: bool = False
+
+
+class Look(Struct, frozen=True):
+    """What one look brought.
+
+    Attributes:
+        flights: Flight records by rank, of those that have one.
+        code: What the source says around the lines on which the ranks stand.
+    """
+
+    samples: tuple[tuple[Target, Sample], ...]
+    gaps: tuple[Gap, ...]
+    flights: dict[int, FlightRecord] = {}
+    code: tuple[CodeNote, ...] = ()
+
+    @property
+    def closer(self) -> bool:
+        """Whether it brought native calls of any process."""
+        return any(sample.native_calls for _, sample in self.samples)
+
+
+class Looker:
+    """Takes one look at a time in a thread of its own.
+
+    Args:
+        time_limit_s: Seconds for one probe of one process.
+        torch_servers: Folder of the sockets on which ranks answer for torch's flight recorder.
+
+    Attributes:
+        cost_s: Processor time of this process and of those it started, while the last look was
+            under way.
+    """
+
+    def __init__(self, time_limit_s: float, torch_servers: Path) -> None:
+        self._time_limit_s = time_limit_s
+        self._torch_servers = torch_servers
+        self._began_s = time.time()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="look")
+        self._pending: Future[Look] | None = None
+        self._given_up = threading.Event()
+        self._spent_s = _spent_s()
+        self.cost_s = 0.0
+
+    @property
+    def looking(self) -> bool:
+        """Whether a look is under way."""
+        return self._pending is not None
+
+    def begin(
+        self,
+        targets: Sequence[Target],
+        with_values: Collection[int] = (),
+        closer: Collection[int] = (),
+    ) -> None:
+        """Begin a look at these, arguments as of `look_at`; its result comes from `finished`."""
+        self._spent_s = _spent_s()
+        self._pending = self._thread.submit(
+            look_at,
+            targets,
+            self._time_limit_s,
+            self._torch_servers,
+            self._began_s,
+            with_values=with_values,
+            closer=closer,
+            given_up=self._given_up.is_set,
+        )
+
+    def finished(self) -> Look | None:
+        """Return the look that was under way once it is done, else None."""
+        if self._pending is None or not self._pending.done():
+            return None
+        pending, self._pending = self._pending, None
+        self.cost_s = _spent_s() - self._spent_s
+        return pending.result()
+
+    def close(self) -> None:
+        """Give up the look under way: what has begun ends by its own limits, the rest is left."""
+        self._given_up.set()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _spent_s() -> float:
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+def look_at(
+    targets: Sequence[Target],
+    time_limit_s: float,
+    servers: Path | None,
+    unchanged_since_s: float,
+    *,
+    with_values: Collection[int] = (),
+    closer: Collection[int] = (),
+    given_up: Callable[[], bool] = lambda: False,
+) -> Look:
+    """Look once at all processes of a job: samples, flight records, and the code around them.
+
+    Args:
+        targets: The ranks, each with its children.
+        time_limit_s: Seconds for one probe of one process.
+        servers: Folder of the sockets on which ranks answer for torch's flight recorder.
+        unchanged_since_s: As in `Sources`.
+        with_values: Ranks of which local variables are read too.
+        closer: Ranks of which native calls are read too, where the kernel does not tell what they
+            wait for. That alone pauses a process.
+        given_up: What has not begun once it says so is left out.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="flights") as beside:
+        asked = beside.submit(_flights_of, targets, servers, time_limit_s)
+        taken = sample_all(
+            targets, time_limit_s, with_values=with_values, closer=closer, given_up=given_up
+        )
+        flights, gaps = asked.result()
+    stand = [
+        frame
+        for target, (sample, _) in zip(targets, taken, strict=True)
+        if target.role == "rank" and sample.stack is not None
+        for number, thread in enumerate(sample.stack.threads)
+        for frame in thread.frames
+        if not number or is_users(frame.file)
+    ]
+    called = (site.frames for flight in flights.values() for site in flight.sites.values())
+    return Look(
+        samples=tuple((target, one) for target, (one, _) in zip(targets, taken, strict=True)),
+        gaps=(*(gap for _, found in taken for gap in found), *gaps),
+        flights=flights,
+        code=code_notes(
+            [*stand, *(frame for frames in called for frame in frames)],
+            unchanged_since_s,
+            time_limit_s,
+            root_of(targets[0].pid) if targets else "",
+        ),
+    )
+
+
+def _flights_of(
+    targets: Sequence[Target], servers: Path | None, time_limit_s: float
+) -> tuple[dict[int, FlightRecord], list[Gap]]:
+    """Ask all ranks at once for their flight records, which are returned by rank.
+
+    Where none has a server or says why not, nothing is missed here: the judgement misses it.
+    """
+    if servers is None:
+        return {}, []
+    sockets = {one.rank: servers / str(one.pid) for one in targets if one.role == "rank"}
+    if not any(socket.exists() or why_withheld(socket) for socket in sockets.values()):
+        return {}, []
+
+    def ask(rank: int) -> Looked[FlightRecord]:
+        pid = int(sockets[rank].name)
+        seen = vitals(pid)
+        if seen is not None and seen.state in "Tt":
+            why = "its process is stopped, so its server does not answer"
+            return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record"),)
+        limit_s = min(time_limit_s, FLIGHT_LIMIT_S)
+        return flight_record(sockets[rank], rank, limit_s, nccl2=has_nccl2(pid))
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="flight") as pool:
+        answers = dict(zip(sockets, pool.map(ask, sockets), strict=True))
+    flights = {rank: flight for rank, (flight, _) in answers.items() if flight is not None}
+    return flights, [gap for _, missing in answers.values() for gap in missing]
 
 
 def sample_all(
-    subjects: Iterable[Subject], time_limit_s: float, given_up: Callable[[], bool] = lambda: False
+    targets: Sequence[Target],
+    time_limit_s: float,
+    *,
+    with_values: Collection[int] = (),
+    closer: Collection[int] = (),
+    given_up: Callable[[], bool] = lambda: False,
 ) -> list[Sampled]:
-    """Take a sample of each process, 16 at once, in their order.
+    """Take a sample of each process, 16 at once, in their order; arguments as of `look_at`.
 
     About 40 ms for 8 small processes on 2 cores. Stacks are taken of the ranks, and of those of
-    their helpers to which a wait leads; of all, where none is known to be a rank. The time limit
-    is for each of them. Once it is ``given_up``, what has not begun is left out.
+    their helpers to which a wait leads; of all, where none is known to be a rank.
     """
-    everyone = list(subjects)
-    ranks = [one.trains for one in everyone]
-    first = ranks if any(ranks) else [True] * len(everyone)
+    ranks = [one.role == "rank" for one in targets]
+    first = ranks if any(ranks) else [True] * len(targets)
 
     def stacks_of(number: int, taken: Sampled) -> Sampled:
         """What goes wrong here costs this process its stacks, and no other anything."""
-        one = everyone[number]
+        one = targets[number]
+        asked = (first[number] and one.rank in with_values, first[number] and one.rank in closer)
         found, gaps = guarded(
             "stack",
             f"stack of pid {one.pid}",
             one.rank,
-            lambda: (_with_stacks(taken, one, time_limit_s), ()),
+            lambda: (_with_stacks(taken, one, time_limit_s, *asked), ()),
         )
         return found if found is not None else (taken[0], taken[1] + gaps)
 
     def take(number: int) -> Sampled:
-        one, taken_ns = everyone[number], time.monotonic_ns()
+        one, taken_ns = targets[number], time.monotonic_ns()
         if given_up():
             return Sample(taken_ns=taken_ns), ()
         kernel, gaps = kernel_state(one.pid, one.rank, time_limit_s * KERNEL_SHARE)
         taken = Sample(taken_ns=taken_ns, kernel=kernel), gaps
-        wanted = first[number] and one.python
-        return stacks_of(number, taken) if wanted else taken
+        return stacks_of(number, taken) if first[number] and one.python else taken
 
     with ThreadPoolExecutor(AT_ONCE + 1, thread_name_prefix="hangcheck-probe") as pool:
-        pids = [one.pid for one in everyone if one.python]
+        pids = [one.pid for one in targets if one.python]
         asked = pool.submit(gpus_of, pids, min(time_limit_s, GPU_LIMIT_S))
-        taken = list(pool.map(take, range(len(everyone))))
+        taken = list(pool.map(take, range(len(targets))))
         states = [one.kernel.pid for one, _ in taken if one.kernel is not None]
         holders, gaps = guarded("holders", HOLDERS, None, lambda: (Holders(states), ()))
         complete = [_with_holders(one, holders) for one in taken]
         awaited = _awaited(complete, first)
         later = [
             number
-            for number, one in enumerate(everyone)
+            for number, one in enumerate(targets)
             if one.python and not first[number] and one.pid in awaited and not given_up()
         ]
         again = pool.map(lambda number: stacks_of(number, taken[number]), later)
@@ -114,10 +282,10 @@ def sample_all(
     everybodys = gaps + missing
     return [
         (
-            replace(one, gpus=(gpus or {}).get(subject.pid, ())),
+            replace(one, gpus=(gpus or {}).get(target.pid, ())),
             own + (everybodys if not number else ()),
         )
-        for number, ((one, own), subject) in enumerate(zip(complete, everyone, strict=True))
+        for number, ((one, own), target) in enumerate(zip(complete, targets, strict=True))
     ]
 
 
@@ -152,9 +320,11 @@ def _waits_for_somebody_unseen(thread: ThreadState) -> bool:
     return unseen or (not ends and call.shape in ("poll", "select", "epoll", "child"))
 
 
-def _with_stacks(taken: Sampled, subject: Subject, time_limit_s: float) -> Sampled:
+def _with_stacks(
+    taken: Sampled, target: Target, time_limit_s: float, with_values: bool, closer: bool
+) -> Sampled:
     deadline = time.monotonic() + time_limit_s
-    (one, gaps), pid, rank = taken, subject.pid, subject.rank
+    (one, gaps), pid, rank = taken, target.pid, target.rank
     stack, missing = python_stacks(pid, rank, time_limit_s)
     if stack is None:
         stack, missing = signalled_stacks(pid, rank, deadline - time.monotonic(), missing)
@@ -163,7 +333,7 @@ def _with_stacks(taken: Sampled, subject: Subject, time_limit_s: float) -> Sampl
     if stack is None or kernel is None:
         return replace(one, stack=stack), gaps
     kernel = with_threads_of(kernel, stack)
-    if subject.trains:
+    if target.role == "rank":
         stack = training_first(stack)
         kernel = led_by(kernel, stack.threads[0].tid)
     sources, by_py_spy = Sources.of(pid), stack.source == PY_SPY
@@ -183,14 +353,14 @@ def _with_stacks(taken: Sampled, subject: Subject, time_limit_s: float) -> Sampl
     if not by_py_spy:  # its own gap says enough
         return one, gaps
     tid = stack.threads[0].tid or pid
-    if subject.local_values:
+    if with_values:
         values, missing = local_values(variables, pid, rank, tid)
         one, gaps = replace(one, local_values=values or ()), gaps + missing
     waits = kernel.threads[0].waits_for if kernel.threads else ()
     known = any(target.kind != "time" for target in waits)
     # stopped threads fail py-spy's pause, and one in state D would keep all others paused
     pausable = not {kernel.state, *(thread.state for thread in kernel.threads)} & set("TtD")
-    if subject.closer and not known and pausable:
+    if closer and not known and pausable:
         calls, missing = native_calls(pid, rank, NATIVE_LIMIT_S, tid)
         one, gaps = replace(one, native_calls=calls or ()), gaps + missing
     return one, gaps

@@ -79,7 +79,11 @@ class Parsed:
         """Describe one line."""
         found = _Surroundings(self.ranks, line)
         scope: ast.AST = self.tree
-        while (inner := _child_at(scope, line)) is not None:
+        while True:  # into the child that the line is in; the last one, of several on that line
+            below = reversed([*ast.iter_child_nodes(scope)])
+            inner = next((one for one in below if _spans(one, line)), None)
+            if inner is None:
+                break
             found.enter(scope, inner)
             scope = inner
         return CodeNote(
@@ -106,11 +110,9 @@ _keeping = threading.RLock()
 
 
 class Sources(NamedTuple):
-    """The source files of a process.
+    """The source files of a process, below its own ``root`` if it has one.
 
-    Attributes:
-        root: Before their paths, where the process has a file system of its own.
-        unchanged_since_s: Clock time, seconds since 1970; a file that is newer is not what runs.
+    A file that is newer (clock time, seconds since 1970) is not what runs.
     """
 
     root: str
@@ -339,11 +341,6 @@ class _Surroundings:
 
     def _name_condition(self, text: str, line: int, *, of_most: bool = False) -> None:
         self.condition, self.condition_line, self.condition_of_most = text, line, of_most
-
-
-def _child_at(node: ast.AST, line: int) -> ast.AST | None:
-    """Return the child that the line is in; the last one where several are on that line."""
-    return next((one for one in [*ast.iter_child_nodes(node)][::-1] if _spans(one, line)), None)
 
 
 def _spans(node: ast.AST, line: int) -> bool:

@@ -124,10 +124,9 @@ def waits_for(
 ) -> tuple[WaitTarget, ...]:
     """Tell what a call in progress, by its six arguments, waits for, as its process shows it.
 
-    About 10 microseconds for a descriptor, 100 where the process's memory must be read. The kernel
-    function that the thread sleeps in tells a FIFO from a file without asking its file system,
-    which may be what does not answer. Nothing for a call that is not known; ``time`` among what is
-    returned where it has a time limit.
+    About 10 microseconds for a descriptor, 100 where memory must be read. The kernel function that
+    the thread sleeps in tells a FIFO from a file without asking its file system, which may be what
+    does not answer. ``time`` is among what is returned where the call has a time limit.
     """
     call = CALLS.get(number)
     if call is not None and call.name == RESTART and "poll" in wchan:

@@ -163,13 +163,9 @@ DEEPEST = 32
 
 
 class NamedLock(NamedTuple):
-    """A lock as a line of source names it.
+    """A lock as a line of source names it, and the variable with which that begins.
 
-    Attributes:
-        text: As written, for example ``self.lock``; of a private attribute its class, too.
-        root: The variable with which that begins.
-        of_file: That variable is the file's own, so there is one of it. Each call has its own ones,
-            and so have those functions that use the variables of a function around them.
+    ``of_file``: that is the file's own, so there is one of it; each call has its own ones.
     """
 
     text: str
@@ -240,26 +236,20 @@ def _waits_for_news(frames: Sequence[Frame]) -> bool:
     An event, a future, or a queue of Python's library waits behind a lock of its own.
     """
     of_library = is_standard(frames[0].file)
-    return any(
-        _may_be_condition(called) and (of_library or not is_standard(caller.file))
-        for caller, called in pairwise(frames)
-    )
-
-
-def _may_be_condition(frame: Frame) -> bool:
-    """Whether it is a condition's wait: before Python 3.11 the class is not known."""
-    owner, _, name = frame.function.rpartition(".")
-    known = owner and not owner.endswith("Condition")
-    return frame.file.endswith(THREADING) and name in ("wait", "wait_for") and not known
+    for caller, called in pairwise(frames):
+        owner, _, name = called.function.rpartition(".")
+        other = owner and not owner.endswith("Condition")  # before Python 3.11 no class is known
+        waits = called.file.endswith(THREADING) and name in ("wait", "wait_for") and not other
+        if waits and (of_library or not is_standard(caller.file)):
+            return True
+    return False
 
 
 class LocksAt(NamedTuple):
     """What the function of a call does with locks.
 
-    Attributes:
-        taken: By the line itself; None where it takes none, or several, or by no name.
-        held: What each ``with`` block around the line has taken.
-        released: By any call of ``release``.
+    ``taken`` by the line itself: None where it takes none, or several. ``held`` by each ``with``
+    block around it; ``released`` by any call of ``release``.
     """
 
     taken: NamedLock | None

@@ -89,13 +89,9 @@ def pack(told: Word | Judgement) -> bytes:
 
 
 def read_word(data: bytes) -> tuple[Word, int]:
-    """Decode what a node tells, whoever wrote it.
+    """Decode what a node tells, whoever wrote it; and how many bytes it takes at most.
 
-    Returns:
-        The word, and how many bytes it takes at most with the members of its groups.
-
-    Raises:
-        BadWord: It is none, too large, of another version, or says what cannot be.
+    BadWord: it is none, too large, of another version, or says what cannot be.
     """
     with _blaming_its_sender():
         word, memory = _decoded(data, Word)
@@ -129,11 +125,7 @@ def read_word(data: bytes) -> tuple[Word, int]:
 
 
 def read_judgement(data: bytes) -> Judgement:
-    """Decode what the judging node says, whoever wrote it.
-
-    Raises:
-        BadWord: As for `read_word`.
-    """
+    """Decode what the judging node says, whoever wrote it; BadWord as for `read_word`."""
     with _blaming_its_sender():
         told, _ = _decoded(data, Judgement)
         texts = [] if told.end is None else [told.end.round.summary]
@@ -165,8 +157,7 @@ def can_be_told(packed: bytes) -> bool:
 def most_memory(packed: bytes) -> int:
     """Return how many bytes some msgpack may take at most once it is decoded.
 
-    Nothing is decoded for it: a text may have bytes that begin a part elsewhere, which makes it too
-    many, and never too few.
+    Nothing is decoded: a text may have bytes that begin a part elsewhere, which makes it too many.
     """
     containers = len(packed.translate(None, _NO_CONTAINERS))
     parts = len(packed.translate(None, _NO_PARTS))

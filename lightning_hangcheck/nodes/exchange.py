@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.nodes.encoding import BadWord, pack, read_word
+from lightning_hangcheck.nodes.encoding import BadWord, can_be_told, pack, read_word
+from lightning_hangcheck.nodes.word import shortened
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -34,17 +35,15 @@ IDLE_TIMES, LONGEST_IDLE_S = 3, 5.0
 """A place is left alone for so many times as long as it took to use it, and no longer than that: a
 turn during which this process was stopped took as long, and others must not find it silent."""
 MOST_LOOKED_FOR = 64
+LARGE = 256 * 1024
+"""Bytes of a word that may be more than others read."""
 
 
 class Exchange:
     """Tells the other nodes what this one sees, and hears what they tell, at one place.
 
-    Attributes:
-        answered: The place was used once.
-        heard_any: Another node was heard here.
-        posted: What this node told last.
-        own_number: Whether another node has this one's.
-        trouble_since_ns: Since when the place cannot be used; 0 where it can.
+    It may have ``answered`` once, another node been heard there; it is unusable since
+    ``trouble_since_ns``, if at all.
     """
 
     def __init__(self, meeting: NodesPlace, peers: Peers, *, opened: bool) -> None:
@@ -93,7 +92,15 @@ class Exchange:
 
     def start(self) -> None:
         """Take turns in a thread of its own from now on."""
-        self._thread = threading.Thread(target=self._run, name="hangcheck-nodes", daemon=True)
+
+        def run() -> None:
+            while not self._closing.is_set():
+                self._wake.wait(self._pause_s)
+                self._wake.clear()
+                self.take_turn()
+                self._closing.wait(self._idle_s)
+
+        self._thread = threading.Thread(target=run, name="hangcheck-nodes", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
@@ -111,13 +118,6 @@ class Exchange:
             self._thread.join(LAST_WORD_S)
         self._meeting.close()
 
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            self._wake.wait(self._pause_s)
-            self._wake.clear()
-            self.take_turn()
-            self._closing.wait(self._idle_s)
-
     @property
     def _idle_s(self) -> float:
         return min(LONGEST_IDLE_S, IDLE_TIMES * self._took_s)
@@ -131,7 +131,11 @@ class Exchange:
         now_ns = self._peers.now_ns()
         self._began_ns = now_ns
         try:
-            self._turn()
+            try:
+                self._hear()
+            finally:  # whatever is wrong with hearing, the others are to hear this node
+                if self.opened:
+                    self._post()
             ended_ns = self._peers.now_ns()
             lapse = 0 < self._due_ns < ended_ns - LAPSE_S * NANOSECONDS
             if self.opened and (lapse or self.trouble_since_ns):
@@ -141,22 +145,14 @@ class Exchange:
         except MeetingFailed as error:
             self._trouble = str(error)
             self.trouble_since_ns = self.trouble_since_ns or now_ns
-            ended_ns = self._peers.now_ns()
         except Exception as error:  # noqa: BLE001 - the thread's boundary: the watch goes on
             log.once("nodes failed", f"the nodes do not hear each other: {error!r}")
-            ended_ns = self._peers.now_ns()
+        ended_ns = self._peers.now_ns()
         self._took_s = (ended_ns - now_ns) / NANOSECONDS
         self._due_ns = ended_ns + int((self._pause_s + self._idle_s) * NANOSECONDS)
         self._began_ns = 0
         if self.opened:
             self._peers.listened_ns = ended_ns
-
-    def _turn(self) -> None:
-        try:
-            self._hear()
-        finally:  # whatever is wrong with hearing, the others are to hear this node
-            if self.opened:
-                self._post()
 
     def _hear(self) -> None:
         nodes = self._peers.listens_to() if self.opened else self._peers.sought()[:MOST_LOOKED_FOR]
@@ -169,7 +165,7 @@ class Exchange:
                 self.heard_any = self.opened = True
         judge = self._peers.judgement_to_read()
         if judge is not None and self.opened:
-            data = self._meeting.look(judgement_key(judge))
+            data = self._meeting.look(f"judgement-{judge}")
             if data is not None:
                 self._peers.take_judgement(judge, data)
 
@@ -180,9 +176,11 @@ class Exchange:
         key = key_of(word.node)
         self.own_number.look(self._meeting.look(key), self._peers.now_ns())
         if judgement is not None and judgement.stamp != self._judged:
-            self._meeting.post(judgement_key(word.node), pack(judgement))
+            self._meeting.post(f"judgement-{word.node}", pack(judgement))
             self._judged = judgement.stamp
-        data = self._peers.packed(word)
+        data = pack(word)
+        if len(data) >= LARGE and not can_be_told(data):
+            data = pack(shortened(word))
         self._meeting.post(key, data)
         self.own_number.told(data)
         self.posted = word
@@ -194,20 +192,12 @@ def key_of(node: int) -> str:
     return f"node-{node}"
 
 
-def judgement_key(node: int) -> str:
-    """Return the key of what a node judged for all."""
-    return f"judgement-{node}"
-
-
 class OwnNumber:
     """Is there another node with this one's number? By what stands where this one alone tells.
 
-    While torchrun numbers its nodes anew two may have one number for a second or two, storage that
-    is slow may show an older word of ours again, and some words are written over before they are
-    seen: so it takes four words of another one within ten seconds and more.
-
-    Attributes:
-        found: Addresses of the other one, once it is plain that there is one.
+    While torchrun numbers its nodes anew two may have one number for a second or two, and slow
+    storage may show an older word again: so it takes four words of another one in ten seconds.
+    ``found`` are the addresses of that one.
     """
 
     LASTS_NS, PAUSE_NS, FEWEST, KEPT = 10 * NANOSECONDS, 15 * NANOSECONDS, 4, 32

@@ -121,11 +121,7 @@ class FolderPlace:
         """Nothing is held open."""
 
     def _refuse_foreign(self) -> None:
-        """See that the folder is ours before a word in it counts: anybody may have made it first.
-
-        Raises:
-            OSError: It is a link, or somebody else's; FileNotFoundError while there is none.
-        """
+        """See that the folder is ours before a word in it counts: anybody may have made it."""
         found = self._folder.lstat()
         if (found.st_dev, found.st_ino) != self._ours:
             make_private_folder(self._folder)
@@ -136,14 +132,9 @@ class SealedPlace:
     """A place that strangers can reach, with a seal on each value.
 
     torch's store asks nobody who he is, and lists its keys to anybody. So the secret never goes
-    there: each value carries an HMAC of it and its key. Who has not the secret can leave nothing
-    that is taken for a node's word. He may read what nodes tell, take it away, and put an older
-    word in its place.
-
-    Args:
-        place: Where the values are left.
-        secret: Known to all nodes of the job, and to nobody else.
-        job: Names the job: the word of another one under the same secret does not count.
+    there: each value carries an HMAC of it, its key and the job. Who has not the secret can leave
+    nothing that is taken for a node's word. He may read what nodes tell, take it away, or repeat
+    it.
     """
 
     def __init__(self, place: NodesPlace, secret: str, job: str) -> None:

@@ -30,9 +30,7 @@ from lightning_hangcheck.nodes.encoding import (
     MOST_MEMORY,
     MOST_TOGETHER,
     BadWord,
-    can_be_told,
     most_memory,
-    pack,
     read_judgement,
     read_word,
 )
@@ -71,18 +69,13 @@ CALMER = 4.0
 LOST_AFTER_S = 5.0
 """Trouble with a store that had answered before; a busy one repeats within a second or two."""
 NEVER_ANSWERED_S = 60.0
-LARGE = 256 * 1024
-"""Bytes of a word that may be more than others read."""
 MOST_CLOCKS = 64
 
 
 class Role(NamedTuple):
-    """What a node does.
+    """What a node does: whom it follows, or that it judges for all.
 
-    Attributes:
-        judge: Whom it follows; None while it follows nobody.
-        judges: It takes the words of all, and tells its verdict to all.
-        waits: Whom it followed fell silent, and it is not known yet who judges.
+    ``waits``: whom it followed fell silent, and it is not known yet who judges.
     """
 
     judge: int | None = None
@@ -95,13 +88,10 @@ ALONE = Role()
 
 
 class Heard(Struct, frozen=True):
-    """A node of which something was heard.
+    """A node of which something was heard: its word, and when that was new, by our clock.
 
-    Attributes:
-        word: What it told last.
-        heard_ns: When that was new, by our monotonic clock.
-        back_ns: Since when it is heard after a silence; 0 where it never was silent.
-        memory: Bytes that the word takes at most.
+    ``back_ns``: since when it is heard after a silence; 0 where it never was silent. ``memory``:
+    bytes that the word takes at most.
     """
 
     word: Word
@@ -116,18 +106,10 @@ class Heard(Struct, frozen=True):
 
 
 class Peers:
-    """One node among the others.
+    """One node among the others; ``meetings`` are where they meet, and where they go on.
 
-    Args:
-        place: Which node this is, of how many.
-        meetings: Where they meet, and the folder in which they go on, if there is one.
-        now_ns: Tells the present time, monotonic.
-
-    Attributes:
-        role: What this node does, as of when it told last.
-        unused: The nodes that tell what cannot be read, and why.
-        listened_ns: When this node listened last.
-        followed: The node that judged for this one last.
+    Its ``role`` is as of when it told last, ``followed`` who judged for it last; of ``unused``
+    nodes what they tell cannot be read.
     """
 
     def __init__(
@@ -141,15 +123,15 @@ class Peers:
         self.role = Role(judges=True) if self._own == FIRST else ALONE
         self.unused: dict[int, str] = {}
         self.listened_ns = self._busy_ns = now_ns()
+        self.followed: int | None = None
         self._heard: dict[int, Heard] = {}
         self._kept = 0
         self._asked: dict[int, int] = {}
         self._judgements: dict[int, Judgement] = {}
-        self._judgement: Judgement | None = None
+        self._own_judgement: Judgement | None = None
         self._since = 0
         self._telling: Word | None = None
         self._clocks: dict[int, NodeClock] = {}
-        self.followed: int | None = None
         self._hurried = False
         self._lock = threading.Lock()
         self._ways = [Exchange(one, self, opened=n == 0) for n, one in enumerate(meetings)]
@@ -163,6 +145,11 @@ class Peers:
         """Hear and tell once, at each place; `start` has it done again and again."""
         for way in self._ways:
             way.take_turn()
+
+    def close(self) -> None:
+        """Tell what was asked for last, and end what talks with the places."""
+        for way in self._ways:
+            way.close()
 
     # What is heard
 
@@ -240,8 +227,7 @@ class Peers:
             older = word.stamp <= before.word.stamp and word.machine == before.word.machine
             if older and not silent:
                 return False
-            if silent:
-                back_ns = now_ns
+            back_ns = now_ns if silent else back_ns
         if kept + memory > MOST_TOGETHER:
             word = shortened(word)
             memory = most_memory(encode_packed(word))
@@ -250,29 +236,26 @@ class Peers:
         self._kept = kept + memory
         self._heard[word.node] = Heard(word, now_ns, back_ns, memory)
         self.unused.pop(word.node, None)
-        self._note_clock(word, now_ns)
+        if self._own == FIRST:
+            self._note_clock(word, now_ns)
         return True
 
     def _note_clock(self, word: Word, now_ns: int) -> None:
         """Bound how far a node's clock is ahead: its word came after ours that it had read.
 
-        What is compared is how long the hosts have been up, which nobody sets; each tells its wall
-        clock beside it. An estimate is kept until one is much better, or contradicts it.
+        An estimate is kept until one is much better, or contradicts it.
         """
         took_s = (now_ns - word.read.stamp) / NANOSECONDS
-        if self._own != FIRST or word.read.judge != FIRST or not 0.0 <= took_s < SILENT_AFTER_S:
+        if word.read.judge != FIRST or not 0.0 <= took_s < SILENT_AFTER_S:
             return
-        wall_s, up_s = own_clocks()
-        ahead_s = (
-            word.up_s - (up_s - took_s / 2) + (word.wall_clock_s - word.up_s) - (wall_s - up_s)
-        )
-        new, known = NodeClock(word.node, ahead_s, took_s / 2), self._clocks.get(word.node)
+        ahead_s = word.wall_clock_s - time.time() + took_s / 2
+        known = self._clocks.get(word.node)
         if known is not None:
-            apart = abs(new.ahead_s - known.ahead_s) > new.within_s + known.within_s
-            if not apart and new.within_s > known.within_s / 2:
+            apart = abs(ahead_s - known.ahead_s) > took_s / 2 + known.within_s
+            if not apart and took_s > known.within_s:
                 return
-        rounded = NodeClock(word.node, round(ahead_s, 3), round(new.within_s, 3) + 0.001)
-        self._clocks[word.node] = rounded
+        within_s = round(took_s / 2, 3) + 0.001
+        self._clocks[word.node] = NodeClock(word.node, round(ahead_s, 3), within_s)
 
     @property
     def clocks(self) -> tuple[NodeClock, ...]:
@@ -286,37 +269,32 @@ class Peers:
     def look_round(self) -> None:
         """Learn what this node does by now, and use the folder as well once the store is lost."""
         self.role = self._role()
-        if self.role.judge is not None:
-            self.followed = self.role.judge
-        store = self._ways[0]
+        self.followed = self.role.judge if self.role.judge is not None else self.followed
+        store, folder = self._ways[0], self._ways[-1]
         since_ns = store.trouble_since_ns
-        if since_ns and not self._ways[-1].opened:
+        if since_ns and not folder.opened:
             patience_s = LOST_AFTER_S if store.answered else NEVER_ANSWERED_S
             lost = self.now_ns() - since_ns >= patience_s * NANOSECONDS
             if lost or (self._hurried and store.answered):
-                self._ways[-1].opened = True
-                self._ways[-1].wake()
+                folder.opened = True
+                folder.wake()
 
     def _role(self) -> Role:
         if self._own == FIRST:
             return Role(judges=True)
         lower = [node for node in self.listens_to() if node < self._own]
         there = [node for node in lower if self.unheard_s(node) < SILENT_AFTER_S]
-        heard = [node for node in there if self._counts(node)]
-        if heard:
-            return Role(judge=min(heard))
+        for node in there:  # ascending; one that was silent counts again after a while
+            one = self._heard.get(node)
+            if one is not None:
+                back_s = (self.listened_ns - one.back_ns) / NANOSECONDS
+                if not one.back_ns or back_s >= BACK_AFTER_S:
+                    return Role(judge=node)
         if not any(way.usable for way in self._shared):
             return ALONE
         if self.role.judges or not there:
             return Role(judges=True)
         return Role(waits=True) if self.followed is not None else ALONE
-
-    def _counts(self, node: int) -> bool:
-        one = self._heard.get(node)
-        if one is None:
-            return False
-        back_s = (self.listened_ns - one.back_ns) / NANOSECONDS
-        return not one.back_ns or back_s >= BACK_AFTER_S
 
     @property
     def judge_word(self) -> Word | None:
@@ -324,6 +302,11 @@ class Peers:
         judge = self.role.judge
         one = self._heard.get(judge) if judge is not None else None
         return one.word if one is not None else None
+
+    @property
+    def judged(self) -> Judgement | None:
+        """What that node judged last: of the job, and how the round before ended."""
+        return self._judgements.get(self.role.judge) if self.role.judge is not None else None
 
     def judgement_to_read(self) -> int | None:
         """Return the node that this one follows where it has judged what was not read yet."""
@@ -340,42 +323,16 @@ class Peers:
         except BadWord as error:
             log.once("judgement", f"what node {judge} judges is not used: {error}")
 
-    def _judged(self) -> Judgement | None:
-        return self._judgements.get(self.role.judge) if self.role.judge is not None else None
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """What the node that this one follows judged last."""
-        judged = self._judged()
-        return judged.verdict if judged is not None else None
-
-    @property
-    def end(self) -> RoundEnd | None:
-        """How the round before ended, as that one says."""
-        judged = self._judged()
-        return judged.end if judged is not None else None
-
-    def _all_read(self) -> bool:
-        """Whether each node that is heard has read a verdict of the kind that this one told."""
-        words = (one.word for one in self.heard.values())
-        there = [one for one in words if self.unheard_s(one.node) < SILENT_AFTER_S]
-        return bool(self._since) and all(
-            one.read.judge == self._own and one.read.judgement >= self._since
-            for one in there
-            if not one.ended
-        )
-
     def all_know(self, verdict: Verdict) -> bool:
         """Whether the judging node has told that all have read a verdict of this kind."""
         if self.role.judges:
             told = [way.posted for way in self._ways if way.opened and way.posted is not None]
             known = any(word.known and word.judgement >= self._since for word in told)
-            judged = self._judgement
+            judged = self._own_judgement
         else:
-            word, judged = self.judge_word, self._judged()
+            word, judged = self.judge_word, self.judged
             known = word is not None and word.known
-        kind = judged.verdict.verdict if judged is not None and judged.verdict is not None else ""
-        return known and kind == verdict.verdict
+        return known and _kind(judged) == verdict.verdict
 
     # What is told
 
@@ -404,11 +361,7 @@ class Peers:
     ) -> None:
         """Have this told next: where this node judges, with its verdict and the last round's end.
 
-        Args:
-            word: Of this node.
-            verdict: The newest.
-            end: How the round before ended.
-            busy: Something is silent here.
+        ``busy``: something is silent here.
         """
         self.look_round()
         settled = self.role.judges or self.role.judge is not None
@@ -416,49 +369,35 @@ class Peers:
         if busy or not settled or (followed is not None and (followed.asks or followed.wants)):
             self._busy_ns = self.now_ns()
         if self.role.judges:
-            self._judge(verdict, end)
-            word = replace(
-                word,
-                judgement=self._judgement.stamp if self._judgement is not None else 0,
-                known=self._all_read(),
+            before = self._own_judgement
+            if (verdict, end) != ((before.verdict, before.end) if before else (None, None)):
+                judged = Judgement(version=VERSION, stamp=self.now_ns(), verdict=verdict, end=end)
+                if _kind(before) != _kind(judged):
+                    self._since = judged.stamp if _kind(judged) else 0
+                self._own_judgement = before = judged
+            # each node that is heard has read a verdict of the kind that this one told
+            known = bool(self._since) and all(
+                one.word.read.judge == self._own and one.word.read.judgement >= self._since
+                for node, one in self.heard.items()
+                if self.unheard_s(node) < SILENT_AFTER_S and not one.word.ended
             )
+            word = replace(word, judgement=before.stamp if before else 0, known=known)
         self._telling = word
         for way in self._ways:
             if way.opened:
                 way.wake()
-
-    def _judge(self, verdict: Verdict | None, end: RoundEnd | None) -> None:
-        before = self._judgement
-        if (verdict, end) == ((before.verdict, before.end) if before is not None else (None, None)):
-            return
-        stamp = self.now_ns()
-        self._judgement = Judgement(version=VERSION, stamp=stamp, verdict=verdict, end=end)
-        kinds = [
-            one.verdict.verdict if one is not None and one.verdict is not None else None
-            for one in (before, self._judgement)
-        ]
-        if kinds[1] is None:
-            self._since = 0
-        elif kinds[0] != kinds[1]:
-            self._since = stamp
 
     def to_tell(self) -> tuple[Word | None, Judgement | None]:
         """Return what is told now, with what is of this moment: our clocks, and what was read."""
         word = self._telling
         if word is None:
             return None, None
-        wall_s, up_s = own_clocks()
-        heard, judged = self.judge_word, self._judged()
+        heard, judged = self.judge_word, self.judged
         read = ReadWord()
         if heard is not None:
             read = ReadWord(heard.node, heard.stamp, judged.stamp if judged is not None else 0)
-        word = replace(word, stamp=self.now_ns(), wall_clock_s=wall_s, up_s=up_s, read=read)
-        return word, self._judgement if self.role.judges else None
-
-    def packed(self, word: Word) -> bytes:
-        """Encode a word, without its evidence where it is more than others read."""
-        data = pack(word)
-        return data if len(data) < LARGE or can_be_told(data) else pack(shortened(word))
+        word = replace(word, stamp=self.now_ns(), wall_clock_s=time.time(), read=read)
+        return word, self._own_judgement if self.role.judges else None
 
     # Where they meet
 
@@ -497,12 +436,6 @@ class Peers:
         found = (way.own_number.found for way in self._ways)
         return next((one for one in found if one is not None), None)
 
-    def close(self) -> None:
-        """Tell what was asked for last, and end what talks with the places."""
-        for way in self._ways:
-            way.close()
 
-
-def own_clocks() -> tuple[float, float]:
-    """Read the wall clock, which people and NTP set, and how long the host has been up."""
-    return time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
+def _kind(judged: Judgement | None) -> str:
+    return judged.verdict.verdict if judged is not None and judged.verdict is not None else ""

@@ -61,11 +61,7 @@ class Answer(Struct, frozen=True):
 class CourierPlace:
     """A store on the first node: that of torchrun's agent, or one that its sidecar offers.
 
-    Args:
-        host: Its host.
-        port: Its port.
-        offered: It is one that a sidecar offers.
-        serves: This node offers it: the courier serves it as long as it lives.
+    Who ``serves`` it does so as long as its courier lives.
     """
 
     def __init__(

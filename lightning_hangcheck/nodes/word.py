@@ -1,7 +1,9 @@
 """What a node tells the others: who it is, a line for each rank, evidence where asked. Pure.
 
-Ranks of a large job that stand alike share one line (`classes`). Of jobs of few ranks each rank is
-told with its evidence; of large ones only those that the judging node asks for, one of each class.
+Ranks of a large job that stand alike share one line: what makes them alike, `judge.standing` says
+by a number; here equal numbers only meet. So a job of a hundred thousand ranks has as much evidence
+as they have ways to stand. Of jobs of few ranks each rank is told with its evidence; of large ones
+only those that the judging node asks for, one of each class.
 
 But for the node's clocks, no moment of any clock is in it: times are told as if the evidence had
 been taken at `TAKEN_NS`, so that whoever reads it can put them on a clock of its own.
@@ -14,30 +16,194 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.alike import without_members
+from lightning_hangcheck.judge.alike import as_rank, joined_families, without_members
 from lightning_hangcheck.judge.joining import rebased
-from lightning_hangcheck.judge.rank_set import common, rank_set
+from lightning_hangcheck.judge.rank_set import RankSet, common, in_words, joined, rank_set, size
 from lightning_hangcheck.judge.standing import standings_of
 from lightning_hangcheck.model.beat import CheckpointMark
-from lightning_hangcheck.model.case import CodeNote, RankView
+from lightning_hangcheck.model.case import Alike, CodeNote, RankName, RankView
 from lightning_hangcheck.model.evidence import AddressReach, Frame, Gap, ThreadStack
+from lightning_hangcheck.model.flight import GroupFamily
 from lightning_hangcheck.model.run import Round
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.nodes.classes import (
-    FOLDED_ABOVE,
-    RankClass,
-    RankLine,
-    brief,
-    class_of,
-    together,
-    without_evidence,
-)
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from lightning_hangcheck.model.case import Case
+
+
+FOLDED_ABOVE = 256
+"""Ranks of a job above which those that stand alike are one; below, each is told by itself. The
+evidence of one rank of real training (Lightning, loaders, three samples) is 40 to 57 kB unpacked:
+that of 1,024, read each second, was 230 MB in the first node's sidecar."""
+MOST_WAYS = 256
+"""Ways to stand that are judged with their evidence: jobs that hang have a handful."""
+MOST_NAMES = 32
+"""Ranks of one way to stand whose processes are named."""
+UNLIKE = 0
+"""The standing of a rank that is told by itself."""
+WITHOUT_EVIDENCE = -1
+"""The standing of ranks of whose evidence there was too much."""
+LEAVES = Meta(max_length=16_384)
+"""Stacks of a rank with its workers: three samples of 5,000 threads."""
+SET = Meta(max_length=131_072)
+"""A first and a last number for every second rank of a job."""
+
+
+class RankLine(Struct, frozen=True, array_like=True):
+    """A rank as its node sees it.
+
+    Attributes:
+        view: Without the members of its groups, and while it travels without its stacks.
+        stacks: While it travels, the number of each, in the order of processes, samples, threads.
+        groups: For each group of its record, as in `Alike`.
+    """
+
+    view: RankView
+    stacks: Annotated[tuple[int, ...], LEAVES] = ()
+    groups: Annotated[tuple[GroupFamily, ...], Meta(max_length=4_096)] = ()
+
+
+class RankClass(Struct, frozen=True, array_like=True):
+    """Ranks that stand alike, or one that does not.
+
+    Attributes:
+        standing: A number that only they have, `UNLIKE`, or `WITHOUT_EVIDENCE`.
+        told: One of them, with evidence if any has it, that which was silent for the shortest time.
+        ranks: All of them, it included.
+        names: Which processes the first of them are.
+    """
+
+    standing: int
+    told: RankLine
+    ranks: Annotated[RankSet, SET]
+    names: Annotated[tuple[RankName, ...], Meta(max_length=MOST_NAMES)] = ()
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is one rank that is told by itself."""
+        return self.standing == UNLIKE
+
+
+def class_of(view: RankView, groups: tuple[GroupFamily, ...], standing: int) -> RankClass:
+    """Return one rank as a class of its own."""
+    name = RankName(view.rank, view.local_rank, view.host, view.pid)
+    names = () if standing == UNLIKE else (name,)
+    return RankClass(standing, RankLine(view, (), groups), (view.rank, view.rank), names)
+
+
+def together(classes: Iterable[RankClass]) -> tuple[RankClass, ...]:
+    """Join those of equal standing; in the order of their first ranks."""
+    alike: dict[tuple[object, ...], list[RankClass]] = {}
+    for one in classes:
+        alike.setdefault(way_of(one), []).append(one)
+    found = [ones[0] if len(ones) == 1 else _one_of(ones) for ones in alike.values()]
+    return tuple(sorted(found, key=lambda one: (one.ranks[0], one.standing)))
+
+
+def way_of(one: RankClass) -> tuple[object, ...]:
+    """Return what is equal for classes that are one."""
+    if one.alone:
+        return one.standing, one.ranks
+    return one.standing, tuple(family.offsets for family in one.told.groups)
+
+
+def alike_of(one: RankClass) -> Alike:
+    """Return for whom a class's view stands, under the number that `first_view` gives it."""
+    groups = one.told.groups if one.told.view.flight is not None else ()
+    return Alike(rank=_number(one), ranks=in_words(one.ranks), names=one.names, groups=groups)
+
+
+def first_view(one: RankClass) -> RankView:
+    """Return a class's view; where its rank is no longer among them, as that of the first one."""
+    view, number = one.told.view, _number(one)
+    if view.rank == number:
+        return view
+    name = next((name for name in one.names if name.rank == number), RankName(number))
+    pid = name.pid if name.pid is not None else view.pid
+    moved = as_rank(view, one.told.groups, number)
+    return replace(moved, local_rank=name.local_rank, host=name.host, pid=pid)
+
+
+def _number(one: RankClass) -> int:
+    rank = one.told.view.rank
+    return rank if common((rank, rank), one.ranks) else one.ranks[0]
+
+
+def within(classes: Iterable[RankClass], ranks: RankSet) -> tuple[RankClass, ...]:
+    """Return what classes tell of these ranks alone; one whose view stays may not be among them."""
+    found = []
+    for one in classes:
+        left = common(one.ranks, ranks)
+        if left == one.ranks:
+            found.append(one)
+        elif left:
+            names = tuple(name for name in one.names if common((name.rank, name.rank), left))
+            found.append(replace(one, ranks=left, names=names))
+    return tuple(found)
+
+
+def odd_and_usual(classes: Sequence[RankClass]) -> tuple[list[RankClass], list[RankClass]]:
+    """Choose no more than `MOST_WAYS` classes whose evidence counts, and return the rest, too.
+
+    Half are those of most ranks, half those of fewest: an odd one may hold all others up.
+    """
+    ordered = sorted(classes, key=lambda one: (-size(one.ranks), one.ranks[0]))
+    if len(ordered) <= MOST_WAYS:
+        return ordered, []
+    half = MOST_WAYS // 2
+    return ordered[:half] + ordered[-half:], ordered[half:-half]
+
+
+def bounded(classes: Sequence[RankClass]) -> tuple[tuple[RankClass, ...], int]:
+    """Keep the evidence of the odd and the usual ones; return also how many ranks lost theirs."""
+    kept, rest = odd_and_usual(classes)
+    if not rest:
+        return tuple(classes), 0
+    bare = [
+        replace(without_evidence(one), standing=WITHOUT_EVIDENCE, names=one.names) for one in rest
+    ]
+    bare = [replace(one, told=RankLine(one.told.view)) for one in bare]
+    return together([*kept, *bare]), sum(size(one.ranks) for one in rest)
+
+
+def without_evidence(one: RankClass) -> RankClass:
+    """Return a class without what looks brought; its groups stay: by them ranks are alike."""
+    return replace(one, told=RankLine(brief(one.told.view), (), one.told.groups))
+
+
+def brief(view: RankView) -> RankView:
+    """Return a rank without what looks brought."""
+    if not view.processes and view.flight is None:
+        return view
+    return replace(view, processes=(), flight=None)
+
+
+def _one_of(alike: Sequence[RankClass]) -> RankClass:
+    ordered = sorted(alike, key=lambda one: one.ranks[0])
+    views = [one.told.view for one in ordered]
+    told = [(one, one.told.view) for one in ordered]
+    seen = [one for one, view in told if view.processes or view.flight is not None]
+    youngest = min(seen or ordered, key=lambda one: one.told.view.silent_for_s)
+    names = sorted({name for one in ordered for name in one.names}, key=lambda name: name.rank)
+    paces = [view.pace for view in views if view.pace is not None]
+    slowest = max(paces, key=lambda pace: pace.longest_pause_s, default=None)
+    view = replace(
+        youngest.told.view,
+        idle_for_s=min(view.idle_for_s for view in views),
+        nothing_new_for_s=min(view.nothing_new_for_s for view in views),
+        pace=slowest if len(paces) == len(views) else None,
+    )
+    groups = joined_families([one.told.groups for one in ordered])
+    return replace(
+        youngest,
+        told=RankLine(view, (), groups),
+        ranks=joined(one.ranks for one in ordered),
+        names=tuple(names[:MOST_NAMES]),
+    )
+
 
 VERSION = 3
 TAKEN_NS = 1 << 60
@@ -53,8 +219,6 @@ MOST_RANKS = 1 << 20
 MOST_OF_A_NODE = 1_024
 MOST_GAPS = 64
 MOST_CODE = 1_024
-MOST_WAYS = 256
-"""Ranks whose evidence is asked for: jobs that hang stand in a handful of ways."""
 MOST_ASKED = 64
 """Addresses of silent nodes: where more fell silent, a few tell enough."""
 MOST_ENDS = 8
@@ -132,7 +296,6 @@ class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
         left: The round before, times as those of the ranks; None once that is long ago.
         reach: What connections show of the addresses that the judging node asked about.
         wall_clock_s: Of the node, when it told this.
-        up_s: How long its host was up then.
         read: The newest word of the judging node that it has read.
         judgement: Stamp of what it judged last for all; 0 where it judges nothing.
         known: All nodes that it hears have read that.
@@ -161,7 +324,6 @@ class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
     left: LeftRound | None = None
     reach: Annotated[tuple[AddressReach, ...], _ASKED] = ()
     wall_clock_s: float = 0.0
-    up_s: float = 0.0
     read: ReadWord = ReadWord()
     judgement: int = 0
     known: bool = False
@@ -193,16 +355,10 @@ def word_of(
     folded_above: int = FOLDED_ABOVE,
     **facts: object,
 ) -> Word:
-    """Tell the case of one node.
+    """Tell the case of one node, with its own ranks alone; ``facts`` are other fields of `Word`.
 
-    Args:
-        case: Of the ranks of this node alone.
-        node: Its number.
-        stamp: Another one each time.
-        wanted: Ranks whose evidence is asked for.
-        left: As in `Word`, times as those of the case.
-        folded_above: Ranks of a job above which those that stand alike share a line.
-        **facts: Other fields of `Word`.
+    Of ``wanted`` ranks evidence is asked for. In a job of more than ``folded_above`` ranks those
+    that stand alike share a line. The stamp is another one each time.
     """
     shift_ns = TAKEN_NS - case.taken_ns
     views = [brief(view) if view.silent_for_s < CALM_BELOW_S else view for view in case.ranks]
@@ -285,11 +441,7 @@ def with_table(word: Word) -> Word:
 
 
 def without_table(word: Word) -> Word:
-    """Give the lines of a word that was read their stacks back.
-
-    Raises:
-        ValueError: A line has more or fewer stacks than are told of it, or one that is not there.
-    """
+    """Give the lines of a word their stacks back; ValueError where these are not as is told."""
     if any(not 0 <= call < len(word.frames) for stack in word.stacks for call in stack):
         raise ValueError("a stack has a call that is not there")
     stacks = [tuple(word.frames[call] for call in stack) for stack in word.stacks]

@@ -1,6 +1,6 @@
 """What can be seen of a job on this node from outside, shared by `watch`, `launch` and `attach`.
 
-Its processes (`process_tree`), which of them are ranks or only start them, and their pages
-(`discovery`); a look at all of them (`looking`); what is known of one rank (`watched_rank`,
-`progress`); what is kept of the run, and noted for `attach` (`run_record`).
+Its processes, which of them are ranks or only start them, and their pages (`discovery`); what is
+known of one rank (`watched_rank`, `progress`); what is kept of the run, and noted for `attach`
+(`run_record`).
 """

@@ -52,10 +52,7 @@ class ProcessorTime(NamedTuple):
 class Progress:
     """One rank's signs of progress.
 
-    Attributes:
-        beats: Whether the rank beats by itself; one that only passes checkpoints promises no more.
-        last_progress_ns: When it last progressed.
-        last_told_ns: When it last told anything, or began to be watched.
+    ``beats``: it does by itself; one that only passes checkpoints promises no more.
     """
 
     def __init__(self, now_ns: int) -> None:
@@ -223,11 +220,7 @@ MOST_SUMS = 16
 class StepHistory:
     """When a rank made its steps, and how their times went over the run, however long it is.
 
-    Where it shows no steps, its beats are counted. A count that goes back is another loop, measured
-    afresh.
-
-    Attributes:
-        sums: Sums of step times at moments of the run, oldest first.
+    Where it shows no steps, its beats are counted. A count that goes back is another loop.
     """
 
     def __init__(self) -> None:

@@ -62,9 +62,7 @@ def versions() -> dict[str, str]:
 class RankNote(Struct, frozen=True, kw_only=True):
     """One rank that is there, as the sidecar knows it; times as in `RankView`.
 
-    Attributes:
-        started_ticks: With the pid, names the process for ever.
-        step_s: Median seconds of its last steps; of its beats, where it shows no steps.
+    ``step_s``: median seconds of its last steps; of its beats, where it shows no steps.
     """
 
     rank: int
@@ -78,13 +76,7 @@ class RankNote(Struct, frozen=True, kw_only=True):
 
 
 class WatchNotes(Struct, frozen=True, kw_only=True):
-    """watch.json.
-
-    Attributes:
-        written_ns: Monotonic time at which all of it held.
-        newest: The newest verdict that was told, ``recovered`` too; None before the first.
-        told_ns: When that was, monotonic.
-    """
+    """watch.json: all of it held at one monotonic time; the newest verdict, ``recovered`` too."""
 
     schema_version: int = 1
     written_ns: int
@@ -110,10 +102,7 @@ def save_run(
 ) -> None:
     """Save a case and its verdict as a run of its own, or say that they could not be saved.
 
-    The folder is new, or empty; ranks and rounds go into run.json.
-
-    Raises:
-        UsedRunFolder: It holds another run; nothing was touched.
+    UsedRunFolder where the folder holds another run: then nothing was touched.
     """
     record = RunRecord(
         run_id=case.run.run_id,
@@ -140,11 +129,7 @@ def save_run(
 
 
 def save_verdict(folder: RunFolder, number: int, case: Case, verdict: Verdict) -> None:
-    """Save a verdict, numbered from 1, with the evidence that it rests on, which comes first.
-
-    Raises:
-        OSError: The folder is gone, full or not ours.
-    """
+    """Save a verdict, numbered from 1, with the evidence that it rests on, which comes first."""
     evidence = folder.evidence(number)
     make_private_folder(evidence)
     write_atomically(evidence / CASE_FILE, encode_pretty(case))
@@ -160,9 +145,9 @@ def save_page(
 ) -> None:
     """Write report.html for a verdict that is on the disk, in a process that harms nobody.
 
-    It is a convenience: it is made at low priority, one that takes long is finished after this
-    returned, and one that fails is said once. It never replaces that of a newer verdict.
-    ``goes_on``: a later page will follow, so this one reloads itself.
+    One that takes long is finished after this returned, one that fails is said once, and none
+    replaces that of a newer verdict. ``goes_on``: a later page will follow, so this one reloads
+    itself.
     """
     try:
         apart(PAGE_WAIT_S, lambda: _write_page(folder, number, case, verdict, goes_on=goes_on))

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.look.flight_record import Numbers
+    from lightning_hangcheck.look.sample import Target
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Pace
     from lightning_hangcheck.model.evidence import Sample
     from lightning_hangcheck.model.flight import FlightRecord
     from lightning_hangcheck.observe.discovery import FoundRank
-    from lightning_hangcheck.observe.looking import Target
 
 SAMPLES_KEPT = 4
 STOPPED = ("T", "t")
@@ -94,10 +94,7 @@ class WatchedRank:
             self.progress.read_collectives(flight.taken_ns)
 
     def read_numbers(self, numbers: Numbers, moment_ns: int) -> None:
-        """Take the numbers of its collectives; others than before in this silence are progress.
-
-        A group of which this answer tells nothing keeps what was last known of it.
-        """
+        """Take the numbers of its collectives; others than before in this silence are progress."""
         known, since_ns = self._numbers, self._numbers_ns
         self._numbers, self._numbers_ns = known | numbers, moment_ns
         if since_ns < self.progress.last_told_ns:

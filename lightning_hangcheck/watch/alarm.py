@@ -46,12 +46,9 @@ Lightning stops after the batch. A job that steps later was asked something else
 
 
 class Alarm:
-    """One incident at a time: calm, or raised by a verdict that still stands.
+    """One incident at a time: calm, or raised by a verdict that still stands, with its case.
 
-    Attributes:
-        standing: The verdict that raised it, while it stands.
-        case: What that one rests on.
-        advances_since_ns: Since when its culprits advance again; 0 while they do not.
+    ``advances_since_ns``: since when its culprits advance again; 0 while they do not.
     """
 
     def __init__(self) -> None:
@@ -77,12 +74,7 @@ class Alarm:
         return self.standing.summary if self.standing is not None and suspects else ""
 
     def take(self, verdict: Verdict, *, closer: bool = False) -> Telling | None:
-        """Take the newest judgement.
-
-        Returns:
-            How to tell it; None when there is nothing new in it, a quieter or equal judgement on
-            ranks that are known already.
-        """
+        """Take the newest judgement, and return how to tell it; None where nothing in it is new."""
         severity = SEVERITY.get(verdict.verdict, 0)
         standing = self.standing
         if severity == 0:
@@ -95,7 +87,13 @@ class Alarm:
                 self.standing = verdict  # with nodes that were not heard before
             elif severity < known or (same and not closer):
                 return None
-            if severity == known and not self.proven and _names_fewer(verdict, standing):
+            # of ranks that poll alike some are awake at each look, or hardly get a processor: one
+            # that only missed some of those that are stuck is no news while nobody waits for them
+            missed = set(standing.culprits) - set(verdict.culprits)
+            fewer = bool(missed) and set(verdict.culprits) <= set(standing.culprits)
+            fewer = fewer and verdict.cause == standing.cause
+            fewer = fewer and missed.isdisjoint(verdict.victims)
+            if severity == known and not self.proven and fewer:
                 return None
             if same:
                 return "silent"
@@ -161,11 +159,7 @@ class Alarm:
         )
 
     def reminder(self, now_ns: int, *, wanted: bool = True) -> float | None:
-        """Ask whether it is time to say again that the verdict stands: after 2, 4, 8... minutes.
-
-        Returns:
-            For how many seconds a verdict of this kind has stood; None while nothing is due.
-        """
+        """After 2, 4, 8... minutes, return for how many seconds it stands; None between."""
         kind = self.standing.verdict if self.standing is not None and wanted else None
         if kind != self._reminded_kind:
             self._reminded_kind, self._kind_since_ns = kind, now_ns
@@ -178,16 +172,6 @@ class Alarm:
         return stood_s
 
 
-def _names_fewer(verdict: Verdict, standing: Verdict) -> bool:
-    """Whether a look only missed some of the ranks that are stuck: nobody waits for the others yet.
-
-    Of ranks that poll alike some are awake at each look, or hardly get a processor.
-    """
-    missed = set(standing.culprits) - set(verdict.culprits)
-    fewer = bool(missed) and set(verdict.culprits) <= set(standing.culprits)
-    return fewer and verdict.cause == standing.cause and missed.isdisjoint(verdict.victims)
-
-
 def advanced(
     standing: Verdict | None,
     raised_ns: int,
@@ -196,8 +180,8 @@ def advanced(
 ) -> bool:
     """Whether all culprits that are left have advanced since a verdict was raised.
 
-    Where none of them is seen anywhere, as their node is silent: whether those have that waited for
-    them here. Arguments as of `Alarm.has_passed`.
+    Where none is seen anywhere, as their node is silent: whether those have that waited for them
+    here.
     """
     alive = {rank: one for rank, one in here.items() if one.process_exit is None}
     seen = dict(elsewhere or {}) | {r: one.progress.last_progress_ns for r, one in alive.items()}
@@ -211,8 +195,7 @@ def advanced(
 class Shutdown:
     """Is the job shutting down? What ranks do then is no recovery, and no new hang.
 
-    Told by who asked for the end, or by ranks that leave a hang that was proven. Asked anew each
-    time, for a launcher may start new ranks.
+    Told by who asked for the end, or by ranks that leave a hang that was proven.
     """
 
     def __init__(self) -> None:

@@ -35,11 +35,7 @@ CHUNK = 65_536
 
 
 class CommandEnded(Struct, frozen=True, tag="ended"):
-    """From the launcher: the command is gone.
-
-    Attributes:
-        left_running: Process ids of what it started and left behind.
-    """
+    """From the launcher: the command is gone, and has left these processes running."""
 
     pid: int
     exit_code: int
@@ -47,11 +43,7 @@ class CommandEnded(Struct, frozen=True, tag="ended"):
 
 
 class EndAsked(Struct, frozen=True, tag="end"):
-    """From the launcher: somebody asked the job to end, or the launcher itself is ending it.
-
-    Attributes:
-        by: As in `AskedEnd`.
-    """
+    """From the launcher: somebody asked the job to end, or it does; ``by`` as in `AskedEnd`."""
 
     by: str
 
@@ -63,9 +55,8 @@ class LauncherGone(Struct, frozen=True, tag="gone"):
 class HangProven(Struct, frozen=True, tag="hang"):
     """From the sidecar: a hang stands, its evidence is saved.
 
-    Attributes:
-        ranks: Those of this node that were there, each by process id and start in clock ticks.
-        restarts_left: How often torchrun will start them again; None where nobody says so.
+    ``ranks`` of this node, each by process id and start in clock ticks; ``restarts_left``: how
+    often torchrun will start them again, None where nobody says.
     """
 
     ranks: tuple[tuple[int, int], ...] = ()
@@ -86,11 +77,14 @@ def send(pipe: IO[bytes], message: Message) -> bool:
 
 
 class Inbox:
-    """Reads messages in a thread of its own, so that its owner never waits for the other side."""
+    """Reads messages in a thread of its own, so that its owner never waits for the other side.
+
+    Once that has closed its end, it has ``ended``.
+    """
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._ended = threading.Event()
+        self.ended = threading.Event()
         threading.Thread(
             target=self._read, args=(pipe,), name="hangcheck-inbox", daemon=True
         ).start()
@@ -102,10 +96,6 @@ class Inbox:
         except queue.Empty:
             return None
 
-    def wait_for_end(self, limit_s: float) -> bool:
-        """Wait until the other side has closed its end; whether it did in time."""
-        return self._ended.wait(limit_s)
-
     def _read(self, pipe: IO[bytes]) -> None:
         """Read the descriptor itself: a buffer that is locked in here at exit aborts Python."""
         unread = b""
@@ -115,16 +105,12 @@ class Inbox:
                 with suppress(msgspec.MsgspecError):
                     self._messages.put(json_decoder(Message).decode(line))
         self._messages.put(LauncherGone())
-        self._ended.set()
+        self.ended.set()
 
 
 def start_sidecar(session: Session, settings: Settings) -> None:
-    """Start the sidecar of this node. It outlives us, and ends by itself with the job.
-
-    Raises:
-        OSError: The process cannot be started, or a limit leaves it no room.
-    """
-    process = _spawn(session, settings, subprocess.DEVNULL)
+    """Start the sidecar of this node. It outlives us, and ends by itself with the job."""
+    process = start_linked_sidecar(session, settings, subprocess.DEVNULL)
 
     def reap() -> None:
         process.wait()
@@ -135,17 +121,13 @@ def start_sidecar(session: Session, settings: Settings) -> None:
         reap()
 
 
-def start_linked_sidecar(session: Session, settings: Settings) -> subprocess.Popen[bytes]:
+def start_linked_sidecar(
+    session: Session, settings: Settings, pipe: int = subprocess.PIPE
+) -> subprocess.Popen[bytes]:
     """Start a sidecar that talks with its launcher over its standard input and output.
 
-    Raises:
-        OSError: The process cannot be started, or a limit leaves it no room.
+    A process group of its own keeps Ctrl-C and a launcher's kill away: it must tell the end.
     """
-    return _spawn(session, settings, subprocess.PIPE)
-
-
-def _spawn(session: Session, settings: Settings, pipe: int) -> subprocess.Popen[bytes]:
-    """A process group of its own keeps Ctrl-C and a launcher's kill away: it must tell the end."""
     require_room(TASKS)
     return subprocess.Popen(
         own_command(MODULE, str(session.path)),

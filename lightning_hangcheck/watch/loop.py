@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -15,9 +14,9 @@ from lightning_hangcheck.judge.verdict import aftermath_of, ended_well, with_aft
 from lightning_hangcheck.judge.wording import name_ranks, verb
 from lightning_hangcheck.look.exits import still_running
 from lightning_hangcheck.look.proc import has_ended
+from lightning_hangcheck.look.sample import Look, Looker, Target
 from lightning_hangcheck.model.case import Aftermath, Case
 from lightning_hangcheck.observe.discovery import patience_of
-from lightning_hangcheck.observe.looking import Look, Looker
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 from lightning_hangcheck.watch.alarm import Alarm, Shutdown
 from lightning_hangcheck.watch.link import HangProven
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.run import Round, RoundStart
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.observe.looking import Target
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.alarm import Telling
@@ -55,10 +53,9 @@ STILL_THERE_NS = 10 * NANOSECONDS
 
 
 class Watcher:
-    """Watches the ranks of one node until the job is over.
+    """Watches the ranks of one node, among the job's ``nodes`` if they meet, until all is over.
 
-    Attributes:
-        nodes: This one among the job's other nodes; None where they do not meet.
+    ``launcher_gone_ns``: when `hangcheck run` was killed, so that only we know what it has left.
     """
 
     def __init__(
@@ -73,7 +70,7 @@ class Watcher:
         self._settings = settings
         self._writer = writer
         self._faults = faults
-        self._metronome = Metronome()
+        self._metronome = Metronome(time.monotonic_ns()).start()
         self._scout = Scout(session, quiet=settings.quiet)
         self._ended = EndedRounds()
         self.earlier = earlier
@@ -85,7 +82,7 @@ class Watcher:
         self._ending = False
         self._ends_seen: tuple[object, ...] = ()
         self._said_still_there_ns = 0
-        self._launcher_gone_ns = 0
+        self.launcher_gone_ns = 0
         self._read_ns = now_ns
         self._updated_ns = 0
         self._update_every_ns = int(min(settings.poll_interval, UPDATE_S) * NANOSECONDS)
@@ -121,7 +118,12 @@ class Watcher:
         lapsed = True
         with self._faults.of("how long nobody watched"):
             lapsed = self._forgive_lapse(now_ns)
-        look = self._finished_look()
+        look: Look | None = None
+        failed = True
+        with self._faults.of("a look"):
+            look, failed = self._looker.finished(), False
+        if failed:
+            self._look_failed()
         self.roster.end_asked = self.shutdown.told
         if look is not None or now_ns - self._updated_ns >= self._update_every_ns:
             self._updated_ns = now_ns
@@ -131,12 +133,23 @@ class Watcher:
             self._end_left_rounds(now_ns)
         with self._faults.of("what outlived its launcher"):
             self._say_outlived(now_ns)
+        if look is not None and self._look_begun_ns < self.roster.round_began_ns:
+            look = None  # its ranks are gone, and others have followed
         if look is not None:
-            look = self._of_this_round(look)
+            self._gaps, self._code = (*look.gaps, *self._target_gaps), look.code
+            with self._faults.of("what a look brought"):
+                if self._session.facts.launched:
+                    self._gaps += self.roster.unrecorded()
+                self.roster.add(look)
         with self._faults.of("a verdict"):
             self._judge_all(look, now_ns)
         with self._faults.of("the ranks' pace"):
-            self._watch_pace(now_ns, lapsed=lapsed)
+            alive = self.roster.alive
+            if not self._ending:
+                self._slow.read(alive, now_ns, lapsed=lapsed)
+            # each node compares its own ranks, and speaks of them only while no alarm stands
+            if not self._ending and self.alarm.standing is None and self.shutdown.asked is None:
+                self._slow.tell(alive, now_ns, lambda: self._own_case(self.roster.round, now_ns))
         with self._faults.of("a look"):
             self._look_if_due(now_ns)
         if self.nodes is not None:
@@ -149,19 +162,17 @@ class Watcher:
         hurried = self._looker.looking or self._writer.waits or (awaited and self._scout.busy)
         seconds = SOON_S if hurried else self._settings.poll_interval
         began = time.monotonic()
+        failed = True
         with self._faults.of("the ends of ranks"):
             self.roster.wait(seconds)
-            return
-        time.sleep(max(0.0, began + seconds - time.monotonic()))
+            failed = False
+        if failed:
+            time.sleep(max(0.0, began + seconds - time.monotonic()))
 
     def end_asked(self, by: str) -> None:
         """Somebody asks the job to end: from now on nothing is judged afresh."""
         now_ns = time.monotonic_ns()
         self.shutdown.ask(by, self.roster.views(now_ns), self.alarm.suspected, now_ns)
-
-    def launcher_gone(self) -> None:
-        """`hangcheck run` was killed: nobody but us knows of what it has left."""
-        self._launcher_gone_ns = time.monotonic_ns()
 
     def close(self) -> None:
         """Give up what is under way."""
@@ -204,14 +215,10 @@ class Watcher:
         return verdict
 
     def _forgive_lapse(self, now_ns: int) -> bool:
-        """Silence counts only while we were run, and while the job was allowed to.
+        """Forgive silence while we were not run, or the job was not; whether there is any.
 
-        Where we held ourselves up it counts: ranks ran meanwhile, and their pages say since when
-        they are silent. The moment of the alarm moves along, else what is forgiven would look like
-        progress since.
-
-        Returns:
-            Whether there is anything to forgive.
+        Where we held ourselves up it counts: pages say since when ranks are silent. The moment of
+        the alarm moves along, else what is forgiven would look like progress since.
         """
         late_ns, self._read_ns = now_ns - self._read_ns, now_ns
         lapse_ns = self._metronome.read(now_ns)
@@ -227,7 +234,8 @@ class Watcher:
 
     def _end_left_rounds(self, now_ns: int, *, at_once: bool = False) -> None:
         """Tell how each round ended that another has followed, and start afresh with that one."""
-        for left, next_start in self.roster.left_rounds():
+        rounds, self.roster.left = self.roster.left, []
+        for left, next_start in rounds:
             self._settle_rounds(now_ns, at_once=True)
             case = self._own_case(left, now_ns, ended=True, next_start=next_start)
             case = replace(case, asked_end=self.shutdown.end_round())
@@ -246,33 +254,24 @@ class Watcher:
                 self._writer.publish(case, verdict, "line")
             self.earlier = (*self.earlier, ended)
 
-    def _finished_look(self) -> Look | None:
-        with self._faults.of("a look"):
-            return self._looker.finished()
-        self._look_failed()
-        return None
-
     def _look_failed(self) -> None:
         """The next one comes as if it had brought nothing, not at once."""
         self._schedule.looked(self._look_begun_ns, suspicious=self.alarm.standing is not None)
-
-    def _of_this_round(self, look: Look) -> Look | None:
-        """Take a look in, unless its ranks are gone and others have followed."""
-        if self._look_begun_ns < self.roster.round_began_ns:
-            return None
-        self._gaps, self._code = (*look.gaps, *self._target_gaps), look.code
-        with self._faults.of("what a look brought"):
-            if self._session.facts.launched:
-                self._gaps += self.roster.unrecorded()
-            self.roster.add(look)
-        return look
 
     def _judge_all(self, look: Look | None, now_ns: int) -> None:
         """Judge what a look brought, or what time alone has made of it; or see that all ends."""
         if look is None and not self.alarm.proven and self.shutdown.asked is None:
             self._ending = False
-        elif look is not None or self._may_end_now(now_ns):
-            self._ending = self._ends(self.roster.views(now_ns), now_ns)
+        else:
+            # where a rank has ended, or said that it does, since last asked; and once a second
+            ends = [
+                (one.process_exit is None, one.beat and one.beat.ending)
+                for one in self.roster.ranks.values()
+            ]
+            seen = (len(ends), self.shutdown.asked_ns, now_ns // NANOSECONDS, ends)
+            changed, self._ends_seen = seen != self._ends_seen, seen
+            if look is not None or changed:
+                self._ending = self._ends(self.roster.views(now_ns), now_ns)
         if self._ending:
             self._say_still_there(now_ns)
             return
@@ -293,14 +292,6 @@ class Watcher:
         ):
             self._tell_recovery(self.alarm.advances_since_ns)
 
-    def _may_end_now(self, now_ns: int) -> bool:
-        """Whether a rank has ended, or said that it does, since last asked; true once a second."""
-        ranks = self.roster.ranks.values()
-        ends = [(one.process_exit is None, one.beat and one.beat.ending) for one in ranks]
-        seen = (len(ends), self.shutdown.asked_ns, now_ns // NANOSECONDS, ends)
-        changed, self._ends_seen = seen != self._ends_seen, seen
-        return changed
-
     def _ends(self, ranks: Sequence[RankView], now_ns: int) -> bool:
         return self.shutdown.begun(
             ranks, proven=self.alarm.proven, suspected=self.alarm.suspected, now_ns=now_ns
@@ -320,10 +311,10 @@ class Watcher:
 
     def _say_outlived(self, now_ns: int) -> None:
         """Ranks outlive a killed `hangcheck run`, also where it was about to end them."""
-        gone_ns, watched = self._launcher_gone_ns, self.roster.round
+        gone_ns, watched = self.launcher_gone_ns, self.roster.round
         if not gone_ns or now_ns - gone_ns < STILL_THERE_NS or not watched.alive:
             return
-        self._launcher_gone_ns = 0
+        self.launcher_gone_ns = 0
         agents = [pid for pid in sorted(watched.agents) if not has_ended(pid)]
         pids = [*agents, *(one.found.pid for one in watched.alive)]
         ranks = [one.found.rank for one in watched.alive]
@@ -353,7 +344,13 @@ class Watcher:
         with self._faults.of("a verdict"):
             self._judge(now_ns, closer=look.closer)
         standing = self.alarm.standing
-        seen = self._marks(standing)
+        seen: tuple[object, ...] = ()
+        if standing is not None:
+            # it changes once somebody moves whom the alarm is about, or it becomes another
+            about = {*standing.culprits, *standing.victims} or self.roster.ranks.keys()
+            ranks = [rank for number, rank in self.roster.ranks.items() if number in about]
+            marks = ((one.progress.last_progress_ns, one.progress.last_new_ns) for one in ranks)
+            seen = (standing.verdict, *marks)
         moved, self._seen = seen != self._seen, seen
         self._schedule.looked(
             self._look_begun_ns,
@@ -363,15 +360,6 @@ class Watcher:
             cost_s=self._looker.cost_s,
             lasted_s=(now_ns - self._look_begun_ns) / NANOSECONDS,
         )
-
-    def _marks(self, standing: Verdict | None) -> tuple[object, ...]:
-        """Return what changes once somebody moves whom an alarm is about, or it becomes another."""
-        if standing is None:
-            return ()
-        about = {*standing.culprits, *standing.victims} or self.roster.ranks.keys()
-        ranks = [rank for number, rank in self.roster.ranks.items() if number in about]
-        marks = ((one.progress.last_progress_ns, one.progress.last_new_ns) for one in ranks)
-        return (standing.verdict, *marks)
 
     def _share(self, nodes: AmongNodes, now_ns: int, *, looked: bool) -> None:
         """Tell the other nodes how things are here, and take what the first one says of all."""
@@ -406,8 +394,11 @@ class Watcher:
 
     def _verdict_of(self, case: Case) -> Verdict:
         """A rule that fails at what was seen of a rank leaves what the ranks tell themselves."""
+        told: list[Verdict] = []
         with self._faults.of("what the looks show"):
-            return judge(case)
+            told.append(judge(case))
+        if told:
+            return told[0]
         unlooked = tuple(replace(view, processes=(), flight=None) for view in case.ranks)
         gaps = (*case.gaps, *self._faults.gaps)
         return judge(replace(case, ranks=unlooked, gaps=gaps))
@@ -431,16 +422,6 @@ class Watcher:
             case = self._case(self.roster.round, time.monotonic_ns())
             self._writer.publish(case, recovered, "line")
 
-    def _watch_pace(self, now_ns: int, *, lapsed: bool) -> None:
-        """Each node compares its own ranks, and speaks of them only while no alarm stands."""
-        alive = self.roster.alive
-        if self._ending:
-            return
-        self._slow.read(alive, now_ns, lapsed=lapsed)
-        if self.alarm.standing is None and self.shutdown.asked is None:
-            case = partial(self._own_case, self.roster.round, now_ns)
-            self._slow.tell(alive, now_ns, case)
-
     def _look_if_due(self, now_ns: int) -> None:
         """Look, once it is known at which processes: to find them may take a while."""
         if self._looker.looking or self._ending:
@@ -451,12 +432,14 @@ class Watcher:
         if not self._wants_look or not alive:
             self._wants_look = False
             return
-        targets: Sequence[Target] = ()
+        found: tuple[list[Target], tuple[Gap, ...]] | None = None
+        failed = True
         with self._faults.of("which processes to look at"):
             found = self._scout.targets([(one.found.rank, one.found.pid) for one in alive])
-            if found is None:
-                return
-            targets, self._target_gaps = found
+            failed = False
+        if found is None and not failed:
+            return
+        targets, self._target_gaps = found or ([], self._target_gaps)
         self._wants_look, self._look_begun_ns = False, now_ns
         if targets:
             standing, closer = self.alarm.standing, tuple[int, ...]()

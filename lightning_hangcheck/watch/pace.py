@@ -17,19 +17,19 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.frames import FOR_RANKS, find_wait, users_place
 from lightning_hangcheck.judge.wording import duration
+from lightning_hangcheck.look.sample import Looker, Target
 from lightning_hangcheck.model.beat import Slowness, SlowRank, StepTimes
-from lightning_hangcheck.observe.looking import Looker, Target
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from lightning_hangcheck.look.sample import Look
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Case
-    from lightning_hangcheck.model.evidence import Frame, Sample
+    from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.observe.looking import Look
     from lightning_hangcheck.observe.watched_rank import WatchedRank
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.writer import Writer
@@ -87,11 +87,7 @@ class JobPace:
             pace.interrupt()
 
     def slowness(self, now_ns: int) -> Slowness | None:
-        """Return who is slow, as soon as it can be judged, and after each further stretch.
-
-        Returns:
-            None while nobody is, where it was told, and where nothing is new.
-        """
+        """Return who is slow, once that can be judged and after each further stretch, or None."""
         slow = {rank: pace for rank, pace in self._ranks.items() if pace.slow_since}
         asked = sum(pace.count for pace in self._ranks.values())
         if self._told or not slow or asked == self._asked:
@@ -115,11 +111,7 @@ class JobPace:
             pace.tell()
 
     def recovered_s(self, now_ns: int) -> float | None:
-        """Ask whether the pace is back that was told as lost; each time it is told once.
-
-        Returns:
-            For how many seconds it was lost; None while it is, and where nothing was told.
-        """
+        """Ask once whether the pace is back that was told as lost, and for how long it was lost."""
         paces = (self._ranks.get(rank) for rank in self._told)
         blamed = [pace for pace in paces if pace is not None and pace.told]
         if not all(pace.is_back for pace in blamed):
@@ -136,12 +128,9 @@ class JobPace:
 class _RankPace:
     """The pace of one rank.
 
-    Attributes:
-        told: It was told as slow, in the loop that it is in: it learns nothing until its pace is
-            back.
-        count: Stretches so far.
-        slow_since: That one of them from which on it sustains steps several times as long as ever;
-            0 while it does not.
+    One that was ``told`` as slow learns nothing until its pace is back. ``slow_since`` is the
+    stretch, of ``count``, from which on it sustains steps several times as long as ever; 0 while it
+    does not.
     """
 
     def __init__(self, slow_after_s: float) -> None:
@@ -166,10 +155,12 @@ class _RankPace:
         if beat.phase in BETWEEN_LOOPS:
             self._between_loops, self._since = True, None
             return
-        sums = _sums(beat)
+        # the sums that the rank keeps, or those that its last step's number and time make
+        sums, in_parts = beat.step_times, beat.step_times is not None
         if sums is None:
-            return
-        in_parts = beat.step_times is not None
+            if beat.step is None or beat.phase not in ("training_step", "dataloading"):
+                return
+            sums = StepTimes(beat.step, rest_s=beat.last_beat_ns / NANOSECONDS)
         other = self._since is not None and sums.steps < self._since.steps
         if self._between_loops or other or in_parts is not self._in_parts:
             self._between_loops, self._since, self._in_parts = False, None, in_parts
@@ -221,10 +212,16 @@ class _RankPace:
         return self._recent[0][0] if self._recent else 0
 
     def slowness(self, rank: int) -> SlowRank:
+        def usual(steps: Iterable[StepTimes]) -> StepTimes:
+            """The median of each part, not of the whole."""
+            parts = zip(*(one.parts for one in steps), strict=True)
+            medians = [round(median(one), 6) for one in parts]
+            return StepTimes(1, *medians) if medians else StepTimes()
+
         return SlowRank(
             rank=rank,
-            before=_median(list(self._usual)),
-            now=_median([step for _, step in self._recent]),
+            before=usual(self._usual),
+            now=usual(step for _, step in self._recent),
             known_s=round(self._known_s, 6),
             level_s=round(self._level_s, 6),
             in_parts=self._in_parts,
@@ -242,23 +239,6 @@ class _RankPace:
         return max(self._longest_s, again)
 
 
-def _median(steps: Sequence[StepTimes]) -> StepTimes:
-    """Return the median of each part, not of the whole."""
-    if not steps:
-        return StepTimes()
-    loader, forward, rest = zip(*(one.parts for one in steps), strict=True)
-    return StepTimes(1, *(round(median(one), 6) for one in (loader, forward, rest)))
-
-
-def _sums(beat: Beat) -> StepTimes | None:
-    """Return the sums that the rank keeps, or those that its last step's number and time make."""
-    if beat.step_times is not None:
-        return beat.step_times
-    if beat.step is None or beat.phase not in ("training_step", "dataloading"):
-        return None
-    return StepTimes(beat.step, rest_s=beat.last_beat_ns / NANOSECONDS)
-
-
 GLANCES = 10
 SHORTEST_S, LONGEST_S = 0.4, 1.0
 GOLDEN = 0.618
@@ -269,8 +249,7 @@ ASLEEP = "S"
 class Glances:
     """Who waits and who works while all ranks are slow: looks at moments that follow no step.
 
-    Ranks that wait for one that is slow spend most of each step in a collective, and that one at
-    work of its own. That is told without timed parts, too, and names a line of the user's code.
+    Ranks that wait for a slow one spend most of each step in a collective, and that one at work.
     """
 
     def __init__(self) -> None:
@@ -298,7 +277,11 @@ class Glances:
             if target.role != "rank" or not frames:
                 continue
             self._seen[target.rank] += 1
-            if _waits(sample, frames):
+            # whether its main thread waits for other ranks; backward waits only where it sleeps
+            wait, kernel = find_wait(frames), sample.kernel
+            state = kernel.threads[0].state if kernel is not None and kernel.threads else ""
+            for_ranks = wait is not None and wait.kind in FOR_RANKS
+            if for_ranks and wait is not None and (wait.kind != "backward" or state == ASLEEP):
                 self._waited[target.rank] += 1
             elif (place := users_place(frames)) is not None:
                 self._places.setdefault(target.rank, Counter())[place] += 1
@@ -312,15 +295,6 @@ class Glances:
             looks, waited = self._seen[one.rank], self._waited[one.rank]
             ranks.append(replace(one, looks=looks, waited=waited, place=place))
         return replace(slowness, ranks=tuple(ranks))
-
-
-def _waits(sample: Sample, frames: tuple[Frame, ...]) -> bool:
-    """Whether its main thread waits for other ranks; backward waits only where it sleeps."""
-    wait = find_wait(frames)
-    if wait is None or wait.kind not in FOR_RANKS:
-        return False
-    state = sample.kernel.threads[0].state if sample.kernel and sample.kernel.threads else ""
-    return wait.kind != "backward" or state == ASLEEP
 
 
 # What is told of it: once that it is lost, once that it is back. It is no alarm: nothing stands

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck import log
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.exits import left_well
 from lightning_hangcheck.judge.words import end_of_round, own_end
@@ -22,23 +23,23 @@ from lightning_hangcheck.look.flight_record import Numbers, collective_numbers
 from lightning_hangcheck.look.proc import main_thread_cpu_s, vitals
 from lightning_hangcheck.machine import read_process_stat, ticks_since_boot, which_machine
 from lightning_hangcheck.model.case import RankView, RunFacts
+from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RankPlace, Round, RoundStart
 from lightning_hangcheck.observe.discovery import FoundRank, Pages, is_launcher
 from lightning_hangcheck.observe.progress import ProcessorTime
 from lightning_hangcheck.observe.watched_rank import STOPPED, WatchedRank
 from lightning_hangcheck.session.whose import place_of
 from lightning_hangcheck.text.shown import NANOSECONDS, show_command, utc_now
-from lightning_hangcheck.watch.workers import Faults, unrecorded_gap
+from lightning_hangcheck.watch.workers import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from lightning_hangcheck.look.sample import Look
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Case
-    from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.observe.looking import Look
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.watch.workers import Scout, Scouted
 
@@ -62,13 +63,10 @@ NUMBERS_AT_ONCE = 4
 
 
 class WatchedRound:
-    """The ranks of one round on this node.
+    """The ranks of one round on this node, and the torchrun agents that started them.
 
-    Attributes:
-        guessed_words: Command line of what was only guessed to be a rank.
-        agents: Process ids of the torchrun agents that started its ranks, as those or their pages
-            tell. SLURM may have given an agent a rank's number, too.
-        seen_alive_ticks: When one of the ranks was last seen alive, since the machine's start.
+    ``guessed_words``: command line of what was only guessed to be a rank. ``seen_alive_ticks``:
+    when one of the ranks was last seen alive, since the machine's start.
     """
 
     def __init__(self, number: int) -> None:
@@ -106,7 +104,7 @@ class WatchedRound:
     @property
     def restarts_left(self) -> int | None:
         """How often torchrun will start the ranks again; None where none of them tells."""
-        starts = [rank.found.start for rank in self.ranks.values()]
+        starts = (rank.found.start for rank in self.ranks.values())
         left = [one.most - (one.number or 0) for one in starts if one.most is not None]
         return max(0, min(left)) if left else None
 
@@ -125,9 +123,8 @@ class WatchedRound:
         """Whether this process belongs to a later round.
 
         The launcher's count says so. Where there is none, or it stays (torchrun does not count a
-        change of nodes), all ranks are gone, and the process was started after one of them was
-        last seen alive. A DataLoader worker that outlives its rank has its number, too, but is
-        older than that.
+        change of nodes), all ranks are gone, and it was started after one was last seen alive: a
+        DataLoader worker that outlives its rank is older.
         """
         if not self.ranks or any(rank.found.pid == found.pid for rank in self.ranks.values()):
             return False
@@ -140,8 +137,7 @@ class WatchedRound:
     def is_waited_out_by(self, agent: FoundRank, now_ns: int) -> bool:
         """Whether its ranks have been gone for long, and torchrun lives, which started them.
 
-        Then it waits for other nodes before it starts them again: it takes a second or two else.
-        Where a rank failed and no restart is left it only ends, which a busy machine draws out.
+        Then it waits for other nodes. Where a rank failed and no restart is left it only ends.
         """
         if self.alive or not self.ranks or agent.pid not in self.agents:
             return False
@@ -161,11 +157,7 @@ class WatchedRound:
     def take_in(
         self, found: FoundRank, now_ns: int, words: list[str] | Gap | None = None
     ) -> WatchedRank | None:
-        """Take a rank in; one that another process was so far is another rank now.
-
-        Returns:
-            The rank, if it is new here.
-        """
+        """Take a rank in, and return it if it is new; of another process it is another rank."""
         known = self.ranks.get(found.rank)
         if known is not None and known.found.pid == found.pid:
             known.found = found
@@ -184,10 +176,7 @@ class WatchedRound:
         return rank
 
     def note_words(self) -> None:
-        """Take down whose training has ended in a process that goes on, by its own word.
-
-        It may begin anew there.
-        """
+        """Take down whose training has ended, by its own word, or begun anew in its process."""
         for rank in self.ranks.values():
             if rank.has_trained and rank.process_exit is None:
                 self.note_exit(rank.found.pid, None)
@@ -217,10 +206,7 @@ class WatchedRound:
 
 
 class CollectiveReadings:
-    """Asks silent ranks how far their collectives have come, all at a time, beside the loop.
-
-    The answers come over the sockets on which ranks answer for torch's flight recorder.
-    """
+    """Asks silent ranks how far their collectives have come, all at a time, beside the loop."""
 
     def __init__(self, servers: Path) -> None:
         self._servers = servers
@@ -231,6 +217,11 @@ class CollectiveReadings:
 
     def update(self, alive: Sequence[WatchedRank], now_ns: int) -> None:
         """Hand on what came in, and ask again where it is time to."""
+
+        def ask(path: Path) -> tuple[Numbers, float]:
+            began_s = time.perf_counter()
+            return collective_numbers(path, NUMBERS_LIMIT_S), time.perf_counter() - began_s
+
         if not all(answer.done() for answer in self._pending.values()):
             return
         took_s = 0.0
@@ -247,27 +238,19 @@ class CollectiveReadings:
             path = self._servers / str(rank.found.pid)
             silent = rank.progress.untold_ns(now_ns) > NUMBERS_EVERY_S * NANOSECONDS
             if silent and path.exists():
-                self._pending[rank] = self._pool.submit(self._ask, path)
+                self._pending[rank] = self._pool.submit(ask, path)
         self._begun_ns = now_ns if self._pending else self._begun_ns
 
     def close(self) -> None:
         """Give up what is under way: it ends by its own time limit."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    @staticmethod
-    def _ask(path: Path) -> tuple[Numbers, float]:
-        began_s = time.perf_counter()
-        return collective_numbers(path, NUMBERS_LIMIT_S), time.perf_counter() - began_s
-
 
 class Roster:
-    """All ranks that this node's sidecar knows.
+    """All ranks that this node's sidecar knows, on this ``host``.
 
-    Attributes:
-        round: The present one.
-        round_began_ns: When its first rank was seen.
-        host: This machine's name.
-        end_asked: Somebody asked the job to end: what is left of it only takes its time.
+    The present ``round`` began when its first rank was seen; the ``left`` ones, each with what
+    followed, stay until they are taken. ``end_asked``: what is left of the job only takes its time.
     """
 
     def __init__(
@@ -281,7 +264,7 @@ class Roster:
         self._root_pid = session.facts.root_pid
         self._scout = scout
         self._faults = faults
-        self._left: list[tuple[WatchedRound, RoundStart]] = []
+        self.left: list[tuple[WatchedRound, RoundStart]] = []
         self._pages = Pages(session.pages)
         self._exit_watcher = ExitWatcher()
         self._collectives = CollectiveReadings(session.torch_servers)
@@ -324,7 +307,7 @@ class Roster:
         due = last or now_ns - self._scanned_ns >= between_s * NANOSECONDS
         if due:
             self._pages.find_new()
-        beats, _ = self._pages.read()
+        beats = self._pages.read()
         self._read_beats(beats, now_ns)
         if last or now_ns - self._vitals_ns >= VITALS_EVERY_NS:
             self._vitals_ns = now_ns
@@ -350,11 +333,6 @@ class Roster:
             if end is not None and (alone or rank.found.pid == self._waiting_agent):
                 del self.ranks[rank.found.rank]  # it was no rank: how it ended blames none
 
-    def left_rounds(self) -> list[tuple[WatchedRound, RoundStart]]:
-        """Return the rounds that others have followed since last asked, each with what followed."""
-        left, self._left = self._left, []
-        return left
-
     def wait(self, seconds: float) -> None:
         """Wait so long, or until a rank ends: its exit code can only be read at once."""
         for ended in self._exit_watcher.wait(seconds):
@@ -376,9 +354,16 @@ class Roster:
 
     def unrecorded(self) -> tuple[Gap, ...]:
         """Say of which ranks nothing is recorded, because their Python runs no start-up file."""
-        silent = [rank.found for rank in self.alive if rank.beat is None]
-        options = [(one.rank, self._ignoring.get(one.pid, "")) for one in silent]
-        return tuple(unrecorded_gap(rank, option) for rank, option in options if option)
+        gaps = []
+        for one in (rank.found for rank in self.alive if rank.beat is None):
+            option = self._ignoring.get(one.pid, "")
+            if option:
+                why = f"its Python was started with -{option}, which leaves our start-up file out"
+                way = f"start it without -{option}, or add HangCheck() to its callbacks"
+                said = f"rank {one.rank} is watched from outside only: {why}; {way}"
+                log.once(f"unrecorded {one.rank}", said)
+                gaps.append(Gap("steps and sections", one.rank, why, "recording", way))
+        return tuple(gaps)
 
     def views(self, now_ns: int) -> tuple[RankView, ...]:
         """Return all ranks of the present round as rules may see them."""
@@ -428,23 +413,18 @@ class Roster:
             if unnumbered and len(self._exit_codes) < MOST_UNNUMBERED:
                 self._exit_watcher.watch(process.pid)
                 self._exit_codes.setdefault(process.pid, None)
-        self._drop_strangers(scouted)
-        # of one round first what said so: a launcher may only be taken for a rank without them
-        for one in sorted(
-            (*scouted.found, *scouted.gone), key=lambda one: (one.start.number or 0, one.guessed)
-        ):
-            self._take(one, scouted, now_ns)
-        self._look_at([rank for rank in self.alive if rank not in known], now_ns)
-
-    def _drop_strangers(self, scouted: Scouted) -> None:
-        """Drop what was taken for a rank and is none, such as a parent that waits for the ranks."""
-        found, gone, beats = scouted.found, scouted.gone, scouted.beats
-        strangers = {process.pid for process in scouted.processes} - {rank.pid for rank in found}
-        starters = {beats[one.pid].parent_pid for one in (*found, *gone) if one.pid in beats}
+        # what was taken for a rank and is none, such as a parent that waits for the ranks
+        every, beats = (*scouted.found, *scouted.gone), scouted.beats
+        strangers = {one.pid for one in scouted.processes} - {one.pid for one in scouted.found}
+        starters = {beats[one.pid].parent_pid for one in every if one.pid in beats}
         for rank in list(self.ranks.values()):
             started_others = rank.found.guessed and rank.found.pid in starters
             if started_others or (rank.process_exit is None and rank.found.pid in strangers):
                 del self.ranks[rank.found.rank]
+        # of one round first what said so: a launcher may only be taken for a rank without them
+        for one in sorted(every, key=lambda one: (one.start.number or 0, one.guessed)):
+            self._take(one, scouted, now_ns)
+        self._look_at([rank for rank in self.alive if rank not in known], now_ns)
 
     def _take(self, found: FoundRank, scouted: Scouted, now_ns: int) -> None:
         """Take in a rank that was found, unless it is none of this round's or of a later one's."""
@@ -459,7 +439,12 @@ class Roster:
         starts = [one.started_ticks for one in told]
         if found.guessed and any(not start or found.started_ticks <= start for start in starts):
             if not self.end_asked and self.round.is_waited_out_by(found, now_ns):
-                self._wait_with(found, beats)
+                # begin the next round with torchrun alone, as the first began: no rank has come
+                began_ns, start = self.round.ended_ns, RoundStart(launcher="torchrun")
+                self._leave_round(replace(found, guessed=False, start=start), beats, began_ns)
+                self.round.take_in(found, began_ns)
+                self._exit_watcher.watch(found.pid)
+                self._waiting_agent = found.pid
             return
         if self.round.is_left_by(found):
             self._leave_round(found, beats, now_ns, words)
@@ -479,15 +464,6 @@ class Roster:
         else:
             self._exit_watcher.watch(found.pid)
 
-    def _wait_with(self, agent: FoundRank, beats: dict[int, Beat]) -> None:
-        """Begin the next round with torchrun alone, as the first one began: no rank has come."""
-        began_ns = self.round.ended_ns
-        start = RoundStart(launcher="torchrun")
-        self._leave_round(replace(agent, guessed=False, start=start), beats, began_ns)
-        self.round.take_in(agent, began_ns)
-        self._exit_watcher.watch(agent.pid)
-        self._waiting_agent = agent.pid
-
     def _leave_round(
         self,
         found: FoundRank,
@@ -502,7 +478,7 @@ class Roster:
         if not guessed or words == self.round.guessed_words:
             counted = found.start.number != self.round.count
             start = found.start if counted else replace(found.start, number=None)
-            self._left.append((self.round, start))
+            self.left.append((self.round, start))
             number += 1
         self._pages.forget_gone(beats, self.round.count)
         self.round = WatchedRound(number)
@@ -543,11 +519,7 @@ def run_facts(
 
 
 def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdict, Round]:
-    """Judge a round that has ended.
-
-    Returns:
-        The verdict to tell, and the round as it is remembered.
-    """
+    """Judge a round that has ended: the verdict to tell, and the round as it is remembered."""
     verdict = judge(case)
     if hang is None or verdict.verdict == "finished":
         alone = replace(verdict, summary=own_end(case))

@@ -59,11 +59,7 @@ GPU_LIMIT_S = 3.0
 
 
 class RunFiles:
-    """Keeps them.
-
-    Attributes:
-        meeting: As in `RunRecord`, as are `node` and `clocks`.
-    """
+    """Keeps them; ``meeting``, ``node`` and ``clocks`` as in `RunRecord`."""
 
     def __init__(self, session: Session, settings: Settings, writer: Writer) -> None:
         self.meeting = ""
@@ -84,7 +80,21 @@ class RunFiles:
 
     def keep(self, roster: Roster, alarm: Alarm, earlier: tuple[Round, ...], now_ns: int) -> None:
         """Write what is due."""
-        self._keep_record(roster, earlier)
+        # run.json: if a rank appeared or changed its process since, or a round ended
+        watched = roster.round
+        pids = [(rank, one.found.pid) for rank, one in sorted(roster.ranks.items())]
+        where = (self.meeting, self.node, self.clocks)
+        shown = (watched.number, watched.world_size, pids, earlier, where)
+        if shown != self._recorded:
+            self._recorded = shown
+            present = Round(
+                number=watched.number,
+                started_at=watched.started_at,
+                world_size=watched.world_size,
+                ranks=tuple(RankPlace(rank=rank, host=roster.host, pid=pid) for rank, pid in pids),
+            )
+            record = self._record(roster, (*earlier, present) if roster.ranks else earlier)
+            self._writer.save(partial(self._write_record, record, _found(roster), roster.host))
         news = self._writer.told_ns != self._told_ns
         self._told_ns = self._writer.told_ns
         if news or now_ns - self._noted_ns >= NOTES_EVERY_S * NANOSECONDS:
@@ -137,26 +147,7 @@ class RunFiles:
         self._writer.save(partial(self._write_ledger, line))
         if self._metrics is not None:
             reading = self._reading(roster, alarm, now_ns, verdict=verdict, exit_code=exit_code)
-            self._metrics.write(reading)
-            self._metrics.close(METRICS_END_LIMIT_S)
-
-    def _keep_record(self, roster: Roster, earlier: tuple[Round, ...]) -> None:
-        """Write run.json if a rank appeared or changed its process since, or a round ended."""
-        watched = roster.round
-        pids = [(rank, one.found.pid) for rank, one in sorted(roster.ranks.items())]
-        where = (self.meeting, self.node, self.clocks)
-        shown = (watched.number, watched.world_size, pids, earlier, where)
-        if shown == self._recorded:
-            return
-        self._recorded = shown
-        present = Round(
-            number=watched.number,
-            started_at=watched.started_at,
-            world_size=watched.world_size,
-            ranks=tuple(RankPlace(rank=rank, host=roster.host, pid=pid) for rank, pid in pids),
-        )
-        record = self._record(roster, (*earlier, present) if roster.ranks else earlier)
-        self._writer.save(partial(self._write_record, record, _found(roster), roster.host))
+            self._metrics.close(reading, METRICS_END_LIMIT_S)
 
     def _record(self, roster: Roster, rounds: tuple[Round, ...]) -> RunRecord:
         facts = self._session.facts
@@ -242,10 +233,7 @@ class RunFiles:
         self._gpus = gpu_names(GPU_LIMIT_S)
 
     def _write_ledger(self, line: Run) -> None:
-        """Append to the ledger that was named, else that of the runs; else there is none.
-
-        One that cannot be written is said, and takes nothing from the run.
-        """
+        """Append to the ledger that was named, else to that of the runs."""
         folder = self._session.run_folder
         runs = folder.path.parent
         if self._ledger is not None:

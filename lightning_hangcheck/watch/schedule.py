@@ -49,9 +49,7 @@ that pause together look like ranks that wait for each other, which are to be na
 class Figures(NamedTuple):
     """Seconds of silence at which the table says something new, whatever the pace.
 
-    Attributes:
-        foreseen: Those for which a look may begin before.
-        others: Those for which it must begin after.
+    For the foreseen ones a look may begin before.
     """
 
     foreseen: tuple[float, ...] = ()
@@ -128,12 +126,9 @@ class Schedule:
     ) -> bool:
         """Say whether to look now.
 
-        Args:
-            silent_s: The longest time for which any rank told nothing.
-            longest_pause_s: That rank's longest known pause in its present place, 0 if unknown.
-            idle_s: How long all ranks have been idle.
-            now_ns: Present time.
-            passed: How many figures of the table the silences will have passed as a look ends.
+        ``silent_s``: the longest time for which any rank told nothing, and that rank's longest
+        known pause in its place, 0 if unknown. ``idle_s``: how long all have been idle. ``passed``:
+        how many figures of the table the silences will have passed as a look ends.
         """
         self._silent_s = silent_s
         since_look = (now_ns - self._last_ns) / NANOSECONDS if self._looks else float("inf")
@@ -165,13 +160,9 @@ class Schedule:
     ) -> None:
         """Note when a look was begun, and what it led to.
 
-        Args:
-            begun_ns: When.
-            suspicious: Somebody is suspected.
-            moved: Since the look before a rank advanced or did what was new, or the alarm changed.
-            stood_still: It saw a rank that did not move through its code.
-            cost_s: Processor time that it took of us and of what we started for it.
-            lasted_s: From its beginning until it was judged.
+        ``moved``: since the one before a rank advanced or did what was new, or the alarm changed.
+        ``stood_still``: a rank did not move through its code. ``cost_s``: processor time of us and
+        what we started; ``lasted_s``: until it was judged.
         """
         self._lead_s = min(LONGEST_LEAD_S, max(lasted_s, self._lead_s / 2))
         self._cost_s = max(cost_s, self._cost_s / 2)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import signal
 import sys
 import threading
@@ -27,6 +28,7 @@ from lightning_hangcheck.look.proc import process_ref
 from lightning_hangcheck.machine import is_alive
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.report.start_report import render_start
+from lightning_hangcheck.report.verdict_text import render_reminder
 from lightning_hangcheck.rundir import parse_journal
 from lightning_hangcheck.session.run_folders import (
     CLAIMED_WITHIN_S,
@@ -49,8 +51,8 @@ from lightning_hangcheck.watch.link import (
     send,
 )
 from lightning_hangcheck.watch.loop import Watcher
-from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
-from lightning_hangcheck.watch.other_nodes.meeting import (
+from lightning_hangcheck.watch.other_nodes.among_nodes import (
+    AmongNodes,
     LatePlace,
     meetings_of,
     why_moved,
@@ -74,6 +76,9 @@ if TYPE_CHECKING:
 DISK_LIMIT_S = 5.0
 SETTLE_LIMIT_S = CLAIMED_WITHIN_S + 1.0
 """Looking at the folder takes milliseconds, the patience with another node's claim included."""
+MOST_DESCRIPTORS = 65_536
+"""Allowed to the sidecar, if the hard limit has room: a rank takes five and more, and 192 ranks had
+all of the 1,024 that are a common soft limit."""
 SETTLED_AFTER_S = 1.0
 """How long everybody must be gone before the job counts as over, where no launcher says so. The
 rank that starts a sidecar has its page by then, and torchrun, which may start ranks again, counts
@@ -171,7 +176,15 @@ class Sidecar:
             with self._faults.of("whether the job is over"):
                 over = self._over()
         with self._faults.of("how the job ended"):
-            self._conclude(ended)
+            watcher, roster = self._watcher, self._watcher.roster
+            if ended is not None:
+                roster.note_exit(ended.pid, ended.exit_code)
+            exit_code = ended.exit_code if ended is not None else None
+            verdict = watcher.conclude(exit_code, ended.left_running if ended is not None else ())
+            last = describe_round(roster.round.number, roster.round.started_at, verdict)
+            asked, rounds = watcher.shutdown.asked, (*watcher.earlier, last)
+            ended_by = "" if asked is None else asked.by
+            self._files.end(roster, watcher.alarm, verdict, rounds, exit_code, ended_by)
         self._writer.close(DISK_LIMIT_S)
         self._alerting.close()
         self._watcher.close()
@@ -206,7 +219,8 @@ class Sidecar:
         wanted = self._watcher.shutdown.asked is None
         stood_s = alarm.reminder(time.monotonic_ns(), wanted=wanted)
         if alarm.standing is not None and stood_s is not None:
-            self._writer.remind(alarm.standing, stood_s)
+            folder = str(self._writer.folder.path)
+            self._writer.say(render_reminder(alarm.standing, stood_s, folder))
         if self._settings.console != "off":
             pids = {rank.found.rank: rank.found.pid for rank in self._watcher.roster.alive}
             news = self._start_states.news(pids, time.monotonic_ns())
@@ -230,7 +244,7 @@ class Sidecar:
                 self._alerting.asked_for = message
             elif isinstance(message, LauncherGone):
                 self._inbox = None
-                self._watcher.launcher_gone()
+                self._watcher.launcher_gone_ns = time.monotonic_ns()
         return None
 
     def _over(self) -> bool:
@@ -254,19 +268,6 @@ class Sidecar:
         now = time.monotonic()
         self._gone_since = self._gone_since or now
         return now - self._gone_since >= SETTLED_AFTER_S
-
-    def _conclude(self, ended: CommandEnded | None) -> None:
-        roster = self._watcher.roster
-        if ended is not None:
-            roster.note_exit(ended.pid, ended.exit_code)
-        exit_code = ended.exit_code if ended is not None else None
-        left_running = ended.left_running if ended is not None else ()
-        verdict = self._watcher.conclude(exit_code, left_running)
-        last = describe_round(roster.round.number, roster.round.started_at, verdict)
-        asked = self._watcher.shutdown.asked
-        rounds = (*self._watcher.earlier, last)
-        ended_by = "" if asked is None else asked.by
-        self._files.end(roster, self._watcher.alarm, verdict, rounds, exit_code, ended_by)
 
     def _tell_of_hang(self, word: HangProven, verdict: Verdict, number: int | None) -> None:
         """Tell the launcher; of several nodes only the one that judges alerts anybody else."""
@@ -298,6 +299,10 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.excepthook = _say_failed_thread
     os.set_blocking(sys.stdout.fileno(), False)  # a stopped launcher holds up nobody
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     folder = Path(arguments[0])
     try:
         session = read_session(folder)

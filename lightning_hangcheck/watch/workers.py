@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,17 +22,15 @@ from lightning_hangcheck.look.sample import AT_ONCE
 from lightning_hangcheck.machine import NoRoom, require_room
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RoundStart
-from lightning_hangcheck.observe.discovery import FoundRank, believed, find_ranks
-from lightning_hangcheck.observe.process_tree import ProcessTree
+from lightning_hangcheck.observe.discovery import FoundRank, ProcessTree, believed, find_ranks
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from lightning_hangcheck.look.sample import Target
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.observe.discovery import SeenProcess
-    from lightning_hangcheck.observe.looking import Target
     from lightning_hangcheck.session.session import Session
 
 BEAT_S = 0.25
@@ -67,9 +66,13 @@ class Faults:
         """Of what failed so far."""
         return tuple(self._gaps.values())
 
-    def of(self, what: str, rank: int | None = None) -> _Guarded:
+    @contextmanager
+    def of(self, what: str, rank: int | None = None) -> Iterator[None]:
         """Do what follows; an exception in it becomes a gap, and what comes after goes on."""
-        return _Guarded(self, what, rank)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the boundary: the watch goes on
+            self.take(what, rank, error)
 
     def take(self, what: str, rank: int | None, error: Exception) -> None:
         """Take down that something failed."""
@@ -80,41 +83,34 @@ class Faults:
         self._gaps[what, rank] = Gap(what, rank, why, "watcher")
 
 
-class _Guarded(NamedTuple):
-    faults: Faults
-    what: str
-    rank: int | None
+class Metronome:
+    """Times in which this process was not run, by a thread that only sleeps.
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self.faults.take(self.what, self.rank, error)
-        return True
-
-
-class Starvation:
-    """Times in which this process was not run. Pure: time is a parameter, in nanoseconds."""
+    What holds up the loop alone does not hold that up. Time is a parameter, in nanoseconds.
+    """
 
     def __init__(self, now_ns: int) -> None:
         self._state = (0, now_ns)  # replaced as a whole, by another thread than the reader's
         self._read_ns = 0
 
+    def start(self) -> Metronome:
+        """Beat from now on, in a thread of its own."""
+
+        def run() -> None:
+            while True:
+                time.sleep(BEAT_S)
+                self.beat(time.monotonic_ns())
+
+        threading.Thread(target=run, name="hangcheck-metronome", daemon=True).start()
+        return self
+
     def beat(self, now_ns: int) -> None:
         """Take down that we are run at this moment."""
-        starved_ns, before_ns = self._state
-        lapse_ns = now_ns - before_ns
-        self._state = (starved_ns + (lapse_ns if lapse_ns > LAPSE_NS else 0), now_ns)
+        self._state = (self._starved_ns(now_ns), now_ns)
 
     def read(self, now_ns: int) -> int:
         """Return for how many nanoseconds we were not run since last asked, up to now."""
-        starved_ns, before_ns = self._state
-        lapse_ns = now_ns - before_ns
-        starved_ns += lapse_ns if lapse_ns > LAPSE_NS else 0
+        starved_ns = self._starved_ns(now_ns)
         news_ns, self._read_ns = max(0, starved_ns - self._read_ns), max(starved_ns, self._read_ns)
         if news_ns:
             log.once("starved", STARVED)
@@ -123,35 +119,20 @@ class Starvation:
     @property
     def gaps(self) -> tuple[Gap, ...]:
         """What could not be seen because of it."""
-        if not self._read_ns:
-            return ()
         what = f"{self._read_ns / NANOSECONDS:.0f} s of the job"
-        return (Gap(what, None, STARVED, "watcher"),)
+        return (Gap(what, None, STARVED, "watcher"),) if self._read_ns else ()
 
-
-class Metronome(Starvation):
-    """A thread that only sleeps: what holds up the loop alone does not hold it up."""
-
-    def __init__(self) -> None:
-        super().__init__(time.monotonic_ns())
-        threading.Thread(target=self._run, name="hangcheck-metronome", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            time.sleep(BEAT_S)
-            self.beat(time.monotonic_ns())
+    def _starved_ns(self, now_ns: int) -> int:
+        starved_ns, before_ns = self._state
+        lapse_ns = now_ns - before_ns
+        return starved_ns + (lapse_ns if lapse_ns > LAPSE_NS else 0)
 
 
 class Scouted(NamedTuple):
-    """What one round among the job's processes brought.
+    """What one round among the job's processes brought: their pages, as ranks are believed to be.
 
-    Attributes:
-        beats: Readings by process id, as the ranks are believed to be.
-        found: The ranks that are there.
-        gone: Ranks that left a page only.
-        words: Command lines of new ranks, and of those that are only guessed to be some.
-        ignoring: By process id of a rank without a page, the option by which its Python leaves our
-            start-up file out.
+    Ranks that are there, and those that left a page only; command lines of new ranks and of
+    guesses; and by which option the Python of ranks without a page leaves our start-up file out.
     """
 
     processes: tuple[SeenProcess, ...]
@@ -163,11 +144,7 @@ class Scouted(NamedTuple):
 
 
 class Scout:
-    """Reads foreign processes, one piece of work at a time.
-
-    Attributes:
-        cost_s: Processor time of its newest round.
-    """
+    """Reads foreign processes, one piece of work at a time; ``cost_s``: of its newest round."""
 
     def __init__(self, session: Session, *, quiet: bool = False) -> None:
         facts = session.facts
@@ -316,14 +293,6 @@ class SrunInFront:
                 "its own: srun hangcheck run -- python train.py",
             )
             return
-
-
-def unrecorded_gap(rank: int, option: str) -> Gap:
-    """Say once of a rank that nothing is recorded, as its Python runs no start-up file."""
-    why = f"its Python was started with -{option}, which leaves our start-up file out"
-    way_out = f"start it without -{option}, or add HangCheck() to its callbacks"
-    log.once(f"unrecorded {rank}", f"rank {rank} is watched from outside only: {why}; {way_out}")
-    return Gap("steps and sections", rank, why, "recording", way_out)
 
 
 def _ignoring_option(words: Sequence[str] | Gap) -> str:

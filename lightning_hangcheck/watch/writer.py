@@ -33,7 +33,6 @@ from lightning_hangcheck.report.verdict_text import (
     render,
     render_again,
     render_line,
-    render_reminder,
     render_short,
 )
 from lightning_hangcheck.rundir import prepare_run_folder
@@ -91,21 +90,9 @@ class Writer:
     """Saves and prints verdicts, and carries the ranks' journals to the run folder.
 
     This process cannot end while its thread waits in the kernel; whoever waits for its end waits
-    for its word instead.
-
-    Args:
-        folder: Of the run.
-        journals: Where ranks leave their lines.
-        seen: Told those lines on their way, in the thread that writes.
-        quiet: Print nothing but reports, what became of them, and errors.
-        tell_launcher: Given the word of a proven hang, the verdict, and its number in the folder.
-        ends_the_job: The launcher ends the job, or starts it again, at that word.
-
-    Attributes:
-        folder: The same.
-        newest: The newest verdict that was told.
-        told_ns: When that was, monotonic.
-        stalls: Of the run, by what was told.
+    for its word instead. ``seen`` is told journals' lines on their way; ``tell_launcher`` the word
+    of a proven hang, the verdict, and its number, at which the launcher may end the job. ``newest``
+    is what was told last, at ``told_ns``.
     """
 
     def __init__(
@@ -188,10 +175,6 @@ class Writer:
             text = self._unsaid.popleft().text
             if text:
                 log.say(text)
-
-    def remind(self, verdict: Verdict, stood_s: float) -> None:
-        """Say that a verdict still stands, so many seconds after it was told."""
-        self.say(render_reminder(verdict, stood_s, str(self.folder.path)))
 
     def say(self, text: str) -> None:
         """Print what is neither a verdict nor an error."""
@@ -307,36 +290,29 @@ class Writer:
 
 
 class NewestOnly:
-    """Writes the newest that it was given to a file, by a thread of its own; older is left out.
+    """Writes a file by a thread of its own; what comes while that is busy is left to the next time.
 
     What cannot be written is said once, and never waited for.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._left: bytes | None = None
         self._since_s = 0.0
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="hangcheck-metrics")
         self._writing: Future[None] | None = None
 
     def write(self, data: bytes) -> None:
-        """Have it written, or a later one, once the storage has taken what came before."""
+        """Have it written, unless the storage has not taken what came before."""
         now_s = time.monotonic()
-        if self._writing is not None and not self._writing.done():
-            self._left = data
-            if now_s - self._since_s >= METRICS_SILENT_AFTER_S:
-                self._say(f"has not answered for {METRICS_SILENT_AFTER_S:g} s")
-            return
-        self._left, self._since_s = None, now_s
-        self._writing = self._pool.submit(self._write, data)
+        if self._writing is None or self._writing.done():
+            self._since_s, self._writing = now_s, self._pool.submit(self._write, data)
+        elif now_s - self._since_s >= METRICS_SILENT_AFTER_S:
+            self._say(f"has not answered for {METRICS_SILENT_AFTER_S:g} s")
 
-    def close(self, time_limit_s: float) -> None:
-        """Write what is left, but wait no longer than so many seconds."""
-        if self._left is not None:
-            self._writing = self._pool.submit(self._write, self._left)
+    def close(self, last: bytes, time_limit_s: float) -> None:
+        """Write the last, but wait no longer than so many seconds."""
         try:
-            if self._writing is not None:
-                self._writing.result(time_limit_s)
+            self._pool.submit(self._write, last).result(time_limit_s)
         except FuturesTimeoutError:
             self._say("does not answer; the end of the run is not in it")
         self._pool.shutdown(wait=False)
@@ -352,11 +328,7 @@ class NewestOnly:
 
 
 class Alerting:
-    """Tells people elsewhere: starts a messenger for each hang, and never waits for one.
-
-    Attributes:
-        asked_for: What is to be told; `hangcheck run` says it at the start.
-    """
+    """Tells people elsewhere: starts a messenger for each hang, and never waits for one."""
 
     def __init__(self) -> None:
         self.asked_for = AlertsAskedFor()

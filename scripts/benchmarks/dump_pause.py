@@ -16,7 +16,7 @@ from statistics import median
 
 from figures import Figure, tell
 
-from lightning_hangcheck.look.sample import Subject, sample_all
+from lightning_hangcheck.look.sample import Target, sample_all
 
 PROGRAM = Path(__file__).parent / "programs" / "paused_process.py"
 START_LIMIT_S = 120.0
@@ -85,7 +85,7 @@ def _look_at(pid: int, closer: bool, looks: int) -> tuple[list[Span], list[Span]
     for _ in range(looks):
         time.sleep(INTERVAL_S)
         began = time.monotonic_ns()
-        ((sample, gaps),) = sample_all([Subject(pid=pid, closer=closer)], LOOK_LIMIT_S)
+        ((sample, gaps),) = sample_all([Target(pid=pid)], LOOK_LIMIT_S, closer=(0,) * closer)
         ended = time.monotonic_ns()
         if sample.stack is None:
             print(f"dump_pause: a look without a stack: {gaps}", file=sys.stderr)

@@ -12,7 +12,7 @@ import pytest
 from processes import PATIENCE_S, until
 
 from lightning_hangcheck.look.proc import vitals
-from lightning_hangcheck.look.sample import Subject, sample_all
+from lightning_hangcheck.look.sample import Target, sample_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @pytest.mark.real
 def test_a_sample_holds_kernel_state_and_stack(program: StartProgram) -> None:
     running = program("sleeping.py")
-    seen, gaps = sample_all([Subject(pid=running.pid, rank=3)], PATIENCE_S)[0]
+    seen, gaps = sample_all([Target(pid=running.pid, rank=3)], PATIENCE_S)[0]
     assert gaps == ()
     assert seen.kernel.pid == seen.stack.pid == running.pid
     assert 0 < seen.taken_ns <= time.monotonic_ns()
@@ -40,7 +40,7 @@ def test_a_process_that_cannot_be_paused_is_read_all_the_same(
     running = program(name)
     pid = running.pid
     until(lambda: vitals(pid).state == state, f"state {state}")
-    seen, gaps = sample_all([Subject(pid=pid, rank=3)], PATIENCE_S)[0]
+    seen, gaps = sample_all([Target(pid=pid, rank=3)], PATIENCE_S)[0]
     assert gaps == ()
     assert seen.kernel.state == state
     assert function in [frame.function for frame in seen.stack.threads[0].frames]
@@ -52,7 +52,7 @@ def test_many_are_sampled_at_once_in_the_order_asked(program: StartProgram) -> N
     gone = subprocess.Popen(["true"])
     gone.wait()
     pids = [each.pid for each in running] + [gone.pid]
-    answers = sample_all([Subject(pid=pid, rank=rank) for rank, pid in enumerate(pids)], PATIENCE_S)
+    answers = sample_all([Target(pid=pid, rank=rank) for rank, pid in enumerate(pids)], PATIENCE_S)
     assert [seen.stack.pid for seen, _ in answers[:4]] == [each.pid for each in running]
     seen, gaps = answers[4]
     assert seen.kernel is None
@@ -65,7 +65,7 @@ def test_many_are_sampled_at_once_in_the_order_asked(program: StartProgram) -> N
 def test_a_program_that_is_no_python_gives_its_kernel_state_and_no_gap() -> None:
     sleeper = subprocess.Popen(["sleep", "60"])
     try:
-        ((seen, gaps),) = sample_all([Subject(pid=sleeper.pid, rank=0, python=False)], 5.0)
+        ((seen, gaps),) = sample_all([Target(pid=sleeper.pid, rank=0, python=False)], 5.0)
     finally:
         sleeper.kill()
         sleeper.wait()
@@ -83,7 +83,7 @@ def test_without_py_spy_the_kernel_state_is_still_there(
     (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    seen, gaps = sample_all([Subject(pid=os.getppid(), rank=0)], PATIENCE_S)[0]
+    seen, gaps = sample_all([Target(pid=os.getppid(), rank=0)], PATIENCE_S)[0]
     assert seen.kernel is not None
     assert seen.stack is None
     assert gaps[-1].reason.endswith("pip install py-spy")
@@ -91,5 +91,5 @@ def test_without_py_spy_the_kernel_state_is_still_there(
 
 def test_of_a_look_that_was_given_up_nothing_more_is_begun() -> None:
     """The job has ended: who waits for this process to end does not wait for all its probes."""
-    taken = sample_all([Subject(pid=os.getpid(), rank=0)] * 100, PATIENCE_S, lambda: True)
+    taken = sample_all([Target(pid=os.getpid(), rank=0)] * 100, PATIENCE_S, given_up=lambda: True)
     assert [(one.kernel, one.stack, gaps) for one, gaps in taken] == [(None, None, ())] * 100

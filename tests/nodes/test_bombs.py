@@ -18,7 +18,6 @@ from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord, GroupFamily, GroupRun
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes import encoding, peers
-from lightning_hangcheck.nodes.classes import class_of
 from lightning_hangcheck.nodes.encoding import (
     MARK,
     MOST_MEMORY,
@@ -31,7 +30,7 @@ from lightning_hangcheck.nodes.encoding import (
 )
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.peers import Peers
-from lightning_hangcheck.nodes.word import TOO_LARGE, VERSION, Word, shortened, word_of
+from lightning_hangcheck.nodes.word import TOO_LARGE, VERSION, Word, class_of, shortened, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

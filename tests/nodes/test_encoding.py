@@ -25,10 +25,16 @@ from lightning_hangcheck.model.flight import (
     GroupRun,
 )
 from lightning_hangcheck.nodes import encoding
-from lightning_hangcheck.nodes.classes import RankLine, class_of
 from lightning_hangcheck.nodes.encoding import MARK, BadWord, pack, read_judgement, read_word
 from lightning_hangcheck.nodes.peers import Heard
-from lightning_hangcheck.nodes.word import VERSION, Judgement, RoundMark, word_of
+from lightning_hangcheck.nodes.word import (
+    VERSION,
+    Judgement,
+    RankLine,
+    RoundMark,
+    class_of,
+    word_of,
+)
 from lightning_hangcheck.watch.other_nodes.joining import join_heard
 
 CASE = job(rank(0, IN_BARRIER), rank(1, IN_LOAD), world_size=4)
@@ -137,7 +143,7 @@ def test_registers_have_no_sign() -> None:
         with_state(world_size=1 << 40),
         with_state(software="9" * 100),
         with_state(mark=RoundMark(math.nan, 1)),
-        with_state(up_s=math.inf),
+        with_state(wall_clock_s=math.inf),
         with_state(ranks=(0, 9_999_999)),
         with_state(ranks=(0, 0)),
         with_state(wants=(-1,)),

@@ -18,11 +18,10 @@ from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord, GroupFamily, GroupRun
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.nodes.classes import class_of
 from lightning_hangcheck.nodes.encoding import pack
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.peers import ALONE, SILENT_AFTER_S, Peers, Role
-from lightning_hangcheck.nodes.word import word_of
+from lightning_hangcheck.nodes.word import class_of, word_of
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:

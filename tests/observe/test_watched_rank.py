@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from lightning_hangcheck.judge.exits import left_well
+from lightning_hangcheck.look.sample import Target
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack
 from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord
 from lightning_hangcheck.observe.discovery import FoundRank
-from lightning_hangcheck.observe.looking import Target
 from lightning_hangcheck.observe.watched_rank import WatchedRank
 from lightning_hangcheck.watch.roster import WatchedRound
 

@@ -6,7 +6,7 @@ import sys
 import msgspec
 
 from lightning_hangcheck.look.proc import io_bytes, read_environment
-from lightning_hangcheck.look.sample import Subject, sample_all
+from lightning_hangcheck.look.sample import Target, sample_all
 
 NOBODY = 65534
 
@@ -15,7 +15,7 @@ if os.geteuid() == 0:
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-seen, gaps = sample_all([Subject(pid=target, rank=3)], 10.0)[0]
+seen, gaps = sample_all([Target(pid=target, rank=3)], 10.0)[0]
 answer = {
     "sample": seen,
     "gaps": gaps,

@@ -7,7 +7,7 @@ import pytest
 from lightning_hangcheck import log
 from lightning_hangcheck.recorder.journal_writer import Entry, encode_entry
 from lightning_hangcheck.watch.sidecar import PATIENCE_NS, StartStates
-from lightning_hangcheck.watch.workers import Faults, Starvation
+from lightning_hangcheck.watch.workers import Faults, Metronome
 
 SECOND = 1_000_000_000
 
@@ -18,7 +18,7 @@ def _said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_process_that_is_run_in_time_starves_of_nothing() -> None:
-    starvation = Starvation(0)
+    starvation = Metronome(0)
     for quarter in range(1, 40):
         starvation.beat(quarter * SECOND // 4)
     assert starvation.read(10 * SECOND) == 0
@@ -26,7 +26,7 @@ def test_a_process_that_is_run_in_time_starves_of_nothing() -> None:
 
 
 def test_a_starved_sidecar_says_so(capfd: pytest.CaptureFixture[str]) -> None:
-    starvation = Starvation(0)
+    starvation = Metronome(0)
     starvation.beat(7 * SECOND)
     assert starvation.read(7 * SECOND) == 7 * SECOND
     (gap,) = starvation.gaps
@@ -37,7 +37,7 @@ def test_a_starved_sidecar_says_so(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_who_reads_before_the_next_beat_is_told_and_the_same_time_is_not_told_twice() -> None:
     """After SIGCONT the loop may be run before the metronome is."""
-    starvation = Starvation(0)
+    starvation = Metronome(0)
     starvation.beat(1 * SECOND)
     assert starvation.read(9 * SECOND) == 8 * SECOND
     starvation.beat(9 * SECOND + 1)
@@ -48,7 +48,7 @@ def test_who_reads_before_the_next_beat_is_told_and_the_same_time_is_not_told_tw
 
 def test_a_loop_that_holds_itself_up_does_not_starve() -> None:
     """Its thread was late by 8 s, and that of the metronome was not."""
-    starvation = Starvation(0)
+    starvation = Metronome(0)
     assert starvation.read(0) == 0
     for quarter in range(1, 33):
         starvation.beat(quarter * SECOND // 4)

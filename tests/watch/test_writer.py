@@ -178,8 +178,8 @@ def test_the_newest_is_there_in_the_end_and_others_may_read_it(tmp_path: Path) -
     writer = NewestOnly(file)
     for number in range(100):
         writer.write(b"%d" % number)
-    writer.close(30.0)
-    assert file.read_bytes() == b"99"
+    writer.close(b"last", 30.0)
+    assert file.read_bytes() == b"last"
     assert file.stat().st_mode & 0o777 == 0o644
     assert list(tmp_path.iterdir()) == [file]
 
@@ -199,8 +199,7 @@ def test_what_cannot_be_written_is_said_once_and_comes_once_it_can(
     until(complaint, "a complaint")
     writer.write(b"two")
     file.parent.mkdir()
-    writer.write(b"three")
-    writer.close(30.0)
+    writer.close(b"three", 30.0)
     heard.append(capfd.readouterr().err)
     assert "".join(heard).count("watching goes on") == 1
     assert file.read_bytes() == b"three"
@@ -215,7 +214,7 @@ def test_storage_that_stalls_holds_up_nobody(
         writer = NewestOnly(storage.folder / "job.prom")
         storage.stall()
         writer.write(b"one")
-        writer.close(0.5)
+        writer.close(b"two", 0.5)
         assert "does not answer" in capfd.readouterr().err
         storage.answer_again()
         until((storage.folder / "job.prom").exists, "what was waiting")

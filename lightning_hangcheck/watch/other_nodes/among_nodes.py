@@ -2,24 +2,39 @@
 
 One node judges the whole job, the lowest that is heard: the others' ranks join its cases, and its
 verdict is told on all nodes. A node that hears nobody judges its own ranks, as it would alone.
+
+Which node this is, and where the nodes meet, the launcher's command may say before any rank runs.
+Else a rank tells it, with each round anew: torchrun's agents number themselves afresh.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import time
 from itertools import chain, islice
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.judge.rank_set import members
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.look.open_files import own_addresses, reach_of
+from lightning_hangcheck.nodes.encoding import MOST_PACKED
+from lightning_hangcheck.nodes.meeting_place import FolderPlace, SealedPlace
 from lightning_hangcheck.nodes.peers import (
+    FIRST,
     MISSED_AFTER_S,
     SILENT_AFTER_S,
     Peers,
 )
+from lightning_hangcheck.nodes.store_place import CourierPlace
 from lightning_hangcheck.nodes.word import CALM_BELOW_S, MOST_ASKED, TAKEN_NS, RoundMark, word_of
+from lightning_hangcheck.rundir import NODES_FOLDER
+from lightning_hangcheck.session.whose import place_of
+from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES
 from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.version import __version__
 from lightning_hangcheck.watch.other_nodes.joining import (
@@ -53,7 +68,139 @@ if TYPE_CHECKING:
     from lightning_hangcheck.nodes.meeting_place import NodesPlace
     from lightning_hangcheck.nodes.peers import Heard
     from lightning_hangcheck.nodes.word import LeftRound, RoundEnd
+    from lightning_hangcheck.session.session import Session
+    from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.roster import WatchedRound
+
+
+NO_STORE = "the launcher serves no store that outlives the ranks"
+
+
+class Nowhere(NamedTuple):
+    """Why there is no place to meet, and what would make one."""
+
+    why: str
+    way_out: str
+
+
+UNNAMED = Nowhere(
+    f"{NO_STORE}, and no folder was named that all nodes see",
+    "name one with --nodes-dir, or give all nodes the same --run-dir on storage that they share, "
+    "or have the first node serve a store with --nodes-port, or join the verdicts with hangcheck "
+    "merge",
+)
+NO_SECRET = Nowhere(
+    f"{NO_STORE}, and --nodes-port needs a secret that all nodes know",
+    f"export {SHARED_BY_NODES}=$(openssl rand -hex 16) where the job is started",
+)
+NO_ADDRESS = Nowhere(
+    f"{NO_STORE}, and for --nodes-port nothing says where the first node is",
+    "set MASTER_ADDR on all nodes",
+)
+
+
+Choice = tuple["NodesPlace", str]
+"""A place to meet, and why it was chosen."""
+
+
+def meetings_of(place: NodePlace, settings: Settings) -> tuple[NodesPlace, ...]:
+    """Return where the nodes of a job meet; nothing where there is no such place, or one node.
+
+    Behind a store comes the folder in which they go on when it is lost, where one is known.
+    """
+    choice = choose(place, settings)
+    if choice is None or isinstance(choice, Nowhere):
+        return ()
+    if isinstance(choice[0], FolderPlace) or settings.run_dir is None:
+        return choice[:1]
+    return choice[0], _folder(Path(settings.run_dir) / NODES_FOLDER, place)
+
+
+def why_there(place: NodePlace, settings: Settings) -> str:
+    """Say for run.json where this job's nodes meet, and why; empty for a job of one node."""
+    choice = choose(place, settings)
+    if choice is None:
+        return ""
+    which = f"this is node {place.number} of {place.nnodes}"
+    if isinstance(choice, Nowhere):
+        return f"nowhere: {choice.why}; {which}"
+    return f"{choice[0].where}: {choice[1]}; {which}"
+
+
+def why_moved(place: NodePlace, settings: Settings, folder: str) -> str:
+    """Say for run.json where the nodes go on beside the store in which they met."""
+    return f"{folder}, since a node lost the store; first {why_there(place, settings)}"
+
+
+def choose(place: NodePlace, settings: Settings) -> Choice | Nowhere | None:
+    """What was named for it, else a store that is there, else one to be served, else a folder."""
+    if place.nnodes == 1:
+        return None
+    if settings.nodes_dir is not None:
+        return _folder(settings.nodes_dir, place), "--nodes-dir names it"
+    if place.host:
+        return CourierPlace(place.host, place.port), "it is there, and no --nodes-dir"
+    offered = _offered(place, settings.nodes_port) if settings.nodes_port is not None else UNNAMED
+    if not isinstance(offered, Nowhere) or settings.run_dir is None:
+        return offered
+    why = "no store that outlives the ranks, no --nodes-dir; the nodes were given one --run-dir"
+    return _folder(Path(settings.run_dir) / NODES_FOLDER, place), why
+
+
+def _offered(place: NodePlace, port: int) -> Choice | Nowhere:
+    """The store that the first node's sidecar serves; nothing there counts without a seal."""
+    secret = os.environ.get(SHARED_BY_NODES, "")
+    if len(secret) < LEAST_SECRET:
+        return NO_SECRET
+    if not place.first:
+        return NO_ADDRESS
+    store = CourierPlace(place.first, port, offered=True, serves=place.number == FIRST)
+    why = "no store that outlives the ranks, no --nodes-dir; --nodes-port has one served"
+    return SealedPlace(store, secret, _job(place)), why
+
+
+def _folder(named: str | Path, place: NodePlace) -> FolderPlace:
+    """A folder of this job alone: two jobs may be given one."""
+    mark = hashlib.sha256(_job(place).encode()).hexdigest()[:12]
+    return FolderPlace(Path(named).absolute() / f"hangcheck-{mark}", MOST_PACKED)
+
+
+def _job(place: NodePlace) -> str:
+    return place.job or f"{place.host}:{place.port}"
+
+
+EVERY_NS = NANOSECONDS // 2
+
+
+class LatePlace:
+    """Looks for the place of this node."""
+
+    def __init__(self, session: Session, settings: Settings) -> None:
+        self._session = session
+        self._settings = settings
+        self._place: NodePlace | None = None
+        self._looked_ns = 0
+
+    def news(self, now_ns: int) -> NodePlace | None:
+        """Return the place where it was not known, or was another, when last asked."""
+        if self._looked_ns and now_ns - self._looked_ns < EVERY_NS:
+            return None
+        self._looked_ns = now_ns
+        place, known = place_of(self._session), self._place
+        if place is None or (known is None and place.nnodes == 1):
+            return None
+        if known is not None and replace(place, ranks=known.ranks) == known:
+            return None  # nothing changed for the other nodes
+        self._place = place
+        without = choose(place, self._settings)
+        if isinstance(without, Nowhere) and not self._settings.quiet:
+            log.once(
+                "nowhere to meet",
+                f"this is node {place.number} of {place.nnodes}, and the nodes do not meet: "
+                f"{without.why}, so each gives a verdict of its own; {without.way_out}",
+            )
+        return place
+
 
 RELAYED = ("suspect", "slow", "hang", "dead", "recovered")
 """Verdicts on the whole job; how it ended each node says of its own ranks."""
@@ -74,13 +221,10 @@ WANTS_TIMES = 10
 
 
 class AmongNodes:
-    """One of several nodes.
+    """One of several nodes, and its peers.
 
-    Attributes:
-        place: Which.
-        peers: The other nodes, as this one hears them.
-        left: The round before, of this node's own ranks, for the others.
-        round_end: What became of it on all nodes, where this one judged it.
+    ``left`` is the round before, of this node's own ranks, for the others; ``round_end`` what
+    became of it on all nodes, where this one judged it.
     """
 
     def __init__(
@@ -176,8 +320,7 @@ class AmongNodes:
         """Return the nodes that this one may say something of.
 
         Where it judges, all; where it follows, that one and those in whose place it judges; alone,
-        whom it followed last: that others are not heard says nothing where the place to meet is
-        lost.
+        whom it followed last: silence says nothing where the place to meet is lost.
         """
         role, heard, followed = self.peers.role, self.peers.heard, self.peers.followed
         if role.judges:
@@ -189,7 +332,8 @@ class AmongNodes:
 
     def news(self) -> Verdict | None:
         """Return what the node has told since last asked that this one follows."""
-        verdict = self.peers.verdict
+        judged = self.peers.judged
+        verdict = judged.verdict if judged is not None else None
         if verdict is None or verdict == self._relayed:
             return None
         self._relayed = verdict
@@ -198,7 +342,7 @@ class AmongNodes:
     def all_know(self, verdict: Verdict | None) -> bool:
         """Whether all nodes are known to have read a verdict, or cannot, or need not.
 
-        Not before who judges has told so: any node may serve the store by which they hear of it.
+        Any node may serve the store by which they hear of it.
         """
         alone = not (self.judges or self.follows) or self.peers.in_trouble
         if verdict is None or alone or not is_on_whole_job(verdict):
@@ -274,7 +418,16 @@ class AmongNodes:
                 silent = self._silent_nodes(own)
                 gone = [known[one.number] for one in silent if one.reach == "unanswered"]
                 return join_end(own, [], gone, number)
-            said = self._wait_for_last_words(since_ns)
+            # wait a little for the others: what failed there is told within a second
+            deadline = time.monotonic() + LAST_WORDS_S
+            self.peers.hurry()
+            while True:
+                self.peers.look_round()
+                said = have_said(self.judged_with(), since_ns)
+                over = time.monotonic() >= deadline or self.peers.in_trouble
+                if over or said == self.judged_with().keys():
+                    break
+                time.sleep(POLL_S)
             # nodes of which only the sidecar had died: what became of them is open
             silent = self._silent_nodes(own)
             alive = {one.number for one in silent if one.reach in ANSWERING} - said
@@ -283,19 +436,6 @@ class AmongNodes:
         except Exception as error:  # noqa: BLE001 - as in `join`
             log.once("join", f"what other nodes tell is left out, it cannot be joined: {error!r}")
             return own
-
-    def _wait_for_last_words(self, since_ns: int) -> set[int]:
-        """Wait a little for the others: what failed there is told within a second."""
-        deadline = time.monotonic() + LAST_WORDS_S
-        self.peers.hurry()
-        while True:
-            self.peers.look_round()
-            heard = self.judged_with()
-            said = have_said(heard, since_ns)
-            over = time.monotonic() >= deadline or self.peers.in_trouble
-            if over or said == heard.keys():
-                return said
-            time.sleep(POLL_S)
 
     def elsewhere(self) -> dict[int, int]:
         """Return when ranks of other nodes last showed progress, by our monotonic clock.
@@ -311,10 +451,10 @@ class AmongNodes:
         }
 
     def notice_silence(self, own: Case) -> None:
-        """Say once where this node judges of each other one that it fell silent, or is heard again.
+        """Say once of each node that it fell silent, or is heard again, and who judges then.
 
-        Elsewhere of the one that judged, and who does in its place. What nodes cannot both be right
-        about is said by who judges; and that the nodes do not hear each other, by each.
+        What nodes cannot both be right about is said by who judges; that the nodes do not hear each
+        other, by each.
         """
         peers, number = self.peers, self.place.number
         if peers.moved:
@@ -367,11 +507,7 @@ def is_on_whole_job(verdict: Verdict | None) -> bool:
 def contradictions(
     own: Case, mark: RoundMark, heard: Sequence[Heard], number: int
 ) -> Iterator[str]:
-    """Compare what nodes tell with what is seen here, and with each other.
-
-    Yields:
-        A sentence for each: how, and what to mend.
-    """
+    """Compare what nodes tell with what is seen here, and with each other: a sentence for each."""
     versions: dict[str, list[int]] = {}
     for one in heard:
         versions.setdefault(one.word.software, []).append(one.word.node)

@@ -18,25 +18,23 @@ from lightning_hangcheck.judge.wording import which_node, why_silent
 from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
 from lightning_hangcheck.model.case import Case, RankView, RunFacts, SilentNode
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.nodes.classes import (
-    FOLDED_ABOVE,
-    alike_of,
-    bounded,
-    brief,
-    class_of,
-    first_view,
-    odd_and_usual,
-    together,
-    within,
-)
 from lightning_hangcheck.nodes.word import (
     CALM_BELOW_S,
+    FOLDED_ABOVE,
     MOST_CODE,
     MOST_GAPS,
     TAKEN_NS,
     RoundEnd,
     RoundMark,
+    alike_of,
+    bounded,
+    brief,
+    class_of,
+    first_view,
     left_round,
+    odd_and_usual,
+    together,
+    within,
 )
 from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks, read_utc, utc
 from lightning_hangcheck.watch.roster import end_round
@@ -63,13 +61,9 @@ GOES_ON_S = 5.0
 def join_heard(
     own: Case, heard: Iterable[Heard], silent: Iterable[Heard] = (), number: int = 0
 ) -> Case:
-    """Return the case of this node with the ranks of others.
+    """Return the case of this node with the ranks of others, but for those of another round.
 
-    Args:
-        own: Case of the ranks of this node.
-        heard: What those told that are not silent; what is of another round is left out.
-        silent: What was told last of those that are.
-        number: Of this node.
+    Of nodes that are silent, what they told last.
     """
     started = own.run.local_world_size is not None
     theirs = [one for one in heard if started and _belongs(one, own)]
@@ -367,8 +361,12 @@ def _settle(
         verdict, ended = end_round(case, left.started_at, left.hang)
         nodes.round_end = RoundEnd(ended, verdict)
         return Settled(case, verdict, ended)
-    told = nodes.peers.end
-    if told is not None and _is_ours(told, left.case):
+    judged = nodes.peers.judged
+    told = judged.end if judged is not None else None
+    # it is of no other round, also where nodes count theirs otherwise
+    pids = {one.rank: one.pid for one in told.verdict.ranks} if told is not None else {}
+    same = all(pids.get(view.rank) in (None, view.pid) for view in left.case.ranks)
+    if told is not None and same and told.round.number == left.case.run.round:
         _, own = end_round(*left)
         places = {place.rank: place for place in (*told.round.ranks, *own.ranks)}
         ranks = tuple(places[rank] for rank in sorted(places))
@@ -376,13 +374,6 @@ def _settle(
         return Settled(left.case, told.verdict, ended)
     over = at_once or waited_s >= FOLLOWED_AFTER_S
     return Settled(left.case, *end_round(*left)) if over else None
-
-
-def _is_ours(told: RoundEnd, case: Case) -> bool:
-    """Whether it is of this very round: of no other, also where nodes count theirs otherwise."""
-    pids = {one.rank: one.pid for one in told.verdict.ranks}
-    same = all(pids.get(view.rank) in (None, view.pid) for view in case.ranks)
-    return told.round.number == case.run.round and same
 
 
 # How the ranks of all nodes ended: what the others told before they went
@@ -412,8 +403,8 @@ def told_and_gone(
 ) -> tuple[list[Heard], list[Heard]]:
     """Return who told of the end, and who was lost.
 
-    A node that has told nothing since a rank failed here is gone, if others have; else it is the
-    place where they meet that went first, and nothing is known of any.
+    Who has told nothing since a rank failed here is gone, if others have; else it is the place
+    where they meet that went first, and nothing is known of any.
     """
     told = [one for node, one in heard.items() if node in said]
     gone = [one for node, one in heard.items() if node not in said]
@@ -435,11 +426,7 @@ def join_end(own: Case, told: Sequence[Heard], gone: Sequence[Heard], number: in
 def join_round_end(
     own: Case, heard: Mapping[int, Heard], place: NodePlace, *, over: bool
 ) -> Case | None:
-    """Return how a round ended on all nodes, which have begun another one or are about to.
-
-    Returns:
-        None while one has not.
-    """
+    """Return how a round ended on all nodes; None while one of them has not told that."""
     found = {node: _of_round(one, own.run.round) for node, one in heard.items()}
     there = {node: one for node, one in found.items() if one is not None}
     told_it = {node for node, one in there.items() if one.word.ended or _tells_an_end(one)}

@@ -157,9 +157,9 @@ def test_all_that_it_wrote_and_how_it_ended() -> None:
     assert (answer.output, answer.complaint, answer.exit_code) == (b"out\n", b"err\n", 4)
 
 
-@pytest.mark.parametrize(("to", "limit"), [("", "32 MiB"), (" >&2", "1 MiB")])
-def test_one_that_writes_without_end_is_left_at_the_limit(to: str, limit: str) -> None:
-    with pytest.raises(NoAnswer, match=f"it sent more than {limit}"):
+@pytest.mark.parametrize("to", ["", " >&2"])
+def test_one_that_writes_without_end_is_left_at_the_limit(to: str) -> None:
+    with pytest.raises(NoAnswer, match="it sent more than 32 MiB"):
         answer_of(shell(f"exec yes{to}"), LIMIT_S, NEVER)
 
 

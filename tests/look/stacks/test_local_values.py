@@ -8,7 +8,7 @@ import pytest
 from processes import PATIENCE_S, until
 
 from lightning_hangcheck.look.py_spy import LONGEST_VALUE
-from lightning_hangcheck.look.sample import Subject, sample_all
+from lightning_hangcheck.look.sample import Target, sample_all
 
 if TYPE_CHECKING:
     from processes import RunningProgram, StartProgram
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real
 
 
 def stands_in_load(running: RunningProgram) -> LocalValues | None:
-    ((sample, gaps),) = sample_all([Subject(pid=running.pid, local_values=True)], PATIENCE_S)
+    ((sample, gaps),) = sample_all([Target(pid=running.pid)], PATIENCE_S, with_values=(0,))
     assert gaps == ()
     last = sample.local_values[-1] if sample.local_values else None
     return last if last is not None and last.frame.function == "load" else None
@@ -28,7 +28,7 @@ def stands_in_load(running: RunningProgram) -> LocalValues | None:
 def test_values_are_shown_only_on_request_short_and_without_secrets(program: StartProgram) -> None:
     running = program("holding_secrets.py")
     values = until(lambda: stands_in_load(running), "it to stand in load").values
-    ((plain, _),) = sample_all([Subject(pid=running.pid)], PATIENCE_S)
+    ((plain, _),) = sample_all([Target(pid=running.pid)], PATIENCE_S)
     assert plain.local_values == ()
     assert values["batch"] == "17"
     assert "data/train.bin" in values["path"]

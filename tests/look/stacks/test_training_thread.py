@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import PATIENCE_S, PROGRAMS, until
 
-from lightning_hangcheck.look.sample import Subject, sample_all
+from lightning_hangcheck.look.sample import Target, sample_all
 from lightning_hangcheck.look.threads import training_first
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, ThreadStack
 
@@ -59,7 +59,9 @@ def test_the_main_thread_is_first_unless_it_only_serves(
 
 
 def seen(pid: int, *, trains: bool = True) -> Sample:
-    found, gaps = sample_all([Subject(pid=pid, rank=3, trains=trains)], PATIENCE_S)[0]
+    found, gaps = sample_all(
+        [Target(pid=pid, rank=3, role="rank" if trains else "child")], PATIENCE_S
+    )[0]
     assert gaps == ()
     assert found.stack is not None
     assert found.kernel is not None

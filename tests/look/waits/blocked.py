@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from processes import PATIENCE_S, until
 
-from lightning_hangcheck.look.holders import Holders
 from lightning_hangcheck.look.kernel import kernel_state
+from lightning_hangcheck.look.open_files import Holders
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import ProcessState, WaitTarget

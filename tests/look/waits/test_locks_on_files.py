@@ -15,7 +15,7 @@ from look.waits.blocked import PROGRAM, state_of, target_of
 from processes import PATIENCE_S, until
 
 from lightning_hangcheck.look.lock_files import UNKNOWN, maker_of
-from lightning_hangcheck.look.sample import Subject, sample_all
+from lightning_hangcheck.look.sample import Target, sample_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +63,7 @@ def test_a_poller_for_a_lock_file_names_file_and_holder(
     waiter = program(PROGRAM, "filelock", "hard", path)
 
     def look() -> WaitTarget | None:
-        (sample, _), *_ = sample_all([Subject(pid=waiter.pid)], PATIENCE_S)
+        (sample, _), *_ = sample_all([Target(pid=waiter.pid)], PATIENCE_S)
         assert sample.kernel is not None
         return next(iter(sample.kernel.threads[0].waits_for), None)
 
@@ -81,7 +81,7 @@ def test_a_build_that_waits_for_a_lock_file_of_another_names_it(
     waiter = program(PROGRAM, "baton", str(tmp_path))
 
     def look() -> WaitTarget | None:
-        (sample, _), *_ = sample_all([Subject(pid=waiter.pid)], PATIENCE_S)
+        (sample, _), *_ = sample_all([Target(pid=waiter.pid)], PATIENCE_S)
         assert sample.kernel is not None
         targets = sample.kernel.threads[0].waits_for
         return next((one for one in targets if one.kind == "lock"), None)
@@ -128,7 +128,7 @@ def test_a_soft_lock_is_held_by_whom_its_file_names_on_this_host(
     waiter = program(PROGRAM, "filelock", "soft", str(path))
 
     def look() -> WaitTarget | None:
-        (sample, _), *_ = sample_all([Subject(pid=waiter.pid)], PATIENCE_S)
+        (sample, _), *_ = sample_all([Target(pid=waiter.pid)], PATIENCE_S)
         assert sample.kernel is not None
         return next(iter(sample.kernel.threads[0].waits_for), None)
 
@@ -146,7 +146,7 @@ def polled_by(waiter: RunningProgram) -> WaitTarget:
     """The lock for which any thread of a process is seen to poll."""
 
     def look() -> WaitTarget | None:
-        (sample, _), *_ = sample_all([Subject(pid=waiter.pid)], PATIENCE_S)
+        (sample, _), *_ = sample_all([Target(pid=waiter.pid)], PATIENCE_S)
         assert sample.kernel is not None
         targets = (one for state in sample.kernel.threads for one in state.waits_for)
         return next((one for one in targets if one.kind == "lock"), None)

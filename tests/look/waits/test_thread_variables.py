@@ -9,7 +9,7 @@ import pytest
 from processes import PATIENCE_S, until
 
 from lightning_hangcheck.judge.threads import FUTEXES
-from lightning_hangcheck.look.sample import Subject, sample_all
+from lightning_hangcheck.look.sample import Target, sample_all
 
 if TYPE_CHECKING:
     from processes import StartProgram
@@ -23,7 +23,7 @@ def main_thread(pid: int, function: str) -> ThreadStack:
     """The main thread, once it waits in a function."""
 
     def look() -> ThreadStack | None:
-        (sample, _), *_ = sample_all([Subject(pid=pid)], PATIENCE_S)
+        (sample, _), *_ = sample_all([Target(pid=pid)], PATIENCE_S)
         assert sample.stack is not None
         assert sample.kernel is not None
         main, state = sample.stack.threads[0], sample.kernel.threads[0]
@@ -37,7 +37,7 @@ def main_thread(pid: int, function: str) -> ThreadStack:
 def test_the_thread_that_is_joined_is_known_beside_others(program: StartProgram) -> None:
     running = program("waiting_in_itself.py", "join")
     main = main_thread(running.pid, "join")
-    (sample, _), *_ = sample_all([Subject(pid=running.pid)], PATIENCE_S)
+    (sample, _), *_ = sample_all([Target(pid=running.pid)], PATIENCE_S)
     assert sample.stack is not None
     joined = [one.name for one in sample.stack.threads if one.tid == main.joined]
     assert joined == ["the joined one"]
@@ -56,7 +56,7 @@ def test_a_lock_is_known_to_be_the_threads_own(
 def test_a_thread_that_gives_nothing_back_is_known_by_its_source(program: StartProgram) -> None:
     running = program("waiting_in_itself.py", "heartbeat")
     main_thread(running.pid, "heartbeat")
-    (sample, _), *_ = sample_all([Subject(pid=running.pid)], PATIENCE_S)
+    (sample, _), *_ = sample_all([Target(pid=running.pid)], PATIENCE_S)
     assert sample.stack is not None
     found = {one.name: one.bystander for one in sample.stack.threads[1:]}
     assert found == {"heartbeat": True, "gives back": False}
@@ -66,7 +66,7 @@ def known_holders(pid: int, *functions: str) -> dict[str, str]:
     """Which thread has the lock that another takes, by name, once threads wait in functions."""
 
     def look() -> ProcessStack | None:
-        (sample, _), *_ = sample_all([Subject(pid=pid)], PATIENCE_S)
+        (sample, _), *_ = sample_all([Target(pid=pid)], PATIENCE_S)
         assert sample.stack is not None
         assert sample.kernel is not None
         waiting = {one.tid for one in sample.kernel.threads if one.syscall in FUTEXES}

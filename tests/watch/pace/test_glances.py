@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cases import IN_ALL_REDUCE, IN_BACKWARD, IN_LOAD, look
 
+from lightning_hangcheck.look.sample import Look, Target
 from lightning_hangcheck.model.beat import Slowness, SlowRank, StepTimes
-from lightning_hangcheck.observe.looking import Look, Target
 from lightning_hangcheck.watch.pace import GLANCES, LONGEST_S, SHORTEST_S, Glances
 
 SLOW = Slowness(
