@@ -32,10 +32,9 @@ MOST_BYTES = 2**20
 
 
 class Finding(Struct, frozen=True):
-    """What a check found.
+    """What a check found: ``warning`` the run goes on with less, ``failed`` it will not work.
 
     Attributes:
-        status: ``warning`` the run goes on with less, ``failed`` a promise cannot be kept.
         commands: What to type or paste, each as it stands.
         advice: What to do in words, before the commands.
         details: More of what was found, a line each.
@@ -56,17 +55,17 @@ class Finding(Struct, frozen=True):
 
 
 def ok(sentence: str, check: str = "", details: tuple[str, ...] = ()) -> Finding:
-    """Say that something was seen and is well."""
+    """Something was seen and is well."""
     return Finding("ok", sentence, details=details, check=check)
 
 
 def warning(sentence: str, *commands: str, advice: str = "", check: str = "") -> Finding:
-    """Say what the run will have to do without."""
+    """The run will have to do without something."""
     return Finding("warning", sentence, commands, advice, check=check)
 
 
 def failed(sentence: str, *commands: str, advice: str = "", check: str = "") -> Finding:
-    """Say what will not work."""
+    """Something will not work."""
     return Finding("failed", sentence, commands, advice, check=check)
 
 
