@@ -27,7 +27,7 @@ from lightning_hangcheck.machine import OF_NETWORK
 from lightning_hangcheck.session.session import SHARED_MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 # It blocks in reading its input, which ends with us, and so does the program.
 WAITING_PROGRAM = "import os; os.write(1, b'here'); os.read(0, 1)"
@@ -208,15 +208,15 @@ def judge_clock(here: float, there: float | None) -> Finding:
 def checks_before_run(run_dir: Path, environment: Mapping[str, str]) -> tuple[Finding, ...]:
     """Make the checks that `hangcheck run` makes while it starts, all at once, within 1.5 s."""
     subject = Subject(environment=environment, run_dir=run_dir)
-    with ThreadPoolExecutor(5, thread_name_prefix="hangcheck-check") as pool:
-        asked = (
-            pool.submit(stacks_readable, subject, time_limit_s=QUICK_STACKS_S),
-            pool.submit(run_folder_writable, subject, time_limit_s=QUICK_DISK_S),
-            pool.submit(shared_memory_usable, subject),
-            pool.submit(python_version, subject),
-            pool.submit(debug_settings, subject),
-        )
-        return tuple(finding for one in asked for finding in one.result())
+    checks: tuple[Callable[[], tuple[Finding, ...]], ...] = (
+        lambda: stacks_readable(subject, time_limit_s=QUICK_STACKS_S),
+        lambda: run_folder_writable(subject, time_limit_s=QUICK_DISK_S),
+        lambda: shared_memory_usable(subject),
+        lambda: python_version(subject),
+        lambda: debug_settings(subject),
+    )
+    with ThreadPoolExecutor(len(checks), thread_name_prefix="hangcheck-check") as pool:
+        return tuple(one for some in pool.map(lambda check: check(), checks) for one in some)
 
 
 def _absolute(path: Path) -> Path:

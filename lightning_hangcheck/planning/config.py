@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.errors import BadUsage
 
@@ -318,12 +319,9 @@ _LLAMA = Family()
 _GPT2 = Family(
     gated=False, qkv_bias=True, biases=True, layer_norm=True, learned_positions=True, tied=True
 )
-_BERT = Family(
-    gated=False,
-    qkv_bias=True,
-    biases=True,
-    layer_norm=True,
-    learned_positions=True,
+_BERT = replace(
+    _GPT2,
+    tied=False,
     final_norm=False,
     embedding_norm=True,
     pooler=True,
