@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,9 +13,6 @@ from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.config import DTYPES
 from lightning_hangcheck.planning.plan import read_extra, read_phase
 from lightning_hangcheck.report import plan_text
-
-if TYPE_CHECKING:
-    from lightning_hangcheck.planning.config import Dtype
 
 EPILOG = """\b
 Examples:
@@ -67,13 +64,11 @@ def plan(
     gpus: int | None,
     gpu_memory: float | None,
     cpu_memory: float | None,
-    dtype: Dtype | None,
-    context: int | None,
-    batch: int,
     extras: tuple[str, ...],
     phases: tuple[str, ...],
     *,
     as_json: bool,
+    **use: Any,  # noqa: ANN401 - as `plan_memory` takes them, by their names
 ) -> int:
     """Plan a model's memory for generation, before anything is loaded.
 
@@ -87,11 +82,9 @@ def plan(
     made = plan_memory(
         model,
         find_machine(gpus, gpu_memory, cpu_memory),
-        dtype=dtype,
-        context=context,
-        batch=batch,
         extras=tuple(map(read_extra, extras)),
         phases=tuple(map(read_phase, phases)),
+        **use,
     )
     click.echo(encode_pretty(made) if as_json else plan_text.render(made), nl=False)
     return 0
