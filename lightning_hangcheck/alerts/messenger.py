@@ -73,12 +73,6 @@ def run_hang_command(
 ) -> str:
     """Run it to its end; its whole process group ends with it, or at the limit.
 
-    Args:
-        line: For ``/bin/sh -c``.
-        news: What it is told of in its environment.
-        environment: The rest of that.
-        time_limit_s: Seconds.
-
     Returns:
         What went wrong, in one sentence; empty if nothing did.
     """

@@ -70,11 +70,6 @@ def notify(
 ) -> list[str]:
     """Send the news to all of them at the same time.
 
-    Args:
-        addresses: As apprise knows them.
-        news: What to tell.
-        time_limit_s: Seconds for all of them; a thread that is late is left behind.
-
     Returns:
         What went wrong, a sentence for each address that was not reached.
     """

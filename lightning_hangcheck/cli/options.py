@@ -87,15 +87,7 @@ def option(
     group: str = "",
     **facts: Any,  # noqa: ANN401 - click's own
 ) -> Decorator:
-    """Give a command an option.
-
-    Args:
-        names: As `click.option` takes them, with blanks between them.
-        unit: What its value is called; None for a flag.
-        text: Its help.
-        group: Title under which it stands, where the command has groups.
-        facts: The rest of what `click.option` takes.
-    """
+    """Give a command an option."""
     if unit is None:
         facts = {"is_flag": True, **facts}
     if group:
@@ -167,9 +159,6 @@ set_option = option(
 
 def settings_from(options: Mapping[str, object]) -> Settings:
     """Read the settings: the environment's, then those of ``--set``, then options of their own.
-
-    Args:
-        options: By name; None where the option was not given.
 
     Raises:
         BadUsage: A value is not of its kind.

@@ -146,12 +146,7 @@ class Story(Struct, frozen=True, kw_only=True):
 
 
 def tell(pages: Pages, alive: Callable[[Place], bool | None] | None = None) -> Story:
-    """Put a ledger's lines together.
-
-    Args:
-        pages: As read.
-        alive: Whether the process of a phase is there, None where that cannot be known.
-    """
+    """Put a ledger's lines together."""
     phases: dict[str, PhaseStory] = {}
     runs: list[Run] = []
     for line in pages.lines:
@@ -311,12 +306,7 @@ def _weigh(
 
 
 def answered(decision: Decision, answer: Answer) -> Decision:
-    """Let a person's standing answer decide: it answers the question, and ``rerun`` runs again.
-
-    Args:
-        decision: As it is without.
-        answer: Of ``HANGCHECK_IF_DONE``; ``ask`` answers nothing.
-    """
+    """Let a person's standing answer decide: it answers the question, and ``rerun`` runs again."""
     if answer == "ask" or decision.act == "run" or decision.act == answer:
         return decision
     act: Act = "reuse" if answer == "reuse" and decision.reusable else "run"

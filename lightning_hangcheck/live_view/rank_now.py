@@ -258,13 +258,7 @@ class ProcessMeter:
         self._cpu_percent: float | None = None
 
     def read(self, one: RunningRank, now_ns: int, gpus: Sequence[GpuState]) -> RankUse:
-        """Take a reading.
-
-        Args:
-            one: The rank as it is now.
-            now_ns: When that was read.
-            gpus: That it uses, as they were told last.
-        """
+        """Take a reading."""
         beat = one.beat
         count = beat.beats if beat.step is None else beat.step
         if self._made is None or count < self._made[0]:

@@ -38,12 +38,7 @@ LEFT = "nobody records it on this machine any more, and its end was not written 
 
 
 class RunFollower:
-    """Follows one run.
-
-    Args:
-        folder: Of the run.
-        shown_folder: As the reader should type it.
-    """
+    """Follows one run."""
 
     def __init__(self, folder: RunFolder, shown_folder: str) -> None:
         self._folder = folder

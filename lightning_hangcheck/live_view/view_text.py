@@ -154,12 +154,7 @@ class Row(NamedTuple):
 
 
 def rows(ranks: Sequence[RankNow], now: datetime) -> list[Row]:
-    """Make the rows, problems first.
-
-    Args:
-        ranks: In the order of the table; above 32 equals share a row.
-        now: For the age of a checkpoint.
-    """
+    """Make the rows, problems first."""
 
     def alike(one: RankNow) -> Hashable:
         """Steps, paces and phases of ranks that run differ all the time; that parts no group."""
@@ -312,10 +307,6 @@ def painted(lines: Sequence[Line]) -> Text:
 
 def show_run(read: Callable[[], RunNow], stream: TextIO) -> None:
     """Show a run until it is over; Ctrl-C ends the view and leaves the run alone.
-
-    Args:
-        read: Reads the run as it is now.
-        stream: Where to; drawn anew where it is a terminal, else a block for each change.
 
     Raises:
         UnreadableRun: As `read` at its first call.

@@ -375,11 +375,7 @@ PROPERTIES: tuple[tuple[str, Callable[[Row], str]], ...] = (
 
 
 def render_beside(rows: Sequence[Row]) -> str:
-    """Write rows beside each other; of two also how many times as much the second one is.
-
-    Args:
-        rows: At least two.
-    """
+    """Write rows beside each other; of two also how many times as much the second one is."""
 
     def line(title: str, cells: Sequence[str], figures: Sequence[float | None] = ()) -> None:
         times = ""

@@ -91,10 +91,6 @@ def read_saved_run(folder: RunFolder, time_limit_s: float = READING_LIMIT_S) -> 
     judged again: it gives the verdict that was, on any machine. A part that cannot be read costs no
     other.
 
-    Args:
-        folder: Of the run.
-        time_limit_s: Seconds for all of it: a disk that does not answer blocks its reader.
-
     Raises:
         UnreadableRun: The folder holds no run, or nothing of it can be read.
     """
@@ -134,11 +130,7 @@ def read_record(folder: RunFolder) -> RunRecord | None:
 
 
 def records_of_job(folder: RunFolder) -> tuple[RunRecord, ...]:
-    """Read run.json of all nodes that share a folder with this one, those that can be read.
-
-    Args:
-        folder: Of the node whose record comes first.
-    """
+    """Read run.json of all nodes that share a folder with this one, those that can be read."""
 
     def read() -> tuple[RunRecord, ...]:
         found = []
@@ -168,13 +160,7 @@ class Parts:
     def read(
         self, source: Path, work: Callable[[], Part], time_limit_s: float = PART_LIMIT_S
     ) -> Part | None:
-        """Read one part.
-
-        Args:
-            source: For the gap.
-            work: What reads it.
-            time_limit_s: Seconds for it alone.
-        """
+        """Read one part."""
         try:
             return self._time.within(work, time_limit_s)
         except UnreadableRun as error:

@@ -64,11 +64,7 @@ class Stragglers(Struct, frozen=True, kw_only=True):
 
 
 def find_stragglers(case: Case | None) -> Stragglers | None:
-    """Compare the ranks' steps; None where none was timed, or too few.
-
-    Args:
-        case: Of the whole run so far; None where it was not kept.
-    """
+    """Compare the ranks' steps; None where none was timed, or too few."""
     views = {view.rank: view for view in (case.ranks if case is not None else ())}
     sums = {rank: _sums(view) for rank, view in views.items()}
     timed = {rank: one.a_step() for rank, one in sums.items() if one.steps >= LEAST_STEPS}
@@ -82,11 +78,7 @@ def find_stragglers(case: Case | None) -> Stragglers | None:
 
 
 def compared(means: Mapping[int, StepTimes]) -> Stragglers | None:
-    """Compare ranks by a step of each; None where there is none.
-
-    Args:
-        means: A step of each rank, as it is on average.
-    """
+    """Compare ranks by a step of each; None where there is none."""
     if not means:
         return None
     typical = median_step(tuple(means.values()))

@@ -153,12 +153,6 @@ def run_trial(
 ) -> Outcome:
     """Run one trial to its end, its hang or its limit; nothing of it is left behind.
 
-    Args:
-        trial: What to run.
-        folder: For its run folder, which must not exist; its output goes into a file beside it.
-        limit_s: Seconds; a trial that still goes on then is ended.
-        environment: Of the run; None for that of this process.
-
     Raises:
         BadUsage: Its output has no place to go, or the kernel does not start the command.
         UsedRunFolder: The folder holds a run, whose verdict would be taken for this one's.
