@@ -103,11 +103,13 @@ def json_option(what: str) -> Decorator:
 def run_dir_option(unit: str, folders: str = "Run folder", default: str = "a new one") -> Decorator:
     """Give a command ``--run-dir``; where it is not given, the setting of that name stands."""
     text = f"{folders} [default: {default} below hangcheck_runs]. (HANGCHECK_RUN_DIR)"
-    return option("--run-dir", unit, text, default=None, callback=_or_setting)
-
-
-def _or_setting(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
-    return given or from_environment(os.environ).run_dir
+    return option(
+        "--run-dir",
+        unit,
+        text,
+        default=None,
+        callback=lambda _context, _option, given: given or from_environment(os.environ).run_dir,
+    )
 
 
 def command_behind_dashes(unit: str = "-- CMD...") -> Decorator:
@@ -117,15 +119,8 @@ def command_behind_dashes(unit: str = "-- CMD...") -> Decorator:
 
 def limit_option(default: str, text: str) -> Decorator:
     """Give a command ``--limit``, which it takes as ``limit_s``."""
-    return click.option(
-        "--limit",
-        "limit_s",
-        metavar="SECONDS",
-        default=default,
-        show_default=True,
-        callback=positive,
-        help=text,
-    )
+    facts = {"default": default, "show_default": True, "callback": positive}
+    return option("--limit limit_s", "SECONDS", text, **facts)
 
 
 def end_on_sigterm() -> None:

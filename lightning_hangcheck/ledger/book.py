@@ -94,11 +94,8 @@ def _of_file(path: Path, found: os.stat_result) -> Fingerprint:
         pieces = [file.read(WHOLE_BYTES if whole else END_BYTES)]
         if not whole:
             file.seek(found.st_size - END_BYTES)
-            pieces = [
-                f"{found.st_size} {found.st_mtime_ns}".encode(),
-                *pieces,
-                file.read(END_BYTES),
-            ]
+            stated = f"{found.st_size} {found.st_mtime_ns}".encode()
+            pieces = [stated, *pieces, file.read(END_BYTES)]
     return Fingerprint(
         path=str(path),
         size=found.st_size,
@@ -109,7 +106,15 @@ def _of_file(path: Path, found: os.stat_result) -> Fingerprint:
 
 
 def _of_folder(folder: Path) -> Fingerprint:
-    files = sorted(islice(_files_of(folder), MOST_FILES + 1))
+    def every_file() -> Iterator[tuple[str, int, int]]:
+        for inside, folders, names in os.walk(folder):
+            folders.sort()
+            for name in sorted(names):
+                path = Path(inside, name)
+                found = path.lstat()
+                yield str(path.relative_to(folder)), found.st_size, found.st_mtime_ns
+
+    files = sorted(islice(every_file(), MOST_FILES + 1))
     pieces = (
         f"{name}\0{size}\0{modified_ns}\0".encode(errors="surrogateescape")
         for name, size, modified_ns in files[:MOST_FILES]
@@ -128,19 +133,7 @@ def _digest(pieces: Iterable[bytes]) -> str:
     # it brings OpenSSL, which the watcher and a phase without files need not load
     import hashlib
 
-    digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece)
-    return digest.hexdigest()
-
-
-def _files_of(folder: Path) -> Iterator[tuple[str, int, int]]:
-    for inside, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(inside, name)
-            found = path.lstat()
-            yield str(path.relative_to(folder)), found.st_size, found.st_mtime_ns
+    return hashlib.sha256(b"".join(pieces)).hexdigest()
 
 
 class Line(Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -333,14 +326,9 @@ def read(ledger: Path) -> Pages:
         ) from error
     except OSError as error:
         raise unreadable(ledger, error) from error
-    return read_lines(data.splitlines())
-
-
-def read_lines(lines: Iterable[bytes]) -> Pages:
-    """Make records of a ledger's lines."""
     records: list[AnyLine] = []
     skipped = 0
-    for line in filter(None, lines):
+    for line in filter(None, data.splitlines()):
         try:
             records.append(json_decoder(AnyLine).decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError):
