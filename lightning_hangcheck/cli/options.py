@@ -119,7 +119,7 @@ def command_behind_dashes(unit: str = "-- CMD...") -> Decorator:
 
 def limit_option(default: str, text: str) -> Decorator:
     """Give a command ``--limit``, which it takes as ``limit_s``."""
-    facts = {"default": default, "show_default": True, "callback": positive}
+    facts: dict[str, Any] = {"default": default, "show_default": True, "callback": positive}
     return option("--limit limit_s", "SECONDS", text, **facts)
 
 

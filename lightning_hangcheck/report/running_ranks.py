@@ -60,9 +60,7 @@ class LastKept(NamedTuple):
 
 def render_below(ranks: Sequence[RunningRank], now: datetime) -> str:
     """Write what stands below the newest verdict of a run; nothing where none of its ranks runs."""
-    if not ranks:
-        return ""
-    return "\n".join(["", "now", "", *render(ranks, now, MOST_BELOW)]) + "\n"
+    return "\n".join(["", "now", "", *render(ranks, now, MOST_BELOW)]) + "\n" if ranks else ""
 
 
 def render(ranks: Sequence[RunningRank], now: datetime, most: int) -> list[str]:
