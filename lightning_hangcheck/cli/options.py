@@ -219,11 +219,7 @@ def refuse_without_folder(option: str, file: str | None) -> None:
 
 
 def refuse_without_secret(settings: Settings) -> None:
-    """Refuse a port to be served without what keeps strangers from being heard there.
-
-    Raises:
-        BadUsage: The environment has no secret of that length.
-    """
+    """Refuse a port to be served without what keeps strangers from being heard there."""
     if settings.nodes_port is not None and len(os.environ.get(SHARED_BY_NODES, "")) < LEAST_SECRET:
         raise BadUsage(
             f"--nodes-port needs a secret of {LEAST_SECRET} characters or more, the same on all "

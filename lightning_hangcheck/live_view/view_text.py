@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
     from types import FrameType
 
-    from rich.console import Console
     from rich.text import Text
 
 MOST_SINGLE = 32
@@ -314,7 +313,12 @@ def show_run(read: Callable[[], RunNow], stream: TextIO) -> None:
     first = now = read()
     try:
         with _tidy_end():
-            if (console := _terminal(stream)) is None:
+            console = None
+            if stream.isatty():
+                from rich.console import Console
+
+                console = Console(file=stream, highlight=False, markup=False, emoji=False)
+            if console is None or console.is_dumb_terminal:  # nothing can be drawn anew there
                 _print_changes(first, read, stream)
                 return
             if not now.over:
@@ -327,16 +331,6 @@ def show_run(read: Callable[[], RunNow], stream: TextIO) -> None:
             console.print(painted(view_lines(now, console.width)), soft_wrap=True)
     except KeyboardInterrupt:
         return
-
-
-def _terminal(stream: TextIO) -> Console | None:
-    """The terminal; None where there is none on which something can be drawn anew."""
-    if not stream.isatty():
-        return None
-    from rich.console import Console
-
-    console = Console(file=stream, highlight=False, markup=False, emoji=False)
-    return None if console.is_dumb_terminal else console
 
 
 @contextmanager

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import click
 
-from lightning_hangcheck.cli.options import json_option, option
+from lightning_hangcheck.cli.options import json_option, option, positive
 from lightning_hangcheck.hooks.plan import plan_memory
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.config import DTYPES
@@ -24,20 +23,11 @@ Examples:
 """
 
 
-def _positive(_: click.Context, option: click.Parameter, number: float | None) -> float | None:
-    if number is not None and not 0 < number < math.inf:
-        raise click.BadParameter(f"{number:g} is no positive number", param=option)
-    return number
-
-
-GIGABYTES: dict[str, Any] = {"type": float, "callback": _positive}
-
-
 @click.command("plan", epilog=EPILOG)
 @click.argument("model", metavar="MODEL_OR_CONFIG")
 @option("--gpus", "N", "GPUs [those of this machine].", type=click.IntRange(0, 1024))
-@option("--gpu-memory", "GB", "Memory of each GPU.", **GIGABYTES)
-@option("--cpu-memory", "GB", "Main memory for weights [90 % of what is free].", **GIGABYTES)
+@option("--gpu-memory", "GB", "Memory of each GPU.", callback=positive)
+@option("--cpu-memory", "GB", "Main memory for weights [90 % of what is free].", callback=positive)
 @click.option("--dtype", type=click.Choice(DTYPES), help="Format of the weights [as stored].")
 @option(
     "--context",

@@ -97,16 +97,14 @@ def run_watched(
 ) -> int:
     """Run a command as `hangcheck run` does with these settings; return its exit code."""
     # imported here so that `hangcheck report` needs no part of the sidecar
-    from lightning_hangcheck.doctor.launch import job_of_nodes, launchers_store, node_place
+    from lightning_hangcheck.doctor.launch import job_of_nodes
     from lightning_hangcheck.hooks.zero_code.start import injected
     from lightning_hangcheck.launch.run import run_command
 
     alerts = alerts_of(notify, on_hang_exec, settings)
     given = {"PYTHONPATH": injected(os.environ.get("PYTHONPATH"))}
-    place = node_place(command, os.environ)
     job = job_of_nodes(command, os.environ)
-    store = launchers_store(command, os.environ)
-    return run_command(command, settings, given, alerts, place, job, store)
+    return run_command(command, settings, given, alerts, job.place, job.name, job.store)
 
 
 def alerts_of(
