@@ -66,10 +66,7 @@ def run_errand(errand: Errand) -> None:
 
 
 def run_hang_command(
-    line: str,
-    news: HangNews,
-    environment: Mapping[str, str],
-    time_limit_s: float = COMMAND_LIMIT_S,
+    line: str, news: HangNews, environment: Mapping[str, str], time_limit_s: float = COMMAND_LIMIT_S
 ) -> str:
     """Run it to its end; its whole process group ends with it, or at the limit.
 

@@ -32,9 +32,6 @@ class RunReading(Struct, frozen=True, kw_only=True):
 
     Attributes:
         standing: The verdict that stands; at the end the last one; None where nothing was found.
-        stall_s: For how long the job stands still; 0 where it does not.
-        progress: Unix time of each rank's last sign of progress.
-        written: Unix time of this reading.
         exit_code: Of the command; None while it runs, and where nobody knows it.
     """
 

@@ -74,13 +74,9 @@ class Subject(Struct, frozen=True, kw_only=True):
 
     Attributes:
         command: As it would stand behind `hangcheck run --`; empty where none was given.
-        environment: That the ranks will have.
-        run_dir: Where the run will be recorded.
         checkpoints: Where it will save, as fsspec names places; None where nobody says.
         depth: How many folders deep that place is looked at.
         expect: Patterns of files that must be there, each by its path from there.
-        needs: Files and folders that it reads.
-        loads: Checkpoints that it loads, each a file or folder.
         backbone: The model that loads them: folder, file, or name in the hub's cache.
         extras: What is kept in memory beside that model.
         fresh_minutes: Age above which what it needs is too old; None where age does not matter.
@@ -132,7 +128,6 @@ class Check(NamedTuple):
     Attributes:
         why: What goes wrong in a run where it is not ok.
         look: Finds something; nothing where the question does not arise in this run.
-        limit_s: Seconds for the answer.
         alone: It starts processes, or takes what others want to find free: made after the others,
             where Ctrl-C ends what it started, and within limits of its own.
         well: Said where nothing is found; empty where nothing is said then.

@@ -49,7 +49,6 @@ class Answer(Struct, frozen=True, kw_only=True):
     Attributes:
         why: What goes wrong in a run where this is not ok.
         remedy: All that there is to do, `commands` included; empty where nothing is needed.
-        seconds: That the check took.
     """
 
     group: str
@@ -69,7 +68,6 @@ class Examination(Struct, frozen=True, kw_only=True):
 
     Attributes:
         status: The worst of all; a warning where nothing was checked.
-        seconds: That all took together.
     """
 
     status: Status

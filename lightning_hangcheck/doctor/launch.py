@@ -72,7 +72,6 @@ class Launch(NamedTuple):
         program: Behind the launcher: a script and its arguments; empty where only the launcher was
             given.
         local_ranks: Ranks on one node, None where the words leave it open.
-        nodes: At least 1.
     """
 
     launcher: LauncherKind = "none"

@@ -20,15 +20,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from lightning_hangcheck.doctor.check import (
-    DEPTH,
-    Finding,
-    beginning,
-    check,
-    failed,
-    ok,
-    warning,
-)
+from lightning_hangcheck.doctor.check import DEPTH, Finding, beginning, check, failed, ok, warning
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.text.redaction import redact_value
 from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words, several

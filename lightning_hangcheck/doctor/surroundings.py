@@ -203,7 +203,6 @@ class KnownHang(NamedTuple):
 
     Attributes:
         what: A distribution, or ``linux`` for the kernel.
-        only_on: Machine that it concerns; empty for all.
         sentence: What hangs, with who says so.
     """
 

@@ -77,10 +77,7 @@ def _step(say: Callable[..., None], step: str, backend: str) -> Iterator[dict[st
 
 
 def _try_backend(
-    say: Callable[..., None],
-    backend: str,
-    device: torch.device,
-    group: "dist.ProcessGroup | None",
+    say: Callable[..., None], backend: str, device: torch.device, group: "dist.ProcessGroup | None"
 ) -> None:
     rank, paired = dist.get_rank(), min(dist.get_world_size(), MOST_PAIRED)
     with _step(say, "barrier", backend):

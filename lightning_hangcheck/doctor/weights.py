@@ -69,9 +69,6 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
         tokens: In its tokenizer.json, 0 where there is none; ``digest`` is of all of them.
         rows: That an embedding needs for them: one more than the largest number of a token.
         base: The model that it was trained on, as noted there; empty if unknown.
-        files: How many files of weights were read.
-        complaints: What is wrong with the files, each in words.
-        name: As the user gave it.
     """
 
     fields: Fields | None = None

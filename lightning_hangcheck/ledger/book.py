@@ -40,8 +40,6 @@ class Fingerprint(Struct, frozen=True, kw_only=True):
     """A file or folder at one moment.
 
     Attributes:
-        path: Absolute, or the address of something remote.
-        size: Bytes; of a folder the sum.
         modified_ns: When it was changed last; of a folder the latest of its files.
         digest: Empty where it could not be taken.
         how: What the digest rests on, in words, or why there is none.
@@ -141,7 +139,6 @@ class Line(Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     Attributes:
         id: Of what is told: a phase's later lines carry the id of its first.
-        at: When it was written, ISO 8601 UTC by the wall clock; durations never rest on it.
     """
 
     schema_version: int = 1
@@ -154,9 +151,6 @@ class Place(Struct, frozen=True, kw_only=True):
 
     Attributes:
         started_ticks: With ``pid`` and ``host`` it names the process for ever.
-        ranks: How many share the phase; each of them is paid for.
-        gpus: Models, as the driver names them; empty where none is seen.
-        commit: Of the working folder; empty where that is no git repository.
         dirty: Whether files there differ from the commit; None where that was not learnt.
     """
 
@@ -199,10 +193,7 @@ class Ended(Line, frozen=True, kw_only=True, tag="end"):
     """A phase ended.
 
     Attributes:
-        duration_s: By the monotonic clock.
         cpu_s: Processor time of its process and of the children that it waited for.
-        error: What left its block, in one line; empty where it ended well.
-        offloaded: What of models was kept outside the GPU, as its process told when it loaded them.
     """
 
     duration_s: float
@@ -221,11 +212,7 @@ class Reused(Line, frozen=True, kw_only=True, tag="reuse"):
 
 
 class Discarded(Line, frozen=True, kw_only=True, tag="discarded"):
-    """What a phase made was replaced, or what it was made from was; ``id`` is that phase's.
-
-    Attributes:
-        by: Id of the phase that was run: this one again, or one that it rests on.
-    """
+    """What a phase made was replaced, or what it was made from was; ``id`` is that phase's."""
 
     phase: str
     by: str
@@ -236,8 +223,6 @@ class Run(Line, frozen=True, kw_only=True, tag="run"):
     """A watched run ended; written by the sidecar.
 
     Attributes:
-        duration_s: By the monotonic clock, from the sidecar's start.
-        ranks: Of the last round.
         spent: Seconds by phase, summed over the ranks of the sidecar's node.
         offloaded: As in `Ended`, by the journals of its ranks.
     """
@@ -264,11 +249,7 @@ STATE_FILE = "state.json"
 
 
 class Pages(msgspec.Struct, frozen=True):
-    """What a ledger holds.
-
-    Attributes:
-        unreadable: How many lines were skipped: torn by a kill, or of a newer version.
-    """
+    """What a ledger holds."""
 
     lines: tuple[AnyLine, ...] = ()
     unreadable: int = 0

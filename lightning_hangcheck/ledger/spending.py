@@ -176,11 +176,7 @@ class Stalls:
 
 
 class Price(Struct, frozen=True):
-    """What one rank costs for an hour.
-
-    Attributes:
-        model: Part of the name of the GPUs that it is for; empty for all others.
-    """
+    """What one rank costs for an hour."""
 
     per_hour: float
     model: str = ""

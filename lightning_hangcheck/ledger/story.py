@@ -42,11 +42,8 @@ class PhaseStory(Struct, frozen=True, kw_only=True):
         duration_s: None where nothing tells; of one that told no end, what it is known to have
             lasted at least.
         deciding: Name of the metric that says whether it went well; empty for the only one.
-        ask_from: As in `Begun`.
-        reused: How often it was used instead of being run again.
         discarded: Why what it made does not count any more; empty while it does.
         stale: Why what it made is there, but of an older version than what it rests on.
-        offloaded: As in `Ended`.
     """
 
     id: str
@@ -99,11 +96,7 @@ class PhaseStory(Struct, frozen=True, kw_only=True):
 
 
 class Story(Struct, frozen=True, kw_only=True):
-    """All phases and runs, the first one first. This is also what ``state.json`` holds.
-
-    Attributes:
-        unreadable: Lines of the ledger that were skipped.
-    """
+    """All phases and runs, the first one first. This is also what ``state.json`` holds."""
 
     schema_version: int = 1
     phases: tuple[PhaseStory, ...] = ()
@@ -219,8 +212,6 @@ class Decision(Struct, frozen=True, kw_only=True):
     """What is to be done about a phase.
 
     Attributes:
-        act: ``run`` it, ``reuse`` what it made, or ``ask`` a person.
-        why: In one clause.
         earlier: The phase whose outputs are at stake; None where there is none.
         invalidated: Phases that rest on it, which running it again makes stale.
         reusable: Whether its script can do without running it.

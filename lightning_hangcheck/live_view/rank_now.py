@@ -58,10 +58,8 @@ class RankUse(Struct, frozen=True, kw_only=True):
     """What a rank uses and how fast it goes, measured between two readings.
 
     Attributes:
-        cpu_percent: Of one core.
         step_now_s: Seconds of its newest step; of what passed since, where that is more.
         gpu_percent: Share of the time in which its GPUs worked.
-        gpu_bytes: Its own memory on them.
         a_step: The mean of its newest timed steps, at least ten.
     """
 
@@ -85,7 +83,6 @@ class RankNow(Struct, frozen=True, kw_only=True):
     Attributes:
         culprit: The verdict in force names it.
         waits_for: Whom or what, and in what; of a rank that waits for no one, where it stands.
-        step_s: Its own median.
         slowest: It has more work of its own in a step than all others; None for all other ranks.
         kept: The last checkpoint, in words, and ``kept_at`` when.
     """
@@ -296,11 +293,7 @@ ANSWER_LIMIT_S = 5.0
 
 
 class GpuReader:
-    """Asks for GPUs now and then, in a thread; where there is no driver it does nothing.
-
-    Attributes:
-        newest: As told last: GPUs by process id, and why some are not told.
-    """
+    """Asks for GPUs now and then, in a thread; where there is no driver it does nothing."""
 
     def __init__(self) -> None:
         self.newest: tuple[Gpus, tuple[str, ...]] = ({}, ())

@@ -209,11 +209,8 @@ class RunNow(Struct, frozen=True, kw_only=True):
     """A run at one moment.
 
     Attributes:
-        shown_folder: The run folder as the reader should type it.
-        at: The moment, UTC.
         status: Whether and where it runs, in one clause.
         over: It has ended, or nothing more can be seen of it: why, in one clause; empty else.
-        ranks: In the order of the table.
         gaps: What could not be read, a sentence each.
     """
 

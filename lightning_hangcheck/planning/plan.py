@@ -38,7 +38,6 @@ class Machine(Struct, frozen=True, kw_only=True):
     Attributes:
         gpus: Bytes of each GPU.
         cpu: Bytes of main memory that the weights may take.
-        source: ``given``, or what found it.
     """
 
     gpus: tuple[int, ...]
@@ -51,7 +50,6 @@ class Use(Struct, frozen=True, kw_only=True):
 
     Attributes:
         context: Tokens of prompt and answer together.
-        batch: Sequences at a time.
     """
 
     dtype: Dtype
@@ -65,7 +63,6 @@ class Share(Struct, frozen=True, kw_only=True):
 
     Attributes:
         device: ``0``, ``1``, ... for GPUs, ``cpu``, ``disk``.
-        memory: 0 for the disk, whose room is not asked.
         limit: Of weights, which ``max_memory`` allows it.
         headroom: What is left; below 0 it does not fit.
     """
@@ -82,11 +79,7 @@ class Share(Struct, frozen=True, kw_only=True):
 
 
 class WayOut(Struct, frozen=True, kw_only=True):
-    """A change that was planned too: what to do and what came of it, in words.
-
-    Attributes:
-        fits: Whether nothing would be offloaded then.
-    """
+    """A change that was planned too: what to do and what came of it, in words."""
 
     change: str
     outcome: str
@@ -98,19 +91,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Whether a model fits, where its parts go, and how fast it will be.
 
     Attributes:
-        model: As the user named it.
         name: Of the phase, where the plan is for one.
-        parameters: Number of weights.
         sureness: How the weights were found; `source` says it in words.
         weights: Bytes of all weights in the format asked for; so are the following.
-        extras: Bytes by name.
         shares: What each device holds; devices without a part are left out, but not GPUs.
         max_memory: Ready for ``from_pretrained``; keys of GPUs are their numbers.
         offloaded_layers: Layers that are not on a GPU, although there are GPUs.
-        offloaded: Bytes of weights that are not on a GPU.
         seconds_per_token: About what one token takes, wherever the weights are; no measurement.
         seconds_per_pass: Least time to carry offloaded weights once, for each token; 0 if none.
-        placed_by: Whose rules placed the layers.
         unused: What is paid for and stays empty, in words; nothing where that is little.
         notes: What was assumed, and how sure it is.
         phases: Each as if the model were placed for that one alone; all else is

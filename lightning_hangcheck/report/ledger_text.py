@@ -62,7 +62,6 @@ class Row(Struct, frozen=True, kw_only=True):
         share: Of the rank hours of all rows of its kind.
         reason: Why it took so long, as far as it was seen; empty where nothing tells.
         spent: Of a run, shares of its ranks' time by what they did, the largest first.
-        stalled_s: Of a run, seconds of its silences.
     """
 
     what: str

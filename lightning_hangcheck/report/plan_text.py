@@ -60,10 +60,7 @@ def render(plan: Plan) -> str:
     ]
     where = f"on {gpus}" if gpus else "without a GPU"
     paragraphs = [
-        [
-            f"{plan.speed.upper()}  {plain(plan.model)} ({size}) {where}",
-            f"{INDENT}{plan.reason}",
-        ],
+        [f"{plan.speed.upper()}  {plain(plan.model)} ({size}) {where}", f"{INDENT}{plan.reason}"],
         _rows("needs", _needs(plan)),
         _rows("phases", phases),
         _rows("places", [_place(share) for share in plan.shares]),

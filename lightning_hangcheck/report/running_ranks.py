@@ -35,8 +35,6 @@ class RunningRank(Struct, frozen=True, kw_only=True):
     """One rank that runs.
 
     Attributes:
-        beat: Its page as it is now.
-        silent_s: Seconds since its last progress.
         step_s: Median seconds of its last steps; of its beats, where it shows no steps. None where
             nobody measures it, or not yet.
         cpu_s: Processor time of all its threads so far; None where it cannot be read.

@@ -48,7 +48,6 @@ class JournalEnd(msgspec.Struct, frozen=True, kw_only=True):
         name: ``rank-3``, or ``pid-4711`` where the rank was never learnt.
         checkpoint: The last one passed, None before the first; where the rank was started again,
             of its last process.
-        last_at: Time of the last whole line, ISO 8601 UTC; empty where there is none.
         kept_step: Of the last checkpoint that it saved, or goes on from; None where it told none.
     """
 
@@ -68,12 +67,9 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run as far as its folder tells.
 
     Attributes:
-        record: run.json, None where it was not written yet.
         verdict: The newest, or what the newest evidence comes to; None before the first.
-        case: What that verdict was made from, None where it was not kept.
         journals: By rank; read only where there is no verdict.
         refused: Why there is none that can be read; empty where there is none yet.
-        gaps: What of it could not be read.
     """
 
     record: RunRecord | None = None

@@ -33,8 +33,6 @@ class RankSteps(Struct, frozen=True, kw_only=True):
     """The steps of one rank.
 
     Attributes:
-        steps: How many were timed.
-        mean: One of them.
         ratio: Its own work against that of the median rank.
         trend: None where too few were timed.
     """
@@ -50,7 +48,6 @@ class Stragglers(Struct, frozen=True, kw_only=True):
     """The steps of all ranks that time them.
 
     Attributes:
-        ranks: The one with most work of its own first.
         typical: A step of the rank that is the median by own work.
     """
 

@@ -74,10 +74,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     Attributes:
         result: ``hang``: a verdict says so; ``late``: it was ended at the limit, and nothing proves
             a hang; ``failed``: it ended by itself with an exit code that is not 0.
-        seconds: Until it ended, or was ended.
-        where: In one sentence; empty for a run that passed.
         verdict: What was known when it ended, or was about to be ended at the limit.
-        run_folder: As a reader should type it.
     """
 
     trial: Trial
@@ -136,10 +133,7 @@ def reference_trials(output_dir: Path) -> tuple[Trial, ...]:
 
 
 def run_trial(
-    trial: Trial,
-    folder: RunFolder,
-    limit_s: float,
-    environment: Mapping[str, str] | None = None,
+    trial: Trial, folder: RunFolder, limit_s: float, environment: Mapping[str, str] | None = None
 ) -> Outcome:
     """Run one trial to its end, its hang or its limit; nothing of it is left behind.
 

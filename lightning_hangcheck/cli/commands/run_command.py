@@ -41,10 +41,7 @@ Examples:
 
 
 @click.command(
-    "run",
-    cls=GroupedCommand,
-    epilog=EPILOG,
-    context_settings={"allow_interspersed_args": False},
+    "run", cls=GroupedCommand, epilog=EPILOG, context_settings={"allow_interspersed_args": False}
 )
 @run_options
 @option(

@@ -102,15 +102,11 @@ class PageFacts(Struct, frozen=True, kw_only=True):
 
     Attributes:
         case: What the verdict was made from, None where it was not kept.
-        run_folder: As the reader should type it.
         goes_on: The page will be written again at the same place: it reloads itself.
-        groups: Ranks in equal standing, culprits first.
         views: What the case has of each rank; the first view of a rank that was seen twice.
         shown: Ranks of which the page tells by themselves: culprits, and one of each other group.
         journals: Of those, in the order in which they were written.
-        starts: By rank the entry of its journal that tells of its process's start.
         earlier: The verdicts before it with their numbers, oldest first.
-        sources: The user's own lines on which ranks stand.
         gaps: What could not be read for the page, as in a verdict.
     """
 

@@ -37,7 +37,6 @@ class GraphNode(NamedTuple):
     Attributes:
         detail: Where they stand; empty of what is no rank.
         rank: The first of them, None of what is no rank.
-        is_culprit: They are named by the verdict.
         in_cycle: It waits for itself, by itself or through others.
         height: How far above the end of the waiting it stands.
     """
