@@ -155,8 +155,26 @@ def ranks_now(
     saved = any(one.beat.save is not None for one in running)
     for page in running:
         known = found.get(page.rank) or RankNow(rank=page.rank, standing="runs")
-        use = (used or {}).get(page.rank, RankUse())
-        found[page.rank] = replace(_running(page, known, saved=saved), use=use)
+        # a verdict in force says how a rank stands that runs, its page all else
+        beat, standing = page.beat, known.standing
+        kept = last_checkpoint(beat, saved=saved)
+        if standing not in ("gone", "stuck", "stopped", "waits"):
+            usual_s = QUIET_WITHOUT_PACE_S if page.step_s is None else page.step_s * QUIET_STEPS
+            standing = "silent" if page.silent_s >= max(QUIET_S, usual_s) else "runs"
+        inside = plain(str(beat.main_sections[-1])) if beat.main_sections else ""
+        found[page.rank] = replace(
+            known,
+            standing=standing,
+            silent_s=page.silent_s,
+            phase=beat.phase or known.phase,
+            waits_for=known.waits_for or (f"in {inside}" if inside else ""),
+            step=beat.step,
+            step_s=page.step_s,
+            kept=kept.words.removeprefix("CHECKPOINT "),
+            kept_at=kept.at,
+            memory_bytes=page.memory_bytes,
+            use=(used or {}).get(page.rank, RankUse()),
+        )
     ranks = found.values()
     timed = {one.rank: one.use.a_step for one in ranks if one.standing == "runs"}
     steps = compared({rank: step for rank, step in timed.items() if step is not None})
@@ -193,29 +211,6 @@ def _judged(verdict: Verdict) -> Iterator[RankNow]:
                 waits_for=waits if in_force else "",
                 step=state.step,
             )
-
-
-def _running(one: RunningRank, known: RankNow, *, saved: bool) -> RankNow:
-    """A rank that runs: a verdict in force says how it stands, its page all else."""
-    beat = one.beat
-    kept = last_checkpoint(beat, saved=saved)
-    standing = known.standing
-    if standing not in ("gone", "stuck", "stopped", "waits"):
-        usual_s = QUIET_WITHOUT_PACE_S if one.step_s is None else one.step_s * QUIET_STEPS
-        standing = "silent" if one.silent_s >= max(QUIET_S, usual_s) else "runs"
-    inside = plain(str(beat.main_sections[-1])) if beat.main_sections else ""
-    return replace(
-        known,
-        standing=standing,
-        silent_s=one.silent_s,
-        phase=beat.phase or known.phase,
-        waits_for=known.waits_for or (f"in {inside}" if inside else ""),
-        step=beat.step,
-        step_s=one.step_s,
-        kept=kept.words.removeprefix("CHECKPOINT "),
-        kept_at=kept.at,
-        memory_bytes=one.memory_bytes,
-    )
 
 
 LEAST_S = 0.4
