@@ -89,9 +89,9 @@ def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
     first, uses = group[0], [one.use for one in group]
     # the longest silence; of ranks that run it is told by their pace
     silent = [one.silent_s for one in group if one.silent_s is not None and one.has_problem]
-    state = f"{first.standing if first.slowest is None else 'slowest'}"
+    state: str = first.standing if first.slowest is None else "slowest"
     state += f" {seconds_in_short(max(silent))}" if silent else ""
-    phases = [name for name, _ in Counter(o.phase for o in group if o.phase).most_common()]
+    phases = [name for name, _ in Counter(one.phase for one in group if one.phase).most_common()]
     more = ", ..." if len(phases) > PHASES_SHOWN else ""
     # the slowest rank's pace: its own median, and how many times as long it takes now
     timed = [(one.step_s, one.use.step_now_s) for one in group]

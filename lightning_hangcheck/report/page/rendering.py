@@ -9,18 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.page import blocks
 from lightning_hangcheck.report.page.copied_text import issue_text, prompt_text
 from lightning_hangcheck.report.page.history import lanes, run_history, ticks
 from lightning_hangcheck.report.page.page_facts import is_moment
 from lightning_hangcheck.report.page.wait_graph import draw_graph, wait_graph
-from lightning_hangcheck.report.verdict_text import (
-    gap_lines,
-    name_ranks,
-    reason,
-    stall_cost,
-    summary,
-)
 from lightning_hangcheck.text.shown import read_utc, several, visible
 from lightning_hangcheck.version import __version__
 
@@ -55,8 +49,8 @@ def render_page(facts: PageFacts) -> str:
         script_hash=_hash(script),
         verdict=verdict,
         facts=facts,
-        summary=summary(verdict),
-        reason=reason(verdict),
+        summary=verdict_text.summary(verdict),
+        reason=verdict_text.reason(verdict),
         remedy=next(iter(verdict.remedies), None),
         cost=_cost(facts),
         graph=draw_graph(graph) if graph.nodes else None,
@@ -73,7 +67,7 @@ def render_page(facts: PageFacts) -> str:
         differences=blocks.differences(facts),
         identities=blocks.identities(facts),
         evidence=verdict.evidence[:MOST_EVIDENCE],
-        gaps=list(gap_lines((*verdict.gaps, *facts.gaps)))[:MOST_EVIDENCE],
+        gaps=list(verdict_text.gap_lines((*verdict.gaps, *facts.gaps)))[:MOST_EVIDENCE],
         issue=issue_text(facts),
         prompt=prompt_text(facts),
     )
@@ -82,7 +76,7 @@ def render_page(facts: PageFacts) -> str:
 def _cost(facts: PageFacts) -> str:
     """How long and how much, and what a restart throws away; empty where nothing stands still."""
     verdict = facts.verdict
-    cost = stall_cost(verdict)
+    cost = verdict_text.stall_cost(verdict)
     if not cost:
         return ""
     gpus = {
@@ -115,7 +109,7 @@ def _environment() -> tuple[Environment, str, str]:
     environment.globals.update(
         version=__version__,
         several=several,
-        name_ranks=name_ranks,
+        name_ranks=verdict_text.name_ranks,
         shortened=blocks.shortened,
         folded_lines=blocks.folded_lines,
         grid_words=blocks.ENTERED,
