@@ -118,10 +118,10 @@ def alerts_of(
         return AlertsAskedFor()
     packages: tuple[str, ...] = ()
     if notify:
-        from lightning_hangcheck.alerts import notifying
+        from lightning_hangcheck.alerts import messenger
 
-        packages = (notifying.apprise_folder(),)
-        notifying.refuse_unknown(notify)
+        packages = (messenger.apprise_folder(),)
+        messenger.refuse_unknown(notify)
     return AlertsAskedFor(
         notify=notify, on_hang_exec=on_hang_exec, environment=dict(os.environ), packages=packages
     )
