@@ -16,8 +16,6 @@ class AlertsAskedFor(Struct, frozen=True, kw_only=True, tag="alerts"):
     It is on no command line, in no file and in no environment of a process of ours.
 
     Attributes:
-        notify: Addresses as apprise knows them.
-        on_hang_exec: A line for the shell; None where none was given.
         environment: Of `hangcheck run`: what the command is run with, and the proxies in it.
         packages: Folders of optional packages that a process of ours may not find by itself.
     """
@@ -37,9 +35,6 @@ class HangNews(Struct, frozen=True, kw_only=True):
     """A hang that was found, for who gets a message.
 
     Attributes:
-        kind: ``hang`` or ``dead``.
-        title: One short line.
-        text: What to say, in a few lines.
         number: Of the verdict in its run folder; None where it could not be saved in time.
     """
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from msgspec import Struct
 
 from lightning_hangcheck.model.slugs import VerdictKind
@@ -12,24 +10,21 @@ STATES: dict[VerdictKind, int] = {"suspect": 1, "hang": 2, "dead": 3}
 """Of the verdict that stands; all others are 0. A public promise: alert rules compare with it."""
 
 
-class _Metric(NamedTuple):
-    name: str
-    help: str
-
-
-STATE = _Metric("hangcheck_state", "State of the job: 0 ok, 1 suspect, 2 hang, 3 dead.")
-PROGRESS = _Metric(
-    "hangcheck_last_progress_timestamp_seconds",
-    "Unix time of the last sign of progress of each rank of this node.",
-)
-STALL = _Metric(
-    "hangcheck_stall_seconds",
-    "Length of the stall that stands, when this was written; 0 if none does.",
-)
-WATCHING = _Metric("hangcheck_watching", "1 while the run is watched, 0 once it has ended.")
-WRITTEN = _Metric("hangcheck_written_timestamp_seconds", "Unix time at which this was written.")
-EXIT_CODE = _Metric("hangcheck_exit_code", "Exit code of the command that was run, at its end.")
-METRICS = (STATE, PROGRESS, STALL, WATCHING, WRITTEN, EXIT_CODE)
+STATE = "hangcheck_state"
+PROGRESS = "hangcheck_last_progress_timestamp_seconds"
+STALL = "hangcheck_stall_seconds"
+WATCHING = "hangcheck_watching"
+WRITTEN = "hangcheck_written_timestamp_seconds"
+EXIT_CODE = "hangcheck_exit_code"
+METRICS = {
+    STATE: "State of the job: 0 ok, 1 suspect, 2 hang, 3 dead.",
+    PROGRESS: "Unix time of the last sign of progress of each rank of this node.",
+    STALL: "Length of the stall that stands, when this was written; 0 if none does.",
+    WATCHING: "1 while the run is watched, 0 once it has ended.",
+    WRITTEN: "Unix time at which this was written.",
+    EXIT_CODE: "Exit code of the command that was run, at its end.",
+}
+"""Each by its name, with its HELP."""
 
 
 class RunReading(Struct, frozen=True, kw_only=True):
@@ -37,9 +32,6 @@ class RunReading(Struct, frozen=True, kw_only=True):
 
     Attributes:
         standing: The verdict that stands; at the end the last one; None where nothing was found.
-        stall_s: For how long the job stands still; 0 where it does not.
-        progress: Unix time of each rank's last sign of progress.
-        written: Unix time of this reading.
         exit_code: Of the command; None while it runs, and where nobody knows it.
     """
 
@@ -55,7 +47,7 @@ class RunReading(Struct, frozen=True, kw_only=True):
 def render(reading: RunReading) -> bytes:
     """Write a reading, each metric with its HELP and TYPE."""
     state = STATES.get(reading.standing, 0) if reading.standing is not None else 0
-    told: dict[_Metric, dict[int | None, float]] = {
+    told: dict[str, dict[int | None, float]] = {
         STATE: {None: state},
         PROGRESS: {rank: round(moment, 3) for rank, moment in sorted(reading.progress.items())},
         STALL: {None: round(reading.stall_s, 3)},
@@ -68,8 +60,8 @@ def render(reading: RunReading) -> bytes:
     escaped = reading.run_id.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     lines = []
     for metric, samples in told.items():
-        lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} gauge"]
+        lines += [f"# HELP {metric} {METRICS[metric]}", f"# TYPE {metric} gauge"]
         for rank, value in samples.items():
             of_rank = "" if rank is None else f',rank="{rank}"'
-            lines.append(f'{metric.name}{{run="{escaped}"{of_rank}}} {value!r}')
+            lines.append(f'{metric}{{run="{escaped}"{of_rank}}} {value!r}')
     return "".join(f"{line}\n" for line in lines).encode(errors="replace")

@@ -87,15 +87,7 @@ def option(
     group: str = "",
     **facts: Any,  # noqa: ANN401 - click's own
 ) -> Decorator:
-    """Give a command an option.
-
-    Args:
-        names: As `click.option` takes them, with blanks between them.
-        unit: What its value is called; None for a flag.
-        text: Its help.
-        group: Title under which it stands, where the command has groups.
-        facts: The rest of what `click.option` takes.
-    """
+    """Give a command an option."""
     if unit is None:
         facts = {"is_flag": True, **facts}
     if group:
@@ -111,11 +103,13 @@ def json_option(what: str) -> Decorator:
 def run_dir_option(unit: str, folders: str = "Run folder", default: str = "a new one") -> Decorator:
     """Give a command ``--run-dir``; where it is not given, the setting of that name stands."""
     text = f"{folders} [default: {default} below hangcheck_runs]. (HANGCHECK_RUN_DIR)"
-    return option("--run-dir", unit, text, default=None, callback=_or_setting)
-
-
-def _or_setting(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
-    return given or from_environment(os.environ).run_dir
+    return option(
+        "--run-dir",
+        unit,
+        text,
+        default=None,
+        callback=lambda _context, _option, given: given or from_environment(os.environ).run_dir,
+    )
 
 
 def command_behind_dashes(unit: str = "-- CMD...") -> Decorator:
@@ -125,15 +119,8 @@ def command_behind_dashes(unit: str = "-- CMD...") -> Decorator:
 
 def limit_option(default: str, text: str) -> Decorator:
     """Give a command ``--limit``, which it takes as ``limit_s``."""
-    return click.option(
-        "--limit",
-        "limit_s",
-        metavar="SECONDS",
-        default=default,
-        show_default=True,
-        callback=positive,
-        help=text,
-    )
+    facts: dict[str, Any] = {"default": default, "show_default": True, "callback": positive}
+    return option("--limit limit_s", "SECONDS", text, **facts)
 
 
 def end_on_sigterm() -> None:
@@ -167,9 +154,6 @@ set_option = option(
 
 def settings_from(options: Mapping[str, object]) -> Settings:
     """Read the settings: the environment's, then those of ``--set``, then options of their own.
-
-    Args:
-        options: By name; None where the option was not given.
 
     Raises:
         BadUsage: A value is not of its kind.
@@ -235,11 +219,7 @@ def refuse_without_folder(option: str, file: str | None) -> None:
 
 
 def refuse_without_secret(settings: Settings) -> None:
-    """Refuse a port to be served without what keeps strangers from being heard there.
-
-    Raises:
-        BadUsage: The environment has no secret of that length.
-    """
+    """Refuse a port to be served without what keeps strangers from being heard there."""
     if settings.nodes_port is not None and len(os.environ.get(SHARED_BY_NODES, "")) < LEAST_SECRET:
         raise BadUsage(
             f"--nodes-port needs a secret of {LEAST_SECRET} characters or more, the same on all "

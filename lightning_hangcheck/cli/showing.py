@@ -36,12 +36,7 @@ FOUND = ("hang", "dead", "crashed")
 
 
 def show(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> None:
-    """Colour on a terminal, the plain text into a pipe or file.
-
-    Args:
-        text: What a renderer wrote.
-        styles: For each pattern of it the style that rich knows.
-    """
+    """Colour on a terminal, the plain text into a pipe or file."""
     if not sys.stdout.isatty():
         click.echo(text, nl=False)
         return

@@ -32,10 +32,9 @@ MOST_BYTES = 2**20
 
 
 class Finding(Struct, frozen=True):
-    """What a check found.
+    """What a check found: ``warning`` the run goes on with less, ``failed`` it will not work.
 
     Attributes:
-        status: ``warning`` the run goes on with less, ``failed`` a promise cannot be kept.
         commands: What to type or paste, each as it stands.
         advice: What to do in words, before the commands.
         details: More of what was found, a line each.
@@ -56,17 +55,17 @@ class Finding(Struct, frozen=True):
 
 
 def ok(sentence: str, check: str = "", details: tuple[str, ...] = ()) -> Finding:
-    """Say that something was seen and is well."""
+    """Something was seen and is well."""
     return Finding("ok", sentence, details=details, check=check)
 
 
 def warning(sentence: str, *commands: str, advice: str = "", check: str = "") -> Finding:
-    """Say what the run will have to do without."""
+    """The run will have to do without something."""
     return Finding("warning", sentence, commands, advice, check=check)
 
 
 def failed(sentence: str, *commands: str, advice: str = "", check: str = "") -> Finding:
-    """Say what will not work."""
+    """Something will not work."""
     return Finding("failed", sentence, commands, advice, check=check)
 
 
@@ -75,13 +74,9 @@ class Subject(Struct, frozen=True, kw_only=True):
 
     Attributes:
         command: As it would stand behind `hangcheck run --`; empty where none was given.
-        environment: That the ranks will have.
-        run_dir: Where the run will be recorded.
         checkpoints: Where it will save, as fsspec names places; None where nobody says.
         depth: How many folders deep that place is looked at.
         expect: Patterns of files that must be there, each by its path from there.
-        needs: Files and folders that it reads.
-        loads: Checkpoints that it loads, each a file or folder.
         backbone: The model that loads them: folder, file, or name in the hub's cache.
         extras: What is kept in memory beside that model.
         fresh_minutes: Age above which what it needs is too old; None where age does not matter.
@@ -133,7 +128,6 @@ class Check(NamedTuple):
     Attributes:
         why: What goes wrong in a run where it is not ok.
         look: Finds something; nothing where the question does not arise in this run.
-        limit_s: Seconds for the answer.
         alone: It starts processes, or takes what others want to find free: made after the others,
             where Ctrl-C ends what it started, and within limits of its own.
         well: Said where nothing is found; empty where nothing is said then.

@@ -49,7 +49,6 @@ class Answer(Struct, frozen=True, kw_only=True):
     Attributes:
         why: What goes wrong in a run where this is not ok.
         remedy: All that there is to do, `commands` included; empty where nothing is needed.
-        seconds: That the check took.
     """
 
     group: str
@@ -69,7 +68,6 @@ class Examination(Struct, frozen=True, kw_only=True):
 
     Attributes:
         status: The worst of all; a warning where nothing was checked.
-        seconds: That all took together.
     """
 
     status: Status
@@ -137,10 +135,20 @@ def _ask(subject: Subject, check: Check) -> list[Answer]:
 
 def render(examination: Examination) -> str:
     """Write an examination for people: why and what to do below what is not ok."""
-    lines = [_headline(examination)]
-    for group, answers in groupby(examination.answers, key=lambda answer: answer.group):
+    answers = examination.answers
+    checks = f"{several(len(answers), 'check')} in {examination.seconds:.1f} s"
+    statuses = [answer.status for answer in answers]
+    failures, warnings = statuses.count("failed"), statuses.count("warning")
+    told = [f"{failures} failed"] * bool(failures) + [several(warnings, "warning")] * bool(warnings)
+    lines = [f"{', '.join(told) or 'all is well'}: {checks}"]
+    if not answers:
+        lines = [
+            "nothing was checked: no check of these groups applies; name what the run needs, for "
+            "example: hangcheck doctor --needs FILE --checkpoints PLACE -- torchrun train.py"
+        ]
+    for group, of_group in groupby(answers, key=lambda answer: answer.group):
         lines += ["", group]
-        for answer in answers:
+        for answer in of_group:
             lines += _row(answer.status, answer.check, _wrapped(answer.found))
             lines += [f"{MARGIN}{line}" for line in answer.details]
             if answer.status != "ok":
@@ -148,22 +156,6 @@ def render(examination: Examination) -> str:
                 lines += _row("", "why", _wrapped(answer.why))
                 lines += _row("", "do", answer.remedy.splitlines())  # unbroken, to be copied
     return "\n".join(lines) + "\n"
-
-
-def _headline(examination: Examination) -> str:
-    checks = several(len(examination.answers), "check")
-    took = f"{checks} in {examination.seconds:.1f} s"
-    if not examination.answers:
-        return (
-            "nothing was checked: no check of these groups applies; name what the run needs, for "
-            "example: hangcheck doctor --needs FILE --checkpoints PLACE -- torchrun train.py"
-        )
-    if examination.status == "ok":
-        return f"all is well: {took}"
-    statuses = [answer.status for answer in examination.answers]
-    failures, warnings = statuses.count("failed"), statuses.count("warning")
-    told = [f"{failures} failed"] * bool(failures) + [several(warnings, "warning")] * bool(warnings)
-    return f"{', '.join(told)}: {took}"
 
 
 def _row(status: str, label: str, texts: Sequence[str]) -> Iterator[str]:

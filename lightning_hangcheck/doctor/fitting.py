@@ -52,16 +52,20 @@ def model_memory(subject: Subject, machine: Machine | None = None) -> Finding | 
         if config is None:
             return None  # `model_fits` says so
         fields = read_fields(config)
-        here = machine or _this_machine()
+        if machine is None:
+            try:
+                machine = find_machine()
+            except BadUsage:
+                machine = find_machine(gpus=0)
     except (BadUsage, OSError, NoAnswerFromStorage) as error:
         return warning(f"{name} cannot be planned: {error}", for_a_job)
     use, _ = settle_use(config, fields, extras=subject.extras)
-    plan = make_plan(Model(name, fields, count_weights(fields)), here, use)
+    plan = make_plan(Model(name, fields, count_weights(fields)), machine, use)
     size = f"{bytes_in_words(plan.weights)} in {plan.use.dtype}"
     beside = sum(plan.extras.values())
     more = f", {bytes_in_words(beside)} beside it" if beside else ""
     told = f"{plan.model}: {size}{more}, context {plan.use.context}: {plan.reason}"
-    if not here.gpus:  # often not the machine that the run will have
+    if not machine.gpus:  # often not the machine that the run will have
         sentence = f"no GPU was found here; {told}"
         what_job = "say what the job will have:"
         return ok(sentence) if plan.fits else warning(sentence, for_a_job, advice=what_job)
@@ -71,13 +75,6 @@ def model_memory(subject: Subject, machine: Machine | None = None) -> Finding | 
     helps = [f"{way.change} ({way.speed})" for way in plan.ways_out if way.fits][:MOST_WAYS]
     found = failed if plan.speed == "too slow" else warning
     return found(f"{told}; {plan.speed}", f"hangcheck plan {plan.model}", advice="\n".join(helps))
-
-
-def _this_machine() -> Machine:
-    try:
-        return find_machine()
-    except BadUsage:
-        return find_machine(gpus=0)
 
 
 def find_machine(

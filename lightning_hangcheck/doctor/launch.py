@@ -72,7 +72,6 @@ class Launch(NamedTuple):
         program: Behind the launcher: a script and its arguments; empty where only the launcher was
             given.
         local_ranks: Ranks on one node, None where the words leave it open.
-        nodes: At least 1.
     """
 
     launcher: LauncherKind = "none"
@@ -202,56 +201,28 @@ def _number(options: Mapping[str, str], names: Sequence[str]) -> int | None:
     return next((int(text) for text in texts if text.isdecimal()), None)
 
 
-def node_place(command: Sequence[str], environment: Mapping[str, str]) -> NodePlace | None:
-    """Say which of the job's nodes this is, as its launcher's command and variables tell it.
+class JobOfNodes(NamedTuple):
+    """What the launcher's command and variables tell of a job of several nodes.
 
-    torchrun takes ``PET_NNODES`` for ``--nnodes`` and so on. Where neither numbers the node, SLURM
-    may (``srun`` starts one torchrun a node). A program without a launcher may be a SLURM task.
-
-    Returns:
-        None for a job of one node, and where nothing says which node this is: the ranks may know
-        once they are there (`session.whose`).
+    Attributes:
+        place: Which of its nodes this is; None for a job of one node, and where nothing says that:
+            the ranks may know once they are there (`session.whose`).
+        name: Of the job as its launchers on all nodes are told it, also where none has a number.
+        store: Host and port where torchrun's agents meet, in each round again. Unlike that of the
+            ranks, it stays the same when nodes are numbered anew.
     """
-    said = _said_to_torchrun(command, environment)
-    if said is None:
-        of_slurm = read_launch(command, environment).launcher == "slurm"
-        return None if of_slurm else place_of_task(environment)
-    nnodes = said("nnodes").rpartition(":")[2]
-    number = said("node-rank") or environment.get("SLURM_NODEID", "")
-    if not (nnodes.isdecimal() and number.isdecimal() and int(number) < int(nnodes) > 1):
-        return None
-    host, port = _store(said)
-    return NodePlace(number=int(number), nnodes=int(nnodes), host=host, port=port)
+
+    place: NodePlace | None = None
+    name: str = ""
+    store: tuple[str, int] = ("", 0)
 
 
-def job_of_nodes(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Name the job as its launchers on all nodes are told it, also where none has a number.
+def job_of_nodes(command: Sequence[str], environment: Mapping[str, str]) -> JobOfNodes:
+    """Read what torchrun is told by option or variable (``PET_NNODES`` for ``--nnodes``).
 
-    Returns:
-        Empty for a job of one node, and where nothing names it.
+    Where neither numbers the node, SLURM may (``srun`` starts one torchrun a node). A program
+    without a launcher may be a SLURM task.
     """
-    said = _said_to_torchrun(command, environment)
-    if said is None or said("nnodes").rpartition(":")[2] in ("", "0", "1"):
-        return ""
-    host, port = _store(said)
-    return f"nodes-{said('rdzv-id')}-{host}-{port}" if host else ""
-
-
-def launchers_store(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, int]:
-    """Return host and port of the store where torchrun's agents meet, in each round again.
-
-    Unlike that of the ranks, it stays the same when nodes are numbered anew. The host is empty
-    where the command names none, or the job has one node.
-    """
-    said = _said_to_torchrun(command, environment)
-    named = said is not None and job_of_nodes(command, environment)
-    return _store(said) if said is not None and named else ("", 0)
-
-
-def _said_to_torchrun(
-    command: Sequence[str], environment: Mapping[str, str]
-) -> Callable[[str], str] | None:
-    """What torchrun is told by option or variable; None where it is not started."""
     launch = read_launch(command, environment)
 
     def said(name: str) -> str:
@@ -260,7 +231,17 @@ def _said_to_torchrun(
         variable = f"PET_{name.upper().replace('-', '_')}"
         return launch.options.get(f"--{name}") or environment.get(variable, "")
 
-    return said if launch.launcher in ("torchrun", "accelerate") else None
+    if launch.launcher not in ("torchrun", "accelerate"):
+        return JobOfNodes(None if launch.launcher == "slurm" else place_of_task(environment))
+    nnodes = said("nnodes").rpartition(":")[2]
+    number = said("node-rank") or environment.get("SLURM_NODEID", "")
+    host, port = _store(said)
+    place = None
+    if nnodes.isdecimal() and number.isdecimal() and int(number) < int(nnodes) > 1:
+        place = NodePlace(number=int(number), nnodes=int(nnodes), host=host, port=port)
+    if nnodes in ("", "0", "1") or not host:
+        return JobOfNodes(place)
+    return JobOfNodes(place, f"nodes-{said('rdzv-id')}-{host}-{port}", (host, port))
 
 
 def _store(said: Callable[[str], str]) -> tuple[str, int]:

@@ -143,12 +143,7 @@ def time_left(subject: Subject, now: float | None = None) -> Finding | None:
 
 
 class Expected(NamedTuple):
-    """What an earlier run lets one expect.
-
-    Attributes:
-        seconds: For the command; at least so many, where `done` is False.
-        done: Whether that run came to its end.
-    """
+    """Seconds to expect by an earlier run; at least so many where that did not come to its end."""
 
     seconds: float
     run: Run
@@ -238,13 +233,27 @@ def master_port(subject: Subject) -> Finding | None:
         return None
     host, port = point.host, point.port
     try:
-        here = any(map(_is_here, _addresses(host)))
+        here = False
+        for address in _addresses(host):  # only an address of this machine can a socket be bound to
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            with socket.socket(family, socket.SOCK_STREAM) as trial, suppress(OSError):
+                trial.bind((address, 0))
+                here = True
     except OSError:
         return None  # the address is what fails
     if here:
-        holder = _listener(port)
-        if holder is None:
+        # by /proc/net alone, so that nothing is opened and nobody is disturbed
+        taken = [
+            one
+            for one in psutil.net_connections("tcp")
+            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port
+        ]
+        if not taken:
             return ok(f"port {port} is free here")
+        holder = "a process that may not be seen"
+        with suppress(psutil.Error):
+            if taken[0].pid:
+                holder = f"pid {taken[0].pid} ({psutil.Process(taken[0].pid).name()})"
         sentence = f"port {port} is taken by {holder}: ranks would meet a stranger, or none"
         return failed(sentence, advice="torchrun --standalone, or --master-port with another one")
     try:
@@ -292,26 +301,6 @@ def _port(text: str, default: int | None = None) -> int | None:
 def _addresses(host: str) -> list[str]:
     known = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(one[4][0]).partition("%")[0] for one in known))
-
-
-def _is_here(address: str) -> bool:
-    """Whether it is an address of this machine: only there a socket can be bound to it."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as trial, suppress(OSError):
-        trial.bind((address, 0))
-        return True
-    return False
-
-
-def _listener(port: int) -> str | None:
-    """Who listens there; by /proc/net alone, so that nothing is opened and nobody is disturbed."""
-    for one in psutil.net_connections("tcp"):
-        if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port:
-            with suppress(psutil.Error):
-                if one.pid:
-                    return f"pid {one.pid} ({psutil.Process(one.pid).name()})"
-            return "a process that may not be seen"
-    return None
 
 
 @check(

@@ -25,7 +25,7 @@ from lightning_hangcheck.planning.config import FAMILIES
 from lightning_hangcheck.text.shown import bytes_in_words, several
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from lightning_hangcheck.doctor.check import Subject
     from lightning_hangcheck.ledger.story import PhaseStory
@@ -73,9 +73,21 @@ BILLIONS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![\w.])")
 def needed_files(subject: Subject, now: float | None = None) -> Iterator[Finding]:
     """Each file or folder named by --needs, and its age where --fresh is given."""
     clock = time.time() if now is None else now
+
+    def size_and_time(path: Path) -> tuple[int, float]:
+        """Bytes, and when it was changed; of a folder the newest that lies in it counts."""
+        if path.is_dir():
+            inside = [one.stat() for one in path.iterdir()]
+            newest = max((one.st_mtime for one in inside), default=path.stat().st_mtime)
+            return sum(one.st_size for one in inside), newest
+        with path.open("rb") as file:
+            file.read(FIRST_BYTES)
+        state = path.stat()
+        return state.st_size, state.st_mtime
+
     for path in map(Path, subject.needs):
         try:
-            size, changed_at = apart(FILE_LIMIT_S, lambda path=path: _size_and_time(path))  # type: ignore[misc]
+            size, changed_at = apart(FILE_LIMIT_S, lambda path=path: size_and_time(path))  # type: ignore[misc]
         except FileNotFoundError:
             yield failed(f"{path} is not there", f"ls -l {path.parent}")
             continue
@@ -93,18 +105,6 @@ def needed_files(subject: Subject, now: float | None = None) -> Iterator[Finding
             yield failed(sentence, advice=f"make it anew: {path}")
         else:
             yield ok(found)
-
-
-def _size_and_time(path: Path) -> tuple[int, float]:
-    """Bytes, and when it was changed; of a folder the newest that lies in it counts."""
-    if not path.is_dir():
-        with path.open("rb") as file:
-            file.read(FIRST_BYTES)
-        state = path.stat()
-        return state.st_size, state.st_mtime
-    inside = [one.stat() for one in path.iterdir()]
-    newest = max((one.st_mtime for one in inside), default=path.stat().st_mtime)
-    return sum(one.st_size for one in inside), newest
 
 
 @check(
@@ -164,37 +164,28 @@ def model_fits(subject: Subject) -> Iterator[Finding]:
     with suppress(ImportError):  # before the fork that reads, where an import could lock
         import safetensors.numpy  # noqa: F401 - as said
     for name in dict.fromkeys(filter(None, (*subject.loads, subject.backbone))):
-        found = _read(name, subject.environment)
-        if isinstance(found, Finding):
-            yield found
+        try:
+            files = apart(
+                MODEL_LIMIT_S,
+                lambda name=name: read_model_files(find_model(name, subject.environment)),  # type: ignore[misc]
+            )
+        except FileNotFoundError:
+            correct = "correct its name, or fetch it:"
+            yield failed(f"{name} is not here", f"hf download {name}", advice=correct)
+        except (OSError, NoAnswerFromStorage) as error:
+            yield failed(f"{name} cannot be read: {error}", f"ls -l {name}")
         else:
-            read[name] = found
-            yield _whole(found)
-    yield from _of_several_steps(subject.loads)
-    backbone = read.get(subject.backbone or "")
-    if backbone is not None:
-        yield from (_fit(read[name], backbone) for name in subject.loads if name in read)
-
-
-def _read(name: str, environment: Mapping[str, str]) -> ModelFiles | Finding:
-    """Return what its files say, or why they cannot."""
-    try:
-        files = apart(MODEL_LIMIT_S, lambda: read_model_files(find_model(name, environment)))
-    except FileNotFoundError:
-        correct = "correct its name, or fetch it:"
-        return failed(f"{name} is not here", f"hf download {name}", advice=correct)
-    except (OSError, NoAnswerFromStorage) as error:
-        return failed(f"{name} cannot be read: {error}", f"ls -l {name}")
-    return replace(files, name=name)
-
-
-def _of_several_steps(names: Sequence[str]) -> Iterator[Finding]:
-    """Warn of checkpoints that are loaded together, and by their names are of other steps."""
-    steps = {name: found[-1] for name in names if (found := STEP.findall(name))}
+            read[name] = replace(files, name=name)
+            yield _whole(read[name])
+    # checkpoints that are loaded together, and by their names are of other steps
+    steps = {name: found[-1] for name in subject.loads if (found := STEP.findall(name))}
     if len(set(steps.values())) > 1:
         told = ", ".join(f"{name} (step {step})" for name, step in steps.items())
         sentence = f"checkpoints of several steps are loaded together: {told}"
         yield warning(sentence, advice="name those of one step: --loads step_N/...")
+    backbone = read.get(subject.backbone or "")
+    if backbone is not None:
+        yield from (_fit(read[name], backbone) for name in subject.loads if name in read)
 
 
 def _whole(files: ModelFiles) -> Finding:
@@ -207,8 +198,7 @@ def _whole(files: ModelFiles) -> Finding:
     if complaints:
         sentence = f"{files.name}: {_some(complaints)}"
         return failed(sentence, advice=f"save or fetch it once more: {files.name}")
-    tokens = _too_many_tokens(files, files)
-    if tokens:
+    if tokens := _too_many_tokens(files, files):
         sentence = f"{files.name}: {tokens}: such a token ends a run on a GPU without a clear word"
         again = "or fetch the tokenizer once more; in the script:"
         return warning(sentence, "model.resize_token_embeddings(len(tokenizer))", advice=again)
@@ -219,7 +209,7 @@ def _whole(files: ModelFiles) -> Finding:
         f"{several(len(files.shapes), 'tensor')} in {several(files.files, 'file')}"
         if files.shapes
         else "config.json alone",
-        f"{files.vocabulary.tokens} tokens" if files.vocabulary else "",
+        f"{files.tokens} tokens" if files.tokens else "",
         f"trained on {files.base}" if files.base else "",
     ]
     return ok(f"{files.name}: {', '.join(filter(None, told))}")
@@ -239,8 +229,7 @@ def _fit(files: ModelFiles, model: ModelFiles) -> Finding:
         problems.append(f"{several(beyond, 'layer')} more than it has")
     if differing:
         problems.append(f"{len(differing)} of {compared} tensors differ: {_some(differing)}")
-    tokens = _too_many_tokens(files, model)
-    if tokens and files.fields is None:
+    if files.fields is None and (tokens := _too_many_tokens(files, model)):
         problems.append(tokens)
     since = f" (trained on {files.base})" if files.base else ""
     doubt = "" if problems else _doubt(files, model, compared)
@@ -256,7 +245,7 @@ def _fit(files: ModelFiles, model: ModelFiles) -> Finding:
     said = [
         "the same sizes" if files.fields and model.fields else "",
         f"{compared} of {several(len(files.shapes), 'tensor')} compared" if compared else "",
-        "the same tokens" if files.vocabulary and model.vocabulary else "",
+        "the same tokens" if files.tokens and model.tokens else "",
     ]
     nothing = "nothing contradicts it, but no tensor could be compared"
     agrees = ", ".join(filter(None, said)) or nothing
@@ -269,9 +258,8 @@ def _doubt(files: ModelFiles, model: ModelFiles, compared: int) -> str:
     sizes = [{float(one) for one in BILLIONS.findall(name)} for name in names]
     if all(sizes) and sizes[0].isdisjoint(sizes[1]):
         return f"{files.name} was trained on {files.base}, and {model.name} shall load it"
-    theirs, ours = files.vocabulary, model.vocabulary
-    if theirs and ours and theirs.digest != ours.digest:
-        tokens = f"{theirs.tokens} and {ours.tokens} tokens"
+    if files.tokens and model.tokens and files.digest != model.digest:
+        tokens = f"{files.tokens} and {model.tokens} tokens"
         return f"{files.name} and {model.name} have different tokenizers ({tokens})"
     if compared or not files.shapes or model.fields is None:
         return ""
@@ -283,10 +271,10 @@ def _doubt(files: ModelFiles, model: ModelFiles, compared: int) -> str:
 
 
 def _too_many_tokens(checkpoint: ModelFiles, backbone: ModelFiles) -> str:
-    vocabulary, fields = checkpoint.vocabulary, backbone.fields
-    if vocabulary is None or fields is None or vocabulary.rows <= fields.vocabulary:
+    fields = backbone.fields
+    if fields is None or checkpoint.rows <= fields.vocabulary:
         return ""
-    return f"tokens go up to {vocabulary.rows - 1}, the embedding has {fields.vocabulary} rows"
+    return f"tokens go up to {checkpoint.rows - 1}, the embedding has {fields.vocabulary} rows"
 
 
 def _some(sentences: list[str]) -> str:
@@ -295,19 +283,14 @@ def _some(sentences: list[str]) -> str:
     return f"{shown}; and {more} more" if more > 0 else shown
 
 
-def own_name(tensor: str) -> str:
-    """Return a tensor's name without the wrappers before it: ``layers.0.mlp.up_proj.weight``."""
-    return WRAPPERS.sub("", tensor, count=1)
-
-
 def _compare_shapes(checkpoint: ModelFiles, backbone: ModelFiles) -> tuple[int, list[str]]:
     """Compare every tensor that both know: how many those are, and in words each that differs."""
     asked = dict(_by_config(backbone.fields)) if backbone.fields is not None else {}
-    asked |= {own_name(name): shape for name, shape in backbone.shapes.items()}
+    asked |= {WRAPPERS.sub("", name, count=1): one for name, one in backbone.shapes.items()}
     compared, differing = 0, []
     for name, shape in checkpoint.shapes.items():
         lora = LORA.search(name)
-        wanted = asked.get(own_name(LORA.sub(".weight", name)))
+        wanted = asked.get(WRAPPERS.sub("", LORA.sub(".weight", name), count=1))
         packed = len(shape) == 2 and shape[1] == 1  # four-bit weights of bitsandbytes
         if wanted is None or packed or (lora and (len(shape) != 2 or len(wanted) != 2)):
             continue
@@ -327,7 +310,7 @@ def _layers_beyond(checkpoint: ModelFiles, backbone: ModelFiles) -> int:
     """Return how many layers the checkpoint has that the backbone does not have."""
     if backbone.fields is None or backbone.fields.two_stacks:
         return 0
-    numbers = (LAYER.match(own_name(name)) for name in checkpoint.shapes)
+    numbers = (LAYER.match(WRAPPERS.sub("", name, count=1)) for name in checkpoint.shapes)
     most = max((int(number[1]) + 1 for number in numbers if number), default=0)
     return max(0, most - backbone.fields.layers)
 

@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -89,12 +88,9 @@ class Limits(NamedTuple):
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """What came of a trial.
+    """What came of a trial: what was heard, and how it ended (``silent``: by us, after a while).
 
     Attributes:
-        notes: In the order in which they were heard.
-        ended: By itself, or by us because nothing was heard for too long.
-        waited_s: Without any news, at the end.
         exit_code: Of the launcher, None where it was still there at the end.
         last_words: What the launcher and the ranks complained of until then.
     """
@@ -145,6 +141,14 @@ def try_ranks(
     Raises:
         OSError: The launcher cannot be started.
     """
+    parent = os.getpid()
+
+    def end_with_parent() -> None:
+        """Whatever ends us, even SIGKILL, asks the launcher to end its ranks."""
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:  # it was gone before that: nobody would ask
+            os._exit(1)
+
     with tempfile.TemporaryFile() as complaints:
         launcher = subprocess.Popen(
             list(command),
@@ -153,7 +157,7 @@ def try_ranks(
             stderr=complaints,
             env=dict(environment),
             start_new_session=True,
-            preexec_fn=partial(_end_with_parent, os.getpid()),
+            preexec_fn=end_with_parent,
         )
         try:
             trial = _listen(launcher, limits or Limits())
@@ -208,13 +212,6 @@ def read_note(line: bytes) -> Note | None:
         return None
 
 
-def _end_with_parent(parent_pid: int) -> None:
-    """Whatever ends us, even SIGKILL, asks the launcher to end its ranks."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent_pid:  # it was gone before that: nobody would ask
-        os._exit(1)
-
-
 def judge_trial(trial: Trial) -> tuple[Finding, ...]:
     """Say how far the ranks came: each step that all have done, and the first that is not done."""
     starts = [note for note in trial.notes if note.did == "start"]
@@ -246,8 +243,16 @@ def _steps(trial: Trial, ranks: Sequence[int]) -> Iterator[Finding]:
         done = {one.rank: one for one in trial.notes if one.did == "done" and one.name == name}
         pair = step.removeprefix("pair ").split("-") if step.startswith("pair ") else ()
         needed = set(map(int, pair)) or set(ranks)
-        if needed - set(done):
-            yield _undone(trial, name, needed, set(done))
+        if needed - set(done):  # who has not come to the step keeps the others waiting in it
+            inside = {one.rank for one in begun if one.name == name}
+            waiting, absent = inside - set(done), needed - inside
+            hangs = trial.ended == "silent" and not COMPLAINT.search(trial.last_words)
+            who = f"rank {format_ranks(waiting)}" if waiting else "nobody"
+            found = f"{who} {'hangs' if hangs else 'failed'} in {name}"
+            found += f", rank {format_ranks(absent)} has not come there" if absent else ""
+            found += f", rank {format_ranks(done)} is through" if done else ""
+            kind = "rendezvous" if step == "rendezvous" else name.split()[-1][1:-1]
+            yield failed(found + _ending(trial), *LOOK_CLOSER[kind], check=name)
             return
         if step == "all_reduce":
             right = float(len(ranks) * (len(ranks) + 1) // 2)
@@ -277,19 +282,6 @@ def _steps(trial: Trial, ranks: Sequence[int]) -> Iterator[Finding]:
     if any(note.did == "no device" for note in trial.notes):
         found = "not tried: there are fewer GPUs than ranks on a host"
         yield warning(found, "torchrun --nproc_per_node=gpu", check="nccl")
-
-
-def _undone(trial: Trial, name: str, needed: set[int], done: set[int]) -> Finding:
-    """Ranks that have not come to the step keep the others waiting in it."""
-    inside = {note.rank for note in trial.notes if note.did == "begin" and note.name == name}
-    waiting, absent = inside - done, needed - inside
-    hangs = trial.ended == "silent" and not COMPLAINT.search(trial.last_words)
-    who = f"rank {format_ranks(waiting)}" if waiting else "nobody"
-    found = f"{who} {'hangs' if hangs else 'failed'} in {name}"
-    found += f", rank {format_ranks(absent)} has not come there" if absent else ""
-    found += f", rank {format_ranks(done)} is through" if done else ""
-    kind = "rendezvous" if name.startswith("rendezvous") else name.split()[-1][1:-1]
-    return failed(found + _ending(trial), *LOOK_CLOSER[kind], check=name)
 
 
 def _ending(trial: Trial) -> str:

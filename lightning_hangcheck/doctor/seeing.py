@@ -120,7 +120,7 @@ def run_folder_writable(subject: Subject, time_limit_s: float = DISK_LIMIT_S) ->
     """A small file, written and flushed where the run will be recorded."""
     folder = _absolute(subject.run_dir)
 
-    def try_writing() -> int:
+    def free_after_writing() -> int:
         there = nearest(folder)
         with _trial_file(there) as (descriptor, _):
             os.write(descriptor, b"may this be written?\n")
@@ -128,7 +128,7 @@ def run_folder_writable(subject: Subject, time_limit_s: float = DISK_LIMIT_S) ->
         return shutil.disk_usage(there).free
 
     try:
-        free_bytes = apart(time_limit_s, try_writing)
+        free_bytes = apart(time_limit_s, free_after_writing)
     except (OSError, NoAnswerFromStorage) as error:
         why = error.strerror if isinstance(error, OSError) else error
         return failed(f"{folder} cannot be written ({why})", advice=ELSEWHERE)

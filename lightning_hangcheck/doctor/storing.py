@@ -13,21 +13,14 @@ import re
 import shutil
 import subprocess
 import time
+from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from lightning_hangcheck.doctor.check import (
-    DEPTH,
-    Finding,
-    beginning,
-    check,
-    failed,
-    ok,
-    warning,
-)
+from lightning_hangcheck.doctor.check import DEPTH, Finding, beginning, check, failed, ok, warning
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.text.redaction import redact_value
 from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words, several
@@ -35,7 +28,7 @@ from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words, sev
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from lightning_hangcheck.doctor.check import Status, Subject
+    from lightning_hangcheck.doctor.check import Subject
 
 LOOK_LIMIT_S = 10.0
 WRITE_LIMIT_S = 15.0
@@ -76,7 +69,18 @@ def checkpoints(subject: Subject) -> Iterator[Finding]:
     try:
         files, _ = apart(LOOK_LIMIT_S, lambda: _look(url, subject.depth))
     except NotThere:
-        yield _not_there(url, "failed" if subject.expect else "warning")
+        sentence = f"{url} is not there: a first run makes it, a resumed one finds nothing"
+        commands: tuple[str, ...] = ()
+        advice = "correct its spelling, or leave it to the first run"
+        if REMOTE.match(url):
+            sentence = (
+                f"{url} was not looked at: it is no folder here, and only rclone knows remotes"
+            )
+            advice = "name it as fsspec does: s3://BUCKET/PATH; to see what is there:"
+            commands = (f"rclone lsf {quote(url)}",)
+        elif "://" not in url:
+            commands, advice = (f"mkdir -p {quote(url)}",), "correct its spelling, or:"
+        yield Finding("failed" if subject.expect else "warning", sentence, commands, advice)
         return
     except Exception as error:  # noqa: BLE001 - each kind of store has errors of its own
         yield _unusable(url, error)
@@ -130,10 +134,9 @@ def writing_checkpoints(subject: Subject) -> Finding | None:
 
 def largest_checkpoint(files: Mapping[str, int]) -> int:
     """Bytes of the largest checkpoint: a file, or a folder with all in it."""
-    sizes: dict[str, int] = {}
+    sizes: Counter[str] = Counter()
     for path, size in files.items():
-        top = path.split("/")[0]
-        sizes[top] = sizes.get(top, 0) + size
+        sizes[path.split("/")[0]] += size
     return max(sizes.values(), default=0)
 
 
@@ -186,17 +189,6 @@ def _open(url: str) -> tuple[Any, str]:
 
 def _rate(seconds: float) -> str:
     return f"{bytes_in_words(TRIAL_BYTES / max(seconds, 1e-6))}/s"
-
-
-def _not_there(url: str, status: Status) -> Finding:
-    sentence = f"{url} is not there: a first run makes it, a resumed one finds nothing"
-    if REMOTE.match(url):
-        sentence = f"{url} was not looked at: it is no folder here, and only rclone knows remotes"
-        advice = "name it as fsspec does: s3://BUCKET/PATH; to see what is there:"
-        return Finding(status, sentence, (f"rclone lsf {quote(url)}",), advice)
-    if "://" in url:
-        return Finding(status, sentence, (), "correct its spelling, or leave it to the first run")
-    return Finding(status, sentence, (f"mkdir -p {quote(url)}",), "correct its spelling, or:")
 
 
 def _unusable(url: str, error: Exception) -> Finding:

@@ -55,8 +55,6 @@ DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 DUMP_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """The name since torch 2.9, and the one before that."""
 NO_TO_TORCH = ("0", "f", "false", "n", "no")
-SECOND_GENERATION = (2, 15)
-"""The torch whose backend of NCCL is `nccl2` by default, without a flight record of its own."""
 WANDB_SERVER = "https://api.wandb.ai"
 SILENT_MODES = ("disabled", "offline", "dryrun")
 ANSWER_LIMIT_S = 3.0
@@ -190,41 +188,21 @@ def flight_recorder(subject: Subject) -> Iterator[Finding]:
         sentence = f"{DUMPS}={value}: a time-out leaves no flight record behind"
         yield warning(sentence, f"export {DUMPS}=1")
     file = next((environment[name] for name in DUMP_FILES if environment.get(name)), "")
-    if file and not _is_there(folder := Path(file).parent):
+    if not file:
+        return
+    folder, there = Path(file).parent, False
+    with suppress(OSError, NoAnswerFromStorage):
+        there = apart(DISK_LIMIT_S, folder.is_dir)
+    if not there:
         sentence = f"{folder} is not there: torch makes no folder for its flight records"
         yield warning(sentence, f"mkdir -p {quote(str(folder))}")
 
 
-def _is_there(folder: Path) -> bool:
-    try:
-        return apart(DISK_LIMIT_S, folder.is_dir)
-    except (OSError, NoAnswerFromStorage):
-        return False
-
-
-@check(
-    "environment",
-    "the second generation of the backend keeps no flight record of its own",
-    name="NCCL backend",
-)
-def nccl_backend(_: Subject, torch: str | None = None) -> Finding | None:
-    """The version of the installed torch."""
-    known = torch or _installed("torch")
-    if known is None:
-        return None
-    if numbers(known) >= SECOND_GENERATION:
-        return ok(f"torch {known} takes nccl2; collectives on it are recorded by hangcheck run")
-    return ok(f"torch {known} takes the first one, with a flight record")
-
-
 class KnownHang(NamedTuple):
-    """Versions of something that hang.
+    """Versions of something that hang: from the first one before the first that does not.
 
     Attributes:
         what: A distribution, or ``linux`` for the kernel.
-        from_: The first version that hangs.
-        before: The first that does not.
-        only_on: Machine that it concerns; empty for all.
         sentence: What hangs, with who says so.
     """
 
@@ -262,9 +240,14 @@ def known_versions(
     _: Subject, installed: Mapping[str, str] | None = None, machine: str | None = None
 ) -> tuple[Finding, ...]:
     """The kernel and NCCL, against versions that are known to hang."""
+    from importlib.metadata import PackageNotFoundError, version
+
     if installed is None:
-        found = {name: _installed(name) for name in (CUDA12, CUDA13)}
-        installed = {"linux": platform.release(), **{n: v for n, v in found.items() if v}}
+        found = {"linux": platform.release()}
+        for name in (CUDA12, CUDA13):
+            with suppress(PackageNotFoundError):
+                found[name] = version(name)
+        installed = found
     here = machine or platform.machine()
     shown = ", ".join(f"{name} {text}" for name, text in installed.items())
     return tuple(
@@ -284,14 +267,6 @@ def numbers(text: str) -> tuple[int, ...]:
     """Return the numbers that a version begins with: ``5.15.0-91-generic`` is 5, 15, 0."""
     head = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(map(int, head[0].split("."))) if head else ()
-
-
-def _installed(name: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    with suppress(PackageNotFoundError):
-        return version(name)
-    return None
 
 
 @check(
@@ -320,11 +295,7 @@ def wandb(subject: Subject) -> Finding | None:
 
 
 def no_answer(scheme: str, host: str, port: int | None, time_limit_s: float) -> str | None:
-    """Ask a server for anything.
-
-    Returns:
-        Why there is no answer; None where there is one, whatever it says.
-    """
+    """Ask a server for anything: why there is no answer; None where there is one."""
     import http.client
 
     kind = http.client.HTTPConnection if scheme == "http" else http.client.HTTPSConnection

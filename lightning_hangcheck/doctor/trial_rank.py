@@ -33,10 +33,18 @@ LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_
 
 def main() -> None:
     """Meet, and try each backend that this machine has."""
-    rank, world_size, local_rank = (_number(names) for names in (RANK, WORLD_SIZE, LOCAL_RANK))
+    rank, world_size, local_rank = (
+        next((int(os.environ[name]) for name in names if name in os.environ), 0)
+        for names in (RANK, WORLD_SIZE, LOCAL_RANK)
+    )
     say = partial(_say, rank)
     say("start", world_size=world_size, host=socket.gethostname())
-    _name_meeting_point()
+    # under srun nobody names it; as Lightning's SLURMEnvironment, so that this is what is tried
+    nodes = os.environ.get("SLURM_NODELIST", "127.0.0.1")
+    nodes = re.sub(r"\[(.*?)(?:[,-].*)?\]", r"\1", nodes)
+    os.environ.setdefault("MASTER_ADDR", nodes.split(" ")[0].split(",")[0])
+    job = os.environ.get("SLURM_JOB_ID", "")[-4:]
+    os.environ.setdefault("MASTER_PORT", str(int(job) + 15000 if job.isdecimal() else 12910))
     with _step(say, "rendezvous", "gloo"):
         dist.init_process_group("gloo", rank=rank, world_size=world_size)
     _try_backend(say, "gloo", torch.device("cpu"), None)
@@ -69,10 +77,7 @@ def _step(say: Callable[..., None], step: str, backend: str) -> Iterator[dict[st
 
 
 def _try_backend(
-    say: Callable[..., None],
-    backend: str,
-    device: torch.device,
-    group: "dist.ProcessGroup | None",
+    say: Callable[..., None], backend: str, device: torch.device, group: "dist.ProcessGroup | None"
 ) -> None:
     rank, paired = dist.get_rank(), min(dist.get_world_size(), MOST_PAIRED)
     with _step(say, "barrier", backend):
@@ -91,37 +96,21 @@ def _time_pair(
     first: bool, other: int, device: torch.device, group: "dist.ProcessGroup | None"
 ) -> dict[str, float]:
     """Seconds of the quickest way there and back, and bytes a second of a large one."""
+
+    def there_and_back(data: torch.Tensor) -> float:
+        began = time.monotonic()
+        for sends in (first, not first):
+            if sends:
+                dist.send(data, other, group=group)
+            else:
+                dist.recv(data, other, group=group)
+        if data.is_cuda:
+            torch.cuda.synchronize()
+        return max(time.monotonic() - began, 1e-9)
+
     small, large = (torch.zeros(size // 4, device=device) for size in (4, LARGE_BYTES))
-    times = [_there_and_back(first, other, small, group) for _ in range(PINGS)]
-    carried = _there_and_back(first, other, large, group)
-    return {"round_trip_s": min(times), "bytes_per_s": 2 * LARGE_BYTES / carried}
-
-
-def _there_and_back(
-    first: bool, other: int, data: torch.Tensor, group: "dist.ProcessGroup | None"
-) -> float:
-    began = time.monotonic()
-    for sends in (first, not first):
-        if sends:
-            dist.send(data, other, group=group)
-        else:
-            dist.recv(data, other, group=group)
-    if data.is_cuda:
-        torch.cuda.synchronize()
-    return max(time.monotonic() - began, 1e-9)
-
-
-def _name_meeting_point() -> None:
-    """Under srun nobody does; as Lightning's SLURMEnvironment, so that this is what is tried."""
-    nodes = os.environ.get("SLURM_NODELIST", "127.0.0.1")
-    nodes = re.sub(r"\[(.*?)(?:[,-].*)?\]", r"\1", nodes)
-    os.environ.setdefault("MASTER_ADDR", nodes.split(" ")[0].split(",")[0])
-    job = os.environ.get("SLURM_JOB_ID", "")[-4:]
-    os.environ.setdefault("MASTER_PORT", str(int(job) + 15000 if job.isdecimal() else 12910))
-
-
-def _number(names: tuple[str, ...]) -> int:
-    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
+    quickest = min(there_and_back(small) for _ in range(PINGS))
+    return {"round_trip_s": quickest, "bytes_per_s": 2 * LARGE_BYTES / there_and_back(large)}
 
 
 if __name__ == "__main__":

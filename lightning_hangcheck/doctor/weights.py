@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.doctor.surroundings import cache_folder
 from lightning_hangcheck.errors import BadUsage
@@ -59,36 +60,22 @@ class Shape(tuple[int, ...]):
         return " x ".join(map(str, self)) or "a single number"
 
 
-class Vocabulary(Struct, frozen=True):
-    """The tokens of a tokenizer.
-
-    Attributes:
-        tokens: How many.
-        rows: That an embedding needs for them: one more than the largest number of a token.
-        digest: Of all tokens with their numbers.
-    """
-
-    tokens: int
-    rows: int
-    digest: str
-
-
 class ModelFiles(Struct, frozen=True, kw_only=True):
     """What the files of a model or checkpoint say.
 
     Attributes:
         fields: Of its config.json; None where there is none, or none of a text model.
         shapes: Of all tensors by name; names of nested dictionaries are joined by dots.
-        vocabulary: None where there is no tokenizer.json.
+        tokens: In its tokenizer.json, 0 where there is none; ``digest`` is of all of them.
+        rows: That an embedding needs for them: one more than the largest number of a token.
         base: The model that it was trained on, as noted there; empty if unknown.
-        files: How many files of weights were read.
-        complaints: What is wrong with the files, each in words.
-        name: As the user gave it.
     """
 
     fields: Fields | None = None
     shapes: dict[str, Shape] = {}
-    vocabulary: Vocabulary | None = None
+    tokens: int = 0
+    digest: str = ""
+    rows: int = 0
     base: str = ""
     files: int = 0
     complaints: tuple[str, ...] = ()
@@ -133,12 +120,23 @@ def read_model_files(path: Path) -> ModelFiles:
         complaints = (f"an index names {which}, that no file here holds",)
     adapter = _json(path / "adapter_config.json")
     noted = next((str(adapter[name]) for name in NAMES_OF_A_BASE if adapter.get(name)), "")
-    return ModelFiles(
+    # the vocabulary and the added tokens, as the tokenizers library keeps them
+    tokenizer = _json(path / "tokenizer.json")
+    model = tokenizer.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    numbers: dict[str, int] = {}
+    if isinstance(vocabulary, dict):
+        numbers = {str(token): int(number) for token, number in vocabulary.items()}
+    elif isinstance(vocabulary, list):
+        numbers = {str(pair[0]): number for number, pair in enumerate(vocabulary)}
+    numbers |= {str(one["content"]): int(one["id"]) for one in tokenizer.get("added_tokens") or ()}
+    return replace(
+        found,
         fields=_fields(path / CONFIG_NAME),
-        shapes=found.shapes,
-        vocabulary=_vocabulary(_json(path / "tokenizer.json")),
+        tokens=len(numbers),
+        digest=hashlib.sha256(repr(sorted(numbers.items())).encode()).hexdigest(),
+        rows=max(numbers.values(), default=-1) + 1,
         base=noted or found.base,
-        files=found.files,
         complaints=complaints,
     )
 
@@ -163,23 +161,6 @@ def _fields(config: Path) -> Fields | None:
         return read_fields(read_config(config)) if config.exists() else None
     except BadUsage:
         return None
-
-
-def _vocabulary(content: dict[str, Any]) -> Vocabulary | None:
-    """The vocabulary and the added tokens of ``tokenizer.json`` of the tokenizers library."""
-    model = content.get("model")
-    vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    numbers: dict[str, int] = {}
-    if isinstance(vocabulary, dict):
-        numbers = {str(token): int(number) for token, number in vocabulary.items()}
-    elif isinstance(vocabulary, list):
-        numbers = {str(pair[0]): number for number, pair in enumerate(vocabulary)}
-    for one in content.get("added_tokens") or ():
-        numbers[str(one["content"])] = int(one["id"])
-    if not numbers:
-        return None
-    digest = hashlib.sha256(repr(sorted(numbers.items())).encode()).hexdigest()
-    return Vocabulary(len(numbers), max(numbers.values()) + 1, digest)
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -209,7 +190,17 @@ def read_weight_file(path: Path) -> tuple[dict[str, Shape], str]:
     if beginning == POINTER:
         raise CannotBeRead("it is a pointer of git-lfs to the real file: git lfs pull")
     if path.suffix == SAFE:
-        return _safetensors(path), ""
+        try:
+            from safetensors import SafetensorError, safe_open
+        except ImportError as error:
+            raise CannotBeRead("it cannot be read here: pip install safetensors numpy") from error
+        try:
+            with safe_open(path, framework="numpy") as tensors:
+                names = tensors.keys()
+                return {name: Shape(tensors.get_slice(name).get_shape()) for name in names}, ""
+        except SafetensorError as error:
+            said = f"it is cut off, damaged, or no safetensors file ({error})"
+            raise CannotBeRead(said) from error
     if not beginning.startswith(ARCHIVE):
         return {}, ""
     try:
@@ -218,24 +209,17 @@ def read_weight_file(path: Path) -> tuple[dict[str, Shape], str]:
             if found and found[0].file_size <= LONGEST_INDEX:
                 with archive.open(found[0]) as file:
                     content = _Inert(file).load()
-                return dict(_tensors(content, (), set())), _base(content)
+                # the note of a trainer, at the top or one below it; a name of the hub has a slash
+                notes = [content, *content.values()] if isinstance(content, dict) else []
+                pairs = ((one, name) for name in NAMES_OF_A_BASE for one in notes)
+                named = (one.get(name) for one, name in pairs if isinstance(one, dict))
+                base = (one for one in named if isinstance(one, str) and "/" in one)
+                return dict(_tensors(content, (), set())), next(base, "")
     except zipfile.BadZipFile as error:
         raise CannotBeRead("it is cut off: the end of the archive is missing") from error
     except Exception as error:  # a pickle that is not torch's own may raise anything
         raise CannotBeRead(f"its index cannot be read ({type(error).__name__})") from error
     raise CannotBeRead("it is an archive without an index of torch")
-
-
-def _safetensors(path: Path) -> dict[str, Shape]:
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        raise CannotBeRead("it cannot be read here: pip install safetensors numpy") from error
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return {name: Shape(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise CannotBeRead(f"it is cut off, damaged, or no safetensors file ({error})") from error
 
 
 class _Nothing(dict[Any, Any]):
@@ -284,12 +268,3 @@ def _tensors(
         seen.add(id(content))
         for name, one in content.items() if isinstance(content, dict) else enumerate(content):
             yield from _tensors(one, (*within, str(name)), seen)
-
-
-def _base(content: object) -> str:
-    """Find the note of a trainer, at the top or one below it; a name of the hub has a slash."""
-    if not isinstance(content, dict):
-        return ""
-    notes = [content, *(one for one in content.values() if isinstance(one, dict))]
-    named = (one.get(name) for name in NAMES_OF_A_BASE for one in notes)
-    return next((str(one) for one in named if isinstance(one, str) and "/" in one), "")

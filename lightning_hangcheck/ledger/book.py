@@ -40,8 +40,6 @@ class Fingerprint(Struct, frozen=True, kw_only=True):
     """A file or folder at one moment.
 
     Attributes:
-        path: Absolute, or the address of something remote.
-        size: Bytes; of a folder the sum.
         modified_ns: When it was changed last; of a folder the latest of its files.
         digest: Empty where it could not be taken.
         how: What the digest rests on, in words, or why there is none.
@@ -94,11 +92,8 @@ def _of_file(path: Path, found: os.stat_result) -> Fingerprint:
         pieces = [file.read(WHOLE_BYTES if whole else END_BYTES)]
         if not whole:
             file.seek(found.st_size - END_BYTES)
-            pieces = [
-                f"{found.st_size} {found.st_mtime_ns}".encode(),
-                *pieces,
-                file.read(END_BYTES),
-            ]
+            stated = f"{found.st_size} {found.st_mtime_ns}".encode()
+            pieces = [stated, *pieces, file.read(END_BYTES)]
     return Fingerprint(
         path=str(path),
         size=found.st_size,
@@ -109,7 +104,15 @@ def _of_file(path: Path, found: os.stat_result) -> Fingerprint:
 
 
 def _of_folder(folder: Path) -> Fingerprint:
-    files = sorted(islice(_files_of(folder), MOST_FILES + 1))
+    def every_file() -> Iterator[tuple[str, int, int]]:
+        for inside, folders, names in os.walk(folder):
+            folders.sort()
+            for name in sorted(names):
+                path = Path(inside, name)
+                found = path.lstat()
+                yield str(path.relative_to(folder)), found.st_size, found.st_mtime_ns
+
+    files = sorted(islice(every_file(), MOST_FILES + 1))
     pieces = (
         f"{name}\0{size}\0{modified_ns}\0".encode(errors="surrogateescape")
         for name, size, modified_ns in files[:MOST_FILES]
@@ -128,19 +131,7 @@ def _digest(pieces: Iterable[bytes]) -> str:
     # it brings OpenSSL, which the watcher and a phase without files need not load
     import hashlib
 
-    digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece)
-    return digest.hexdigest()
-
-
-def _files_of(folder: Path) -> Iterator[tuple[str, int, int]]:
-    for inside, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(inside, name)
-            found = path.lstat()
-            yield str(path.relative_to(folder)), found.st_size, found.st_mtime_ns
+    return hashlib.sha256(b"".join(pieces)).hexdigest()
 
 
 class Line(Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -148,7 +139,6 @@ class Line(Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     Attributes:
         id: Of what is told: a phase's later lines carry the id of its first.
-        at: When it was written, ISO 8601 UTC by the wall clock; durations never rest on it.
     """
 
     schema_version: int = 1
@@ -161,9 +151,6 @@ class Place(Struct, frozen=True, kw_only=True):
 
     Attributes:
         started_ticks: With ``pid`` and ``host`` it names the process for ever.
-        ranks: How many share the phase; each of them is paid for.
-        gpus: Models, as the driver names them; empty where none is seen.
-        commit: Of the working folder; empty where that is no git repository.
         dirty: Whether files there differ from the commit; None where that was not learnt.
     """
 
@@ -206,10 +193,7 @@ class Ended(Line, frozen=True, kw_only=True, tag="end"):
     """A phase ended.
 
     Attributes:
-        duration_s: By the monotonic clock.
         cpu_s: Processor time of its process and of the children that it waited for.
-        error: What left its block, in one line; empty where it ended well.
-        offloaded: What of models was kept outside the GPU, as its process told when it loaded them.
     """
 
     duration_s: float
@@ -228,11 +212,7 @@ class Reused(Line, frozen=True, kw_only=True, tag="reuse"):
 
 
 class Discarded(Line, frozen=True, kw_only=True, tag="discarded"):
-    """What a phase made was replaced, or what it was made from was; ``id`` is that phase's.
-
-    Attributes:
-        by: Id of the phase that was run: this one again, or one that it rests on.
-    """
+    """What a phase made was replaced, or what it was made from was; ``id`` is that phase's."""
 
     phase: str
     by: str
@@ -243,8 +223,6 @@ class Run(Line, frozen=True, kw_only=True, tag="run"):
     """A watched run ended; written by the sidecar.
 
     Attributes:
-        duration_s: By the monotonic clock, from the sidecar's start.
-        ranks: Of the last round.
         spent: Seconds by phase, summed over the ranks of the sidecar's node.
         offloaded: As in `Ended`, by the journals of its ranks.
     """
@@ -271,11 +249,7 @@ STATE_FILE = "state.json"
 
 
 class Pages(msgspec.Struct, frozen=True):
-    """What a ledger holds.
-
-    Attributes:
-        unreadable: How many lines were skipped: torn by a kill, or of a newer version.
-    """
+    """What a ledger holds."""
 
     lines: tuple[AnyLine, ...] = ()
     unreadable: int = 0
@@ -333,14 +307,9 @@ def read(ledger: Path) -> Pages:
         ) from error
     except OSError as error:
         raise unreadable(ledger, error) from error
-    return read_lines(data.splitlines())
-
-
-def read_lines(lines: Iterable[bytes]) -> Pages:
-    """Make records of a ledger's lines."""
     records: list[AnyLine] = []
     skipped = 0
-    for line in filter(None, lines):
+    for line in filter(None, data.splitlines()):
         try:
             records.append(json_decoder(AnyLine).decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError):

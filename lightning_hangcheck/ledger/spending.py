@@ -39,12 +39,7 @@ class Spending:
         self._steps, self._epochs = _Counted(), _Counted()
 
     def read(self, beat: Beat, now_ns: int) -> None:
-        """Take one reading.
-
-        Args:
-            beat: The rank's page.
-            now_ns: Monotonic nanoseconds.
-        """
+        """Take one reading."""
         if self._read_ns is not None and beat.phase is not None:
             spent = (now_ns - self._read_ns) / NANOSECONDS
             self._seconds[beat.phase] = self._seconds.get(beat.phase, 0.0) + spent
@@ -147,12 +142,7 @@ class Stalls:
         self._since_ns = 0
 
     def take(self, verdict: Verdict, now_ns: int) -> None:
-        """Take a verdict; one that tells a silence again, or its aftermath, begins no other.
-
-        Args:
-            verdict: That is told.
-            now_ns: Monotonic nanoseconds.
-        """
+        """Take a verdict; one that tells a silence again, or its aftermath, begins no other."""
         if verdict.verdict in STANDING:
             since_ns = now_ns - int(verdict.stalled_for_s * NANOSECONDS)
             self._since_ns = min(self._since_ns, since_ns) if self._standing else since_ns
@@ -186,11 +176,7 @@ class Stalls:
 
 
 class Price(Struct, frozen=True):
-    """What one rank costs for an hour.
-
-    Attributes:
-        model: Part of the name of the GPUs that it is for; empty for all others.
-    """
+    """What one rank costs for an hour."""
 
     per_hour: float
     model: str = ""
@@ -202,13 +188,7 @@ class Prices(Struct, frozen=True):
     prices: tuple[Price, ...] = ()
 
     def cost(self, gpus: Sequence[str], ranks: int, seconds: float) -> float | None:
-        """Return what so many ranks cost for so long; None where no price is for their GPUs.
-
-        Args:
-            gpus: Their models.
-            ranks: How many ranks.
-            seconds: For how long.
-        """
+        """Return what so many ranks cost for so long; None where no price is for their GPUs."""
         named = " ".join(gpus).lower()
         own = [one for one in self.prices if one.model and one.model.lower() in named]
         fitting = own or [one for one in self.prices if not one.model]

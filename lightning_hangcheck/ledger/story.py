@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from lightning_hangcheck.errors import HangcheckError
 from lightning_hangcheck.ledger.book import (
     Begun,
-    Discarded,
     Ended,
     Fingerprint,
     Measured,
@@ -27,7 +26,7 @@ from lightning_hangcheck.text.shown import seconds_in_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from lightning_hangcheck.ledger.book import AnyLine, Pages
+    from lightning_hangcheck.ledger.book import Pages
     from lightning_hangcheck.ledger.spending import Prices
 
 Status = Literal["running", "done", "failed", "interrupted", "unknown"]
@@ -42,11 +41,8 @@ class PhaseStory(Struct, frozen=True, kw_only=True):
         duration_s: None where nothing tells; of one that told no end, what it is known to have
             lasted at least.
         deciding: Name of the metric that says whether it went well; empty for the only one.
-        ask_from: As in `Begun`.
-        reused: How often it was used instead of being run again.
         discarded: Why what it made does not count any more; empty while it does.
         stale: Why what it made is there, but of an older version than what it rests on.
-        offloaded: As in `Ended`.
     """
 
     id: str
@@ -99,11 +95,7 @@ class PhaseStory(Struct, frozen=True, kw_only=True):
 
 
 class Story(Struct, frozen=True, kw_only=True):
-    """All phases and runs, the first one first. This is also what ``state.json`` holds.
-
-    Attributes:
-        unreadable: Lines of the ledger that were skipped.
-    """
+    """All phases and runs, the first one first. This is also what ``state.json`` holds."""
 
     schema_version: int = 1
     phases: tuple[PhaseStory, ...] = ()
@@ -146,12 +138,7 @@ class Story(Struct, frozen=True, kw_only=True):
 
 
 def tell(pages: Pages, alive: Callable[[Place], bool | None] | None = None) -> Story:
-    """Put a ledger's lines together.
-
-    Args:
-        pages: As read.
-        alive: Whether the process of a phase is there, None where that cannot be known.
-    """
+    """Put a ledger's lines together."""
     phases: dict[str, PhaseStory] = {}
     runs: list[Run] = []
     for line in pages.lines:
@@ -169,8 +156,31 @@ def tell(pages: Pages, alive: Callable[[Place], bool | None] | None = None) -> S
                 inputs=line.inputs,
             )
         elif line.id in phases:
-            by = phases.get(line.by) if isinstance(line, Discarded) else None
-            phases[line.id] = _go_on(phases[line.id], line, by)
+            phase = phases[line.id]
+            if isinstance(line, Measured):
+                metrics = {**phase.metrics, **line.metrics}
+                told = replace(phase, metrics=metrics, duration_s=max(0.0, line.after_s))
+            elif isinstance(line, Ended):
+                told = replace(
+                    phase,
+                    status="failed" if line.error else "done",
+                    duration_s=max(0.0, line.duration_s),
+                    cpu_s=line.cpu_s,
+                    error=line.error,
+                    metrics={**phase.metrics, **line.metrics},
+                    outputs=line.outputs,
+                    offloaded=line.offloaded,
+                )
+            elif isinstance(line, Reused):
+                told = replace(phase, reused=phase.reused + 1)
+            else:
+                # run again, its files were replaced; where another phase was, they are only stale
+                by = phases.get(line.by)
+                if by is None or (by.name == phase.name and by.made == phase.made):
+                    told = replace(phase, discarded=line.why)
+                else:
+                    told = replace(phase, stale=phase.stale or line.why)
+            phases[line.id] = told
     for id_, phase in phases.items():
         if phase.status == "running":
             there = (alive or process_alive)(phase.place)
@@ -182,29 +192,6 @@ def tell(pages: Pages, alive: Callable[[Place], bool | None] | None = None) -> S
 def process_alive(place: Place) -> bool | None:
     """Whether the process of a phase is there; None where it is another host's."""
     return is_alive(place.pid, place.started_ticks) if place.host == os.uname().nodename else None
-
-
-def _go_on(phase: PhaseStory, line: AnyLine, by: PhaseStory | None) -> PhaseStory:
-    if isinstance(line, Measured):
-        metrics = {**phase.metrics, **line.metrics}
-        return replace(phase, metrics=metrics, duration_s=max(0.0, line.after_s))
-    if isinstance(line, Ended):
-        return replace(
-            phase,
-            status="failed" if line.error else "done",
-            duration_s=max(0.0, line.duration_s),
-            cpu_s=line.cpu_s,
-            error=line.error,
-            metrics={**phase.metrics, **line.metrics},
-            outputs=line.outputs,
-            offloaded=line.offloaded,
-        )
-    if isinstance(line, Discarded):
-        # run again, its files were replaced; where another phase was, they are only stale
-        if by is None or (by.name == phase.name and by.made == phase.made):
-            return replace(phase, discarded=line.why)
-        return replace(phase, stale=phase.stale or line.why)
-    return replace(phase, reused=phase.reused + 1) if isinstance(line, Reused) else phase
 
 
 IfDone = Literal["rerun", "reuse", "ask", "error"]
@@ -224,8 +211,6 @@ class Decision(Struct, frozen=True, kw_only=True):
     """What is to be done about a phase.
 
     Attributes:
-        act: ``run`` it, ``reuse`` what it made, or ``ask`` a person.
-        why: In one clause.
         earlier: The phase whose outputs are at stake; None where there is none.
         invalidated: Phases that rest on it, which running it again makes stale.
         reusable: Whether its script can do without running it.
@@ -311,12 +296,7 @@ def _weigh(
 
 
 def answered(decision: Decision, answer: Answer) -> Decision:
-    """Let a person's standing answer decide: it answers the question, and ``rerun`` runs again.
-
-    Args:
-        decision: As it is without.
-        answer: Of ``HANGCHECK_IF_DONE``; ``ask`` answers nothing.
-    """
+    """Let a person's standing answer decide: it answers the question, and ``rerun`` runs again."""
     if answer == "ask" or decision.act == "run" or decision.act == answer:
         return decision
     act: Act = "reuse" if answer == "reuse" and decision.reusable else "run"

@@ -1,7 +1,7 @@
 """One fact a rank, of all that is known of it at one moment, and what it uses meanwhile.
 
-Use and pace are measured between two readings of the same run (`UseMeter`); GPUs are asked in
-a thread of their own, as a driver may take its time (`GpuReader`).
+Use and pace are measured between two readings of the same process (`ProcessMeter`); GPUs are asked
+in a thread of their own, as a driver may take its time (`GpuReader`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from lightning_hangcheck.text.shown import NANOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.attach.recorded_session import RunningJob
     from lightning_hangcheck.model.evidence import GpuState
     from lightning_hangcheck.model.run import RunRecord
     from lightning_hangcheck.model.verdict import State, Verdict
@@ -59,10 +58,8 @@ class RankUse(Struct, frozen=True, kw_only=True):
     """What a rank uses and how fast it goes, measured between two readings.
 
     Attributes:
-        cpu_percent: Of one core.
         step_now_s: Seconds of its newest step; of what passed since, where that is more.
         gpu_percent: Share of the time in which its GPUs worked.
-        gpu_bytes: Its own memory on them.
         a_step: The mean of its newest timed steps, at least ten.
     """
 
@@ -74,12 +71,7 @@ class RankUse(Struct, frozen=True, kw_only=True):
 
 
 class Slowest(NamedTuple):
-    """Why a rank is the slowest of those that run.
-
-    Attributes:
-        ratio: Its own work in a step against that of the median rank.
-        part: In which part of the step most of the difference lies.
-    """
+    """A rank's own work in a step against the median rank's, and where most of it differs."""
 
     ratio: float
     part: str
@@ -91,7 +83,6 @@ class RankNow(Struct, frozen=True, kw_only=True):
     Attributes:
         culprit: The verdict in force names it.
         waits_for: Whom or what, and in what; of a rank that waits for no one, where it stands.
-        step_s: Its own median.
         slowest: It has more work of its own in a step than all others; None for all other ranks.
         kept: The last checkpoint, in words, and ``kept_at`` when.
     """
@@ -164,8 +155,26 @@ def ranks_now(
     saved = any(one.beat.save is not None for one in running)
     for page in running:
         known = found.get(page.rank) or RankNow(rank=page.rank, standing="runs")
-        use = (used or {}).get(page.rank, RankUse())
-        found[page.rank] = replace(_running(page, known, saved=saved), use=use)
+        # a verdict in force says how a rank stands that runs, its page all else
+        beat, standing = page.beat, known.standing
+        kept = last_checkpoint(beat, saved=saved)
+        if standing not in ("gone", "stuck", "stopped", "waits"):
+            usual_s = QUIET_WITHOUT_PACE_S if page.step_s is None else page.step_s * QUIET_STEPS
+            standing = "silent" if page.silent_s >= max(QUIET_S, usual_s) else "runs"
+        inside = plain(str(beat.main_sections[-1])) if beat.main_sections else ""
+        found[page.rank] = replace(
+            known,
+            standing=standing,
+            silent_s=page.silent_s,
+            phase=beat.phase or known.phase,
+            waits_for=known.waits_for or (f"in {inside}" if inside else ""),
+            step=beat.step,
+            step_s=page.step_s,
+            kept=kept.words.removeprefix("CHECKPOINT "),
+            kept_at=kept.at,
+            memory_bytes=page.memory_bytes,
+            use=(used or {}).get(page.rank, RankUse()),
+        )
     ranks = found.values()
     timed = {one.rank: one.use.a_step for one in ranks if one.standing == "runs"}
     steps = compared({rank: step for rank, step in timed.items() if step is not None})
@@ -204,47 +213,8 @@ def _judged(verdict: Verdict) -> Iterator[RankNow]:
             )
 
 
-def _running(one: RunningRank, known: RankNow, *, saved: bool) -> RankNow:
-    """A rank that runs: a verdict in force says how it stands, its page all else."""
-    beat = one.beat
-    kept = last_checkpoint(beat, saved=saved)
-    standing = known.standing
-    if standing not in ("gone", "stuck", "stopped", "waits"):
-        usual_s = QUIET_WITHOUT_PACE_S if one.step_s is None else one.step_s * QUIET_STEPS
-        standing = "silent" if one.silent_s >= max(QUIET_S, usual_s) else "runs"
-    inside = plain(str(beat.main_sections[-1])) if beat.main_sections else ""
-    return replace(
-        known,
-        standing=standing,
-        silent_s=one.silent_s,
-        phase=beat.phase or known.phase,
-        waits_for=known.waits_for or (f"in {inside}" if inside else ""),
-        step=beat.step,
-        step_s=one.step_s,
-        kept=kept.words.removeprefix("CHECKPOINT "),
-        kept_at=kept.at,
-        memory_bytes=one.memory_bytes,
-    )
-
-
 LEAST_S = 0.4
 """The kernel counts processor time in ticks of 10 ms: over less a percentage would jump."""
-
-
-class _Reading(NamedTuple):
-    """What is compared with the next one; moments are monotonic nanoseconds.
-
-    Attributes:
-        made: Steps so far; beats, where it shows no steps.
-    """
-
-    pid: int
-    cpu_s: float | None
-    cpu_ns: int
-    cpu_percent: float | None
-    made: int
-    beat_ns: int
-    step_s: float | None
 
 
 class RecentSteps:
@@ -254,11 +224,7 @@ class RecentSteps:
         self._sums: deque[StepTimes] = deque()
 
     def read(self, sums: StepTimes | None) -> StepTimes | None:
-        """Take a reading of its page.
-
-        Returns:
-            The mean of one of them; None before there are ten.
-        """
+        """Take a reading of its page; the mean of a recent step, None before there are ten."""
         if sums is None:
             return None
         if self._sums and sums.steps < self._sums[-1].steps:
@@ -273,63 +239,46 @@ class RecentSteps:
         return recent.a_step() if recent.steps >= LEAST_STEPS else None
 
 
-class UseMeter:
-    """Compares each reading of a rank with the one before; a rank that came new has none."""
+class ProcessMeter:
+    """Compares each reading of one process with those before; moments are monotonic."""
 
     def __init__(self) -> None:
-        self._before: dict[int, _Reading] = {}
-        self._steps: dict[int, RecentSteps] = {}
+        self._steps = RecentSteps()
+        self._made: tuple[int, int] | None = None  # steps (or beats), and when the newest was made
+        self._cpu: tuple[float, int] | None = None
+        self._step_s: float | None = None
+        self._cpu_percent: float | None = None
 
-    def measure(
-        self, job: RunningJob, gpus: Mapping[int, Sequence[GpuState]]
-    ) -> dict[int, RankUse]:
-        """Take a reading.
-
-        Args:
-            job: As it is now.
-            gpus: By process id, those that it uses, as they were told last.
-
-        Returns:
-            By rank.
-        """
-        self._before = {one.rank: self._reading(one, job.read_ns) for one in job.ranks}
-        pids = [one.beat.pid for one in job.ranks]
-        self._steps = {pid: self._steps.get(pid) or RecentSteps() for pid in pids}
-        return {one.rank: self._use(one, gpus.get(one.beat.pid, ())) for one in job.ranks}
-
-    def _reading(self, one: RunningRank, now_ns: int) -> _Reading:
+    def read(self, one: RunningRank, now_ns: int, gpus: Sequence[GpuState]) -> RankUse:
+        """Take a reading."""
         beat = one.beat
         count = beat.beats if beat.step is None else beat.step
-        new = _Reading(beat.pid, one.cpu_s, now_ns, None, count, beat.last_beat_ns, None)
-        old = self._before.get(one.rank)
-        if old is None or old.pid != beat.pid or count < old.made:
-            return new
-        made = count - old.made
-        passed_s = (beat.last_beat_ns - old.beat_ns) / NANOSECONDS
-        paced = (
-            new._replace(step_s=passed_s / made)
-            if made
-            else new._replace(step_s=old.step_s, beat_ns=old.beat_ns)
-        )
-        elapsed_s = (now_ns - old.cpu_ns) / NANOSECONDS
-        if one.cpu_s is None or old.cpu_s is None or elapsed_s < LEAST_S:
-            return paced._replace(cpu_s=old.cpu_s, cpu_ns=old.cpu_ns, cpu_percent=old.cpu_percent)
-        percent = 100 * max(0.0, one.cpu_s - old.cpu_s) / elapsed_s
-        return paced._replace(cpu_percent=percent)
-
-    def _use(self, one: RunningRank, gpus: Sequence[GpuState]) -> RankUse:
-        reading = self._before[one.rank]
-        step_s = reading.step_s
+        if self._made is None or count < self._made[0]:
+            self._made, self._cpu = (count, beat.last_beat_ns), None
+            self._step_s = self._cpu_percent = None
+        elif count > self._made[0]:
+            made, passed_ns = count - self._made[0], beat.last_beat_ns - self._made[1]
+            self._step_s = passed_ns / NANOSECONDS / made
+            self._made = count, beat.last_beat_ns
+        if one.cpu_s is not None:
+            used_s, elapsed_s = 0.0, 0.0
+            if self._cpu is not None:
+                used_s, elapsed_s = one.cpu_s - self._cpu[0], (now_ns - self._cpu[1]) / NANOSECONDS
+            if elapsed_s >= LEAST_S:
+                self._cpu_percent = 100 * max(0.0, used_s) / elapsed_s
+            if self._cpu is None or elapsed_s >= LEAST_S:
+                self._cpu = one.cpu_s, now_ns
+        step_s = self._step_s
         if one.step_s is not None and one.silent_s > one.step_s:
             step_s = max(step_s or 0.0, one.silent_s)
         busy = [gpu.busy_percent for gpu in gpus if gpu.busy_percent is not None]
         memory = [gpu.own_memory_bytes for gpu in gpus if gpu.own_memory_bytes is not None]
         return RankUse(
-            cpu_percent=reading.cpu_percent,
+            cpu_percent=self._cpu_percent,
             step_now_s=step_s,
             gpu_percent=max(busy, default=None),
             gpu_bytes=sum(memory) if memory else None,
-            a_step=self._steps[one.beat.pid].read(one.beat.step_times),
+            a_step=self._steps.read(beat.step_times),
         )
 
 
@@ -339,11 +288,7 @@ ANSWER_LIMIT_S = 5.0
 
 
 class GpuReader:
-    """Asks for GPUs now and then, in a thread; where there is no driver it does nothing.
-
-    Attributes:
-        newest: As told last: GPUs by process id, and why some are not told.
-    """
+    """Asks for GPUs now and then, in a thread; where there is no driver it does nothing."""
 
     def __init__(self) -> None:
         self.newest: tuple[Gpus, tuple[str, ...]] = ({}, ())

@@ -11,7 +11,7 @@ from lightning_hangcheck.attach.recorded_session import RunningJob, RunningJobRe
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.judge.wording import exit_code_in_words, shell_code
 from lightning_hangcheck.launch.run import ABORTED, ASKED_BY_US
-from lightning_hangcheck.live_view.rank_now import GpuReader, UseMeter, ranks_now
+from lightning_hangcheck.live_view.rank_now import GpuReader, ProcessMeter, ranks_now
 from lightning_hangcheck.live_view.view_text import RunNow
 from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.report.saved_run import SavedRun, read_record, read_saved_run
@@ -38,18 +38,13 @@ LEFT = "nobody records it on this machine any more, and its end was not written 
 
 
 class RunFollower:
-    """Follows one run.
-
-    Args:
-        folder: Of the run.
-        shown_folder: As the reader should type it.
-    """
+    """Follows one run."""
 
     def __init__(self, folder: RunFolder, shown_folder: str) -> None:
         self._folder = folder
         self._shown_folder = shown_folder
         self._job = RunningJobReader(folder)
-        self._meter = UseMeter()
+        self._meters: dict[int, ProcessMeter] = {}
         self._gpus = GpuReader()
         self._saved: SavedRun | None = None
         self._record: RunRecord | None = None
@@ -72,9 +67,11 @@ class RunFollower:
         self._watched = self._watched or job.watched
         saved = self._read_folder(job)
         gpus, unread_gpus = self._gpus.newest
-        self._gpus.ask([one.beat.pid for one in job.ranks])
+        pids = [one.beat.pid for one in job.ranks]
+        self._gpus.ask(pids)
         over, record = self._over(job), self._record
         verdict = job.newest or saved.verdict
+        self._meters = {pid: self._meters.get(pid) or ProcessMeter() for pid in pids}
         ranks = ranks_now(
             running=job.ranks,
             verdict=verdict,
@@ -82,7 +79,10 @@ class RunFollower:
             journals=saved.journals,
             over=bool(over),
             here=job.here,
-            used=self._meter.measure(job, gpus),
+            used={
+                one.rank: self._meters[pid].read(one, job.read_ns, gpus.get(pid, ()))
+                for one, pid in zip(job.ranks, pids, strict=True)
+            },
         )
         gaps = [f"{gap.what}: {gap.reason}" for gap in saved.gaps]
         gaps = gaps or ([saved.refused] if saved.refused else [])

@@ -9,8 +9,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
@@ -30,10 +29,9 @@ from lightning_hangcheck.text.shown import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
     from types import FrameType
 
-    from rich.console import Console
     from rich.text import Text
 
 MOST_SINGLE = 32
@@ -53,62 +51,84 @@ BETWEEN_BLOCKS_S = 5.0
 """Without a terminal: a start passes twelve checkpoints in seconds. A new verdict does not wait."""
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
-Group = Sequence[RankNow]
+
+class Column(NamedTuple):
+    """One column of the table.
+
+    Attributes:
+        worth: Of what still does not fit, the column of the least worth goes first.
+        least: Width to which it gives way where a line would not fit; 0 where it does not.
+        right: Numbers stand below each other by their ends.
+    """
+
+    title: str
+    worth: int
+    least: int = 0
+    right: bool = False
 
 
-def _state(group: Group, _: datetime) -> str:
-    """With the longest silence; of ranks that run it is told by their pace."""
+COLUMNS = (
+    Column("RANK", 99),
+    Column("STATE", 99),
+    Column("PHASE", 10, least=8),
+    Column("WAITS FOR", 99, least=16),
+    Column("STEP", 9, right=True),
+    Column("PACE", 7),
+    Column("OWN WORK", 8, least=18),
+    Column("REST", 6, right=True),
+    Column("CHECKPOINT", 5, least=8),
+    Column("AGE", 4, right=True),
+    Column("CPU", 3, right=True),
+    Column("MEMORY", 1, right=True),
+    Column("GPU", 2),
+)
+
+
+def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
+    """What stands below `COLUMNS` for ranks that stand alike."""
+    first, uses = group[0], [one.use for one in group]
+    # the longest silence; of ranks that run it is told by their pace
     silent = [one.silent_s for one in group if one.silent_s is not None and one.has_problem]
-    shown = f" {seconds_in_short(max(silent))}" if silent else ""
-    standing = group[0].standing if group[0].slowest is None else "slowest"
-    return f"{standing}{shown}"
-
-
-def _phases(group: Group, _: datetime) -> str:
-    """The most common first."""
-    counted = Counter(one.phase for one in group if one.phase).most_common()
-    names = [name for name, _ in counted[:PHASES_SHOWN]]
-    return ", ".join(names) + (", ..." if len(counted) > PHASES_SHOWN else "")
-
-
-def _pace(group: Group, _: datetime) -> str:
-    """The slowest rank's: its own median, and how many times as long it takes now."""
+    state: str = first.standing if first.slowest is None else "slowest"
+    state += f" {seconds_in_short(max(silent))}" if silent else ""
+    phases = [name for name, _ in Counter(one.phase for one in group if one.phase).most_common()]
+    more = ", ..." if len(phases) > PHASES_SHOWN else ""
+    # the slowest rank's pace: its own median, and how many times as long it takes now
     timed = [(one.step_s, one.use.step_now_s) for one in group]
     paced = [(now_s / usual_s, usual_s) for usual_s, now_s in timed if usual_s and now_s]
+    longest = max((usual_s or now_s or 0.0 for usual_s, now_s in timed), default=0.0)
+    pace = seconds_in_short(longest) if longest else ""
     if paced:
         times, usual_s = max(paced)
-        factor = f"{times:.1f}" if times < 9.95 else f"{times:.0f}"
-        return f"{seconds_in_short(usual_s)} x{factor}"
-    longest = max((usual_s or now_s or 0.0 for usual_s, now_s in timed), default=0.0)
-    return seconds_in_short(longest) if longest else ""
-
-
-def _own_work(group: Group, _: datetime) -> str:
-    """The most of the group; of the job's slowest rank how many times the median's, and in what."""
-    most = max((one.use.a_step.own_s for one in group if one.use.a_step is not None), default=None)
-    if most is None:
-        return ""
-    told = next((one.slowest for one in group if one.slowest is not None), None)
-    shown = seconds_in_short(most)
-    return shown if told is None else f"{shown} x{told.ratio:.1f} {told.part}"
-
-
-def _rest(group: Group, _: datetime) -> str:
-    """The least: who waits less for the others is who they wait for."""
-    steps = [one.use.a_step for one in group if one.use.a_step is not None]
-    return seconds_in_short(min(step.rest_s for step in steps)) if steps else ""
-
-
-def _age(group: Group, now: datetime) -> str:
-    oldest = min((one.kept_at for one in group if one.kept_at), default="")
-    try:
-        return seconds_in_short(max(0.0, (now - read_utc(oldest)).total_seconds()))
-    except ValueError:
-        return ""
-
-
-def _kept(group: Group, _: datetime) -> str:
-    return min(group, key=lambda one: (one.kept_at == "", one.kept_at)).kept
+        pace = f"{seconds_in_short(usual_s)} x{times:.{1 if times < 9.95 else 0}f}"
+    # the most work of the group, and the least rest: who waits less for the others is awaited
+    steps = [use.a_step for use in uses if use.a_step is not None]
+    own = seconds_in_short(max(step.own_s for step in steps)) if steps else ""
+    rest = seconds_in_short(min(step.rest_s for step in steps)) if steps else ""
+    if own and (told := next((one.slowest for one in group if one.slowest), None)) is not None:
+        own += f" x{told.ratio:.1f} {told.part}"
+    oldest = min(group, key=lambda one: (one.kept_at == "", one.kept_at))
+    age = ""
+    with suppress(ValueError):
+        age = seconds_in_short(max(0.0, (now - read_utc(oldest.kept_at)).total_seconds()))
+    shares = [use.cpu_percent for use in uses]
+    gpu = [_span((use.gpu_percent for use in uses), "%"), _largest(use.gpu_bytes for use in uses)]
+    return (
+        number_ranks([one.rank for one in group]),
+        state,
+        ", ".join(phases[:PHASES_SHOWN]) + more,
+        first.waits_for,
+        _span(one.step for one in group),
+        pace,
+        own,
+        rest,
+        oldest.kept,
+        age,
+        # from the least on: a rank that does nothing among others that work is what matters
+        _span((None if share is None else round(share) for share in shares), "%"),
+        _largest(one.memory_bytes for one in group),
+        " ".join(filter(None, gpu)),
+    )
 
 
 def _span(numbers: Iterable[int | None], unit: str = "") -> str:
@@ -124,57 +144,8 @@ def _largest(sizes: Iterable[int | None]) -> str:
     return bytes_in_words(max(known)) if known else ""
 
 
-def _gpu(group: Group, _: datetime) -> str:
-    busy = _span((one.use.gpu_percent for one in group), "%")
-    return " ".join(filter(None, (busy, _largest(one.use.gpu_bytes for one in group))))
-
-
-def _cpu(group: Group, _: datetime) -> str:
-    """From the least on: a rank that does nothing among others that work is what matters."""
-    shares = (one.use.cpu_percent for one in group)
-    return _span((None if share is None else round(share) for share in shares), "%")
-
-
-class Column(NamedTuple):
-    """One column of the table.
-
-    Attributes:
-        form: Writes its cell for a group of equals, at a moment.
-        worth: Of what still does not fit, the column of the least worth goes first.
-        least: Width to which it gives way where a line would not fit; 0 where it does not.
-        right: Numbers stand below each other by their ends.
-    """
-
-    title: str
-    form: Callable[[Group, datetime], str]
-    worth: int
-    least: int = 0
-    right: bool = False
-
-
-COLUMNS = (
-    Column("RANK", lambda group, _: number_ranks([one.rank for one in group]), 99),
-    Column("STATE", _state, 99),
-    Column("PHASE", _phases, 10, least=8),
-    Column("WAITS FOR", lambda group, _: group[0].waits_for, 99, least=16),
-    Column("STEP", lambda group, _: _span(one.step for one in group), 9, right=True),
-    Column("PACE", _pace, 7),
-    Column("OWN WORK", _own_work, 8, least=18),
-    Column("REST", _rest, 6, right=True),
-    Column("CHECKPOINT", _kept, 5, least=8),
-    Column("AGE", _age, 4, right=True),
-    Column("CPU", _cpu, 3, right=True),
-    Column("MEMORY", lambda group, _: _largest(one.memory_bytes for one in group), 1, right=True),
-    Column("GPU", _gpu, 2),
-)
-
-
 class Row(NamedTuple):
-    """One line of the table.
-
-    Attributes:
-        style: As rich names it; empty for a rank that runs.
-    """
+    """One line of the table, with its style as rich names it."""
 
     ranks: tuple[RankNow, ...]
     cells: tuple[str, ...]
@@ -182,19 +153,18 @@ class Row(NamedTuple):
 
 
 def rows(ranks: Sequence[RankNow], now: datetime) -> list[Row]:
-    """Make the rows, problems first.
+    """Make the rows, problems first."""
 
-    Args:
-        ranks: In the order of the table; above 32 equals share a row.
-        now: For the age of a checkpoint.
-    """
+    def alike(one: RankNow) -> Hashable:
+        """Steps, paces and phases of ranks that run differ all the time; that parts no group."""
+        starting = one.kept if one.step is None else ""
+        place = one.phase if one.has_problem else ""
+        return one.culprit, one.standing, one.slowest is None, one.waits_for, starting, place
+
     groups: dict[Hashable, list[RankNow]] = {}
     for one in ranks:
-        groups.setdefault(one.rank if len(ranks) <= MOST_SINGLE else _alike(one), []).append(one)
-    return [
-        Row(tuple(group), tuple(column.form(group, now) for column in COLUMNS), _style(group[0]))
-        for group in groups.values()
-    ]
+        groups.setdefault(one.rank if len(ranks) <= MOST_SINGLE else alike(one), []).append(one)
+    return [Row(tuple(some), _cells(some, now), _style(some[0])) for some in groups.values()]
 
 
 def fitted(shown: Sequence[Row], width: int) -> list[str]:
@@ -219,13 +189,6 @@ def fitted(shown: Sequence[Row], width: int) -> list[str]:
         kept.remove(min(kept, key=lambda at: (COLUMNS[at].worth, at)))
 
 
-def _alike(one: RankNow) -> Hashable:
-    """Steps, paces and phases of ranks that run differ all the time; that parts no group."""
-    starting = one.kept if one.step is None else ""
-    place = one.phase if one.has_problem else ""
-    return one.culprit, one.standing, one.slowest is None, one.waits_for, starting, place
-
-
 def _style(one: RankNow) -> str:
     if one.culprit:
         return "bold red"
@@ -246,11 +209,8 @@ class RunNow(Struct, frozen=True, kw_only=True):
     """A run at one moment.
 
     Attributes:
-        shown_folder: The run folder as the reader should type it.
-        at: The moment, UTC.
         status: Whether and where it runs, in one clause.
         over: It has ended, or nothing more can be seen of it: why, in one clause; empty else.
-        ranks: In the order of the table.
         gaps: What could not be read, a sentence each.
     """
 
@@ -275,11 +235,29 @@ def view_lines(now: RunNow, width: int = WIDTH, height: int | None = None) -> li
     Returns:
         Lines, the last of which says how to leave, or where to read on.
     """
-    room = max(20, width - 1)
-    top = [*_headline(now, room), *_status(now, room), Line("")]
+    room, verdict = max(20, width - 1), now.verdict
+    top, status = [Line("no verdict yet")], f"{now.at:%H:%M:%S}Z  {now.over or now.status}"
+    if verdict is not None:
+        kind = verdict.verdict.upper()
+        text = render_line(verdict).removeprefix(kind).strip()
+        lines = wrapped(text, f"{kind}  ", " " * (len(kind) + 2), MOST_HEADLINE, room)
+        top = [Line(fit(line, room), KIND_STYLES[kind]) for line in lines]
+        if verdict.verdict in IN_FORCE:
+            ago = ""
+            with suppress(ValueError):
+                seconds = (now.at - read_utc(verdict.detected_at)).total_seconds()
+                ago = f"{seconds_in_words(round(seconds))} ago" if seconds >= 1 else "just now"
+            status += f", {verdict.verdict} told {ago}"
+    top += [Line(fit(plain(status), room)), Line(fit(plain(now.command), room), "dim"), Line("")]
+    bottom = [
+        Line(fit(line, room), "dim")
+        for gap in now.gaps[:MOST_GAPS]
+        for line in wrapped(gap, "not seen: ", INDENT, MOST_GAP_LINES, room)
+    ]
+    if (more := len(now.gaps) - MOST_GAPS) > 0:
+        bottom.append(Line(f"not seen: {more} more", "dim"))
     report = f"hangcheck report {plain(now.shown_folder)}"
-    hint = report if now.over else f"{HINT}; more: {report}"
-    bottom = [*_gaps(now, room), Line(fit(hint, room), "dim")]
+    bottom.append(Line(fit(report if now.over else f"{HINT}; more: {report}", room), "dim"))
     free = UNBOUNDED_ROWS if height is None else height - len(top) - len(bottom) - 1
     return [*top, *_table(rows(now.ranks, now.at), max(LEAST_ROWS, free), room), *bottom]
 
@@ -300,28 +278,6 @@ def verdict_key(now: RunNow) -> Hashable:
     return verdict and (verdict.verdict, verdict.cause, verdict.culprits)
 
 
-def _headline(now: RunNow, room: int) -> list[Line]:
-    if now.verdict is None:
-        return [Line("no verdict yet")]
-    kind = now.verdict.verdict.upper()
-    text = render_line(now.verdict).removeprefix(kind)
-    lines = wrapped(text.strip(), f"{kind}  ", " " * (len(kind) + 2), MOST_HEADLINE, room)
-    return [Line(fit(line, room), KIND_STYLES[kind]) for line in lines]
-
-
-def _status(now: RunNow, room: int) -> list[Line]:
-    """How the run stands, and its command."""
-    status, verdict = f"{now.at:%H:%M:%S}Z  {now.over or now.status}", now.verdict
-    if verdict is not None and verdict.verdict in IN_FORCE:
-        try:
-            seconds = (now.at - read_utc(verdict.detected_at)).total_seconds()
-            ago = f"{seconds_in_words(round(seconds))} ago" if seconds >= 1 else "just now"
-        except ValueError:
-            ago = ""
-        status += f", {verdict.verdict} told {ago}"
-    return [Line(fit(plain(status), room)), Line(fit(plain(now.command), room), "dim")]
-
-
 def _table(every: Sequence[Row], free: int, room: int) -> list[Line]:
     if not every:
         return [Line("no rank has come yet")]
@@ -333,16 +289,6 @@ def _table(every: Sequence[Row], free: int, room: int) -> list[Line]:
         more = f"... and {several(len(left), 'rank')} more: {name_ranks(left)}"
         table.append(Line(fit(more, room)))
     return table
-
-
-def _gaps(now: RunNow, room: int) -> list[Line]:
-    lines = [
-        Line(fit(line, room), "dim")
-        for gap in now.gaps[:MOST_GAPS]
-        for line in wrapped(gap, "not seen: ", INDENT, MOST_GAP_LINES, room)
-    ]
-    more = len(now.gaps) - MOST_GAPS
-    return [*lines, Line(f"not seen: {more} more", "dim")] if more > 0 else lines
 
 
 def painted(lines: Sequence[Line]) -> Text:
@@ -358,17 +304,18 @@ def painted(lines: Sequence[Line]) -> Text:
 def show_run(read: Callable[[], RunNow], stream: TextIO) -> None:
     """Show a run until it is over; Ctrl-C ends the view and leaves the run alone.
 
-    Args:
-        read: Reads the run as it is now.
-        stream: Where to; drawn anew where it is a terminal, else a block for each change.
-
     Raises:
         UnreadableRun: As `read` at its first call.
     """
     first = now = read()
     try:
         with _tidy_end():
-            if (console := _terminal(stream)) is None:
+            console = None
+            if stream.isatty():
+                from rich.console import Console
+
+                console = Console(file=stream, highlight=False, markup=False, emoji=False)
+            if console is None or console.is_dumb_terminal:  # nothing can be drawn anew there
                 _print_changes(first, read, stream)
                 return
             if not now.over:
@@ -381,16 +328,6 @@ def show_run(read: Callable[[], RunNow], stream: TextIO) -> None:
             console.print(painted(view_lines(now, console.width)), soft_wrap=True)
     except KeyboardInterrupt:
         return
-
-
-def _terminal(stream: TextIO) -> Console | None:
-    """The terminal; None where there is none on which something can be drawn anew."""
-    if not stream.isatty():
-        return None
-    from rich.console import Console
-
-    console = Console(file=stream, highlight=False, markup=False, emoji=False)
-    return None if console.is_dumb_terminal else console
 
 
 @contextmanager

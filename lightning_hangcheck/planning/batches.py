@@ -37,17 +37,7 @@ def gradient_accumulation(buffer: int, world_size: int, micro_batch: int) -> int
     at_once = world_size * micro_batch
     if buffer % at_once == 0:
         return buffer // at_once
-    raise BadUsage(
-        f"buffer {buffer} is not a multiple of world_size {world_size} x micro_batch {micro_batch} "
-        f"= {at_once}: gradient accumulation would be {buffer / at_once:.4g}",
-        f"write {_ways_out(buffer, world_size, micro_batch)}\n"
-        + "\n".join(_table(buffer, world_size, micro_batch)),
-    )
-
-
-def _ways_out(buffer: int, world_size: int, micro_batch: int) -> str:
-    """The nearest buffers, and the micro batches on both sides that fit the buffer as it is."""
-    at_once = world_size * micro_batch
+    # the nearest buffers, and the micro batches on both sides that fit the buffer as it is
     ways = [
         f"buffer={one} ({several(one // at_once, 'step')})" for one in _nearest(buffer, at_once)
     ]
@@ -56,7 +46,11 @@ def _ways_out(buffer: int, world_size: int, micro_batch: int) -> str:
     firsts = (next((one for one in side if share % one == 0), 0) for side in sides)
     fitting = sorted(filter(None, firsts), key=lambda one: abs(one - micro_batch))
     ways += [f"micro_batch={one} ({several(share // one, 'step')})" for one in fitting]
-    return " or ".join(ways)
+    raise BadUsage(
+        f"buffer {buffer} is not a multiple of world_size {world_size} x micro_batch {micro_batch} "
+        f"= {at_once}: gradient accumulation would be {buffer / at_once:.4g}",
+        "\n".join([f"write {' or '.join(ways)}", *_table(buffer, world_size, micro_batch)]),
+    )
 
 
 def _nearest(buffer: int, at_once: int) -> list[int]:

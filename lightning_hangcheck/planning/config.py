@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.errors import BadUsage
 
@@ -32,7 +33,6 @@ class Piece(Struct, frozen=True):
     """A part of the model that stays on one device.
 
     Attributes:
-        parameters: All of its weights.
         linear: Those in linear layers, which 8-bit and 4-bit loading shrinks. bitsandbytes
             replaces ``nn.Linear`` and ``Conv1D`` only (transformers/integrations/bitsandbytes.py):
             not embeddings, norms, the head, or experts that are kept in one tensor.
@@ -53,10 +53,8 @@ class Weights(Struct, frozen=True, kw_only=True):
     Attributes:
         before: Embeddings, with the head where it shares their weights.
         blocks: The layers, of which none is ever split between devices.
-        after: The last norm and the head.
         sureness: ``counted``: on the real model without its data. ``computed``: by formulas that
             are exact for this family. ``guessed``: by those of a family like it.
-        source: Who says so, in words.
     """
 
     before: Piece
@@ -159,15 +157,12 @@ class Fields(Struct, frozen=True, kw_only=True):
 
     Attributes:
         model_type: As transformers names the family; empty if config.json does not say.
-        head_dim: Width of one attention head.
         intermediate: Width of the feed-forward network; of one expert where there are experts.
         positions: Longest context that it was made for, 0 if unknown.
         window: Tokens that a sliding-window layer keeps, None where all layers keep all.
         kinds: Kind of each layer (``full_attention``, ``sliding_attention``, ...), where told.
         latent: Width of the compressed keys and values of multi-head latent attention, 0 if none.
         two_stacks: An encoder, and a decoder that also attends to it.
-        tied: The head shares the embedding's weights; None if config.json does not say.
-        gated: The feed-forward network has a gate, where config.json says so.
         written_out: The activation is computed term by term, which takes more memory.
         attention_bias: Attention's projections have a bias, where config.json says so.
     """
@@ -286,13 +281,8 @@ class Family(Struct, frozen=True, kw_only=True):
     Attributes:
         gated: The feed-forward network has three matrices (gate, up, down), not two.
         qkv_bias: Projections to queries, keys and values have a bias.
-        biases: All other projections have one.
         layer_norm: Norms have a scale and a shift, not a scale alone.
-        learned_positions: There is a table of positions.
-        final_norm: A norm stands behind the last layer.
-        embedding_norm: A norm stands behind the embeddings.
         pooler: A square layer with bias stands behind the last layer.
-        head: A matrix to the vocabulary stands at the end.
         tied: That matrix is the embedding's, unless config.json says otherwise.
         generates: Makes text token by token, so it keeps a cache.
         relative_positions: The first layer of each stack has a table of 32 buckets for each head.
@@ -318,12 +308,9 @@ _LLAMA = Family()
 _GPT2 = Family(
     gated=False, qkv_bias=True, biases=True, layer_norm=True, learned_positions=True, tied=True
 )
-_BERT = Family(
-    gated=False,
-    qkv_bias=True,
-    biases=True,
-    layer_norm=True,
-    learned_positions=True,
+_BERT = replace(
+    _GPT2,
+    tied=False,
     final_norm=False,
     embedding_norm=True,
     pooler=True,

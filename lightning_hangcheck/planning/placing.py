@@ -158,11 +158,6 @@ class Placement(Struct, frozen=True):
     weights: tuple[int, ...]
     by: str = OWN_RULES
 
-    @property
-    def offloaded_layers(self) -> int:
-        """Layers in main memory and on disk."""
-        return sum(self.layers[-2:])
-
 
 def place(sizes: Sizes, limits: tuple[int, ...]) -> Placement:
     """Place all pieces.

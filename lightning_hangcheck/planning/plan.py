@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, get_args
 
 from msgspec import Struct
@@ -37,7 +38,6 @@ class Machine(Struct, frozen=True, kw_only=True):
     Attributes:
         gpus: Bytes of each GPU.
         cpu: Bytes of main memory that the weights may take.
-        source: ``given``, or what found it.
     """
 
     gpus: tuple[int, ...]
@@ -50,7 +50,6 @@ class Use(Struct, frozen=True, kw_only=True):
 
     Attributes:
         context: Tokens of prompt and answer together.
-        batch: Sequences at a time.
     """
 
     dtype: Dtype
@@ -64,7 +63,6 @@ class Share(Struct, frozen=True, kw_only=True):
 
     Attributes:
         device: ``0``, ``1``, ... for GPUs, ``cpu``, ``disk``.
-        memory: 0 for the disk, whose room is not asked.
         limit: Of weights, which ``max_memory`` allows it.
         headroom: What is left; below 0 it does not fit.
     """
@@ -81,11 +79,7 @@ class Share(Struct, frozen=True, kw_only=True):
 
 
 class WayOut(Struct, frozen=True, kw_only=True):
-    """A change that was planned too: what to do and what came of it, in words.
-
-    Attributes:
-        fits: Whether nothing would be offloaded then.
-    """
+    """A change that was planned too: what to do and what came of it, in words."""
 
     change: str
     outcome: str
@@ -93,48 +87,27 @@ class WayOut(Struct, frozen=True, kw_only=True):
     speed: SpeedClass
 
 
-class PhasePlan(Struct, frozen=True, kw_only=True):
-    """What a phase comes to if the model is placed for it alone.
-
-    Attributes:
-        beside: Bytes kept beside the model then.
-        least_left: Bytes left on the fullest device; below 0 it does not fit.
-    """
-
-    name: str
-    context: int
-    batch: int
-    cache: int
-    activations: int
-    beside: int
-    least_left: int
-    speed: SpeedClass
-    reason: str
-
-
 class Plan(Struct, frozen=True, kw_only=True):
     """Whether a model fits, where its parts go, and how fast it will be.
 
     Attributes:
-        model: As the user named it.
-        parameters: Number of weights.
+        name: Of the phase, where the plan is for one.
         sureness: How the weights were found; `source` says it in words.
         weights: Bytes of all weights in the format asked for; so are the following.
-        extras: Bytes by name.
         shares: What each device holds; devices without a part are left out, but not GPUs.
         max_memory: Ready for ``from_pretrained``; keys of GPUs are their numbers.
         offloaded_layers: Layers that are not on a GPU, although there are GPUs.
-        offloaded: Bytes of weights that are not on a GPU.
         seconds_per_token: About what one token takes, wherever the weights are; no measurement.
         seconds_per_pass: Least time to carry offloaded weights once, for each token; 0 if none.
-        placed_by: Whose rules placed the layers.
         unused: What is paid for and stays empty, in words; nothing where that is little.
         notes: What was assumed, and how sure it is.
-        phases: Each by itself; all else is that of the phase that needs the most.
+        phases: Each as if the model were placed for that one alone; all else is
+            that of the phase that needs the most.
         ways_out: Only where something is offloaded or does not fit.
     """
 
     model: str
+    name: str = ""
     parameters: int
     sureness: Sureness
     source: str
@@ -156,7 +129,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     placed_by: str
     unused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    phases: tuple[PhasePlan, ...] = ()
+    phases: tuple[Plan, ...] = ()
     ways_out: tuple[WayOut, ...] = ()
 
     @property
@@ -173,17 +146,10 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 COUNTS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 BYTES_OF_A_NUMBER = {
-    "bool": 1,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "float16": 2,
-    "bfloat16": 2,
-    "int32": 4,
-    "float32": 4,
-    "int64": 8,
-    "float64": 8,
-    "complex64": 8,
+    **dict.fromkeys(("bool", "int8", "uint8"), 1),
+    **dict.fromkeys(("int16", "float16", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "float32"), 4),
+    **dict.fromkeys(("int64", "float64", "complex64"), 8),
     "complex128": 16,
 }
 """By torch's names of types."""
@@ -198,33 +164,21 @@ def read_extra(text: str) -> Extra:
     """
     name, equals, size = text.partition("=")
     on_cpu = size.endswith(ON_CPU)
-    try:
-        wanted = _bytes(size.removesuffix(ON_CPU))
-    except ValueError:
-        wanted = math.nan
+    count, times, kind = size.removesuffix(ON_CPU).partition("*")
+    count, wanted = count.strip(), math.nan
+    with suppress(ValueError, KeyError):
+        if times:
+            factor = COUNTS.get(count[-1:], 1.0)
+            numbers = float(count[:-1] if count[-1:] in COUNTS else count) * factor
+            wanted = numbers * BYTES_OF_A_NUMBER[kind.strip()]
+        else:
+            wanted = float(count) * GB
     if not (name.strip() and equals and 0 <= wanted < math.inf):
         raise BadUsage(
             f"--extra {text} is no NAME=GB and no NAME=COUNT*TYPE",
             "write for example --extra operators=6, or --extra operators=174M*complex64@cpu",
         )
     return Extra(name.strip(), int(wanted), on_cpu=on_cpu)
-
-
-def _bytes(size: str) -> float:
-    """Read GB, or a count of numbers and what each of them takes.
-
-    Raises:
-        ValueError: It is neither.
-    """
-    count, times, kind = size.partition("*")
-    if not times:
-        return float(size) * GB
-    if kind.strip() not in BYTES_OF_A_NUMBER:
-        raise ValueError(f"{kind} is no type of numbers")
-    number, letter = count.strip(), count.strip()[-1:]
-    factor = COUNTS.get(letter, 1.0)
-    numbers = float(number[:-1] if letter in COUNTS else number) * factor
-    return numbers * BYTES_OF_A_NUMBER[kind.strip()]
 
 
 LARGEST_NUMBER = 100_000_000

@@ -18,7 +18,7 @@ from lightning_hangcheck.planning.placing import (
     sizes_of,
     speed_of,
 )
-from lightning_hangcheck.planning.plan import GB, SPEEDS, PhasePlan, Plan, WayOut
+from lightning_hangcheck.planning.plan import GB, SPEEDS, Plan, WayOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,17 +78,9 @@ LARGEST_GPU_GB = 512
 LEAST_CONTEXT = 256
 
 
-def ways_out(model: Model, plan: Plan) -> tuple[WayOut, ...]:
-    """Plan the usual changes, one at a time; those with which everything fits come first."""
-    if plan.speed in ("fast", "good"):
-        return ()
-    found = list(_tried_changes(model, plan))
-    if plan.fits:  # in main memory: only what would be faster helps
-        found = [way for way in found if SPEEDS.index(way.speed) < SPEEDS.index(plan.speed)]
-    return tuple(sorted(found, key=lambda way: not way.fits))
+def ways_out(model: Model, plan: Plan) -> Iterator[WayOut]:
+    """Plan the usual changes, one at a time, each from the plan as it is."""
 
-
-def _tried_changes(model: Model, plan: Plan) -> Iterator[WayOut]:
     def tried(change: str, machine: Machine = plan.machine, **changed: object) -> WayOut:
         made = outline(model, machine, replace(plan.use, **changed))
         told = f"{'fits' if made.fits else 'not enough'}: {made.reason}"
@@ -164,38 +156,22 @@ def make_plan(
         plan = outline(model, machine, use, placing)
     hardest = next((name for name, one in plans.items() if one is plan), "")
     placed_for = (f"placed for {hardest}, the phase that needs the most",) if hardest else ()
-    return replace(
-        plan,
-        unused=_unused(model, plan),
-        notes=(*assumed, *placed_for, *_notes(model, machine, plan.use)),
-        phases=tuple(
-            PhasePlan(
-                name=name,
-                context=one.use.context,
-                batch=one.use.batch,
-                cache=one.cache,
-                activations=one.activations,
-                beside=sum(one.extras.values()),
-                least_left=one.least_left,
-                speed=one.speed,
-                reason=one.reason,
-            )
-            for name, one in plans.items()
-        ),
-        ways_out=ways_out(model, plan),
-    )
-
-
-def _unused(model: Model, plan: Plan) -> tuple[str, ...]:
-    """Say what is paid for and stays empty."""
+    ways = [] if plan.speed in ("fast", "good") else list(ways_out(model, plan))
+    if plan.fits:  # in main memory: only what would be faster helps
+        ways = [way for way in ways if SPEEDS.index(way.speed) < SPEEDS.index(plan.speed)]
     total = sum(plan.machine.gpus)
     used = sum(share.memory - share.headroom for share in plan.shares if share.device.isdigit())
     least = smallest_gpu(model, plan) if plan.fits and used < UNUSED * total else None
-    if least is None:
-        return ()
-    return (
+    unused = (
         f"{used / GB:.1f} of {total / GB:.0f} GB of GPU memory are used, the rest is paid for "
-        f"and stays empty: one GPU of {least} GB would do, or do more at a time: --batch",
+        f"and stays empty: one GPU of {least} GB would do, or do more at a time: --batch"
+    )
+    return replace(
+        plan,
+        unused=(unused,) if least is not None else (),
+        notes=(*assumed, *placed_for, *_notes(model, machine, plan.use)),
+        phases=tuple(replace(one, name=name) for name, one in plans.items()),
+        ways_out=tuple(sorted(ways, key=lambda way: not way.fits)),
     )
 
 

@@ -43,9 +43,6 @@ Words in capitals stand for what a verdict fills in.
 def render(cause: Cause) -> str:
     """Write the page of one cause as plain text.
 
-    Args:
-        cause: Slug; one that no rule gives yet has no page.
-
     Raises:
         KeyError: It has no page.
     """

@@ -56,14 +56,12 @@ OWN_COLOURS = 9
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """A phase or a run.
+    """A phase or a run; its cost is None where no price is known.
 
     Attributes:
         share: Of the rank hours of all rows of its kind.
-        cost: None where no price is known.
         reason: Why it took so long, as far as it was seen; empty where nothing tells.
         spent: Of a run, shares of its ranks' time by what they did, the largest first.
-        stalled_s: Of a run, seconds of its silences.
     """
 
     what: str
@@ -92,12 +90,7 @@ class StallRow(Stall, frozen=True, kw_only=True):
 
 
 class Bill(Struct, frozen=True, kw_only=True):
-    """All rows of a ledger. What ``--json`` prints.
-
-    Attributes:
-        cost: Of all runs and of phases, each by itself: a phase may lie within a run. None where no
-            price is known.
-    """
+    """All rows of a ledger, which ``--json`` prints; phases cost by themselves, as in a run."""
 
     schema_version: int = 1
     phases: tuple[Row, ...] = ()
@@ -112,15 +105,11 @@ def make_bill(story: Story, prices: Prices) -> Bill:
     """Reckon what a ledger comes to."""
     phases, phases_cost = _summed([_of_phase(phase, prices) for phase in story.phases])
     runs, runs_cost = _summed([_of_run(run, prices) for run in story.runs])
-    stalls = [
-        StallRow(
-            **asdict(one),
-            run=run.run_id,
-            cost=prices.cost(run.gpus, 1, one.rank_hours * SECONDS_PER_HOUR),
-        )
-        for run in story.runs
-        for one in run.stalls
-    ]
+    stalls = []
+    for run in story.runs:
+        for one in run.stalls:
+            cost = prices.cost(run.gpus, 1, one.rank_hours * SECONDS_PER_HOUR)
+            stalls.append(StallRow(**asdict(one), run=run.run_id, cost=cost))
     return Bill(
         phases=phases,
         runs=runs,
@@ -133,13 +122,13 @@ def make_bill(story: Story, prices: Prices) -> Bill:
 
 def _of_phase(phase: PhaseStory, prices: Prices) -> Row:
     place, seconds = phase.place, phase.duration_s or 0.0
-    times = "once" if phase.reused == 1 else f"{phase.reused} times"
-    cut_short = phase.status in ("interrupted", "unknown") and phase.duration_s is not None
     notes = [
-        "lasted at least this long" if cut_short else "",
+        "lasted at least this long"
+        if phase.status in ("interrupted", "unknown") and phase.duration_s is not None
+        else "",
         phase.error,
         phase.discarded or phase.stale,
-        f"reused {times}" if phase.reused else "",
+        f"reused {'once' if phase.reused == 1 else f'{phase.reused} times'}" * bool(phase.reused),
     ]
     reasons = []  # by what its own process told and used, which rank 0's is for all
     if phase.status in ("done", "failed") and seconds >= WORTH_A_REASON_S:
@@ -215,7 +204,9 @@ def render(bill: Bill) -> str:
             left_out = f"  {older} older ones are left out: --csv, --json have all"
             parts.append(title)
             parts.extend([left_out] if older > 0 else [])
-            parts.extend([*_lined_up([*rows[:head], *rows[head:][-MOST_ROWS:]]), ""])
+            parts.extend(
+                [*aligned([*rows[:head], *rows[head:][-MOST_ROWS:]], indent="  ", width=None), ""]
+            )
 
     for kind, found, cost in (
         ("phases", bill.phases, bill.phases_cost),
@@ -251,10 +242,6 @@ def render(bill: Bill) -> str:
     return "\n".join(parts).rstrip() + "\n" if parts else "nothing is in the ledger yet\n"
 
 
-def _lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
-    return aligned(rows, indent="  ", width=None)
-
-
 def _took(row: Row) -> str:
     return "?" if row.duration_s is None else seconds_in_words(row.duration_s)
 
@@ -263,25 +250,17 @@ def _money(cost: float | None) -> str:
     return "-" if cost is None else f"{cost:.2f}"
 
 
-def _begun(row: Row) -> str:
-    return row.begun_at[:19].replace("T", " ")
-
-
-def _metrics(row: Row) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in row.metrics.items())
-
-
 def _cells(row: Row) -> tuple[str, ...]:
     """What stands under `HEAD`, but for the last."""
     return (
-        _begun(row),
+        row.begun_at[:19].replace("T", " "),
         cut(row.name, MOST_NAME),
         row.status,
         _took(row),
         str(row.ranks),
         f"{row.share:.0%}",
         _money(row.cost),
-        _metrics(row),
+        ", ".join(f"{name} {value:g}" for name, value in row.metrics.items()),
         row.commit,
     )
 
@@ -367,19 +346,15 @@ AMOUNTS: tuple[tuple[str, Callable[[Row], float | None], Callable[[float], str]]
 )
 """What is compared: title, figure, and how it is written."""
 PROPERTIES: tuple[tuple[str, Callable[[Row], str]], ...] = (
-    ("metrics", _metrics),
+    ("metrics", lambda row: _cells(row)[7]),
     ("GPUs", lambda row: ", ".join(dict.fromkeys(row.gpus))),
-    ("begun", _begun),
+    ("begun", lambda row: _cells(row)[0]),
     ("command", lambda row: row.note if row.what == "run" else ""),
 )
 
 
 def render_beside(rows: Sequence[Row]) -> str:
-    """Write rows beside each other; of two also how many times as much the second one is.
-
-    Args:
-        rows: At least two.
-    """
+    """Write rows beside each other; of two also how many times as much the second one is."""
 
     def line(title: str, cells: Sequence[str], figures: Sequence[float | None] = ()) -> None:
         times = ""
@@ -411,7 +386,12 @@ def render_beside(rows: Sequence[Row]) -> str:
     for name, words in PROPERTIES:
         line(name, [words(row) for row in rows])
     seen = [f"  {row.name}: {row.reason}" for row in rows if row.reason]
-    return "\n".join([*_lined_up(lines), *(["", "seen", *seen] if seen else [])]) + "\n"
+    return (
+        "\n".join(
+            [*aligned(lines, indent="  ", width=None), *(["", "seen", *seen] if seen else [])]
+        )
+        + "\n"
+    )
 
 
 def draw(bill: Bill) -> bytes:

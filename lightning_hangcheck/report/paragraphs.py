@@ -40,13 +40,6 @@ def wrapped(text: str, first: str, rest: str, most: int, width: int = WIDTH) -> 
     """Wrap a text to ``width`` columns, at most ``most`` lines; a longer one ends in ``...``.
 
     Words are never broken, so a path can still be copied; only such a word makes a line longer.
-
-    Args:
-        text: Any text; lines of it stay lines, with their own indentation.
-        first: What the first line begins with.
-        rest: What every later line begins with.
-        most: Largest number of lines.
-        width: Columns of a line.
     """
     lines: list[str] = []
     for piece in text.splitlines() or [""]:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lightning_hangcheck.report.page.blocks import identities
 from lightning_hangcheck.report.page.history import longest_first, run_history
 from lightning_hangcheck.report.page.page_facts import is_moment
-from lightning_hangcheck.report.page.tables import identities
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.verdict_text import edges_by_source, gap_lines
 from lightning_hangcheck.text.redaction import redact_text
@@ -42,8 +42,7 @@ LONGEST_NAME = 300
 STALL = "no progress"
 MOST_EVENTS = 200_000
 """Some 150 bytes each; Perfetto opens traces of hundreds of megabytes."""
-FEWEST_OF_A_KIND = 8
-KINDS = 4
+FEWEST_OF_A_KIND, KINDS = 8, 4
 MOST_ARROWS = 5_000
 MOST_WAYS = 8
 MOST_GAPS = 20
@@ -63,7 +62,14 @@ def render_trace(facts: PageFacts) -> str:
         first, then events by time; no sign in it is one that a terminal obeys.
     """
     history, verdict = run_history(facts), facts.verdict
-    events = list(_verdicts(facts))
+    events = list(
+        _names(THE_RUN, THE_RUN, process_name=f"run {verdict.run_id}", thread_name="verdicts")
+    )
+    for one in (*(one for _, one in facts.earlier), verdict):
+        if is_moment(one.detected_at):
+            event = {"name": shown(one.verdict), "ph": "i", "pid": THE_RUN, "tid": THE_RUN}
+            event |= {"ts": _microseconds(read_utc(one.detected_at)), "cat": "verdict", "s": "g"}
+            events.append({**event, "args": {"summary": shown(one.summary)}})
     if history is not None:
         events += _ranks(facts, history)
     about = {"run": verdict.run_id, "command": verdict.command, "summary": verdict.summary}
@@ -97,75 +103,39 @@ def _names(pid: int, tid: int, **names: str | int) -> Iterator[Event]:
         yield {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args}
 
 
-def _verdicts(facts: PageFacts) -> Iterator[Event]:
-    """Each at its moment."""
-    newest = facts.verdict
-    yield from _names(THE_RUN, THE_RUN, process_name=f"run {newest.run_id}", thread_name="verdicts")
-    told = [(one.kind, one.at, one.summary) for one in facts.earlier]
-    for kind, at, summary in (*told, (newest.verdict, newest.detected_at, newest.summary)):
-        if is_moment(at):
-            event = {"name": shown(kind), "ph": "i", "pid": THE_RUN, "tid": THE_RUN}
-            event |= {"ts": _microseconds(read_utc(at)), "cat": "verdict", "s": "g"}
-            yield {**event, "args": {"summary": shown(summary)}}
-
-
 class RankProcess:
-    """Collects the events of one rank.
-
-    Attributes:
-        events: So far.
-    """
+    """The events of one rank so far; each thread of it is a kind of them."""
 
     def __init__(self, rank: int, label: str) -> None:
         self.pid = (rank + 1) * THREADS
-        name = f"rank {rank}"
-        self.events = list(
-            _names(
-                self.pid,
-                self.pid,
-                process_name=name,
-                process_sort_index=rank,
-                process_labels=label,
-            )
-        )
+        names: dict[str, str | int] = {"process_name": f"rank {rank}", "process_sort_index": rank}
+        names["process_labels"] = label
+        self.events = list(_names(self.pid, self.pid, **names))
         self._threads: dict[str, int] = {}
 
-    def thread(self, name: str) -> int:
-        """Return the thread of that name; beyond what there is room for, the last one."""
-        if name not in self._threads and len(self._threads) < THREADS - 1:
-            tid = self._threads[name] = self.pid + len(self._threads) + 1
-            self.events += _names(self.pid, tid, thread_name=name, thread_sort_index=tid)
-        return self._threads.get(name, self.pid + THREADS - 1)
-
-    def _event(self, ph: str, thread: str, name: str, at: datetime) -> Event:
-        tid = self.thread(thread)
+    def add(self, ph: str, thread: str, name: str, at: datetime, **facts: Any) -> Event:  # noqa: ANN401 - the format's own
+        """Add an event; beyond what there is room for, threads share the last one."""
+        if thread not in self._threads and len(self._threads) < THREADS - 1:
+            tid = self._threads[thread] = self.pid + len(self._threads) + 1
+            self.events += _names(self.pid, tid, thread_name=thread, thread_sort_index=tid)
+        tid = self._threads.get(thread, self.pid + THREADS - 1)
         event = {"name": shown(name), "ph": ph, "pid": self.pid, "tid": tid}
-        return event | {"ts": _microseconds(at), "cat": thread.partition(" ")[0]}
+        event |= {"ts": _microseconds(at), "cat": thread.partition(" ")[0], **facts}
+        self.events.append(event)
+        return event
 
     def lasts(
         self, thread: str, name: str, began: datetime, ended: datetime, **args: str | float
     ) -> None:
         """Add what lasts from one moment to another."""
-        event = self._event("X", thread, name, began)
+        event = self.add("X", thread, name, began, dur=0)
         event["dur"] = max(0, _microseconds(ended) - event["ts"])
-        told = {key: shown(arg) if isinstance(arg, str) else arg for key, arg in args.items()}
-        self.events.append(event | ({"args": told} if told else {}))
-
-    def happens(self, thread: str, name: str, at: datetime) -> None:
-        """Add what happens at a moment."""
-        self.events.append(self._event("i", thread, name, at) | {"s": "t"})
-
-    def arrow(self, kind: str, number: int, at: datetime) -> None:
-        """Add the begin ``s`` or the end ``f`` of an arrow, which leads to what lasts then."""
-        event = self._event(kind, STALL, "waits for", at) | {"cat": "wait", "id": number}
-        self.events.append(event | ({"bp": "e"} if kind == "f" else {}))
+        if args:
+            told = {key: shown(arg) if isinstance(arg, str) else arg for key, arg in args.items()}
+            event["args"] = told
 
     def tell(
-        self,
-        history: RankHistory,
-        missed: Sequence[EnteredCollective],
-        most: int,
-        end: datetime,
+        self, history: RankHistory, missed: Sequence[EnteredCollective], most: int, end: datetime
     ) -> None:
         """Add what a rank's history has, but for the stall.
 
@@ -181,11 +151,11 @@ class RankProcess:
         sections = [span for span in history.spans if span.kind in ("section", "open")]
         steps = [span for span in history.spans if span.kind == "steps"]
         for one in history.happenings[-most:]:
-            self.happens("checkpoints", one.name, one.at)
+            self.add("i", "checkpoints", one.name, one.at, s="t")
         for number, row in enumerate(nested_rows(longest_first(sections)[:most])):
             for span in row:
                 thread = f"sections{f' {number + 1}' if number else ''}"
-                self.lasts(thread, span.full_name, span.began, span.ended)
+                self.lasts(thread, span.name, span.began, span.ended)
         for span in steps[-most:]:
             each = round(span.seconds / span.steps, 6)
             self.lasts("steps", span.name, span.began, span.ended, seconds_each=each)
@@ -193,11 +163,11 @@ class RankProcess:
         groups = list(dict.fromkeys(one.group for one in (*entered, *missed)))[:MOST_GROUPS]
         for entry in (*entered, *missed):
             thread, name = f"collectives of {entry.group}", f"#{entry.number} {entry.operation}"
+            hole = entry in missed
             if entry.group not in groups:
                 continue
-            hole = entry in missed
             if entry.ended and not hole:
-                self.happens(thread, name, entry.at)
+                self.add("i", thread, name, entry.at, s="t")
             else:
                 became = "not entered" if hole else "not ended"
                 self.lasts(thread, f"{name}, {became}", entry.at, end, number=entry.number)
@@ -209,32 +179,31 @@ def nested_rows(spans: Iterable[Span]) -> list[list[Span]]:
     Sections of several threads may overlap otherwise, and a thread of a trace cannot show that.
     Spans for which no row is left are left out.
     """
-    rows: list[list[Span]] = []
-    around: list[list[Span]] = []
+    rows: list[tuple[list[Span], list[Span]]] = []  # each with the spans that are still open in it
     for span in sorted(spans, key=lambda span: (span.began, -span.seconds)):
-        for row, outer in zip(rows, around, strict=True):
-            while outer and outer[-1].ended <= span.began:
-                outer.pop()
-            if not outer or span.ended <= outer[-1].ended:
+        for row, around in rows:
+            while around and around[-1].ended <= span.began:
+                around.pop()
+            if not around or span.ended <= around[-1].ended:
                 row.append(span)
-                outer.append(span)
+                around.append(span)
                 break
         else:
             if len(rows) < MOST_ROWS:
-                rows.append([span])
-                around.append([span])
-    return rows
+                rows.append(([span], [span]))
+    return [row for row, _ in rows]
 
 
 def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[Event]:
     most = max(FEWEST_OF_A_KIND, MOST_EVENTS // KINDS // max(1, len(history.ranks)))
     missed, edges, who = _holes(history), edges_by_source(facts.verdict), identities(facts)
-    processes = {}
+    processes = []
     stood: dict[str, tuple[datetime, RankProcess]] = {}
     for rank, told in history.ranks.items():
         one = who[rank]
-        label = f"{one.state} on {one.host or 'an unknown host'}, pid {one.pid}"
-        process = processes[rank] = RankProcess(rank, label)
+        label = f"{one['state']} on {one['host'] or 'an unknown host'}, pid {one['pid']}"
+        process = RankProcess(rank, label)
+        processes.append(process)
         process.tell(told, missed.get(rank, ()), most, told.gone_at or history.ends)
         stalls = (span.began for span in told.spans if span.kind == "stall")
         began = told.gone_at or next(stalls, None)
@@ -242,7 +211,7 @@ def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[Event]:
             ways = [f"{edge.target} {edge.through}" for edge in edges.get(f"rank:{rank}", ())]
             name = STALL if told.gone_at is None else "gone"
             waits = "; ".join(ways[:MOST_WAYS])
-            process.lasts(STALL, name, began, history.ends, state=one.state, waits_for=waits)
+            process.lasts(STALL, name, began, history.ends, state=one["state"], waits_for=waits)
             stood[f"rank:{rank}"] = began, process
     # arrows from each rank that waits to the one that it waits for, while both stand still
     ours = [one for one in facts.verdict.wait_for if one.source in stood and one.target in stood]
@@ -251,26 +220,24 @@ def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[Event]:
         began = max(source_began, target_began)
         if began < history.ends:
             middle = began + (history.ends - began) / 2
-            source.arrow("s", number, middle)
-            target.arrow("f", number, middle)
-    for process in processes.values():
+            source.add("s", STALL, "waits for", middle, cat="wait", id=number)
+            target.add("f", STALL, "waits for", middle, cat="wait", id=number, bp="e")
+    for process in processes:
         yield from process.events
 
 
 def _holes(history: RunHistory) -> dict[int, list[EnteredCollective]]:
     """The first number of each group that others entered and a rank that is in it did not."""
-    firsts: dict[str, dict[int, EnteredCollective]] = {}
-    newest: dict[str, dict[int, int]] = {}
+    firsts: dict[tuple[str, int], EnteredCollective] = {}
+    newest: dict[tuple[int, str], int] = {}
     for rank, told in history.ranks.items():
         for one in told.collectives:
-            known = firsts.setdefault(one.group, {}).setdefault(one.number, one)
+            known = firsts.setdefault((one.group, one.number), one)
             if one.at < known.at:
-                firsts[one.group][one.number] = one
-            of_group = newest.setdefault(one.group, {})
-            of_group[rank] = max(of_group.get(rank, 0), one.number)
+                firsts[one.group, one.number] = one
+            newest[rank, one.group] = max(newest.get((rank, one.group), 0), one.number)
     missed: dict[int, list[EnteredCollective]] = {}
-    for group, ranks in newest.items():
-        for rank, number in ranks.items():
-            if number + 1 in firsts[group]:
-                missed.setdefault(rank, []).append(firsts[group][number + 1])
+    for (rank, group), number in newest.items():
+        if (hole := firsts.get((group, number + 1))) is not None:
+            missed.setdefault(rank, []).append(hole)
     return missed

@@ -19,7 +19,7 @@ from lightning_hangcheck.text.shown import seconds_in_words, several
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.planning.plan import PhasePlan, Plan, Share
+    from lightning_hangcheck.planning.plan import Plan, Share
 
 MOST_LINES = 24
 NOT_ON_DISK = (
@@ -47,14 +47,22 @@ def render(plan: Plan) -> str:
         f"{index}. {way.change} ({way.speed}): {way.outcome}"
         for index, way in enumerate(plan.ways_out, 1)
     ]
+    phases = [
+        [
+            plain(one.name),
+            f"context {one.use.context}, batch {one.use.batch}",
+            f"cache {_gb(one.cache)}",
+            f"activations {_gb(one.activations)}",
+            f"beside {_gb(sum(one.extras.values()))}",
+            f"{one.speed}: {_left(one.least_left)}",
+        ]
+        for one in plan.phases
+    ]
     where = f"on {gpus}" if gpus else "without a GPU"
     paragraphs = [
-        [
-            f"{plan.speed.upper()}  {plain(plan.model)} ({size}) {where}",
-            f"{INDENT}{plan.reason}",
-        ],
+        [f"{plan.speed.upper()}  {plain(plan.model)} ({size}) {where}", f"{INDENT}{plan.reason}"],
         _rows("needs", _needs(plan)),
-        _rows("phases", [_phase(phase) for phase in plan.phases]),
+        _rows("phases", phases),
         _rows("places", [_place(share) for share in plan.shares]),
         listed("offload", [away if plan.offloaded else "nothing is offloaded"], MOST_LINES),
         listed("time", [time], MOST_LINES),
@@ -80,17 +88,6 @@ def _needs(plan: Plan) -> list[list[str]]:
         ["KV cache", _gb(plan.cache), f"context {use.context} tokens, batch {use.batch}"],
         ["activations", _gb(plan.activations), "estimated, within a factor of 1.5"],
         *extras,
-    ]
-
-
-def _phase(phase: PhasePlan) -> list[str]:
-    return [
-        plain(phase.name),
-        f"context {phase.context}, batch {phase.batch}",
-        f"cache {_gb(phase.cache)}",
-        f"activations {_gb(phase.activations)}",
-        f"beside {_gb(phase.beside)}",
-        f"{phase.speed}: {_left(phase.least_left)}",
     ]
 
 

@@ -35,8 +35,6 @@ class RunningRank(Struct, frozen=True, kw_only=True):
     """One rank that runs.
 
     Attributes:
-        beat: Its page as it is now.
-        silent_s: Seconds since its last progress.
         step_s: Median seconds of its last steps; of its beats, where it shows no steps. None where
             nobody measures it, or not yet.
         cpu_s: Processor time of all its threads so far; None where it cannot be read.
@@ -60,19 +58,11 @@ class LastKept(NamedTuple):
 
 def render_below(ranks: Sequence[RunningRank], now: datetime) -> str:
     """Write what stands below the newest verdict of a run; nothing where none of its ranks runs."""
-    if not ranks:
-        return ""
-    return "\n".join(["", "now", "", *render(ranks, now, MOST_BELOW)]) + "\n"
+    return "\n".join(["", "now", "", *render(ranks, now, MOST_BELOW)]) + "\n" if ranks else ""
 
 
 def render(ranks: Sequence[RunningRank], now: datetime, most: int) -> list[str]:
-    """Write a line for each rank; of more than fit, those that have been silent longest.
-
-    Args:
-        ranks: Of the run.
-        now: For how long ago a checkpoint was.
-        most: Largest number of lines, at least 2.
-    """
+    """Write a line for each rank; of more than fit, those that have been silent longest."""
     fitting = most if len(ranks) <= most else most - 1
     shown = sorted(ranks, key=lambda one: -one.silent_s)[:fitting]
     saved = any(one.beat.save is not None for one in ranks)
@@ -134,9 +124,6 @@ def joined_rounds(records: Iterable[RunRecord]) -> tuple[Round, ...]:
     """Join what the nodes of a job wrote down of its rounds.
 
     How one ended the first node says that knows a culprit, else the first that was there.
-
-    Args:
-        records: Of the nodes, the one whose word counts first.
     """
     found: dict[int, Round] = {}
     for other in (one for record in records for one in record.rounds):
@@ -179,12 +166,6 @@ def render_unjudged(
     now: datetime | None = None,
 ) -> str:
     """Write what is known of a run before its first verdict.
-
-    Args:
-        saved: Without a verdict.
-        run_folder: As the reader should type it.
-        running: Its ranks that run here now; of the others, what their journals tell.
-        now: For how long ago something was; the present by default.
 
     Returns:
         Lines that end in a newline: at most 40, and 24 more where other ranks run elsewhere.

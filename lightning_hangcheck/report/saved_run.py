@@ -48,7 +48,6 @@ class JournalEnd(msgspec.Struct, frozen=True, kw_only=True):
         name: ``rank-3``, or ``pid-4711`` where the rank was never learnt.
         checkpoint: The last one passed, None before the first; where the rank was started again,
             of its last process.
-        last_at: Time of the last whole line, ISO 8601 UTC; empty where there is none.
         kept_step: Of the last checkpoint that it saved, or goes on from; None where it told none.
     """
 
@@ -68,12 +67,9 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run as far as its folder tells.
 
     Attributes:
-        record: run.json, None where it was not written yet.
         verdict: The newest, or what the newest evidence comes to; None before the first.
-        case: What that verdict was made from, None where it was not kept.
         journals: By rank; read only where there is no verdict.
         refused: Why there is none that can be read; empty where there is none yet.
-        gaps: What of it could not be read.
     """
 
     record: RunRecord | None = None
@@ -90,10 +86,6 @@ def read_saved_run(folder: RunFolder, time_limit_s: float = READING_LIMIT_S) -> 
     Evidence without a verdict that can be read (a disk that was full, a folder copied in part) is
     judged again: it gives the verdict that was, on any machine. A part that cannot be read costs no
     other.
-
-    Args:
-        folder: Of the run.
-        time_limit_s: Seconds for all of it: a disk that does not answer blocks its reader.
 
     Raises:
         UnreadableRun: The folder holds no run, or nothing of it can be read.
@@ -134,11 +126,7 @@ def read_record(folder: RunFolder) -> RunRecord | None:
 
 
 def records_of_job(folder: RunFolder) -> tuple[RunRecord, ...]:
-    """Read run.json of all nodes that share a folder with this one, those that can be read.
-
-    Args:
-        folder: Of the node whose record comes first.
-    """
+    """Read run.json of all nodes that share a folder with this one, those that can be read."""
 
     def read() -> tuple[RunRecord, ...]:
         found = []
@@ -168,13 +156,7 @@ class Parts:
     def read(
         self, source: Path, work: Callable[[], Part], time_limit_s: float = PART_LIMIT_S
     ) -> Part | None:
-        """Read one part.
-
-        Args:
-            source: For the gap.
-            work: What reads it.
-            time_limit_s: Seconds for it alone.
-        """
+        """Read one part."""
         try:
             return self._time.within(work, time_limit_s)
         except UnreadableRun as error:

@@ -29,13 +29,7 @@ INDENT = " " * 10
 
 
 def by_value(told: Mapping[int, str], most: int, longest: int) -> list[tuple[str, list[int]]]:
-    """Say which ranks have which value, that of most ranks first.
-
-    Args:
-        told: By rank.
-        most: Values that are shown; the ranks of all others share the last item.
-        longest: Characters of a value; what differs stays to be seen.
-    """
+    """Say which ranks have which value, that of most ranks first."""
     values: dict[str, list[int]] = {}
     for rank, value in sorted(told.items()):
         values.setdefault(value, []).append(rank)
@@ -49,12 +43,7 @@ def by_value(told: Mapping[int, str], most: int, longest: int) -> list[tuple[str
 
 
 def render_start(states: Mapping[int, Mapping[str, str]], missing: Iterable[int]) -> str:
-    """Write what ranks have in common and what differs between them, for the console.
-
-    Args:
-        states: By rank, what it says: subjects and variables of the environment.
-        missing: Ranks that have said nothing yet.
-    """
+    """Write what ranks have in common and what differs between them, for the console."""
     names = sorted({name for state in states.values() for name in state} - OWN)
     told = {name: {rank: one.get(name, NOT_SET) for rank, one in states.items()} for name in names}
     differing = {name: values for name, values in told.items() if len(set(values.values())) > 1}

@@ -33,8 +33,6 @@ class RankSteps(Struct, frozen=True, kw_only=True):
     """The steps of one rank.
 
     Attributes:
-        steps: How many were timed.
-        mean: One of them.
         ratio: Its own work against that of the median rank.
         trend: None where too few were timed.
     """
@@ -50,7 +48,6 @@ class Stragglers(Struct, frozen=True, kw_only=True):
     """The steps of all ranks that time them.
 
     Attributes:
-        ranks: The one with most work of its own first.
         typical: A step of the rank that is the median by own work.
     """
 
@@ -64,11 +61,7 @@ class Stragglers(Struct, frozen=True, kw_only=True):
 
 
 def find_stragglers(case: Case | None) -> Stragglers | None:
-    """Compare the ranks' steps; None where none was timed, or too few.
-
-    Args:
-        case: Of the whole run so far; None where it was not kept.
-    """
+    """Compare the ranks' steps; None where none was timed, or too few."""
     views = {view.rank: view for view in (case.ranks if case is not None else ())}
     sums = {rank: _sums(view) for rank, view in views.items()}
     timed = {rank: one.a_step() for rank, one in sums.items() if one.steps >= LEAST_STEPS}
@@ -82,11 +75,7 @@ def find_stragglers(case: Case | None) -> Stragglers | None:
 
 
 def compared(means: Mapping[int, StepTimes]) -> Stragglers | None:
-    """Compare ranks by a step of each; None where there is none.
-
-    Args:
-        means: A step of each rank, as it is on average.
-    """
+    """Compare ranks by a step of each; None where there is none."""
     if not means:
         return None
     typical = median_step(tuple(means.values()))

@@ -126,24 +126,13 @@ def render_line(verdict: Verdict) -> str:
 
 
 def render_short(verdict: Verdict, run_folder: str) -> str:
-    """Write it as one line that names the run folder, and below it how to save the next time.
-
-    Args:
-        verdict: Of any kind; the second line is there only where it speaks of saving.
-        run_folder: As the reader should type it.
-    """
+    """Write it as one line that names the run folder, and below it how to save the next time."""
     line = f"{render_line(verdict)}; run folder {shlex.quote(run_folder)}"
     return "\n".join([line, *_aside(verdict, "saves")])
 
 
 def render_reminder(verdict: Verdict, stood_s: float, run_folder: str) -> str:
-    """Write as one line that a verdict still stands.
-
-    Args:
-        verdict: As it was told.
-        stood_s: Seconds since then.
-        run_folder: As the reader should type it.
-    """
+    """Write as one line that a verdict still stands."""
     kind, place = verdict.verdict.upper(), shlex.quote(run_folder)
     told = f"as it was told: {summary(verdict)}"
     return f"{kind}  still so {duration(stood_s)} later; {told}; run folder {place}"

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -24,7 +24,7 @@ from lightning_hangcheck.rundir import refuse_used
 from lightning_hangcheck.text.shown import several
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from lightning_hangcheck.model.verdict import RankState
     from lightning_hangcheck.rundir import RunFolder
@@ -47,13 +47,7 @@ END_LIMIT_S = 20.0
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """One run of a smoke test.
-
-    Attributes:
-        devices: Ranks, None where the command does not let us choose.
-        workers: DataLoader workers of each rank, likewise.
-        command: To run.
-    """
+    """One run of a smoke test; a number that the command does not let us choose is None."""
 
     devices: int | None
     workers: int | None
@@ -80,10 +74,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     Attributes:
         result: ``hang``: a verdict says so; ``late``: it was ended at the limit, and nothing proves
             a hang; ``failed``: it ended by itself with an exit code that is not 0.
-        seconds: Until it ended, or was ended.
-        where: In one sentence; empty for a run that passed.
         verdict: What was known when it ended, or was about to be ended at the limit.
-        run_folder: As a reader should type it.
     """
 
     trial: Trial
@@ -102,17 +93,13 @@ class Outcome(Struct, frozen=True, kw_only=True):
 def plan_trials(command: Sequence[str]) -> tuple[Trial, ...]:
     """Put the numbers of the sequence in place of ``{devices}`` and ``{workers}``.
 
-    Args:
-        command: Of the user. What it lets nobody choose is left as it is, and runs that would be
-            equal are made once.
+    What the command lets nobody choose is left as it is; runs that would be equal are made once.
     """
     words = " ".join(command)
     trials: dict[tuple[str, ...], Trial] = {}
     for devices, workers in SEQUENCE:
-        numbers = {DEVICES: str(devices), WORKERS: str(workers)}
         filled = tuple(
-            word.replace(DEVICES, numbers[DEVICES]).replace(WORKERS, numbers[WORKERS])
-            for word in command
+            word.replace(DEVICES, str(devices)).replace(WORKERS, str(workers)) for word in command
         )
         trial = Trial(
             devices=devices if DEVICES in words else None,
@@ -146,18 +133,9 @@ def reference_trials(output_dir: Path) -> tuple[Trial, ...]:
 
 
 def run_trial(
-    trial: Trial,
-    folder: RunFolder,
-    limit_s: float,
-    environment: Mapping[str, str] | None = None,
+    trial: Trial, folder: RunFolder, limit_s: float, environment: Mapping[str, str] | None = None
 ) -> Outcome:
     """Run one trial to its end, its hang or its limit; nothing of it is left behind.
-
-    Args:
-        trial: What to run.
-        folder: For its run folder, which must not exist; its output goes into a file beside it.
-        limit_s: Seconds; a trial that still goes on then is ended.
-        environment: Of the run; None for that of this process.
 
     Raises:
         BadUsage: Its output has no place to go, or the kernel does not start the command.
@@ -169,15 +147,29 @@ def run_trial(
         *(sys.executable, "-m", "lightning_hangcheck", "run", "--on-hang", "abort"),
         *("--run-dir", str(folder.path), "--", *trial.command),
     )
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        printed = os.open(output, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
+    except OSError as error:
+        raise BadUsage(
+            f"{output} cannot be made ({error.strerror})",
+            "name other folders with --run-dir, where you may write and no run is yet",
+        ) from error
     began = time.monotonic()
     exit_code, saved = None, SavedRun()
-    with _started(command, output, environment) as process:
+    with os.fdopen(printed, "wb") as file:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+        )
+    try:
         with suppress(subprocess.TimeoutExpired):
             exit_code = process.wait(limit_s)
         seconds = time.monotonic() - began
         # what ends it changes the verdict, so it is read before
         with suppress(UnreadableRun):
             saved = read_saved_run(folder)
+    finally:
+        end_with_children(process, END_LIMIT_S)
     if exit_code == REFUSED and saved.record is not None and saved.record.exit_code is None:
         raise unstartable(trial.command[0], f"the reason is in {output}", "smoke")
     result: Result = "passed"  # a run that ended well, whatever was suspected on its way
@@ -192,35 +184,6 @@ def run_trial(
         verdict=saved.verdict,
         run_folder=str(folder.path),
     )
-
-
-@contextmanager
-def _started(
-    command: tuple[str, ...], output_file: Path, environment: Mapping[str, str] | None
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a command that reads nothing and prints into a file; in the end none of it is left."""
-    try:
-        output_file.parent.mkdir(parents=True, exist_ok=True)
-        output = os.open(output_file, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
-    except OSError as error:
-        raise BadUsage(
-            f"{output_file} cannot be made ({error.strerror})",
-            "name other folders with --run-dir, where you may write and no run is yet",
-        ) from error
-    try:
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    finally:
-        os.close(output)
-    try:
-        yield process
-    finally:
-        end_with_children(process, END_LIMIT_S)
 
 
 def _where(saved: SavedRun, exit_code: int | None, limit_s: float) -> str:

@@ -9,7 +9,7 @@ import pytest
 from alerts.receiver import receiving
 from alerts.test_hang_command import news
 
-from lightning_hangcheck.alerts.notifying import named, notify, refuse_unknown
+from lightning_hangcheck.alerts.messenger import named, notify, refuse_unknown
 from lightning_hangcheck.cli.commands.run_command import alerts_of
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.settings import Settings

@@ -13,7 +13,7 @@ from lightning_hangcheck.alerts.metrics_text import METRICS
 
 ROOT = Path(__file__).parent.parent.parent
 RULES = ROOT / "docs" / "examples" / "hangcheck-alerts.yml"
-NAMES = {metric.name for metric in METRICS}
+NAMES = set(METRICS)
 
 
 def test_the_rules_name_only_metrics_that_are_written() -> None:

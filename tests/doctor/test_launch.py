@@ -9,8 +9,7 @@ import pytest
 from lightning_hangcheck.doctor.launch import (
     C10D_PORT,
     DEFAULT_PORT,
-    launchers_store,
-    node_place,
+    job_of_nodes,
     read_launch,
 )
 from lightning_hangcheck.model.run import NodePlace
@@ -131,23 +130,23 @@ def test_the_place_of_a_node_is_read_from_torchruns_options(
     options: str, environment: dict[str, str], place: NodePlace | None
 ) -> None:
     command = ["torchrun", *shlex.split(options), "train.py", "--nnodes=7"]
-    assert node_place(command, environment) == place
+    assert job_of_nodes(command, environment).place == place
 
 
 def test_a_program_without_torchrun_has_no_place_among_nodes() -> None:
-    assert node_place(["python", "train.py", "--nnodes=2", "--node-rank=1"], {}) is None
+    assert job_of_nodes(["python", "train.py", "--nnodes=2", "--node-rank=1"], {}).place is None
 
 
 def test_accelerate_starts_torchrun_and_has_names_of_its_own_for_its_options() -> None:
     options = "--num_machines 2 --machine_rank=1 --main_process_ip n0 --main_process_port 29501"
     command = ["accelerate", "launch", *shlex.split(options), "train.py"]
-    assert node_place(command, {}) == NodePlace(number=1, nnodes=2, host="n0", port=29501)
-    assert node_place(["accelerate", "launch", "train.py"], {}) is None
+    assert job_of_nodes(command, {}).place == NodePlace(number=1, nnodes=2, host="n0", port=29501)
+    assert job_of_nodes(["accelerate", "launch", "train.py"], {}).place is None
 
 
 def test_a_task_of_slurm_that_runs_a_script_has_the_place_that_slurm_gave_it() -> None:
     task = SLURM_TASK | {"SLURM_NODEID": "1", "SLURM_PROCID": "1", "SLURM_LOCALID": "0"}
-    place = node_place(["python", "train.py"], task)
+    place = job_of_nodes(["python", "train.py"], task).place
     assert place == NodePlace(number=1, nnodes=2, ranks=1, job="slurm-7-0")
 
 
@@ -157,7 +156,7 @@ def test_where_a_node_has_several_tasks_each_is_a_place_of_its_own() -> None:
         "SLURM_NTASKS": "4",
         "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
     }
-    place = node_place(["python", "train.py"], task)
+    place = job_of_nodes(["python", "train.py"], task).place
     assert place == NodePlace(number=3, nnodes=4, ranks=1, job="slurm-7-0", machines=2)
 
 
@@ -174,4 +173,4 @@ def test_where_a_node_has_several_tasks_each_is_a_place_of_its_own() -> None:
     ],
 )  # fmt: skip
 def test_the_store_where_torchruns_agents_meet(options: str, store: tuple[str, int]) -> None:
-    assert launchers_store(["torchrun", *shlex.split(options), "train.py"], {}) == store
+    assert job_of_nodes(["torchrun", *shlex.split(options), "train.py"], {}).store == store

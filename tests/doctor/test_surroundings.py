@@ -22,7 +22,6 @@ from lightning_hangcheck.doctor.surroundings import (
     hugging_face_cache,
     hugging_face_locks,
     known_versions,
-    nccl_backend,
     nccl_variables,
     no_answer,
     output_buffering,
@@ -161,15 +160,6 @@ def test_a_folder_for_dumps_that_is_not_there_is_a_warning(name: str, tmp_path: 
     (check,) = flight_recorder(subject(**{name: f"{tmp_path}/absent/rank_"}))
     assert (check.status, check.remedy) == ("warning", f"mkdir -p {tmp_path}/absent")
     assert [one.status for one in flight_recorder(subject(**{name: f"{tmp_path}/rank_"}))] == ["ok"]
-
-
-@pytest.mark.parametrize(
-    ("torch", "named"),
-    [("2.13.0+cpu", "first one"), ("2.15.1", "nccl2"), ("2.16a0+git1", "nccl2")],
-)
-def test_the_generation_follows_from_the_version(torch: str, named: str) -> None:
-    (check,) = nccl_backend(subject(), torch=torch)
-    assert (check.status, named in check.sentence) == ("ok", True)
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,12 @@ from lightning_hangcheck.rundir import folder_of_node, name_run_folder, refuse_u
 from lightning_hangcheck.session.whose import place_of_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from lightning_hangcheck.attach.job_search import FoundJob
     from lightning_hangcheck.attach.recorded_session import Watch
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.rundir import RunFolder
 
 LONGEST_COMMAND = 240
 MOST_CHARACTERS = 4 * 1024 * 1024
@@ -124,6 +123,13 @@ def attach(
 
     settings = settings_from(options)
     asked, pids = local_values or settings.locals, (*pids, *more)
+    for one, other, both in (
+        ("--json-case", "--hostfile", json_case and hostfile),
+        ("--json-case", "--run-dir", json_case and run_dir),
+        ("--hostfile", "--pid", hostfile and pids),
+    ):
+        if both:
+            raise BadUsage(f"{one} and {other} cannot be given together", f"leave out {other}")
     if hostfile is not None:
         names = hosts.read_hosts(_hostfile_text(hostfile), hostfile)
         way = hosts.Way(
@@ -132,13 +138,16 @@ def attach(
             limit_s=host_timeout,
             local_values=asked,
         )
-    if json_case:
-        _refuse_together("--json-case", {"--hostfile": hostfile, "--run-dir": run_dir})
-    folder = None if json_case else _run_folder(run_dir or settings.run_dir)
-    if folder is not None:
+    folder = None
+    if not json_case:
+        # the steps that look at the nodes of a SLURM job may all be given one folder
+        wanted, place = run_dir or settings.run_dir, place_of_task(os.environ)
+        if wanted is not None and place is not None and place.number:
+            folder = folder_of_node(wanted, str(place.number))
+        else:
+            folder = name_run_folder(wanted)
         refuse_used(folder)
     if hostfile is not None and folder is not None:
-        _refuse_together("--hostfile", {"--pid": pids})
         joined = hosts.attach_everywhere(names, way, folder, at_once)
         show(verdict_text.render(joined.case, joined.verdict, run_dir or as_typed(folder.path)))
         for silent in joined.silent:
@@ -184,21 +193,6 @@ def _hostfile_text(name: str) -> str:
     if len(text) > MOST_CHARACTERS:
         raise BadUsage(f"--hostfile {name} has more than 4 MiB", "name a file with one host a line")
     return text
-
-
-def _refuse_together(option: str, others: Mapping[str, object]) -> None:
-    """Refuse options that contradict each other."""
-    for other, given in others.items():
-        if given:
-            raise BadUsage(f"{option} and {other} cannot be given together", f"leave out {other}")
-
-
-def _run_folder(wanted: str | None) -> RunFolder:
-    """The steps that look at the nodes of a SLURM job may all be given one folder."""
-    place = place_of_task(os.environ)
-    if place is None or wanted is None or not place.number:
-        return name_run_folder(wanted)
-    return folder_of_node(wanted, str(place.number))
 
 
 def _the_job(pids: Sequence[int]) -> FoundJob:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -88,19 +89,12 @@ SEVERAL = "; may be given several times."
 @json_option("the answers")
 @command_behind_dashes("[-- CMD...]")
 def doctor(
-    command: tuple[str, ...],
     groups: tuple[str, ...],
     run_dir: Path | None,
-    checkpoints: str | None,
-    depth: int,
-    expect: tuple[str, ...],
-    needs: tuple[str, ...],
-    loads: tuple[str, ...],
-    backbone: str | None,
     extras: tuple[str, ...],
-    fresh_minutes: float | None,
     *,
     as_json: bool,
+    **run: Any,  # noqa: ANN401 - fields of `Subject`, by their names
 ) -> int:
     """Check before a run what would make it hang, or would hide why it hangs.
 
@@ -108,22 +102,15 @@ def doctor(
     launcher (torchrun, srun, accelerate, mpirun) starts ranks of ours, to see whether they reach
     each other. Exit code 0 if all is well, 1 after a warning, 2 if something failed.
     """
-    if expect and checkpoints is None:
+    if run["expect"] and run["checkpoints"] is None:
         raise BadUsage("--expect needs a place to look", "say it too: --checkpoints PLACE")
-    if extras and backbone is None:
+    if extras and run["backbone"] is None:
         raise BadUsage("--extra stands beside a model", "say which: --backbone MODEL")
     subject = Subject(
-        command=command,
         environment=dict(os.environ),
         run_dir=run_dir or Path(os.environ.get("HANGCHECK_RUN_DIR") or RUNS_FOLDER),
-        checkpoints=checkpoints,
-        depth=depth,
-        expect=expect,
-        needs=needs,
-        loads=loads,
-        backbone=backbone,
         extras=tuple(map(read_extra, extras)),
-        fresh_minutes=fresh_minutes,
+        **run,
     )
     # imported here, so that other commands need not load what the checks need
     from lightning_hangcheck.doctor.examination import STYLES, checks_of, examine, render

@@ -15,15 +15,7 @@ from lightning_hangcheck.ledger import book
 from lightning_hangcheck.ledger.spending import read_prices
 from lightning_hangcheck.ledger.story import decide, question, tell
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.report.ledger_text import (
-    draw,
-    find_rows,
-    make_bill,
-    render,
-    render_beside,
-    render_csv,
-    render_markdown,
-)
+from lightning_hangcheck.report import ledger_text
 from lightning_hangcheck.settings import from_environment
 
 if TYPE_CHECKING:
@@ -59,10 +51,10 @@ Examples:
   hangcheck ledger --price 0.89/h check train
 """
 RENDERERS: dict[str, Callable[[Bill], str]] = {
-    "text": render,
+    "text": ledger_text.render,
     "json": lambda bill: encode_pretty(bill).decode(),
-    "csv": render_csv,
-    "markdown": render_markdown,
+    "csv": ledger_text.render_csv,
+    "markdown": ledger_text.render_markdown,
 }
 
 
@@ -96,11 +88,11 @@ def ledger(
     if context.invoked_subcommand is not None:
         return 0
     named, known = context.obj
-    bill = make_bill(_read(named), known)
+    bill = ledger_text.make_bill(_read(named), known)
     if chart is None:
         click.echo(RENDERERS[form or "text"](bill), nl=False)
         return 0
-    picture = draw(bill)
+    picture = ledger_text.draw(bill)
     try:
         apart(READ_LIMIT_S, lambda: Path(chart).write_bytes(picture))
     except (OSError, NoAnswerFromStorage) as error:
@@ -123,8 +115,8 @@ def compare(given: tuple[str | None, Prices], names: tuple[str, ...]) -> int:
     if len(names) < 2:
         raise BadUsage("compare needs two names", "hangcheck ledger compare 7b 70b")
     named, prices = given
-    bill = make_bill(_read(named), prices)
-    click.echo(render_beside(find_rows(bill, names)), nl=False)
+    bill = ledger_text.make_bill(_read(named), prices)
+    click.echo(ledger_text.render_beside(ledger_text.find_rows(bill, names)), nl=False)
     return 0
 
 

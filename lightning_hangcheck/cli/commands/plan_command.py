@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from lightning_hangcheck.cli.options import json_option, option
+from lightning_hangcheck.cli.options import json_option, option, positive
 from lightning_hangcheck.hooks.plan import plan_memory
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.config import DTYPES
 from lightning_hangcheck.planning.plan import read_extra, read_phase
 from lightning_hangcheck.report import plan_text
-
-if TYPE_CHECKING:
-    from lightning_hangcheck.planning.config import Dtype
 
 EPILOG = """\b
 Examples:
@@ -27,20 +23,11 @@ Examples:
 """
 
 
-def _positive(_: click.Context, option: click.Parameter, number: float | None) -> float | None:
-    if number is not None and not 0 < number < math.inf:
-        raise click.BadParameter(f"{number:g} is no positive number", param=option)
-    return number
-
-
-GIGABYTES: dict[str, Any] = {"type": float, "callback": _positive}
-
-
 @click.command("plan", epilog=EPILOG)
 @click.argument("model", metavar="MODEL_OR_CONFIG")
 @option("--gpus", "N", "GPUs [those of this machine].", type=click.IntRange(0, 1024))
-@option("--gpu-memory", "GB", "Memory of each GPU.", **GIGABYTES)
-@option("--cpu-memory", "GB", "Main memory for weights [90 % of what is free].", **GIGABYTES)
+@option("--gpu-memory", "GB", "Memory of each GPU.", callback=positive)
+@option("--cpu-memory", "GB", "Main memory for weights [90 % of what is free].", callback=positive)
 @click.option("--dtype", type=click.Choice(DTYPES), help="Format of the weights [as stored].")
 @option(
     "--context",
@@ -67,13 +54,11 @@ def plan(
     gpus: int | None,
     gpu_memory: float | None,
     cpu_memory: float | None,
-    dtype: Dtype | None,
-    context: int | None,
-    batch: int,
     extras: tuple[str, ...],
     phases: tuple[str, ...],
     *,
     as_json: bool,
+    **use: Any,  # noqa: ANN401 - as `plan_memory` takes them, by their names
 ) -> int:
     """Plan a model's memory for generation, before anything is loaded.
 
@@ -87,11 +72,9 @@ def plan(
     made = plan_memory(
         model,
         find_machine(gpus, gpu_memory, cpu_memory),
-        dtype=dtype,
-        context=context,
-        batch=batch,
         extras=tuple(map(read_extra, extras)),
         phases=tuple(map(read_phase, phases)),
+        **use,
     )
     click.echo(encode_pretty(made) if as_json else plan_text.render(made), nl=False)
     return 0

@@ -41,10 +41,7 @@ Examples:
 
 
 @click.command(
-    "run",
-    cls=GroupedCommand,
-    epilog=EPILOG,
-    context_settings={"allow_interspersed_args": False},
+    "run", cls=GroupedCommand, epilog=EPILOG, context_settings={"allow_interspersed_args": False}
 )
 @run_options
 @option(
@@ -97,16 +94,14 @@ def run_watched(
 ) -> int:
     """Run a command as `hangcheck run` does with these settings; return its exit code."""
     # imported here so that `hangcheck report` needs no part of the sidecar
-    from lightning_hangcheck.doctor.launch import job_of_nodes, launchers_store, node_place
+    from lightning_hangcheck.doctor.launch import job_of_nodes
     from lightning_hangcheck.hooks.zero_code.start import injected
     from lightning_hangcheck.launch.run import run_command
 
     alerts = alerts_of(notify, on_hang_exec, settings)
     given = {"PYTHONPATH": injected(os.environ.get("PYTHONPATH"))}
-    place = node_place(command, os.environ)
     job = job_of_nodes(command, os.environ)
-    store = launchers_store(command, os.environ)
-    return run_command(command, settings, given, alerts, place, job, store)
+    return run_command(command, settings, given, alerts, job.place, job.name, job.store)
 
 
 def alerts_of(
@@ -123,10 +118,10 @@ def alerts_of(
         return AlertsAskedFor()
     packages: tuple[str, ...] = ()
     if notify:
-        from lightning_hangcheck.alerts import notifying
+        from lightning_hangcheck.alerts import messenger
 
-        packages = (notifying.apprise_folder(),)
-        notifying.refuse_unknown(notify)
+        packages = (messenger.apprise_folder(),)
+        messenger.refuse_unknown(notify)
     return AlertsAskedFor(
         notify=notify, on_hang_exec=on_hang_exec, environment=dict(os.environ), packages=packages
     )

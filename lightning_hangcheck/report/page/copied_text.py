@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.report.page.stacks import stack_diff
+from lightning_hangcheck.report.page.blocks import stack_diff
 from lightning_hangcheck.report.page.wait_graph import wait_graph
 from lightning_hangcheck.report.paragraphs import of_rank
 from lightning_hangcheck.report.verdict_text import gap_lines, reason, stall_cost, summary
@@ -80,8 +80,8 @@ def _facts(facts: PageFacts) -> Iterator[str]:
     yield f"- {several(verdict.world_size, 'rank')} on {several(verdict.nnodes, 'node')}{told}"
     for source in facts.sources:
         code = [
-            f"{'>' if line.number == source.frame.line else ' '} {line.number:>5} {line.text}"
-            for line in source.lines
+            f"{'>' if number == source.frame.line else ' '} {number:>5} {text}"
+            for number, text in source.lines
         ]
         trouble = [f"({source.trouble})", ""] if source.trouble else []
         block = _block([str(source.frame), *code], "python")
@@ -131,13 +131,10 @@ def _diff(facts: PageFacts) -> list[str]:
     diff = stack_diff(facts.verdict)
     if diff is None:
         return []
-    most, odd = (
-        [frame for line in lines for frame in line.folded or (line.text,)][:MOST_FRAMES]
-        for lines in (diff.majority_frames, diff.odd_frames)
-    )
     lines = [f"--- {diff.majority}", f"+++ {diff.odd}"]
     lines += [f"  {frame}" for frame in diff.shared[-4:]]
-    lines += [f"- {frame}" for frame in most] + [f"+ {frame}" for frame in odd]
+    lines += [f"- {frame}" for frame in diff.majority_frames[:MOST_FRAMES]]
+    lines += [f"+ {frame}" for frame in diff.odd_frames[:MOST_FRAMES]]
     return _block(lines, "diff")
 
 

@@ -35,18 +35,7 @@ def write_as(
     gaps: Iterable[evidence.Gap] = (),
     goes_on: bool = False,
 ) -> str:
-    """Write a run as HTML that asks no host for anything, as Markdown, or for another tool.
-
-    Args:
-        form: Which of them.
-        folder: Of the run: its journals, run.json and earlier verdicts are read.
-        verdict: The one to show.
-        case: What it was made from, None where it was not kept.
-        run_folder: As the reader should type it.
-        prices: Of an hour.
-        gaps: What of the run could not be read before.
-        goes_on: The page will be written again at the same place: it reloads itself.
-    """
+    """Write a run as HTML that asks no host for anything, as Markdown, or for another tool."""
     from lightning_hangcheck.report.page.copied_text import issue_text, prompt_text
     from lightning_hangcheck.report.page.page_facts import PageFacts, read_page_facts
     from lightning_hangcheck.report.page.rendering import render_page

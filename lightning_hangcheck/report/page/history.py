@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -31,12 +32,9 @@ MOST_TICKS = 7
 
 
 class Span(NamedTuple):
-    """Something that lasted, or lasts until the verdict.
+    """What lasted, or lasts until the verdict; ``open`` is a section that was not left.
 
-    Attributes:
-        kind: ``open`` is a section that was not left.
-        depth: In how many other sections it lies.
-        steps: How many steps it is of.
+    It lies in `depth` other sections, or is of so many steps.
     """
 
     kind: Literal["section", "open", "steps", "stall"]
@@ -52,33 +50,22 @@ class Span(NamedTuple):
         return max(0.0, (self.ended - self.began).total_seconds())
 
     @property
-    def full_name(self) -> str:
-        """With what became of it."""
-        return f"{self.name}, not left" if self.kind == "open" else self.name
-
-    @property
     def title(self) -> str:
         """All that is to say of it."""
         each = f", {seconds_in_words(self.seconds / self.steps)} each" if self.steps > 1 else ""
-        lasted = seconds_in_words(self.seconds)
-        return f"{self.full_name}: {lasted} from {self.began:%H:%M:%S}{each}"
+        return f"{self.name}: {seconds_in_words(self.seconds)} from {self.began:%H:%M:%S}{each}"
 
 
 class Happening(NamedTuple):
-    """Something that happened at a moment."""
+    """What happened at a moment."""
 
-    kind: Literal["checkpoint", "saved", "progress", "end", "collective"]
+    kind: Literal["checkpoint", "saved", "progress", "end"]
     name: str
     at: datetime
 
-    @property
-    def title(self) -> str:
-        """All that is to say of it; when a collective was entered, its lane tells."""
-        return self.name if self.kind == "collective" else f"{self.at:%H:%M:%S} {self.name}"
-
 
 class EnteredCollective(NamedTuple):
-    """A collective operation that the rank entered."""
+    """A collective operation that the rank entered, and whether it ended."""
 
     group: str
     number: int
@@ -88,11 +75,7 @@ class EnteredCollective(NamedTuple):
 
 
 class RankHistory(Struct, frozen=True, kw_only=True):
-    """One rank; each of the lists in the order in which it was told.
-
-    Attributes:
-        gone_at: When its process ended; None of one that was there when the evidence was taken.
-    """
+    """One rank, each list in the order in which it was told, and when its process ended."""
 
     gone_at: datetime | None = None
     spans: tuple[Span, ...] = ()
@@ -100,7 +83,7 @@ class RankHistory(Struct, frozen=True, kw_only=True):
     collectives: tuple[EnteredCollective, ...] = ()
 
 
-class RunHistory(Struct, frozen=True, kw_only=True):
+class RunHistory(NamedTuple):
     """All ranks that the facts tell of, from the first moment that is told to the verdict."""
 
     begins: datetime
@@ -115,7 +98,7 @@ class RunHistory(Struct, frozen=True, kw_only=True):
 
 def run_history(facts: PageFacts) -> RunHistory | None:
     """Put together what happened; None where no time passed between the start and the verdict."""
-    timed = {rank: list(_timed(entries)) for rank, entries in facts.journals.items()}
+    timed = {rank: _timed(entries) for rank, entries in facts.journals.items()}
     taken = _moment(facts.case.taken_at) if facts.case is not None else None
     ends = [at for at in (taken, _moment(facts.verdict.detected_at)) if at is not None]
     begins = [entries[0][0] for entries in timed.values() if entries]
@@ -127,7 +110,7 @@ def run_history(facts: PageFacts) -> RunHistory | None:
         rank: _history(timed.get(rank, ()), facts.views.get(rank), taken, max(ends))
         for rank in facts.shown
     }
-    return RunHistory(begins=min(begins), ends=max(ends), ranks=ranks)
+    return RunHistory(min(begins), max(ends), ranks)
 
 
 def longest_first(spans: Iterable[Span]) -> list[Span]:
@@ -147,34 +130,33 @@ def _moment(text: str) -> datetime | None:
 _Timed = tuple[datetime, "Entry"]
 
 
-def _timed(entries: Sequence[Entry]) -> Iterator[_Timed]:
+def _timed(entries: Sequence[Entry]) -> list[_Timed]:
     """Give each entry its moment; one that tells none is left out.
 
     Those of one process count back from its newest by its monotonic clock: a wall clock that was
     set back turns nothing back. Containers number their processes alike, so the host counts, too.
     """
-    told = [(read_utc(entry["at"]), entry) for entry in entries if is_moment(entry.get("at"))]
+    told = []
     newest: dict[tuple[str, int], tuple[datetime, int]] = {}
-    for at, entry in told:
-        if (clocked := _clocked(entry)) is not None:
-            newest[clocked[0]] = at, clocked[1]
-    for at, entry in told:
+    for entry in entries:
+        if not is_moment(entry.get("at")):
+            continue
+        at, pid, ns = read_utc(entry["at"]), entry.get("pid"), entry.get("ns")
+        process = None
+        if isinstance(pid, int) and isinstance(ns, int):
+            process = str(entry.get("host", "")), pid
+            newest[process] = at, ns
+        told.append((at, process, entry))
+    timed = []
+    for at, process, entry in told:
         moment = at
-        if (clocked := _clocked(entry)) is not None:
-            newest_at, newest_ns = newest[clocked[0]]
-            try:
-                moment = newest_at + timedelta(microseconds=(clocked[1] - newest_ns) // 1000)
-            except OverflowError:  # no clock of a machine: the line is somebody else's
-                moment = at
-        yield moment, entry
-
-
-def _clocked(entry: Entry) -> tuple[tuple[str, int], int] | None:
-    """The process that wrote it, and the nanoseconds of its clock."""
-    pid, ns = entry.get("pid"), entry.get("ns")
-    if not isinstance(pid, int) or not isinstance(ns, int):
-        return None
-    return (str(entry.get("host", "")), pid), ns
+        if process is not None:
+            newest_at, newest_ns = newest[process]
+            # one that no clock of a machine shows is somebody else's line
+            with suppress(OverflowError):
+                moment = newest_at + timedelta(microseconds=(entry["ns"] - newest_ns) // 1000)
+        timed.append((moment, entry))
+    return timed
 
 
 def _history(
@@ -253,7 +235,7 @@ def _sections(entries: Sequence[_Timed], end: datetime) -> Iterator[Span]:
         elif kind in ("start", "dropped"):
             inside.clear()
     for depth, (name, began) in enumerate(inside):
-        yield Span("open", name, began, max(began, end), depth)
+        yield Span("open", f"{name}, not left", began, max(began, end), depth)
 
 
 def _steps(marks: Iterable[tuple[datetime, int]]) -> Iterator[Span]:
@@ -265,38 +247,35 @@ def _steps(marks: Iterable[tuple[datetime, int]]) -> Iterator[Span]:
             yield Span("steps", name, began, ended, steps=made)
 
 
-class Lane(NamedTuple):
-    """What is known of a rank, or of one rank that stands for its equals."""
+def lanes(facts: PageFacts, history: RunHistory) -> list[dict[str, Any]]:
+    """Choose what has room on the lanes; one rank stands for its equals.
 
-    name: str
-    rank: int
-    bars: list[Span]
-    marks: list[Happening]
-    left_out: int
-
-
-def lanes(facts: PageFacts, history: RunHistory) -> list[Lane]:
-    """Choose what has room on the lanes."""
-    names = {group.ranks[0]: group.name for group in facts.groups}
+    A mark is its kind, its moment and its title; when a collective was entered, the lane tells.
+    """
+    names = {group.ranks[0]: name_ranks(group.ranks) for group in facts.groups}
     single = len(facts.shown) == len(facts.verdict.ranks) == facts.verdict.world_size
     most = max(20, MOST_ITEMS // max(1, len(facts.shown))) // 2
     found = []
     for rank, one in history.ranks.items():
         name = name_ranks([rank])
-        kept = longest_first(one.spans)[:most]
         marks = [
-            Happening("collective", f"{entry.group} #{entry.number} {entry.operation}", entry.at)
+            ("collective", entry.at, f"{entry.group} #{entry.number} {entry.operation}")
             for entry in one.collectives
         ]
-        marks += one.happenings  # they tell most: where there are too many, the first go
+        # they tell most: where there are too many, the first go
+        marks += [
+            (mark.kind, mark.at, f"{mark.at:%H:%M:%S} {mark.name}") for mark in one.happenings
+        ]
         found.append(
-            Lane(
-                name if single else names.get(rank, name),
-                rank,
-                sorted(kept, key=lambda bar: (bar.depth, bar.began)),
-                marks[-most:],
-                max(0, len(one.spans) - most) + max(0, len(marks) - most),
-            )
+            {
+                "name": name if single else names.get(rank, name),
+                "rank": rank,
+                "bars": sorted(
+                    longest_first(one.spans)[:most], key=lambda bar: (bar.depth, bar.began)
+                ),
+                "marks": marks[-most:],
+                "left_out": max(0, len(one.spans) - most) + max(0, len(marks) - most),
+            }
         )
     return found
 

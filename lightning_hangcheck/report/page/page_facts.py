@@ -1,8 +1,4 @@
-"""All that a page is made from, read within a time limit; what cannot be read is a gap.
-
-Ranks in equal standing are one group (`equal_ranks`); the user's lines on which ranks stand are
-read when the page is made (`source_lines`).
-"""
+"""All that a page is made from, read within a time limit; what cannot be read is a gap."""
 
 from __future__ import annotations
 
@@ -20,13 +16,7 @@ from lightning_hangcheck.model.case import Case, RankView
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Gap, RankState, Verdict
 from lightning_hangcheck.report.saved_run import Parts, read_fact, read_record
-from lightning_hangcheck.report.verdict_text import (
-    Place,
-    Situation,
-    name_ranks,
-    situations,
-    users_frame,
-)
+from lightning_hangcheck.report.verdict_text import Situation, name_ranks, situations, users_frame
 from lightning_hangcheck.rundir import journals_of_job, read_rank
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import parse_ranks, read_utc, utc
@@ -54,27 +44,11 @@ Entry = dict[str, Any]
 
 
 class EqualRanks(Struct, frozen=True, kw_only=True):
-    """Ranks of which the verdict says the same.
-
-    Attributes:
-        situation: What they have in common.
-        ranks: Ascending.
-        example: The table's row of one of them.
-    """
+    """Ranks, ascending, of which the verdict says the same, and the table's row of one of them."""
 
     situation: Situation
     ranks: tuple[int, ...]
     example: RankState
-
-    @property
-    def name(self) -> str:
-        """For example ``ranks 0-6``."""
-        return name_ranks(self.ranks)
-
-    @property
-    def state(self) -> str:
-        """For example ``waits`` or ``are stuck``."""
-        return self.situation.state[len(self.ranks) > 1]
 
     @property
     def standing(self) -> str:
@@ -101,32 +75,9 @@ def equal_ranks(verdict: Verdict) -> tuple[EqualRanks, ...]:
         for state in states:
             if state.stack_group is not None and not situation.is_culprit:
                 ranks.update(untabled.pop(state.stack_group, ()))
-        groups.append(
-            EqualRanks(situation=situation, ranks=tuple(sorted(ranks)), example=states[0])
-        )
+        alike = EqualRanks(situation=situation, ranks=tuple(sorted(ranks)), example=states[0])
+        groups.append(alike)
     return tuple(groups)
-
-
-def waiting_alike(groups: Sequence[EqualRanks]) -> tuple[EqualRanks, ...]:
-    """Merge groups that wait for the same and differ only in where they stand."""
-    merged: dict[Situation, list[EqualRanks]] = {}
-    for group in groups:
-        merged.setdefault(group.situation._replace(place=Place(), phase=""), []).append(group)
-    return tuple(
-        EqualRanks(
-            situation=several[0].situation if len(several) == 1 else situation,
-            ranks=tuple(sorted(rank for group in several for rank in group.ranks)),
-            example=several[0].example,
-        )
-        for situation, several in merged.items()
-    )
-
-
-class SourceLine(NamedTuple):
-    """One line of a file, secrets hidden."""
-
-    number: int
-    text: str
 
 
 class SourceLines(NamedTuple):
@@ -135,24 +86,15 @@ class SourceLines(NamedTuple):
     Attributes:
         who: For example ``rank 3``, or ``a worker of rank 3``.
         is_culprits: Of those that the others wait for.
-        lines: Three before it, itself, three after it; empty where they could not be read.
+        lines: Numbers and texts of three before it, itself, three after it, secrets hidden.
         trouble: Why they could not be read, or why they may not be what ran; empty where neither.
     """
 
     who: str
     is_culprits: bool
     frame: Frame
-    lines: tuple[SourceLine, ...]
+    lines: tuple[tuple[int, str], ...]
     trouble: str
-
-
-class EarlierVerdict(NamedTuple):
-    """A verdict of the same run that was told before."""
-
-    number: int
-    kind: str
-    at: str
-    summary: str
 
 
 class PageFacts(Struct, frozen=True, kw_only=True):
@@ -160,17 +102,11 @@ class PageFacts(Struct, frozen=True, kw_only=True):
 
     Attributes:
         case: What the verdict was made from, None where it was not kept.
-        run_folder: As the reader should type it.
-        prices: Of an hour, as far as they are known.
         goes_on: The page will be written again at the same place: it reloads itself.
-        record: run.json, None where it could not be read.
-        groups: Ranks in equal standing, culprits first.
         views: What the case has of each rank; the first view of a rank that was seen twice.
         shown: Ranks of which the page tells by themselves: culprits, and one of each other group.
         journals: Of those, in the order in which they were written.
-        starts: By rank the entry of its journal that tells of its process's start.
-        earlier: The verdicts before it, oldest first.
-        sources: The user's own lines on which ranks stand.
+        earlier: The verdicts before it with their numbers, oldest first.
         gaps: What could not be read for the page, as in a verdict.
     """
 
@@ -185,7 +121,7 @@ class PageFacts(Struct, frozen=True, kw_only=True):
     shown: tuple[int, ...] = ()
     journals: dict[int, tuple[Entry, ...]] = {}
     starts: dict[int, Entry] = {}
-    earlier: tuple[EarlierVerdict, ...] = ()
+    earlier: tuple[tuple[int, Verdict], ...] = ()
     sources: tuple[SourceLines, ...] = ()
     gaps: tuple[Gap, ...] = ()
 
@@ -271,7 +207,7 @@ def _journals(
     return {rank: known[rank][0] if rank in known else () for rank in ranks}, gaps
 
 
-def _earlier(folder: RunFolder, newest: Verdict) -> tuple[EarlierVerdict, ...]:
+def _earlier(folder: RunFolder, newest: Verdict) -> tuple[tuple[int, Verdict], ...]:
     found = []
     for number in folder.verdict_numbers()[-MOST_EARLIER:]:
         try:
@@ -279,7 +215,7 @@ def _earlier(folder: RunFolder, newest: Verdict) -> tuple[EarlierVerdict, ...]:
         except (OSError, UnreadableRun):
             continue  # the newest one is shown all the same, and a torn older one has no summary
         if one is not None and one != newest:
-            found.append(EarlierVerdict(number, one.verdict, one.detected_at, one.summary))
+            found.append((number, one))
     return tuple(found)
 
 
@@ -310,7 +246,7 @@ def source_lines(verdict: Verdict, starts: Mapping[int, Entry]) -> tuple[SourceL
     return tuple(found.values())
 
 
-def _read(path: Path, line: int, started: str) -> tuple[tuple[SourceLine, ...], str]:
+def _read(path: Path, line: int, started: str) -> tuple[tuple[tuple[int, str], ...], str]:
     try:
         text = read_regular(path, LARGEST_BYTES).decode(errors="replace")
         changed = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
@@ -322,7 +258,7 @@ def _read(path: Path, line: int, started: str) -> tuple[tuple[SourceLine, ...], 
         return (), f"the file has {len(every)} lines now: it has changed since the process started"
     first = max(1, line - AROUND)
     hidden = redact_text("\n".join(every[first - 1 : line + AROUND])).split("\n")
-    lines = tuple(SourceLine(first + at, shown[:LONGEST_LINE]) for at, shown in enumerate(hidden))
+    lines = tuple((first + at, shown[:LONGEST_LINE]) for at, shown in enumerate(hidden))
     if changed > read_utc(started):
         return lines, (
             f"the file has changed since the process started ({utc(changed, 'seconds')}, the "

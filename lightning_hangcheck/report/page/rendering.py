@@ -9,25 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.report import verdict_text
+from lightning_hangcheck.report.page import blocks
 from lightning_hangcheck.report.page.copied_text import issue_text, prompt_text
 from lightning_hangcheck.report.page.history import lanes, run_history, ticks
 from lightning_hangcheck.report.page.page_facts import is_moment
-from lightning_hangcheck.report.page.stacks import (
-    kernel_rows,
-    shortened,
-    shown_processes,
-    stack_diff,
-    stack_trees,
-)
-from lightning_hangcheck.report.page.tables import (
-    WORDS,
-    collective_grids,
-    differences,
-    identities,
-    step_table,
-)
 from lightning_hangcheck.report.page.wait_graph import draw_graph, wait_graph
-from lightning_hangcheck.report.verdict_text import gap_lines, reason, stall_cost, summary
 from lightning_hangcheck.text.shown import read_utc, several, visible
 from lightning_hangcheck.version import __version__
 
@@ -62,8 +49,8 @@ def render_page(facts: PageFacts) -> str:
         script_hash=_hash(script),
         verdict=verdict,
         facts=facts,
-        summary=summary(verdict),
-        reason=reason(verdict),
+        summary=verdict_text.summary(verdict),
+        reason=verdict_text.reason(verdict),
         remedy=next(iter(verdict.remedies), None),
         cost=_cost(facts),
         graph=draw_graph(graph) if graph.nodes else None,
@@ -71,16 +58,16 @@ def render_page(facts: PageFacts) -> str:
         lanes=lanes(facts, history) if history else [],
         ticks=ticks(history) if history else [],
         stall_left=began,
-        steps=step_table(facts),
-        grids=collective_grids(facts),
-        trees=stack_trees(verdict),
-        diff=stack_diff(verdict),
-        processes=shown_processes(facts),
-        kernel_rows=kernel_rows(facts),
-        differences=differences(facts),
-        identities=identities(facts),
+        steps=blocks.step_table(facts),
+        grids=blocks.collective_grids(facts),
+        trees=blocks.stack_trees(verdict),
+        diff=blocks.stack_diff(verdict),
+        processes=blocks.shown_processes(facts),
+        kernel_rows=blocks.kernel_rows(facts),
+        differences=blocks.differences(facts),
+        identities=blocks.identities(facts),
         evidence=verdict.evidence[:MOST_EVIDENCE],
-        gaps=list(gap_lines((*verdict.gaps, *facts.gaps)))[:MOST_EVIDENCE],
+        gaps=list(verdict_text.gap_lines((*verdict.gaps, *facts.gaps)))[:MOST_EVIDENCE],
         issue=issue_text(facts),
         prompt=prompt_text(facts),
     )
@@ -89,7 +76,7 @@ def render_page(facts: PageFacts) -> str:
 def _cost(facts: PageFacts) -> str:
     """How long and how much, and what a restart throws away; empty where nothing stands still."""
     verdict = facts.verdict
-    cost = stall_cost(verdict)
+    cost = verdict_text.stall_cost(verdict)
     if not cost:
         return ""
     gpus = {
@@ -120,7 +107,12 @@ def _environment() -> tuple[Environment, str, str]:
         lstrip_blocks=True,
     )
     environment.globals.update(
-        version=__version__, several=several, shortened=shortened, grid_words=WORDS
+        version=__version__,
+        several=several,
+        name_ranks=verdict_text.name_ranks,
+        shortened=blocks.shortened,
+        folded_lines=blocks.folded_lines,
+        grid_words=blocks.ENTERED,
     )
     style, script = ((TEMPLATES / f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
     return environment, style, script

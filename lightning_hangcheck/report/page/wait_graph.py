@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from lightning_hangcheck.report.page.page_facts import waiting_alike
+from lightning_hangcheck.report.page.page_facts import EqualRanks
 from lightning_hangcheck.report.paragraphs import plain
-from lightning_hangcheck.report.verdict_text import name_ranks, short_path
+from lightning_hangcheck.report.verdict_text import Place, name_ranks, short_path
 from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from lightning_hangcheck.report.page.page_facts import PageFacts
 
@@ -35,11 +35,8 @@ class GraphNode(NamedTuple):
     """A rank, a group of equal ranks, or something that they wait for.
 
     Attributes:
-        key: Of the node within this graph.
-        title: For example ``ranks 0-6``.
         detail: Where they stand; empty of what is no rank.
         rank: The first of them, None of what is no rank.
-        is_culprit: They are named by the verdict.
         in_cycle: It waits for itself, by itself or through others.
         height: How far above the end of the waiting it stands.
     """
@@ -72,16 +69,29 @@ class WaitGraph(NamedTuple):
 def wait_graph(facts: PageFacts) -> WaitGraph:
     """Collapse the verdict's graph: ranks in equal standing are one node."""
     groups, culprits = facts.groups, facts.verdict.culprits
-    groups = groups if len(groups) <= MOST_GROUPS else waiting_alike(groups)
+    if len(groups) > MOST_GROUPS:  # of those that wait for the same, where they stand is left out
+        merged: dict[object, list[EqualRanks]] = {}
+        for group in groups:
+            merged.setdefault(group.situation._replace(place=Place(), phase=""), []).append(group)
+        groups = tuple(
+            EqualRanks(
+                situation=alike[0].situation._replace(place=Place(), phase="")
+                if len(alike) > 1
+                else alike[0].situation,
+                ranks=tuple(sorted(rank for group in alike for rank in group.ranks)),
+                example=alike[0].example,
+            )
+            for alike in merged.values()
+        )
     nodes: dict[str, GraphNode] = {}
     key_of: dict[str, str] = {}
     blamed = set()
     for group in groups:
-        single = group.situation.is_culprit and len(culprits) <= MOST_OPENED
+        is_culprit = group.situation.is_culprit
+        single = is_culprit and len(culprits) <= MOST_OPENED
         for ranks in [(rank,) for rank in group.ranks] if single else [group.ranks]:
             key = f"ranks:{format_ranks(ranks)}"
             title = f"{name_ranks(ranks)} {group.situation.state[len(ranks) > 1]}"
-            is_culprit = group.situation.is_culprit
             nodes[key] = GraphNode(key, title, plain(group.standing), ranks[0], is_culprit)
             key_of |= {f"rank:{rank}": key for rank in ranks}
             blamed |= {key} if any(rank in culprits for rank in ranks) else set()
@@ -153,11 +163,7 @@ class GraphDrawing(NamedTuple):
 
 
 def draw_graph(graph: WaitGraph) -> GraphDrawing:
-    """Place a graph's nodes in rows, the end of the waiting below.
-
-    Args:
-        graph: With at least one node.
-    """
+    """Place a graph's nodes, at least one, in rows, the end of the waiting below."""
     heights: dict[int, list[GraphNode]] = {}
     for node in graph.nodes:
         heights.setdefault(node.height, []).append(node)
@@ -181,7 +187,7 @@ def draw_graph(graph: WaitGraph) -> GraphDrawing:
     for edge in graph.edges:
         # labels of edges into one node stand at different heights, so that they do not meet
         number = into[edge.target] = into.get(edge.target, -1) + 1
-        edges.append((edge, *_path(corners, edge, number)))
+        edges.append((edge, *_path(corners[edge.source], corners[edge.target], number)))
     return GraphDrawing(
         width=2 * MARGIN + widest * (WIDTH + BETWEEN) - BETWEEN + (ASIDE if len(rows) > 2 else 0),
         height=2 * (MARGIN + room) + len(rows) * (HEIGHT + BELOW) - BELOW,
@@ -190,27 +196,26 @@ def draw_graph(graph: WaitGraph) -> GraphDrawing:
     )
 
 
-def _path(
-    corners: Mapping[str, tuple[int, int]], edge: GraphEdge, number: int
-) -> tuple[str, int, int]:
-    (x, y), (to_x, to_y) = corners[edge.source], corners[edge.target]
+def _path(start: tuple[int, int], end: tuple[int, int], number: int) -> tuple[str, int, int]:
+    """The curve from one node's corner to another's, and the place of its label."""
+    (x, y), (to_x, to_y) = start, end
     middle, to_middle = x + WIDTH // 2, to_x + WIDTH // 2
-    if edge.source == edge.target:
+    if start == end:
         left, right = middle - 40, middle + 40
         path = f"M{left} {y}C{left - 10} {y - 36} {right + 10} {y - 36} {right} {y - 3}"
         return path, middle, y - ROOM_ABOVE + 8
     if y == to_y:
         sign, edge_y = (-1, y) if x < to_x else (1, y + HEIGHT)
-        bow, end = edge_y + 38 * sign, edge_y + 3 * sign
-        path = f"M{middle} {edge_y}C{middle} {bow} {to_middle} {bow} {to_middle} {end}"
+        bow, tip = edge_y + 38 * sign, edge_y + 3 * sign
+        path = f"M{middle} {edge_y}C{middle} {bow} {to_middle} {bow} {to_middle} {tip}"
         return path, (middle + to_middle) // 2, edge_y + (-24 if sign < 0 else 34)
     start_y, end_y = (y + HEIGHT, to_y - 3) if y < to_y else (y, to_y + HEIGHT + 3)
+    half = (start_y + end_y) // 2
     if abs(end_y - start_y) > BELOW:
         # past the rows between: a Bezier goes three quarters of the way to where its handles are
         beside = max(middle, to_middle) + ASIDE
         path = f"M{middle} {start_y}C{beside} {start_y} {beside} {end_y} {to_middle} {end_y}"
-        return path, round((middle + to_middle) / 8 + beside * 3 / 4), (start_y + end_y) // 2
-    half = (start_y + end_y) // 2
+        return path, round((middle + to_middle) / 8 + beside * 3 / 4), half
     path = f"M{middle} {start_y}C{middle} {half} {to_middle} {half} {to_middle} {end_y}"
     part = 0.35 + 0.12 * (number % 4)
     bent = part * part * (3 - 2 * part)  # how far across a Bezier with these handles has come
