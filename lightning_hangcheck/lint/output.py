@@ -164,10 +164,10 @@ def rules_page(page: str) -> str:
         if one.code[:3] != family:
             family = one.code[:3]
             lines += [f"## {family}xx: {FAMILIES[family]}", ""]
-        severity = "note" if one.notes_only else "error, or note where the path is not closed"
+        severity = "Note" if one.notes_only else "Error or note"
         lines += [f"### {one.code}", "", *_in_markdown(one.doc), ""]
         lines += [
-            f"Severity: {severity}. Cause of such a hang: `{one.cause}`. See <{one.see}>.",
+            f"{severity}: `{one.cause}` ([source]({one.see})).",
             "",
         ]
     return "\n".join([before.rstrip(), "", BEGIN, "", *lines, END]) + after
