@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.lint.rules import RULES
@@ -151,7 +149,7 @@ def summary(doc: str) -> str:
 
 
 def rules_page(page: str) -> str:
-    """Put the rules into the page of the documentation, between its two marks.
+    """Put the rules into the page of the documentation, between its two marks, without examples.
 
     Args:
         page: As it is.
@@ -165,17 +163,7 @@ def rules_page(page: str) -> str:
             family = one.code[:3]
             lines += [f"## {family}xx: {FAMILIES[family]}", ""]
         severity = "Note" if one.notes_only else "Error or note"
-        lines += [f"### {one.code}", "", *_in_markdown(one.doc), ""]
-        lines += [
-            f"{severity}: `{one.cause}` ([source]({one.see})).",
-            "",
-        ]
+        what = inspect.cleandoc(one.doc).partition("\nExample:\n")[0].strip()
+        lines += [f"### {one.code}", "", what, ""]
+        lines += [f"{severity}: `{one.cause}` ([source]({one.see})).", ""]
     return "\n".join([before.rstrip(), "", BEGIN, "", *lines, END]) + after
-
-
-def _in_markdown(doc: str) -> Iterator[str]:
-    """The docstring, its two examples as code."""
-    what, example, instead = re.split(r"\n(?:Example|Instead):\n", inspect.cleandoc(doc))
-    yield what.strip()
-    for name, code in (("Example", example), ("Instead", instead)):
-        yield from ("", f"{name}:", "", "```python", textwrap.dedent(code).strip(), "```")
