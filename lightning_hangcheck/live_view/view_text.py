@@ -318,7 +318,7 @@ def _status(now: RunNow, room: int) -> list[Line]:
             ago = f"{seconds_in_words(round(seconds))} ago" if seconds >= 1 else "just now"
         except ValueError:
             ago = ""
-        status += f", {verdict.verdict} told {ago}"
+        status += f", {verdict.verdict} reported {ago}"
     return [Line(fit(plain(status), room)), Line(fit(plain(now.command), room), "dim")]
 
 

@@ -165,7 +165,7 @@ def test_a_folder_for_dumps_that_is_not_there_is_a_warning(name: str, tmp_path: 
 
 @pytest.mark.parametrize(
     ("torch", "named"),
-    [("2.13.0+cpu", "first one"), ("2.15.1", "nccl2"), ("2.16a0+git1", "nccl2")],
+    [("2.13.0+cpu", "takes nccl, "), ("2.15.1", "nccl2"), ("2.16a0+git1", "nccl2")],
 )
 def test_the_generation_follows_from_the_version(torch: str, named: str) -> None:
     (check,) = nccl_backend(subject(), torch=torch)
