@@ -149,7 +149,7 @@ def summary(doc: str) -> str:
 
 
 def rules_page(page: str) -> str:
-    """Put the rules into the page of the documentation, between its two marks, without examples.
+    """Put the rules, a sentence each, into the page of the documentation, between its two marks.
 
     Args:
         page: As it is.
@@ -163,7 +163,6 @@ def rules_page(page: str) -> str:
             family = one.code[:3]
             lines += [f"## {family}xx: {FAMILIES[family]}", ""]
         severity = "Note" if one.notes_only else "Error or note"
-        what = inspect.cleandoc(one.doc).partition("\nExample:\n")[0].strip()
-        lines += [f"### {one.code}", "", what, ""]
+        lines += [f"### {one.code}", "", summary(one.doc), ""]
         lines += [f"{severity}: `{one.cause}` ([source]({one.see})).", ""]
     return "\n".join([before.rstrip(), "", BEGIN, "", *lines, END]) + after
