@@ -84,7 +84,8 @@ def render_docs() -> str:
         of_ranks = [remedy for remedy in known.remedies if remedy.needs != "one process"]
         for number, remedy in enumerate(of_ranks, start=1):
             kind, address = _link(remedy).split()
-            parts.append(f"{number}. {_escaped(_text(remedy))} ([{kind}]({address}))")
+            text = _escaped(_text(remedy).removeprefix(f"{WORDS['place']}: "))
+            parts.append(f"{number}. {text} ([{kind}]({address}))")
         parts.append("")
     return "\n".join(parts)
 
