@@ -28,9 +28,9 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells do
 TENSES: dict[str, dict[str, str]] = {
     "Before a run": {
         "doctor": "check the machine, the launch and the storage",
-        "lint": "find in source code what would part the ranks",
-        "rehearse": "run it on 2 CPU ranks and provoke what parts ranks",
-        "smoke": "run it at three small sizes; the first that hangs",
+        "lint": "find in source code what would make ranks diverge",
+        "rehearse": "run it on 2 CPU ranks and provoke hangs",
+        "smoke": "run it at three small sizes; name the first that hangs",
         "plan": "will this model fit, where, and how fast",
     },
     "While it runs": {
@@ -43,10 +43,10 @@ TENSES: dict[str, dict[str, str]] = {
         "merge": "join what several nodes saw into one verdict",
     },
     "It is dead": {
-        "postmortem": "say what logs, dumps and run folders still tell",
+        "postmortem": "explain it from logs, dumps and run folders",
         "report": "the last verdict of a run",
     },
-    "Besides": {
+    "Also": {
         "demo": "see a verdict within 10 s, without a job",
         "explain": "what a cause means and what helps",
         "ledger": "what ran, how long, and what it cost",

@@ -265,7 +265,7 @@ def _steps(trial: Trial, ranks: Sequence[int]) -> Iterator[Finding]:
             else:
                 yield ok(f"every rank got the sum {right:g}", name)
         elif step in ("rendezvous", "barrier"):
-            yield ok(f"rank {format_ranks(done)} came through", name)
+            yield ok(f"ranks {format_ranks(done)} came through", name)
     first_of_pair = [
         note
         for note in sorted(trial.notes, key=lambda one: -one.round_trip_s)

@@ -161,7 +161,7 @@ def computing_threads(subject: Subject, processors: int | None = None) -> Findin
     "environment",
     "a setting that is no longer read does nothing, and nobody says so",
     name="NCCL variables",
-    well="no variable has a name that was given up",
+    well="no variable has an outdated name",
 )
 def nccl_variables(subject: Subject) -> Iterator[Finding]:
     """Variables of NCCL under the names that torch had for them before 2.2."""
@@ -260,7 +260,7 @@ def known_versions(
         if one.what in installed
         and one.only_on in ("", here)
         and one.from_ <= numbers(installed[one.what]) < one.before
-    ) or (ok(f"none of them is known to hang: {shown}"),)
+    ) or (ok(f"no version here is known to hang: {shown}"),)
 
 
 def numbers(text: str) -> tuple[int, ...]:

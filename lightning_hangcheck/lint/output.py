@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.lint.rules import RULES
@@ -151,7 +149,7 @@ def summary(doc: str) -> str:
 
 
 def rules_page(page: str) -> str:
-    """Put the rules into the page of the documentation, between its two marks.
+    """Put the rules, a sentence each, into the page of the documentation, between its two marks.
 
     Args:
         page: As it is.
@@ -164,18 +162,7 @@ def rules_page(page: str) -> str:
         if one.code[:3] != family:
             family = one.code[:3]
             lines += [f"## {family}xx: {FAMILIES[family]}", ""]
-        severity = "note" if one.notes_only else "error, or note where the path is not closed"
-        lines += [f"### {one.code}", "", *_in_markdown(one.doc), ""]
-        lines += [
-            f"Severity: {severity}. Cause of such a hang: `{one.cause}`. See <{one.see}>.",
-            "",
-        ]
+        severity = "Note" if one.notes_only else "Error or note"
+        lines += [f"### {one.code}", "", summary(one.doc), ""]
+        lines += [f"{severity}: `{one.cause}` ([source]({one.see})).", ""]
     return "\n".join([before.rstrip(), "", BEGIN, "", *lines, END]) + after
-
-
-def _in_markdown(doc: str) -> Iterator[str]:
-    """The docstring, its two examples as code."""
-    what, example, instead = re.split(r"\n(?:Example|Instead):\n", inspect.cleandoc(doc))
-    yield what.strip()
-    for name, code in (("Example", example), ("Instead", instead)):
-        yield from ("", f"{name}:", "", "```python", textwrap.dedent(code).strip(), "```")

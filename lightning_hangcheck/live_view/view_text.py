@@ -247,7 +247,7 @@ def view_lines(now: RunNow, width: int = WIDTH, height: int | None = None) -> li
             with suppress(ValueError):
                 seconds = (now.at - read_utc(verdict.detected_at)).total_seconds()
                 ago = f"{seconds_in_words(round(seconds))} ago" if seconds >= 1 else "just now"
-            status += f", {verdict.verdict} told {ago}"
+            status += f", {verdict.verdict} reported {ago}"
     top += [Line(fit(plain(status), room)), Line(fit(plain(now.command), room), "dim"), Line("")]
     bottom = [
         Line(fit(line, room), "dim")

@@ -272,10 +272,10 @@ TIGHT = 0.05
 MEANS: dict[SpeedClass, str] = {
     "fast": f"one GPU holds all, with {TIGHT:.0%} left for the allocator's fragments",
     "good": "GPUs hold all, and nothing is carried for a token",
-    "acceptable": f"{ANSWER} tokens within {ACCEPTABLE_S / 60:.0f} minutes of carrying: from there "
-    "on `generate` warns",
-    "slow": f"{ANSWER} tokens within {SLOW_S / 60:.0f} minutes of carrying: nobody waits longer "
-    "for one answer",
+    "acceptable": f"{ANSWER} tokens within {ACCEPTABLE_S / 60:.0f} minutes, weights carried for "
+    "each; above that `generate` warns",
+    "slow": f"{ANSWER} tokens within {SLOW_S / 60:.0f} minutes, weights carried for each; "
+    "nobody waits longer for one answer",
     "too slow": f"{ANSWER} tokens take over {SLOW_S / 60:.0f} minutes, or it does not fit",
 }
 """What each class promises, with the reason for its threshold."""

@@ -251,5 +251,5 @@ def settle_use(
         assumed.append(f"weights in {dtype}: {why}")
     if context is None:
         context = min(CONTEXT, fields.positions or CONTEXT)
-        assumed.append(f"a context of {context} tokens; say --context for yours")
+        assumed.append(f"a context of {context} tokens; --context sets yours")
     return Use(dtype=dtype, context=context, batch=batch, extras=extras), tuple(assumed)

@@ -224,7 +224,7 @@ def render(bill: Bill) -> str:
             seconds_in_words(one.seconds),
             f"{one.rank_hours:.3f} rank hours",
             _money(one.cost),
-            cut(one.summary, MOST_NOTE) if one.explained else "nothing told why",
+            cut(one.summary, MOST_NOTE) if one.explained else "the cause is unknown",
         )
         for one in bill.stalls
     ]
@@ -331,8 +331,8 @@ def find_rows(bill: Bill, names: Sequence[str]) -> list[Row]:
         told = named or [row for row in bill.runs if name in row.note]
         if not told:
             known = ", ".join(dict.fromkeys(row.name for row in reversed(every))) or "nothing yet"
-            sentence = f"the ledger knows no run or phase {name}"
-            raise BadUsage(sentence, f"it knows {cut(known, 200)}")
+            sentence = f"the ledger has no run or phase {name}"
+            raise BadUsage(sentence, f"it has {cut(known, 200)}")
         found.append(told[-1])
     return found
 

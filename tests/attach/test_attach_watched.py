@@ -75,7 +75,7 @@ def test_a_watched_hang_is_a_hang_to_each_visit_in_a_row(
         assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
         assert verdict.stalled_for_s >= 7.0
     assert said.err.startswith(f"hangcheck: this job is watched, see {run}: HANG rank 1 ")
-    assert f"told at {told_at}" in said.err
+    assert f"reported at {told_at}" in said.err
 
 
 @pytest.mark.real

@@ -65,7 +65,7 @@ Examples:
 @option(
     "--remote-command",
     "CMD",
-    "What hangcheck is there, such as /env/bin/hangcheck",
+    "What starts hangcheck there, such as /env/bin/hangcheck",
     HOSTS,
     envvar="HANGCHECK_REMOTE_COMMAND",
     default="hangcheck",
@@ -234,6 +234,6 @@ def _beside_it(case: Case, verdict: Verdict, watch: Watch | None) -> Iterator[st
     newest = watch.notes.newest if watch.notes is not None else None
     said = "no verdict yet" if watch.notes is not None else watch.gaps[0].reason
     if newest is not None:
-        said = f"{verdict_text.render_line(newest)}; told at {newest.detected_at}"
+        said = f"{verdict_text.render_line(newest)}; reported at {newest.detected_at}"
     state = "is watched" if watch.alive else "was watched, but its watcher is gone"
     yield f"this job {state}, see {watch.run_folder}: {said}"

@@ -80,7 +80,7 @@ def ledger(
 ) -> int:
     """Print what ran, how long, what it cost, and what was thrown away.
 
-    Phases are what a script told with hc.phase, runs what hangcheck watched. Exit code 2 if the
+    Phases are those of hc.phase in a script, runs those that hangcheck watched. Exit code 2 if the
     ledger cannot be read.
     """
     settings = from_environment(os.environ)
@@ -103,14 +103,14 @@ def ledger(
     return 0
 
 
-@ledger.command("compare", epilog=COMPARE_EPILOG)
+@ledger.command("compare", short_help="Show runs or phases side by side.", epilog=COMPARE_EPILOG)
 @click.argument("names", nargs=-1, required=True, metavar="NAME NAME...")
 @click.pass_obj
 def compare(given: tuple[str | None, Prices], names: tuple[str, ...]) -> int:
     """Show runs or phases beside each other: time, price, and where the time went.
 
     NAME is that of a run or of a phase, or words in a run's command; of several the newest counts.
-    Exit code 2 if the ledger cannot be read or knows none.
+    Exit code 2 if the ledger cannot be read or has none.
     """
     if len(names) < 2:
         raise BadUsage("compare needs two names", "hangcheck ledger compare 7b 70b")
@@ -120,20 +120,20 @@ def compare(given: tuple[str | None, Prices], names: tuple[str, ...]) -> int:
     return 0
 
 
-@ledger.command("check", epilog=CHECK_EPILOG)
+@ledger.command("check", short_help="Say whether a phase must run again.", epilog=CHECK_EPILOG)
 @click.argument("name")
 @click.pass_obj
 def check(given: tuple[str | None, Prices], name: str) -> int:
     """Say whether phase NAME must run again, by its metric and the files that it was made from.
 
     Exit code 0: what it made can be reused. 1: it must run. 3: a person must choose; the two ways
-    are printed with time and price. 2 if the ledger cannot be read or knows no such phase.
+    are printed with time and price. 2 if the ledger cannot be read or has no such phase.
     """
     named, prices = given
     story = _read(named)
     if not any(phase.name == name for phase in story.phases):
         known = ", ".join(dict.fromkeys(phase.name for phase in story.phases)) or "none"
-        raise BadUsage(f"the ledger knows no phase {name}", f"it knows {known}")
+        raise BadUsage(f"the ledger has no phase {name}", f"it has {known}")
     decision = _answered(
         CHECK_LIMIT_S, lambda: decide(story, name, "ask"), f"the files of phase {name}"
     )

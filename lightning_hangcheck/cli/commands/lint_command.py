@@ -34,13 +34,13 @@ FOUND, UNUSABLE = 1, 2
 
 @click.command("lint", epilog=EPILOG)
 @click.argument("paths", nargs=-1, metavar="[PATH...]", type=click.Path(path_type=Path))
-@click.option("--notes", is_flag=True, help="Also what may part the ranks, not only what will.")
+@click.option("--notes", is_flag=True, help="Also what may make ranks diverge, not only what will.")
 @click.option("--json", "form", flag_value="json", help="Print one object.")
 @click.option("--sarif", "form", flag_value="sarif", help="Print a SARIF 2.1.0 log.")
 @click.option("--github", "form", flag_value="github", help="Print annotations for GitHub.")
 @click.option("--explain", metavar="CODE", help="Print what a rule finds and why that hangs.")
 def lint(paths: tuple[Path, ...], form: str | None, explain: str | None, *, notes: bool) -> int:
-    """Find in source code what would part the ranks, before it runs.
+    """Find in source code what would make ranks diverge, before it runs.
 
     PATH is a Python file or a folder, the working folder without one. Nothing of it is imported
     or run. Settings are in [tool.hangcheck.lint] of pyproject.toml.

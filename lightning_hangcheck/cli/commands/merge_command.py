@@ -24,7 +24,7 @@ def merge(folders: tuple[str, ...], run_dir: str | None) -> int:
     """Join what attach or run wrote on several nodes into one verdict.
 
     Exit code 0 if no hang was found, 3 if the job hangs, 2 if no folder can be used. One that
-    cannot is left out, and said.
+    cannot is named and left out.
     """
     if not folders:
         raise BadUsage(

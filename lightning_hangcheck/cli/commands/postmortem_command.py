@@ -25,7 +25,7 @@ Examples:
 @run_dir_option("OUT")
 @option("--json as_json", None, "Print the verdict alone, as JSON.")
 def postmortem(paths: tuple[str, ...], run_dir: str | None, as_json: bool) -> int:
-    """Say who held a job up that is gone, and why, from the files that it left.
+    """Explain a job that is gone: who held it up, and why, from the files that it left.
 
     Files are known by their content: logs, torch's flight-record dumps, stack dumps, and run
     folders of several nodes. Folders are searched. No torch is needed. Exit code 0 if nothing wrong

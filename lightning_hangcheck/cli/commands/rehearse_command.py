@@ -60,9 +60,9 @@ def rehearse(
     as_json: bool,
     run_dir: str | None,
 ) -> int:
-    """Run CMD on 2 CPU ranks with few batches, and provoke in turn what parts ranks.
+    """Run CMD on 2 CPU ranks with few batches, and provoke in turn what makes them diverge.
 
-    What the program does not have is skipped, and said. No file is changed; GPUs are hidden.
+    What the program does not have is skipped. No file is changed; GPUs are hidden.
     Exit code 0 if no scene hung, 3 if one did, 2 if CMD cannot be rehearsed.
     """
     # imported here so that the other commands need no part of it

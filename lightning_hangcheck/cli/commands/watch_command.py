@@ -19,11 +19,11 @@ Examples:
 @click.command("watch", epilog=EPILOG)
 @click.argument("run_dir", required=False, metavar="[RUN_DIR]")
 def watch(run_dir: str | None) -> int:
-    """Show a run as it goes on: the newest verdict, and below it a row a rank, problems first.
+    """Show a run as it goes on: the newest verdict, then a row per rank, problems first.
 
-    Without RUN_DIR it is the newest run below hangcheck_runs/. It only looks: the run goes on
-    unchanged, and Ctrl-C ends the view alone. It ends by itself when the run has ended; one that
-    is over is shown once. Where there is no terminal it prints a block for each change.
+    Without RUN_DIR it is the newest run below hangcheck_runs/. It only reads, and Ctrl-C ends the
+    view alone. It ends by itself when the run has ended; one that is over is shown once. Where
+    there is no terminal it prints a block for each change.
     """
     # imported here, so that the help of all commands need not load what looks at processes
     from lightning_hangcheck.live_view.run_follower import RunFollower

@@ -206,11 +206,11 @@ def test_what_rests_on_a_phase_that_was_run_again_is_stale_and_still_asked_about
     [
         (["--price", "cheap"], "--price cheap is no price of an hour; write for example"),
         (["--ledger", "none.jsonl"], "there is no ledger"),
-        (["check", "dream"], "the ledger knows no phase dream; it knows train"),
+        (["check", "dream"], "the ledger has no phase dream; it has train"),
         (["--ledger", "."], "cannot be read"),
         (["check"], "missing argument 'NAME'"),
         (["compare", "7b"], "compare needs two names; hangcheck ledger compare 7b 70b"),
-        (["compare", "7b", "dream"], "knows no run or phase dream; it knows 70b, 7b, train"),
+        (["compare", "7b", "dream"], "has no run or phase dream; it has 70b, 7b, train"),
     ],
 )
 def test_what_is_typed_wrong_is_one_sentence(
