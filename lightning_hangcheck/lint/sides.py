@@ -53,6 +53,10 @@ SHARDED = re.compile(
     rb"FSDP|FullyShardedDataParallel|fully_shard|[dD]eep_?[sS]peed|DEEPSPEED|zero3"
 )
 """A file that says so is written for models whose parts are on all ranks."""
+BUFFERS = re.compile(
+    rb"^(?!\s*(?:from|import)\b)(?!\s*\w+\s*=\s*[\w.]*BatchNorm).*BatchNorm", re.MULTILINE
+)
+"""A line that makes a batch norm which is part of a model: not one in a variable of its own."""
 AGREES = re.compile(r"reduce|broadcast|gather|bcast")
 """Calls after which all ranks know the same."""
 STATES = frozenset({"get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"})
@@ -569,7 +573,7 @@ class Reach:
     def _event(self, node: ast.expr, row: dict[str, Any], function: Function) -> Event:
         written = node.func if isinstance(node, ast.Call) else node
         sure = row.get("sure", True)
-        if row.get("buffers") and b"BatchNorm" not in function.module.text:
+        if row.get("buffers") and not BUFFERS.search(function.module.text):
             sure = False
         if row.get("sharded"):
             sure = SHARDED.search(function.module.text) is not None
@@ -912,16 +916,32 @@ class Partings:
         return max((one.lineno for one in calls if "fully_shard" in called_name(one)), default=0)
 
     def _agreed_names(self, before: int) -> set[str]:
-        """Names whose values went through a collective above a line."""
+        """Names whose values went through a collective above a line, or come of such only."""
         found: set[str] = set()
-        for node in self._function.nodes:
-            if not isinstance(node, (ast.Call, ast.Assign)) or node.lineno >= before:
-                continue
-            parts = node.args if isinstance(node, ast.Call) else node.targets
-            call = node if isinstance(node, ast.Call) else node.value
-            if AGREES.search(called_name(call)):
-                found = found.union(*map(_ids, parts))
+        above = (one for one in self._function.nodes if getattr(one, "lineno", before) < before)
+        for node in sorted(above, key=lambda one: getattr(one, "lineno", 0)):
+            if isinstance(node, ast.Call) and AGREES.search(called_name(node)):
+                found = found.union(*map(_ids, node.args))
+            elif isinstance(node, ast.Assign) and self._is_agreed(node.value, found):
+                found = found.union(*map(_ids, node.targets))
         return found
+
+    def _is_agreed(self, value: ast.expr, agreed: set[str]) -> bool:
+        calls = [one for one in walk(value) if isinstance(one, ast.Call)]
+        for call in calls:
+            # what is called may do it itself; what happens deeper is of other values
+            made = self._reach.call(call, self._function)
+            if AGREES.search(called_name(call)) or any(
+                AGREES.search(one.shown) and len(one.path) == 2 for one in made
+            ):
+                return True
+        names = _ids(value).difference(*(_ids(one.func) for one in calls if _is_plain(one.func)))
+        return bool(names) and names <= agreed
+
+
+def _is_plain(called: ast.expr) -> bool:
+    """Whether what is called is no method of a value."""
+    return isinstance(called, ast.Name)
 
 
 def _contradicted(test: ast.expr) -> frozenset[str]:
