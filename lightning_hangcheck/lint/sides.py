@@ -134,6 +134,8 @@ def _row(target: Callee, function: Function, call: ast.Call | None) -> dict[str,
     return None
 
 
+SINCE = re.compile(r"(\w+) (\d+)\.(\d+)")
+"""A library and the version since which a call of it is collective."""
 WRAPS = re.compile(r"DDP|Parallel|prepare|wrap|setup|initialize")
 """Calls that may make a model one of all ranks."""
 
@@ -575,6 +577,9 @@ class Reach:
         sure = row.get("sure", True)
         if row.get("buffers") and not BUFFERS.search(function.module.text):
             sure = False
+        if (since := SINCE.fullmatch(row["library"])) is not None:
+            pinned = function.module.project.pinned(since[1], function.module)
+            sure = sure and not (pinned and pinned < (int(since[2]), int(since[3])))
         if row.get("sharded"):
             sure = SHARDED.search(function.module.text) is not None
         name = str(
@@ -596,7 +601,8 @@ class Reach:
         given = _given(called, node)
         for one in self.function(called):
             handed = given.get(one.shown.partition(".")[0]) if len(one.path) == 1 else None
-            if handed is not None and _unwraps(handed, function):
+            itself = one.shown == one.shown.partition(".")[0]
+            if handed is not None and _unwraps(handed, function, whole=itself):
                 continue  # what is called there is not the wrapped model
             conditional = one.conditional
             if one.needs:
@@ -685,9 +691,17 @@ def _given(called: Function, node: ast.expr) -> dict[str, ast.expr]:
     return values
 
 
-def _unwraps(given: ast.expr, function: Function) -> bool:
-    """Whether an argument is a model without its wrapper: ``ddp.module``, ``unwrap(model)``."""
+def _unwraps(given: ast.expr, function: Function, *, whole: bool) -> bool:
+    """Whether an argument is a model without its wrapper: ``ddp.module``, ``unwrap(model)``.
+
+    Where it is itself what is called (``whole``), one that nothing wraps counts as well.
+    """
     values = function.module.assigned.get(given.id, []) if isinstance(given, ast.Name) else []
+    made = [one for one in values if isinstance(one, ast.Call)]
+    if whole and made and len(made) == len(values):
+        wrapped = any(WRAPS.search(ast.unparse(one)) for one in made)
+        if not wrapped:
+            return True
     return any(
         (isinstance(one, ast.Attribute) and one.attr == "module")
         or (isinstance(one, ast.Call) and "unwrap" in called_name(one))
