@@ -532,11 +532,21 @@ class Reach:
 
     def expression(self, node: ast.expr, function: Function) -> Iterator[Event]:
         """Yield what an expression makes; functions defined in it are not called by that."""
-        for one in walk(node, into=False):
+        nodes = list(walk(node, into=False))
+        perhaps = {
+            below
+            for choice in nodes
+            if isinstance(choice, ast.IfExp) and not _of_single(choice.test)
+            for below in walk(choice.body, choice.orelse, into=False)
+        }
+        for one in nodes:
+            made: Iterable[Event] = ()
             if isinstance(one, ast.Call):
-                yield from self.call(one, function)
+                made = self.call(one, function)
             elif isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load):
-                yield from self._reading(one, function)
+                made = self._reading(one, function)
+            for event in made:
+                yield replace(event, conditional=True) if one in perhaps else event
 
     def _reading(self, one: ast.Attribute, function: Function) -> Iterator[Event]:
         if one.attr in _table() and any(row.get("read") for row in _table()[one.attr]):

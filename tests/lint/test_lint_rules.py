@@ -315,6 +315,10 @@ HARMLESS = {
             if torch.isnan(same): return
             dist.barrier()
         """,
+    "a choice that all ranks know": """
+        def save(is_sharded, model, state):
+            if rank == 0: torch.save(state if is_sharded else dist.all_gather(model), "here")
+        """,
     "a batch norm beside the model": """
         def train(model, data):
             scale = torch.nn.BatchNorm2d(3)
