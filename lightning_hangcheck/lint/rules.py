@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lightning_hangcheck.lint.project import Function, callee
-from lightning_hangcheck.lint.sides import Event, Parting, Partings, Reach, leaving
+from lightning_hangcheck.lint.sides import AGREES, Event, Parting, Partings, Reach, leaving
 from lightning_hangcheck.look.syntax import LOOPS, called_name, names_of, walk
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Code:
         local = is_local if self.notes else is_own_data
         return _without_meetings(Partings(self.reach, self.function, local).found)
 
-    @property
+    @cached_property
     def nodes(self) -> list[ast.AST]:
         """All that is in it, without what other functions and classes have."""
         return self.function.nodes
@@ -135,18 +135,8 @@ def _without_meetings(found: list[Parting]) -> list[Parting]:
 
 
 LOCAL_CALLS = frozenset(
-    {
-        "isnan",
-        "isfinite",
-        "isinf",
-        "is_nan",
-        "any_nan",
-        "numel",
-        "item",
-        "exists",
-        "isfile",
-        "is_file",
-    }
+    {"isnan", "isfinite", "isinf", "is_nan", "any_nan", "numel", "item"}
+    | {"exists", "isfile", "is_file"}
 )
 LOCAL_NAMES = re.compile(
     r"(local_)?(batch(es)?|loss(es)?|samples?|inputs?|targets?|labels?|outputs?|preds?|predictions"
@@ -204,17 +194,11 @@ def is_own_data(test: ast.expr, function: Function) -> bool:
         sized = isinstance(left, ast.Call) and called_name(left) in ("len", "item")
         names = _ids(left) if sized or isinstance(left, ast.Name) else set()
         own = OWN_DATA if sized else OWN_NUMBER
+        if called_name(left) == "len" and any("grad" in one for one in names):
+            continue  # how many parameters a model has
         if isinstance(number, (int, float)) and any(map(own.fullmatch, names)):
             return True
     return False
-
-
-def _closed(parting: Parting, event: Event) -> Severity:
-    if not parting.asked.asks:
-        return _sure(event) if is_own_data(parting.under.test, parting.function) else "note"
-    if parting.side is None or parting.asked.grouped or _has_a_role(parting):
-        return "note"
-    return _sure(event)
 
 
 def _sure(event: Event) -> Severity:
@@ -288,7 +272,11 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
             )
         else:
             message = f"{called} is called under {test}, which each rank finds for itself"
-        severity = "note" if event.name in met_outside else _closed(parting, event)
+        if by_rank:
+            closed = not (parting.side is None or parting.asked.grouped or _has_a_role(parting))
+        else:
+            closed = is_own_data(parting.under.test, parting.function)
+        severity = _sure(event) if closed and event.name not in met_outside else "note"
         yield Found(parting.leaves or parting.node, message, severity, event, (parting.line,))
 
 
@@ -619,7 +607,7 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
                 break
             dist.all_reduce(gradient)
     """
-    flags = _flags_of_handlers(code) if b"signal.signal" in code.function.module.text else set()
+    flags = _flags_of_handlers(code)
     for loop in code.nodes:
         if not flags or not isinstance(loop, LOOPS):
             continue
@@ -638,13 +626,17 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
 
 
 def _flags_of_handlers(code: Code) -> set[str]:
-    found: set[str] = set()
-    for function in code.function.module.all_functions:
-        for handler, _ in _handlers(Code(function, code.reach), "signal"):
-            for node in walk(handler.node):
-                if isinstance(node, ast.Assign):
-                    found |= {name for one in node.targets for name in names_of(one)[-1:]}
-    return found
+    module = code.function.module
+    functions = module.all_functions if b"signal.signal" in module.text else []
+    return {
+        name
+        for function in functions
+        for handler, _ in _handlers(Code(function, code.reach), "signal")
+        for node in walk(handler.node)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        for name in names_of(target)[-1:]
+    }
 
 
 @rule(
@@ -667,7 +659,7 @@ def stops_lightning_on_one_rank(code: Code) -> Iterator[Found]:
         self.trainer.should_stop = self.trainer.strategy.reduce_boolean_decision(stop, all=False)
     """
     hook = code.function.name.rpartition(".")[2] == "on_train_batch_start"
-    if any(AGREED.search(called_name(one)) and "should_stop" in _ids(one) for one in code.calls):
+    if any(AGREES.search(called_name(one)) and "should_stop" in _ids(one) for one in code.calls):
         return
     for node in code.nodes:
         if not isinstance(node, ast.If):
@@ -690,9 +682,6 @@ def stops_lightning_on_one_rank(code: Code) -> Iterator[Found]:
                     "error",
                     also=(node.lineno,),
                 )
-
-
-AGREED = re.compile(r"reduce|broadcast|gather")
 
 
 # HC3: lengths and shapes that depend on a rank's data
@@ -805,6 +794,9 @@ def _whole_number(node: ast.expr) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+GATHERS = ("all_gather", "gather", "all_gather_into_tensor", "all_reduce")
+
+
 @rule(
     "HC302",
     "collective_mismatch",
@@ -825,25 +817,18 @@ def gather_of_own_length(code: Code) -> Iterator[Found]:
         kept = accelerator.gather(kept)
     """
     for call in code.calls:
-        if called_name(call) not in (
-            "all_gather",
-            "gather",
-            "all_gather_into_tensor",
-            "all_reduce",
-        ):
+        if called_name(call) not in GATHERS:
             continue
         for given in call.args:
-            mask = isinstance(given, ast.Subscript) and _is_mask(given.slice)
+            index = given.slice if isinstance(given, ast.Subscript) else None
+            mask = isinstance(index, ast.Compare) or (
+                index is not None and re.search("mask|valid|keep", (names_of(index) or [""])[-1])
+            )
             by_call = called_name(given) in ("nonzero", "unique", "masked_select", "argwhere")
             if (mask or by_call) and any(True for _ in code.reach.call(call, code.function)):
                 yield Found(
                     given, f"`{ast.unparse(given)}` has another length on each rank", "note"
                 )
-
-
-def _is_mask(index: ast.expr) -> bool:
-    name = (names_of(index) or [""])[-1]
-    return isinstance(index, ast.Compare) or re.search(r"mask|valid|keep", name) is not None
 
 
 # HC4: barriers and locks where not all come

@@ -57,8 +57,8 @@ BUFFERS = re.compile(
     rb"^(?!\s*(?:from|import)\b)(?!\s*\w+\s*=\s*[\w.]*BatchNorm).*BatchNorm", re.MULTILINE
 )
 """A line that makes a batch norm which is part of a model: not one in a variable of its own."""
-AGREES = re.compile(r"reduce|broadcast|gather|bcast")
-"""Calls after which all ranks know the same."""
+AGREES = re.compile(r"reduce|broadcast|gather|bcast|clip_grad_norm")
+"""Calls after which all ranks know the same; gradients were averaged before they are clipped."""
 STATES = frozenset({"get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"})
 LEAVES = (ast.Return, ast.Continue, ast.Break)
 
@@ -220,7 +220,7 @@ class Tests:
             "should_log",
         ):
             return Test(True, True, True)  # transformers: the first rank, or that of each machine
-        if not ranks.asks(test) or _asks_for_launcher(test):
+        if not ranks.asks(test) or _asks_for_launcher(test) or _asks_how_many(test):
             return self._elsewhere(test, function)
         if isinstance(test, ast.Name) and isinstance(function.defaults.get(test.id), ast.Constant):
             return Test()  # an option: whether one rank alone does it
@@ -313,6 +313,20 @@ def _asks_for_launcher(test: ast.expr) -> bool:
     )
 
 
+def _asks_how_many(test: ast.expr) -> bool:
+    """``world_size == 1``, wherever that number may come from."""
+    names = [one for one in walk(test) if isinstance(one, (ast.Name, ast.Attribute))]
+    return (
+        isinstance(test, ast.Compare)
+        and any(
+            re.fullmatch(r"\w*world_?size|num_processes|nprocs", names_of(one)[-1])
+            for one in names
+            if names_of(one)
+        )
+        and not any(RANK.fullmatch(names_of(one)[-1]) for one in names if names_of(one))
+    )
+
+
 def _first_or_none(test: ast.Compare) -> bool | None:
     """``local_rank in [-1, 0]``: the first rank, or the only process."""
     numbers = [ast.unparse(one) for one in getattr(test.comparators[0], "elts", ())]
@@ -355,11 +369,10 @@ def _grouped(test: ast.expr) -> bool:
 def _ordinary(test: ast.expr) -> bool:
     """Whether what is behind a test that leaves is the ordinary way: of several ranks, with all."""
     parts = test.values if isinstance(test, ast.BoolOp) else [test]
-    return all(_of_single(one) or _is_missing(one) for one in parts)
-
-
-def _is_missing(test: ast.expr) -> bool:
-    return isinstance(test, ast.Compare) and ast.unparse(test).endswith(" is None")
+    return all(
+        _of_single(one) or (isinstance(one, ast.Compare) and ast.unparse(one).endswith(" is None"))
+        for one in parts
+    )
 
 
 def _of_single(test: ast.expr) -> bool:
@@ -890,7 +903,8 @@ class Partings:
         )
         if not alone:
             return
-        inside = [one for one in alone if _within(one.node, node)]
+        last = node.end_lineno or node.lineno
+        inside = [one for one in alone if node.lineno <= one.node.lineno <= last]
         blame: ast.AST = inside[0].node if inside else leaves or node.test
         self.found.append(
             Parting(
@@ -959,13 +973,8 @@ class Partings:
                 AGREES.search(one.shown) and len(one.path) == 2 for one in made
             ):
                 return True
-        names = _ids(value).difference(*(_ids(one.func) for one in calls if _is_plain(one.func)))
+        names = _ids(value) - {one.func.id for one in calls if isinstance(one.func, ast.Name)}
         return bool(names) and names <= agreed
-
-
-def _is_plain(called: ast.expr) -> bool:
-    """Whether what is called is no method of a value."""
-    return isinstance(called, ast.Name)
 
 
 def _contradicted(test: ast.expr) -> frozenset[str]:
@@ -978,7 +987,3 @@ def _contradicted(test: ast.expr) -> frozenset[str]:
 
 def _ids(node: ast.AST) -> set[str]:
     return {one.id for one in walk(node) if isinstance(one, ast.Name)}
-
-
-def _within(node: ast.AST, outer: ast.If) -> bool:
-    return outer.lineno <= getattr(node, "lineno", 0) <= (outer.end_lineno or outer.lineno)

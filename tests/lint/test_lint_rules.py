@@ -319,6 +319,26 @@ HARMLESS = {
         def save(is_sharded, model, state):
             if rank == 0: torch.save(state if is_sharded else dist.all_gather(model), "here")
         """,
+    "the number of ranks, from where the rank comes from": """
+        def both(): return dist.get_rank(), dist.get_world_size()
+        def gather(world_size):
+            if world_size == 1: return
+            dist.barrier()
+        gather(world_size=both()[1] if rank else both()[1])
+        """,
+    "a norm of averaged gradients": """
+        def step(model):
+            total_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if torch.isnan(total_norm): return
+            dist.barrier()
+        """,
+    "no gradients of a kind of parameter": """
+        def norm(all_grads):
+            for kind in all_grads:
+                kind_grads = list(kind)
+                if len(kind_grads) == 0: continue
+                dist.all_reduce(kind)
+        """,
     "a batch norm beside the model": """
         def train(model, data):
             scale = torch.nn.BatchNorm2d(3)
