@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -128,9 +128,8 @@ def _without_meetings(found: list[Parting]) -> list[Parting]:
             and (other.side is None or other.side is not one.side or other.test != one.test)
             for event in other.made
         }
-        made = tuple(event for event in one.made if event.name not in names)
-        if made:
-            kept.append(Parting(**{**vars(one), "made": made}))
+        if made := tuple(event for event in one.made if event.name not in names):
+            kept.append(replace(one, made=made))
     return kept
 
 
@@ -275,9 +274,11 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
         if by_rank:
             closed = not (parting.side is None or parting.asked.grouped or _has_a_role(parting))
         else:
-            closed = is_own_data(parting.under.test, parting.function)
+            closed = is_own_data(parting.under.test, code.function)
         severity = _sure(event) if closed and event.name not in met_outside else "note"
-        yield Found(parting.leaves or parting.node, message, severity, event, (parting.line,))
+        yield Found(
+            parting.leaves or parting.node, message, severity, event, (parting.under.lineno,)
+        )
 
 
 # HC1: a rank alone reaches a collective

@@ -502,16 +502,13 @@ class Reach:
                 yield from self.block(value, function)
             elif isinstance(value, list):
                 for one in value:
-                    yield from self._of_part(one, function)
-
-    def _of_part(self, one: ast.AST, function: Function) -> Iterator[Event]:
-        if isinstance(one, ast.expr):
-            yield from self.expression(one, function)
-        elif isinstance(one, (ast.ExceptHandler, ast.match_case)):
-            yield from self.block(one.body, function)
-        elif isinstance(one, ast.withitem):
-            yield from self.expression(one.context_expr, function)
-            yield from self._entered(one.context_expr, function)
+                    if isinstance(one, ast.expr):
+                        yield from self.expression(one, function)
+                    elif isinstance(one, (ast.ExceptHandler, ast.match_case)):
+                        yield from self.block(one.body, function)
+                    elif isinstance(one, ast.withitem):
+                        yield from self.expression(one.context_expr, function)
+                        yield from self._entered(one.context_expr, function)
 
     def _entered(self, manager: ast.expr, function: Function) -> Iterator[Event]:
         """What a class makes when a ``with`` goes in and out."""
@@ -765,26 +762,25 @@ class Parting:
     """A place from which one side goes to collectives that the other does not make.
 
     Attributes:
-        function: In which it is.
-        test: What parts them, in words of the source; a decorator begins with ``@``.
-        line: Of that.
+        under: The statement that parts them.
+        asked: What its test asks.
         node: What to underline: the call that leads there, or the statement that leaves.
         made: Collectives that one side makes and the other does not.
         side: Whether it is the side of one rank that makes them; None if unknown.
         leaves: The statement by which the other side leaves before them.
-        asked: What the test asks.
-        under: The statement that parts them.
     """
 
-    function: Function
-    test: str
-    line: int
+    under: ast.If
+    asked: Test
     node: ast.AST
     made: Events
     side: bool | None
     leaves: ast.stmt | None
-    asked: Test
-    under: ast.If
+
+    @property
+    def test(self) -> str:
+        """What parts them, in words of the source."""
+        return ast.unparse(self.under.test)
 
 
 @dataclass(frozen=True)
@@ -891,7 +887,13 @@ class Partings:
         leaves: ast.stmt | None,
     ) -> None:
         names = {one.name for one in others}
-        never = _contradicted(node.test)
+        # conditions that cannot hold where the ranks part: the reverse of what else is asked
+        joined = node.test if isinstance(node.test, ast.BoolOp) else None
+        never = (
+            {_plain(one, value=isinstance(joined.op, ast.Or)) for one in joined.values}
+            if joined
+            else set()
+        )
         alone = tuple(
             replace(one, conditional=True) if one.guards & self._switched else one
             for one in made
@@ -908,15 +910,12 @@ class Partings:
         blame: ast.AST = inside[0].node if inside else leaves or node.test
         self.found.append(
             Parting(
-                function=self._function,
-                test=ast.unparse(node.test),
-                line=node.test.lineno,
+                under=node,
+                asked=asked,
                 node=blame,
                 made=tuple(inside) or alone,
                 side=side,
                 leaves=None if inside else leaves,
-                asked=asked,
-                under=node,
             )
         )
 
@@ -975,14 +974,6 @@ class Partings:
                 return True
         names = _ids(value) - {one.func.id for one in calls if isinstance(one.func, ast.Name)}
         return bool(names) and names <= agreed
-
-
-def _contradicted(test: ast.expr) -> frozenset[str]:
-    """Conditions that cannot hold where the ranks part: the reverse of what else is asked."""
-    if not isinstance(test, ast.BoolOp):
-        return frozenset()
-    value = isinstance(test.op, ast.And)
-    return frozenset(_plain(one, value=not value) for one in test.values)
 
 
 def _ids(node: ast.AST) -> set[str]:
