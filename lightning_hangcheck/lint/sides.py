@@ -546,7 +546,9 @@ class Reach:
         perhaps = {
             below
             for choice in nodes
-            if isinstance(choice, ast.IfExp) and not _of_single(choice.test)
+            if isinstance(choice, ast.IfExp)
+            # a value that is sharded is so on all ranks
+            and not (_of_single(choice.test) or called_name(choice.test) == "isinstance")
             for below in walk(choice.body, choice.orelse, into=False)
         }
         for one in nodes:

@@ -362,6 +362,16 @@ HARMLESS = {
 }
 
 
+def test_choice_by_what_a_value_is_keeps_the_path_closed(tmp_path: Path) -> None:
+    """All ranks have a sharded tensor, or none has: unlike a setting, it says nothing of others."""
+    source = """
+        def save(t):
+            torch.save(t.full_tensor() if isinstance(t, DTensor) else t, "here")
+        if rank == 0: save(1)
+        """
+    assert [one.severity for one in found(tmp_path, source)] == ["error"]
+
+
 @pytest.mark.parametrize("name", HARMLESS)
 def test_harmless_idiom_is_no_error(name: str, tmp_path: Path) -> None:
     findings = found(tmp_path, HARMLESS[name])
