@@ -548,7 +548,9 @@ class Reach:
             for choice in nodes
             if isinstance(choice, ast.IfExp)
             # a value that is sharded is so on all ranks
-            and not (_of_single(choice.test) or called_name(choice.test) == "isinstance")
+            and not (
+                _of_single(choice.test) or called_name(choice.test) in ("isinstance", "hasattr")
+            )
             for below in walk(choice.body, choice.orelse, into=False)
         }
         for one in nodes:
