@@ -13,7 +13,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lightning_hangcheck.lint.project import Function, callee
-from lightning_hangcheck.lint.sides import AGREES, Event, Parting, Partings, Reach, leaving
+from lightning_hangcheck.lint.sides import (
+    AGREES,
+    Event,
+    Parting,
+    Partings,
+    Reach,
+    last_names,
+    leaving,
+)
 from lightning_hangcheck.look.syntax import LOOPS, called_name, names_of, walk
 
 if TYPE_CHECKING:
@@ -154,11 +162,10 @@ def is_local(test: ast.expr, function: Function) -> bool:
         return is_local(inner, function)
     if isinstance(test, ast.Call) and called_name(test) == "isinstance":
         return False
-    names = [one for one in walk(test) if isinstance(one, (ast.Name, ast.Attribute))]
     if any(isinstance(one, ast.Call) and called_name(one) in LOCAL_CALLS for one in walk(test)):
         return True
     compared = isinstance(test, (ast.Compare, ast.Name))
-    return compared and any(LOCAL_NAMES.fullmatch((names_of(one) or [""])[-1]) for one in names)
+    return compared and any(map(LOCAL_NAMES.fullmatch, last_names(test)))
 
 
 NO_COUNT = (
@@ -185,13 +192,14 @@ def is_own_data(test: ast.expr, function: Function) -> bool:
         if isinstance(node, ast.Call) and called_name(node) in ("numel", "isnan", "isinf"):
             # what a caller gives may have been gathered there
             return all(
-                name not in function.parameters or OWN_DATA.fullmatch(name) for name in _ids(node)
+                name not in function.parameters or OWN_DATA.fullmatch(name)
+                for name in last_names(node)
             )
         if not isinstance(node, ast.Compare) or not isinstance(node.comparators[0], ast.Constant):
             continue
         left, number = node.left, node.comparators[0].value
         sized = isinstance(left, ast.Call) and called_name(left) in ("len", "item")
-        names = _ids(left) if sized or isinstance(left, ast.Name) else set()
+        names = last_names(left) if sized or isinstance(left, ast.Name) else set()
         own = OWN_DATA if sized else OWN_NUMBER
         if called_name(left) == "len" and any("grad" in one for one in names):
             continue  # how many parameters a model has
@@ -555,7 +563,7 @@ def except_goes_on(code: Code) -> Iterator[Found]:
                     continue
                 # what fails is the work before the collective, and then a pass is left out
                 own = isinstance(leaves, ast.Continue) or (not leaves and not first)
-                named = handler.type is not None and _ids(handler.type) & DATA_ERRORS
+                named = handler.type is not None and last_names(handler.type) & DATA_ERRORS
                 yield Found(
                     handler.body[-1],
                     f"a rank that caught this goes on without {missing[0].shown}"
@@ -613,7 +621,7 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
         if not flags or not isinstance(loop, LOOPS):
             continue
         for node in loop.body:
-            if isinstance(node, ast.If) and leaving(node.body) and _ids(node.test) & flags:
+            if isinstance(node, ast.If) and leaving(node.body) and last_names(node.test) & flags:
                 made = code.made_in(loop.body)
                 if made:
                     yield Found(
@@ -660,7 +668,9 @@ def stops_lightning_on_one_rank(code: Code) -> Iterator[Found]:
         self.trainer.should_stop = self.trainer.strategy.reduce_boolean_decision(stop, all=False)
     """
     hook = code.function.name.rpartition(".")[2] == "on_train_batch_start"
-    if any(AGREES.search(called_name(one)) and "should_stop" in _ids(one) for one in code.calls):
+    if any(
+        AGREES.search(called_name(one)) and "should_stop" in last_names(one) for one in code.calls
+    ):
         return
     for node in code.nodes:
         if not isinstance(node, ast.If):
@@ -1020,7 +1030,7 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
         r"|is_(first|last)_stage|(tp|pp|dp|ep|cp)_rank"
     )
     for node in code.nodes:
-        if not isinstance(node, ast.If) or not any(map(test_name.fullmatch, _ids(node.test))):
+        if not isinstance(node, ast.If) or not any(map(test_name.fullmatch, last_names(node.test))):
             continue
         other = {one.name for one in code.reach.block(node.orelse, code.function)}
         for event in code.made_in(node.body):
@@ -1226,8 +1236,3 @@ def _blocks(code: Code) -> Iterator[list[ast.stmt]]:
             block = getattr(node, name, None)
             if isinstance(block, list):
                 yield block
-
-
-def _ids(node: ast.AST) -> set[str]:
-    named = (one for one in walk(node) if isinstance(one, (ast.Name, ast.Attribute)))
-    return {names_of(one)[-1] for one in named if names_of(one)}

@@ -315,16 +315,9 @@ def _asks_for_launcher(test: ast.expr) -> bool:
 
 def _asks_how_many(test: ast.expr) -> bool:
     """``world_size == 1``, wherever that number may come from."""
-    names = [one for one in walk(test) if isinstance(one, (ast.Name, ast.Attribute))]
-    return (
-        isinstance(test, ast.Compare)
-        and any(
-            re.fullmatch(r"\w*world_?size|num_processes|nprocs", names_of(one)[-1])
-            for one in names
-            if names_of(one)
-        )
-        and not any(RANK.fullmatch(names_of(one)[-1]) for one in names if names_of(one))
-    )
+    names = last_names(test)
+    number = any(re.fullmatch(r"\w*world_?size|num_processes|nprocs", one) for one in names)
+    return isinstance(test, ast.Compare) and number and not any(map(RANK.fullmatch, names))
 
 
 def _first_or_none(test: ast.Compare) -> bool | None:
@@ -352,18 +345,9 @@ def _with_constant(test: ast.Compare) -> bool:
 
 
 def _grouped(test: ast.expr) -> bool:
-    for node in walk(test):
-        if (
-            isinstance(node, ast.Call)
-            and called_name(node) == "get_rank"
-            and (node.args or node.keywords)
-        ):
-            return True
-        if isinstance(node, (ast.Name, ast.Attribute)) and GROUPED.search(
-            names_of(node)[-1] if names_of(node) else ""
-        ):
-            return True
-    return False
+    calls = (one for one in walk(test) if isinstance(one, ast.Call) and (one.args or one.keywords))
+    of_group = any(called_name(one) == "get_rank" for one in calls)
+    return of_group or any(map(GROUPED.search, last_names(test)))
 
 
 def _ordinary(test: ast.expr) -> bool:
@@ -377,8 +361,13 @@ def _ordinary(test: ast.expr) -> bool:
 
 def _of_single(test: ast.expr) -> bool:
     """Whether a condition only asks whether there are several ranks."""
-    names = [one for one in walk(test) if isinstance(one, (ast.Name, ast.Attribute))]
-    return any(SINGLE.fullmatch(names_of(one)[-1]) for one in names if names_of(one))
+    return any(map(SINGLE.fullmatch, last_names(test)))
+
+
+def last_names(node: ast.AST) -> set[str]:
+    """Return the names in an expression: of what has owners the last, and each owner's."""
+    paths = (names_of(one) for one in walk(node) if isinstance(one, (ast.Name, ast.Attribute)))
+    return {path[-1] for path in paths if path}
 
 
 # What is reached
