@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from lightning_hangcheck.look.rank_tests import RankTests
@@ -25,6 +27,7 @@ LARGEST_FILE = 2 * 1024 * 1024
 MOST_STEPS = 6
 """Imports from one file to the next, and aliases of aliases, that are followed."""
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+REQUIREMENTS = ("requirements*.txt", "environment*.y*ml", "setup.py", "setup.cfg", "pyproject.toml")
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OSError)
 
 
@@ -288,6 +291,7 @@ class Project:
         self._modules: dict[str, Module | None] = {}
         self._found: dict[tuple[str, tuple[str, ...]], str] = {}
         self._up: dict[str, tuple[str, ...]] = {}
+        self._requirements: dict[str, bytes] = {}
         self._lines_back: dict[tuple[str, str], tuple[Class | str, ...]] = {}
 
     def read(self, path: str) -> Module | None:
@@ -335,6 +339,21 @@ class Project:
             last = above == folder or any(map(os.path.exists, files))
             self._up[folder] = (folder,) if last else (folder, *self._folders_up(above))
         return self._up[folder]
+
+    def pinned(self, library: str, asking: Module) -> tuple[int, int] | None:
+        """Return the version of a library that the project of a file holds to, if it says so."""
+        pattern = re.compile(
+            rb"(?i)\b[\w-]*" + library.lower().encode() + rb"['\"]?\s*[<~=]?=+\s*v?(\d+)\.(\d+)"
+        )
+        for folder in self._folders_up(asking.folder):
+            if folder not in self._requirements:
+                files = sorted(one for form in REQUIREMENTS for one in Path(folder).glob(form))
+                self._requirements[folder] = b"\n".join(
+                    one.read_bytes() for one in files if one.stat().st_size < LARGEST_FILE
+                )
+            if found := pattern.search(self._requirements[folder]):
+                return int(found[1]), int(found[2])
+        return None
 
     # Classes
 

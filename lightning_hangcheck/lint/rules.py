@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lightning_hangcheck.lint.project import Function, callee
-from lightning_hangcheck.lint.sides import Event, Parting, Partings, Reach, leaving
+from lightning_hangcheck.lint.sides import (
+    AGREES,
+    Event,
+    Parting,
+    Partings,
+    Reach,
+    last_names,
+    leaving,
+)
 from lightning_hangcheck.look.syntax import LOOPS, called_name, names_of, walk
 
 if TYPE_CHECKING:
@@ -92,7 +100,7 @@ class Code:
         local = is_local if self.notes else is_own_data
         return _without_meetings(Partings(self.reach, self.function, local).found)
 
-    @property
+    @cached_property
     def nodes(self) -> list[ast.AST]:
         """All that is in it, without what other functions and classes have."""
         return self.function.nodes
@@ -128,25 +136,14 @@ def _without_meetings(found: list[Parting]) -> list[Parting]:
             and (other.side is None or other.side is not one.side or other.test != one.test)
             for event in other.made
         }
-        made = tuple(event for event in one.made if event.name not in names)
-        if made:
-            kept.append(Parting(**{**vars(one), "made": made}))
+        if made := tuple(event for event in one.made if event.name not in names):
+            kept.append(replace(one, made=made))
     return kept
 
 
 LOCAL_CALLS = frozenset(
-    {
-        "isnan",
-        "isfinite",
-        "isinf",
-        "is_nan",
-        "any_nan",
-        "numel",
-        "item",
-        "exists",
-        "isfile",
-        "is_file",
-    }
+    {"isnan", "isfinite", "isinf", "is_nan", "any_nan", "numel", "item"}
+    | {"exists", "isfile", "is_file"}
 )
 LOCAL_NAMES = re.compile(
     r"(local_)?(batch(es)?|loss(es)?|samples?|inputs?|targets?|labels?|outputs?|preds?|predictions"
@@ -165,11 +162,10 @@ def is_local(test: ast.expr, function: Function) -> bool:
         return is_local(inner, function)
     if isinstance(test, ast.Call) and called_name(test) == "isinstance":
         return False
-    names = [one for one in walk(test) if isinstance(one, (ast.Name, ast.Attribute))]
     if any(isinstance(one, ast.Call) and called_name(one) in LOCAL_CALLS for one in walk(test)):
         return True
     compared = isinstance(test, (ast.Compare, ast.Name))
-    return compared and any(LOCAL_NAMES.fullmatch((names_of(one) or [""])[-1]) for one in names)
+    return compared and any(map(LOCAL_NAMES.fullmatch, last_names(test)))
 
 
 NO_COUNT = (
@@ -196,25 +192,20 @@ def is_own_data(test: ast.expr, function: Function) -> bool:
         if isinstance(node, ast.Call) and called_name(node) in ("numel", "isnan", "isinf"):
             # what a caller gives may have been gathered there
             return all(
-                name not in function.parameters or OWN_DATA.fullmatch(name) for name in _ids(node)
+                name not in function.parameters or OWN_DATA.fullmatch(name)
+                for name in last_names(node)
             )
         if not isinstance(node, ast.Compare) or not isinstance(node.comparators[0], ast.Constant):
             continue
         left, number = node.left, node.comparators[0].value
         sized = isinstance(left, ast.Call) and called_name(left) in ("len", "item")
-        names = _ids(left) if sized or isinstance(left, ast.Name) else set()
+        names = last_names(left) if sized or isinstance(left, ast.Name) else set()
         own = OWN_DATA if sized else OWN_NUMBER
+        if called_name(left) == "len" and any("grad" in one for one in names):
+            continue  # how many parameters a model has
         if isinstance(number, (int, float)) and any(map(own.fullmatch, names)):
             return True
     return False
-
-
-def _closed(parting: Parting, event: Event) -> Severity:
-    if not parting.asked.asks:
-        return _sure(event) if is_own_data(parting.under.test, parting.function) else "note"
-    if parting.side is None or parting.asked.grouped or _has_a_role(parting):
-        return "note"
-    return _sure(event)
 
 
 def _sure(event: Event) -> Severity:
@@ -288,8 +279,14 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
             )
         else:
             message = f"{called} is called under {test}, which each rank finds for itself"
-        severity = "note" if event.name in met_outside else _closed(parting, event)
-        yield Found(parting.leaves or parting.node, message, severity, event, (parting.line,))
+        if by_rank:
+            closed = not (parting.side is None or parting.asked.grouped or _has_a_role(parting))
+        else:
+            closed = is_own_data(parting.under.test, code.function)
+        severity = _sure(event) if closed and event.name not in met_outside else "note"
+        yield Found(
+            parting.leaves or parting.node, message, severity, event, (parting.under.lineno,)
+        )
 
 
 # HC1: a rank alone reaches a collective
@@ -566,7 +563,7 @@ def except_goes_on(code: Code) -> Iterator[Found]:
                     continue
                 # what fails is the work before the collective, and then a pass is left out
                 own = isinstance(leaves, ast.Continue) or (not leaves and not first)
-                named = handler.type is not None and _ids(handler.type) & DATA_ERRORS
+                named = handler.type is not None and last_names(handler.type) & DATA_ERRORS
                 yield Found(
                     handler.body[-1],
                     f"a rank that caught this goes on without {missing[0].shown}"
@@ -619,12 +616,12 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
                 break
             dist.all_reduce(gradient)
     """
-    flags = _flags_of_handlers(code) if b"signal.signal" in code.function.module.text else set()
+    flags = _flags_of_handlers(code)
     for loop in code.nodes:
         if not flags or not isinstance(loop, LOOPS):
             continue
         for node in loop.body:
-            if isinstance(node, ast.If) and leaving(node.body) and _ids(node.test) & flags:
+            if isinstance(node, ast.If) and leaving(node.body) and last_names(node.test) & flags:
                 made = code.made_in(loop.body)
                 if made:
                     yield Found(
@@ -638,13 +635,17 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
 
 
 def _flags_of_handlers(code: Code) -> set[str]:
-    found: set[str] = set()
-    for function in code.function.module.all_functions:
-        for handler, _ in _handlers(Code(function, code.reach), "signal"):
-            for node in walk(handler.node):
-                if isinstance(node, ast.Assign):
-                    found |= {name for one in node.targets for name in names_of(one)[-1:]}
-    return found
+    module = code.function.module
+    functions = module.all_functions if b"signal.signal" in module.text else []
+    return {
+        name
+        for function in functions
+        for handler, _ in _handlers(Code(function, code.reach), "signal")
+        for node in walk(handler.node)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        for name in names_of(target)[-1:]
+    }
 
 
 @rule(
@@ -667,7 +668,9 @@ def stops_lightning_on_one_rank(code: Code) -> Iterator[Found]:
         self.trainer.should_stop = self.trainer.strategy.reduce_boolean_decision(stop, all=False)
     """
     hook = code.function.name.rpartition(".")[2] == "on_train_batch_start"
-    if any(AGREED.search(called_name(one)) and "should_stop" in _ids(one) for one in code.calls):
+    if any(
+        AGREES.search(called_name(one)) and "should_stop" in last_names(one) for one in code.calls
+    ):
         return
     for node in code.nodes:
         if not isinstance(node, ast.If):
@@ -690,9 +693,6 @@ def stops_lightning_on_one_rank(code: Code) -> Iterator[Found]:
                     "error",
                     also=(node.lineno,),
                 )
-
-
-AGREED = re.compile(r"reduce|broadcast|gather")
 
 
 # HC3: lengths and shapes that depend on a rank's data
@@ -805,6 +805,9 @@ def _whole_number(node: ast.expr) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+GATHERS = ("all_gather", "gather", "all_gather_into_tensor", "all_reduce")
+
+
 @rule(
     "HC302",
     "collective_mismatch",
@@ -825,25 +828,18 @@ def gather_of_own_length(code: Code) -> Iterator[Found]:
         kept = accelerator.gather(kept)
     """
     for call in code.calls:
-        if called_name(call) not in (
-            "all_gather",
-            "gather",
-            "all_gather_into_tensor",
-            "all_reduce",
-        ):
+        if called_name(call) not in GATHERS:
             continue
         for given in call.args:
-            mask = isinstance(given, ast.Subscript) and _is_mask(given.slice)
+            index = given.slice if isinstance(given, ast.Subscript) else None
+            mask = isinstance(index, ast.Compare) or (
+                index is not None and re.search("mask|valid|keep", (names_of(index) or [""])[-1])
+            )
             by_call = called_name(given) in ("nonzero", "unique", "masked_select", "argwhere")
             if (mask or by_call) and any(True for _ in code.reach.call(call, code.function)):
                 yield Found(
                     given, f"`{ast.unparse(given)}` has another length on each rank", "note"
                 )
-
-
-def _is_mask(index: ast.expr) -> bool:
-    name = (names_of(index) or [""])[-1]
-    return isinstance(index, ast.Compare) or re.search(r"mask|valid|keep", name) is not None
 
 
 # HC4: barriers and locks where not all come
@@ -1034,7 +1030,7 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
         r"|is_(first|last)_stage|(tp|pp|dp|ep|cp)_rank"
     )
     for node in code.nodes:
-        if not isinstance(node, ast.If) or not any(map(test_name.fullmatch, _ids(node.test))):
+        if not isinstance(node, ast.If) or not any(map(test_name.fullmatch, last_names(node.test))):
             continue
         other = {one.name for one in code.reach.block(node.orelse, code.function)}
         for event in code.made_in(node.body):
@@ -1240,8 +1236,3 @@ def _blocks(code: Code) -> Iterator[list[ast.stmt]]:
             block = getattr(node, name, None)
             if isinstance(block, list):
                 yield block
-
-
-def _ids(node: ast.AST) -> set[str]:
-    named = (one for one in walk(node) if isinstance(one, (ast.Name, ast.Attribute)))
-    return {names_of(one)[-1] for one in named if names_of(one)}

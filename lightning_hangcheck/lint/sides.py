@@ -53,8 +53,12 @@ SHARDED = re.compile(
     rb"FSDP|FullyShardedDataParallel|fully_shard|[dD]eep_?[sS]peed|DEEPSPEED|zero3"
 )
 """A file that says so is written for models whose parts are on all ranks."""
-AGREES = re.compile(r"reduce|broadcast|gather|bcast")
-"""Calls after which all ranks know the same."""
+BUFFERS = re.compile(
+    rb"^(?!\s*(?:from|import)\b)(?!\s*\w+\s*=\s*[\w.]*BatchNorm).*BatchNorm", re.MULTILINE
+)
+"""A line that makes a batch norm which is part of a model: not one in a variable of its own."""
+AGREES = re.compile(r"reduce|broadcast|gather|bcast|clip_grad_norm")
+"""Calls after which all ranks know the same; gradients were averaged before they are clipped."""
 STATES = frozenset({"get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"})
 LEAVES = (ast.Return, ast.Continue, ast.Break)
 
@@ -130,6 +134,8 @@ def _row(target: Callee, function: Function, call: ast.Call | None) -> dict[str,
     return None
 
 
+SINCE = re.compile(r"(\w+) (\d+)\.(\d+)")
+"""A library and the version since which a call of it is collective."""
 WRAPS = re.compile(r"DDP|Parallel|prepare|wrap|setup|initialize")
 """Calls that may make a model one of all ranks."""
 
@@ -214,7 +220,7 @@ class Tests:
             "should_log",
         ):
             return Test(True, True, True)  # transformers: the first rank, or that of each machine
-        if not ranks.asks(test) or _asks_for_launcher(test):
+        if not ranks.asks(test) or _asks_for_launcher(test) or _asks_how_many(test):
             return self._elsewhere(test, function)
         if isinstance(test, ast.Name) and isinstance(function.defaults.get(test.id), ast.Constant):
             return Test()  # an option: whether one rank alone does it
@@ -307,6 +313,13 @@ def _asks_for_launcher(test: ast.expr) -> bool:
     )
 
 
+def _asks_how_many(test: ast.expr) -> bool:
+    """``world_size == 1``, wherever that number may come from."""
+    names = last_names(test)
+    number = any(re.fullmatch(r"\w*world_?size|num_processes|nprocs", one) for one in names)
+    return isinstance(test, ast.Compare) and number and not any(map(RANK.fullmatch, names))
+
+
 def _first_or_none(test: ast.Compare) -> bool | None:
     """``local_rank in [-1, 0]``: the first rank, or the only process."""
     numbers = [ast.unparse(one) for one in getattr(test.comparators[0], "elts", ())]
@@ -332,34 +345,29 @@ def _with_constant(test: ast.Compare) -> bool:
 
 
 def _grouped(test: ast.expr) -> bool:
-    for node in walk(test):
-        if (
-            isinstance(node, ast.Call)
-            and called_name(node) == "get_rank"
-            and (node.args or node.keywords)
-        ):
-            return True
-        if isinstance(node, (ast.Name, ast.Attribute)) and GROUPED.search(
-            names_of(node)[-1] if names_of(node) else ""
-        ):
-            return True
-    return False
+    calls = (one for one in walk(test) if isinstance(one, ast.Call) and (one.args or one.keywords))
+    of_group = any(called_name(one) == "get_rank" for one in calls)
+    return of_group or any(map(GROUPED.search, last_names(test)))
 
 
 def _ordinary(test: ast.expr) -> bool:
     """Whether what is behind a test that leaves is the ordinary way: of several ranks, with all."""
     parts = test.values if isinstance(test, ast.BoolOp) else [test]
-    return all(_of_single(one) or _is_missing(one) for one in parts)
-
-
-def _is_missing(test: ast.expr) -> bool:
-    return isinstance(test, ast.Compare) and ast.unparse(test).endswith(" is None")
+    return all(
+        _of_single(one) or (isinstance(one, ast.Compare) and ast.unparse(one).endswith(" is None"))
+        for one in parts
+    )
 
 
 def _of_single(test: ast.expr) -> bool:
     """Whether a condition only asks whether there are several ranks."""
-    names = [one for one in walk(test) if isinstance(one, (ast.Name, ast.Attribute))]
-    return any(SINGLE.fullmatch(names_of(one)[-1]) for one in names if names_of(one))
+    return any(map(SINGLE.fullmatch, last_names(test)))
+
+
+def last_names(node: ast.AST) -> set[str]:
+    """Return the names in an expression: of what has owners the last, and each owner's."""
+    paths = (names_of(one) for one in walk(node) if isinstance(one, (ast.Name, ast.Attribute)))
+    return {path[-1] for path in paths if path}
 
 
 # What is reached
@@ -483,16 +491,13 @@ class Reach:
                 yield from self.block(value, function)
             elif isinstance(value, list):
                 for one in value:
-                    yield from self._of_part(one, function)
-
-    def _of_part(self, one: ast.AST, function: Function) -> Iterator[Event]:
-        if isinstance(one, ast.expr):
-            yield from self.expression(one, function)
-        elif isinstance(one, (ast.ExceptHandler, ast.match_case)):
-            yield from self.block(one.body, function)
-        elif isinstance(one, ast.withitem):
-            yield from self.expression(one.context_expr, function)
-            yield from self._entered(one.context_expr, function)
+                    if isinstance(one, ast.expr):
+                        yield from self.expression(one, function)
+                    elif isinstance(one, (ast.ExceptHandler, ast.match_case)):
+                        yield from self.block(one.body, function)
+                    elif isinstance(one, ast.withitem):
+                        yield from self.expression(one.context_expr, function)
+                        yield from self._entered(one.context_expr, function)
 
     def _entered(self, manager: ast.expr, function: Function) -> Iterator[Event]:
         """What a class makes when a ``with`` goes in and out."""
@@ -526,11 +531,25 @@ class Reach:
 
     def expression(self, node: ast.expr, function: Function) -> Iterator[Event]:
         """Yield what an expression makes; functions defined in it are not called by that."""
-        for one in walk(node, into=False):
+        nodes = list(walk(node, into=False))
+        perhaps = {
+            below
+            for choice in nodes
+            if isinstance(choice, ast.IfExp)
+            # a value that is sharded is so on all ranks
+            and not (
+                _of_single(choice.test) or called_name(choice.test) in ("isinstance", "hasattr")
+            )
+            for below in walk(choice.body, choice.orelse, into=False)
+        }
+        for one in nodes:
+            made: Iterable[Event] = ()
             if isinstance(one, ast.Call):
-                yield from self.call(one, function)
+                made = self.call(one, function)
             elif isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load):
-                yield from self._reading(one, function)
+                made = self._reading(one, function)
+            for event in made:
+                yield replace(event, conditional=True) if one in perhaps else event
 
     def _reading(self, one: ast.Attribute, function: Function) -> Iterator[Event]:
         if one.attr in _table() and any(row.get("read") for row in _table()[one.attr]):
@@ -569,8 +588,11 @@ class Reach:
     def _event(self, node: ast.expr, row: dict[str, Any], function: Function) -> Event:
         written = node.func if isinstance(node, ast.Call) else node
         sure = row.get("sure", True)
-        if row.get("buffers") and b"BatchNorm" not in function.module.text:
+        if row.get("buffers") and not BUFFERS.search(function.module.text):
             sure = False
+        if (since := SINCE.fullmatch(row["library"])) is not None:
+            pinned = function.module.project.pinned(since[1], function.module)
+            sure = sure and not (pinned and pinned < (int(since[2]), int(since[3])))
         if row.get("sharded"):
             sure = SHARDED.search(function.module.text) is not None
         name = str(
@@ -592,7 +614,8 @@ class Reach:
         given = _given(called, node)
         for one in self.function(called):
             handed = given.get(one.shown.partition(".")[0]) if len(one.path) == 1 else None
-            if handed is not None and _unwraps(handed, function):
+            itself = one.shown == one.shown.partition(".")[0]
+            if handed is not None and _unwraps(handed, function, whole=itself):
                 continue  # what is called there is not the wrapped model
             conditional = one.conditional
             if one.needs:
@@ -681,9 +704,17 @@ def _given(called: Function, node: ast.expr) -> dict[str, ast.expr]:
     return values
 
 
-def _unwraps(given: ast.expr, function: Function) -> bool:
-    """Whether an argument is a model without its wrapper: ``ddp.module``, ``unwrap(model)``."""
+def _unwraps(given: ast.expr, function: Function, *, whole: bool) -> bool:
+    """Whether an argument is a model without its wrapper: ``ddp.module``, ``unwrap(model)``.
+
+    Where it is itself what is called (``whole``), one that nothing wraps counts as well.
+    """
     values = function.module.assigned.get(given.id, []) if isinstance(given, ast.Name) else []
+    made = [one for one in values if isinstance(one, ast.Call)]
+    if whole and made and len(made) == len(values):
+        wrapped = any(WRAPS.search(ast.unparse(one)) for one in made)
+        if not wrapped:
+            return True
     return any(
         (isinstance(one, ast.Attribute) and one.attr == "module")
         or (isinstance(one, ast.Call) and "unwrap" in called_name(one))
@@ -724,26 +755,25 @@ class Parting:
     """A place from which one side goes to collectives that the other does not make.
 
     Attributes:
-        function: In which it is.
-        test: What parts them, in words of the source; a decorator begins with ``@``.
-        line: Of that.
+        under: The statement that parts them.
+        asked: What its test asks.
         node: What to underline: the call that leads there, or the statement that leaves.
         made: Collectives that one side makes and the other does not.
         side: Whether it is the side of one rank that makes them; None if unknown.
         leaves: The statement by which the other side leaves before them.
-        asked: What the test asks.
-        under: The statement that parts them.
     """
 
-    function: Function
-    test: str
-    line: int
+    under: ast.If
+    asked: Test
     node: ast.AST
     made: Events
     side: bool | None
     leaves: ast.stmt | None
-    asked: Test
-    under: ast.If
+
+    @property
+    def test(self) -> str:
+        """What parts them, in words of the source."""
+        return ast.unparse(self.under.test)
 
 
 @dataclass(frozen=True)
@@ -850,7 +880,13 @@ class Partings:
         leaves: ast.stmt | None,
     ) -> None:
         names = {one.name for one in others}
-        never = _contradicted(node.test)
+        # conditions that cannot hold where the ranks part: the reverse of what else is asked
+        joined = node.test if isinstance(node.test, ast.BoolOp) else None
+        never = (
+            {_plain(one, value=isinstance(joined.op, ast.Or)) for one in joined.values}
+            if joined
+            else set()
+        )
         alone = tuple(
             replace(one, conditional=True) if one.guards & self._switched else one
             for one in made
@@ -862,19 +898,17 @@ class Partings:
         )
         if not alone:
             return
-        inside = [one for one in alone if _within(one.node, node)]
+        last = node.end_lineno or node.lineno
+        inside = [one for one in alone if node.lineno <= one.node.lineno <= last]
         blame: ast.AST = inside[0].node if inside else leaves or node.test
         self.found.append(
             Parting(
-                function=self._function,
-                test=ast.unparse(node.test),
-                line=node.test.lineno,
+                under=node,
+                asked=asked,
                 node=blame,
                 made=tuple(inside) or alone,
                 side=side,
                 leaves=None if inside else leaves,
-                asked=asked,
-                under=node,
             )
         )
 
@@ -912,29 +946,28 @@ class Partings:
         return max((one.lineno for one in calls if "fully_shard" in called_name(one)), default=0)
 
     def _agreed_names(self, before: int) -> set[str]:
-        """Names whose values went through a collective above a line."""
+        """Names whose values went through a collective above a line, or come of such only."""
         found: set[str] = set()
-        for node in self._function.nodes:
-            if not isinstance(node, (ast.Call, ast.Assign)) or node.lineno >= before:
-                continue
-            parts = node.args if isinstance(node, ast.Call) else node.targets
-            call = node if isinstance(node, ast.Call) else node.value
-            if AGREES.search(called_name(call)):
-                found = found.union(*map(_ids, parts))
+        above = (one for one in self._function.nodes if getattr(one, "lineno", before) < before)
+        for node in sorted(above, key=lambda one: getattr(one, "lineno", 0)):
+            if isinstance(node, ast.Call) and AGREES.search(called_name(node)):
+                found = found.union(*map(_ids, node.args))
+            elif isinstance(node, ast.Assign) and self._is_agreed(node.value, found):
+                found = found.union(*map(_ids, node.targets))
         return found
 
-
-def _contradicted(test: ast.expr) -> frozenset[str]:
-    """Conditions that cannot hold where the ranks part: the reverse of what else is asked."""
-    if not isinstance(test, ast.BoolOp):
-        return frozenset()
-    value = isinstance(test.op, ast.And)
-    return frozenset(_plain(one, value=not value) for one in test.values)
+    def _is_agreed(self, value: ast.expr, agreed: set[str]) -> bool:
+        calls = [one for one in walk(value) if isinstance(one, ast.Call)]
+        for call in calls:
+            # what is called may do it itself; what happens deeper is of other values
+            made = self._reach.call(call, self._function)
+            if AGREES.search(called_name(call)) or any(
+                AGREES.search(one.shown) and len(one.path) == 2 for one in made
+            ):
+                return True
+        names = _ids(value) - {one.func.id for one in calls if isinstance(one.func, ast.Name)}
+        return bool(names) and names <= agreed
 
 
 def _ids(node: ast.AST) -> set[str]:
     return {one.id for one in walk(node) if isinstance(one, ast.Name)}
-
-
-def _within(node: ast.AST, outer: ast.If) -> bool:
-    return outer.lineno <= getattr(node, "lineno", 0) <= (outer.end_lineno or outer.lineno)

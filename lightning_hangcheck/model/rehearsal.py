@@ -62,7 +62,7 @@ class Part(Struct, frozen=True, kw_only=True):
     uneven: tuple[str, ...] = ()
     by_output: bool = False
     names_cuda: bool = False
-    slow_s: float = 8.0
+    slow_s: float = 4.0
 
 
 class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -305,6 +305,55 @@ HARMLESS = {
             if accelerator.is_main_process or accelerator.distributed_type == sharded:
                 accelerator.save_state("here")
         """,
+    "what a function gathered tells": """
+        def mean(value):
+            dist.all_reduce(value)
+            return value
+        def step(loss):
+            of_all = mean(loss).item()
+            same = of_all
+            if torch.isnan(same): return
+            dist.barrier()
+        """,
+    "a choice that all ranks know": """
+        def save(is_sharded, model, state):
+            if rank == 0: torch.save(state if is_sharded else dist.all_gather(model), "here")
+        """,
+    "the number of ranks, from where the rank comes from": """
+        def both(): return dist.get_rank(), dist.get_world_size()
+        def gather(world_size):
+            if world_size == 1: return
+            dist.barrier()
+        gather(world_size=both()[1] if rank else both()[1])
+        """,
+    "a norm of averaged gradients": """
+        def step(model):
+            total_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if torch.isnan(total_norm): return
+            dist.barrier()
+        """,
+    "no gradients of a kind of parameter": """
+        def norm(all_grads):
+            for kind in all_grads:
+                kind_grads = list(kind)
+                if len(kind_grads) == 0: continue
+                dist.all_reduce(kind)
+        """,
+    "a batch norm beside the model": """
+        def train(model, data):
+            scale = torch.nn.BatchNorm2d(3)
+            model = DistributedDataParallel(model)
+            if rank == 0: model(scale(data))
+        """,
+    "a model that nothing wraps": """
+        class Net(torch.nn.Module):
+            def __init__(self): self.layers = torch.nn.Sequential(torch.nn.BatchNorm2d(3))
+        def validate(model, data): return model(data)
+        def train(data):
+            model = DistributedDataParallel(Net())
+            teacher = Net()
+            if rank == 0: validate(teacher, data)
+        """,
     "reversed conditions": """
         def evaluate(sharded):
             if not sharded and rank != 0: return
@@ -313,10 +362,30 @@ HARMLESS = {
 }
 
 
+def test_choice_by_what_a_value_is_keeps_the_path_closed(tmp_path: Path) -> None:
+    """All ranks have a sharded tensor, or none has: unlike a setting, it says nothing of others."""
+    source = """
+        def save(t):
+            torch.save(t.full_tensor() if isinstance(t, DTensor) else t, "here")
+        if rank == 0: save(1)
+        """
+    assert [one.severity for one in found(tmp_path, source)] == ["error"]
+
+
 @pytest.mark.parametrize("name", HARMLESS)
 def test_harmless_idiom_is_no_error(name: str, tmp_path: Path) -> None:
     findings = found(tmp_path, HARMLESS[name])
     assert [one for one in findings if one.severity == "error"] == []
+
+
+@pytest.mark.parametrize(("version", "severity"), [("1.4.2", "note"), ("2.2.0", "error")])
+def test_call_is_as_collective_as_in_the_version_that_the_project_has(
+    version: str, severity: str, tmp_path: Path
+) -> None:
+    """Saving a checkpoint has its barrier since Lightning 2.1."""
+    tmp_path.joinpath("environment.yaml").write_text(f"- pytorch-lightning=={version}\n")
+    source = "if rank == 0: trainer.save_checkpoint('last.ckpt')\n"
+    assert [one.severity for one in found(tmp_path, source)] == [severity]
 
 
 def test_function_named_in_the_configuration_is_collective(tmp_path: Path) -> None:
