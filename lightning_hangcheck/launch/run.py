@@ -152,6 +152,7 @@ class _Run:
                 self._act_on(self._sidecar_link.hang_proven(), self._sidecar_link)
             if self._abort is not None:
                 self._abort.kill_after_grace([process.pid for process in self._ours])
+        self._job.reap(self._ours)  # what ended since: pid 1 of a container may reap nobody
         exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
         if self._sidecar_link is not None:
             self._sidecar_link.close(self._job.pid, exit_code, self._left_over())

@@ -14,11 +14,13 @@ import psutil
 import pytest
 from processes import PROGRAMS, command_of, until
 
+from lightning_hangcheck.files.safe import decode
 from lightning_hangcheck.isolation.command import folder_of, interpreter
 from lightning_hangcheck.isolation.environment import own_environment, searched_folders
 from lightning_hangcheck.look import py_spy
 from lightning_hangcheck.look.gpu import gpus_of
 from lightning_hangcheck.look.py_spy import dump, find_py_spy
+from lightning_hangcheck.session.session import SidecarFacts
 
 if TYPE_CHECKING:
     from processes import StartProgram
@@ -48,9 +50,9 @@ def test_a_sidecar_gets_no_token(program: StartProgram, tmp_path: Path) -> None:
     job = program(
         "hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"), HANGCHECK_LOCALS="1", **TOKENS
     )
-    (sidecar,) = until(lambda: psutil.Process(job.pid).children(), "the sidecar")
-    until(lambda: "lightning_hangcheck.watch.sidecar" in sidecar.cmdline(), "its program")
-    environment = environment_of(sidecar.pid)
+    file = Path(job.first_words, "sidecar.json")
+    until(file.exists, "the sidecar, which says there who it is")
+    environment = environment_of(decode(file.read_bytes(), SidecarFacts, str(file)).pid)
     assert_harmless(environment)
     assert environment["HANGCHECK_LOCALS"] == "1"
     assert TOKENS.items() <= environment_of(job.pid).items(), "the job keeps its own"

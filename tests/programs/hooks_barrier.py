@@ -39,7 +39,7 @@ def attempt(rank, name, timeout):
 def work(rank, folder):
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     if "RANK" in os.environ:
-        attempt(rank, "before", 30.0)
+        attempt(rank, "before", 240.0)
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
     pids = [None, None]
@@ -51,7 +51,7 @@ def work(rank, folder):
         os.kill(pids[1], signal.SIGUSR1)
     total = torch.ones(1)
     dist.all_reduce(total)
-    attempt(rank, "end", 30.0)
+    attempt(rank, "end", 240.0)
     say("sum", rank=rank, total=total.item())
     dist.destroy_process_group()
 

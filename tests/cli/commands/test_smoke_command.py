@@ -14,6 +14,7 @@ import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, is_alive, until
+from watch.launched import LONGEST_RUN_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ def _hangcheck(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **QUICK},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LONGEST_RUN_S,
         check=False,
     )
 

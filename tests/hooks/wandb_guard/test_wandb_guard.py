@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -118,7 +119,7 @@ def test_rank_zero_that_fails_or_is_late_is_the_same_story_on_both_ranks(tmp_pat
     (run,) = offline_runs(tmp_path)
     identity = ["demo", run.rpartition("-")[2], str(tmp_path)]
     assert [said["identity"] for said in offline.values()] == [identity, identity]
-    assert "gave up after 3.0 s: no answer within 3 s" in job.errors
+    assert re.search(r"gave up after \d+\.\d s: no answer within 3 s", job.errors)
     (data,) = tmp_path.glob("**/offline-run-*/*.wandb")
     assert logged(data, "loss") == ["1"]
     assert job.of("end")[1]["modules"] == [], "only rank 0 needs wandb"
