@@ -48,6 +48,7 @@ def test_two_ranks_meet_add_and_are_timed() -> None:
     ], trial
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_rank_that_freezes_is_named_with_its_step_and_is_ended() -> None:
     trial = _try(

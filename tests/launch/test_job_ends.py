@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, until
 from watch.launched import python, run, verdict_of
 
@@ -34,6 +35,7 @@ def test_only_the_very_processes_that_hung_are_ended(program: StartProgram) -> N
     end_ranks(ranks)
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_job_that_nobody_starts_again_is_ended_and_says_so(tmp_path: Path) -> None:
     waits = python("import threading; threading.Event().wait()")

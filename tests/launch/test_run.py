@@ -62,6 +62,7 @@ def test_a_command_that_a_signal_killed_ends_as_in_a_shell(tmp_path: Path) -> No
     assert "SIGKILL" in verdict.summary
 
 
+@WHEN_ASKED_FOR
 def test_a_command_that_fails_before_anybody_saw_a_rank_blames_no_rank(tmp_path: Path) -> None:
     assert run(tmp_path, python("import os; os._exit(5)")).returncode == 5
     verdict = verdict_of(tmp_path / "run")
@@ -144,6 +145,7 @@ def test_disabled_it_only_runs_the_command(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@WHEN_ASKED_FOR
 def test_a_job_that_the_command_puts_into_the_background_is_not_called_finished(
     tmp_path: Path,
 ) -> None:
@@ -174,6 +176,7 @@ def test_a_command_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
     assert "'no-such-program' cannot be started" in ended.stderr
 
 
+@WHEN_ASKED_FOR
 def test_a_used_run_folder_does_not_stop_what_a_scheduler_starts_again(tmp_path: Path) -> None:
     """It does with the same words, and nobody is there to change them."""
     run(tmp_path, python("print('first')"))
@@ -186,6 +189,7 @@ def test_a_used_run_folder_does_not_stop_what_a_scheduler_starts_again(tmp_path:
     assert "second" in record_of(kept).command
 
 
+@WHEN_ASKED_FOR
 def test_a_used_run_folder_is_refused_where_somebody_can_name_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +218,7 @@ def test_of_two_runs_that_want_one_folder_at_once_one_gets_it(
     assert sorted(process.returncode for process in processes) == [0, 2]
 
 
+@WHEN_ASKED_FOR
 def test_an_unusable_run_folder_does_not_stop_the_command(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file, not a folder")
     ended = run(tmp_path, python("print('trained')"))

@@ -424,6 +424,7 @@ def test_the_installed_torch_answers_as_we_read_it(program: StartProgram, tmp_pa
     assert abs(last.created_ns / 1e9 - time.time()) < 120
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_rank_that_keeps_the_interpreter_lock_still_answers(
     program: StartProgram, tmp_path: Path

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, until
 
 from lightning_hangcheck.look.proc import vitals
@@ -32,7 +33,10 @@ def test_a_sample_holds_kernel_state_and_stack(program: StartProgram) -> None:
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("name", "state", "function"),
-    [("stopping_itself.py", "T", "stops_here"), ("uninterruptible.py", "D", "waits_for_its_child")],
+    [
+        pytest.param("stopping_itself.py", "T", "stops_here", marks=WHEN_ASKED_FOR),
+        ("uninterruptible.py", "D", "waits_for_its_child"),
+    ],
 )
 def test_a_process_that_cannot_be_paused_is_read_all_the_same(
     program: StartProgram, name: str, state: str, function: str
@@ -61,6 +65,7 @@ def test_many_are_sampled_at_once_in_the_order_asked(program: StartProgram) -> N
     assert {gap.why for gap in gaps} == {"the process has ended"}
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_program_that_is_no_python_gives_its_kernel_state_and_no_gap() -> None:
     sleeper = subprocess.Popen(["sleep", "60"])

@@ -41,6 +41,7 @@ def _hangcheck(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_all_pass(tmp_path: Path) -> None:
     ran = _smoke(tmp_path, "never", "stop", "--run-dir", "smoke")
@@ -124,6 +125,7 @@ def test_whoever_ends_it_ends_the_run_too(tmp_path: Path) -> None:
         end(process)
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_run_that_fails_is_no_hang(tmp_path: Path) -> None:
     program = [sys.executable, str(PROGRAMS / "smoking.py"), "1", "0", "always", "fail"]

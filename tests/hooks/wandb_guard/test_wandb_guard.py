@@ -99,6 +99,7 @@ def test_switched_off_guard_gives_a_plain_logger(tmp_path: Path) -> None:
     assert job.of("made")["0"]["version"] is None
 
 
+@WHEN_ASKED_FOR
 def test_rank_zero_that_fails_or_is_late_is_the_same_story_on_both_ranks(tmp_path: Path) -> None:
     job = run_job(tmp_path, "hooks_guard.py", str(tmp_path), launcher=TORCHRUN)
 

@@ -19,7 +19,8 @@ LEFT_WITHIN_S = 60.0
 """Our limit is 4 s; wandb alone waits for as long as the server is mute."""
 
 
-@pytest.mark.parametrize("how", ["by itself", pytest.param("at exit", marks=WHEN_ASKED_FOR)])
+@WHEN_ASKED_FOR
+@pytest.mark.parametrize("how", ["by itself", "at exit"])
 def test_a_mute_server_is_left_and_nothing_logged_is_lost(how: str, tmp_path: Path) -> None:
     """The server first answers slowly, which must not be cut short."""
     server = WandbServer("answers", delay=SLOW_S)

@@ -87,6 +87,7 @@ def test_two_hundred_threads_are_all_shown_the_main_thread_first(program: StartP
     assert {thread.name for thread in threads[1:]} == {f"thread {n}" for n in range(200)}
 
 
+@WHEN_ASKED_FOR
 def test_forked_workers_show_the_function_that_they_are_stuck_in(program: StartProgram) -> None:
     running = program("fork_workers.py")
     lines = [running.first_words, running.announcement(), running.announcement()]
@@ -96,6 +97,7 @@ def test_forked_workers_show_the_function_that_they_are_stuck_in(program: StartP
             assert "works_forever" in [frame.function for frame in frames]
 
 
+@WHEN_ASKED_FOR
 def test_names_and_paths_that_are_not_ascii_come_out_whole(
     program: StartProgram, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, until
 
 from lightning_hangcheck.look.sample import Subject, sample_all
@@ -82,6 +83,7 @@ def test_an_actor_stands_where_its_training_stands(program: StartProgram) -> Non
     assert "serve" in functions(seen(running.pid, trains=False)), "a helper is read as it is"
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("name", "words", "function"),
