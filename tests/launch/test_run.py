@@ -122,22 +122,6 @@ def test_quiet_prints_nothing_but_what_went_wrong(tmp_path: Path) -> None:
     assert badly.stderr.startswith("CRASHED ")
 
 
-def test_a_user_who_ends_the_run_is_no_crash(tmp_path: Path) -> None:
-    process = start_run(tmp_path, python(ANNOUNCE_AND_WAIT))
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_S)
-    finally:
-        end(process)
-    assert process.returncode == 128 + signal.SIGTERM
-    verdict = verdict_of(tmp_path / "run")
-    assert verdict.verdict == "finished"
-    assert "SIGTERM" in verdict.summary
-    assert "SIGTERM" in record_of(tmp_path / "run").ended_by
-
-
 def test_disabled_it_only_runs_the_command(tmp_path: Path) -> None:
     code = "import os; raise SystemExit('HANGCHECK_SESSION' in os.environ)"
     ended = run(tmp_path, python(code), HANGCHECK_DISABLE="1")

@@ -70,7 +70,7 @@ def test_many_are_sampled_at_once_in_the_order_asked(program: StartProgram) -> N
 def test_a_program_that_is_no_python_gives_its_kernel_state_and_no_gap() -> None:
     sleeper = subprocess.Popen(["sleep", "60"])
     try:
-        ((seen, gaps),) = sample_all([Subject(pid=sleeper.pid, rank=0, python=False)], 5.0)
+        ((seen, gaps),) = sample_all([Subject(pid=sleeper.pid, rank=0, python=False)], PATIENCE_S)
     finally:
         sleeper.kill()
         sleeper.wait()

@@ -10,6 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
+import gloo
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -41,7 +42,7 @@ def work(rank, folder):
     if "RANK" in os.environ:
         attempt(rank, "before", 240.0)
     store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    gloo.join(init_method=store, rank=rank, world_size=2)
     pids = [None, None]
     dist.all_gather_object(pids, os.getpid())
     if rank == 1:
@@ -53,7 +54,7 @@ def work(rank, folder):
     dist.all_reduce(total)
     attempt(rank, "end", 240.0)
     say("sum", rank=rank, total=total.item())
-    dist.destroy_process_group()
+    gloo.leave()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,14 @@ import pytest
 from launch.terminals.terminal import CTRL_C, Terminal
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, is_alive, is_sidecar, marked_processes, until
-from watch.launched import LONGEST_RUN_S, PATIENT_LOOKS, run_words, start_run, verdict_of
+from watch.launched import (
+    LONGEST_RUN_S,
+    PATIENT_LOOKS,
+    record_of,
+    run_words,
+    start_run,
+    verdict_of,
+)
 
 from lightning_hangcheck.model.verdict import Verdict
 
@@ -206,7 +213,10 @@ while True:
 
 
 def test_a_healthy_job_that_is_ended_is_told_what_it_loses(tmp_path: Path) -> None:
-    _, errors = ended_when_ready(tmp_path, STEPS_AND_SAVES)
+    exit_code, errors = ended_when_ready(tmp_path, STEPS_AND_SAVES)
+    assert exit_code == 128 + signal.SIGTERM
+    assert verdict_of(tmp_path / "run").verdict == "finished", "a user who ends it is no crash"
+    assert "SIGTERM" in record_of(tmp_path / "run").ended_by
     (line,) = [line for line in errors.splitlines() if line.startswith("FINISHED")]
     assert "the job was ended by SIGTERM sent to hangcheck run" in line
     assert re.search(
