@@ -167,7 +167,7 @@ MOST_SITES = 1_024
 """Noted at most: a program that makes its code as it runs must not fill the memory."""
 LARGEST_SITES = 16 * 1024 * 1024
 """As many, of the deepest calls, with 250 bytes a frame."""
-OURS = str(Path(__file__).parents[2])
+OURS = str(Path(__file__).parents[1])
 """Frames of ours around a call are none of the program's."""
 DEEPEST = 64
 """Frames noted of a site, from the innermost out: Lightning's own are some 30."""

@@ -165,6 +165,7 @@ def test_a_child_that_nobody_told_its_rank_is_watched_if_alone_else_it_says_so(
         assert capfd.readouterr().err.count("this rank is not watched") == 2
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_job_that_hangcheck_run_started_has_one_already(program: Start, tmp_path: Path) -> None:
     facts = SessionFacts(

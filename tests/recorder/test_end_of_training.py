@@ -125,6 +125,7 @@ def test_the_end_of_the_training_is_told_while_its_process_goes_on(
     assert running.process.poll() is None
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_process_that_is_ended_while_it_trains_has_not_finished(
     program: StartProgram, tmp_path: Path

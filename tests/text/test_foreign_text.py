@@ -99,7 +99,6 @@ def test_an_error_that_quotes_its_argument(
     assert said.count("\n") == 1
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("bar", ["rich", "tqdm"])
 def test_the_bar_of_a_tracked_loop(bar: str, tmp_path: Path) -> None:
     """On a real terminal; of the escapes in it, all are the bar's own."""

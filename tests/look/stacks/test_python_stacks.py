@@ -44,6 +44,7 @@ def innermost_when_at(pid: int, line: int) -> Frame:
     return until(at_line, f"line {line}")
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_busy_thread_holds_the_interpreter_lock(program: StartProgram) -> None:
     running = program("busy_loop.py")

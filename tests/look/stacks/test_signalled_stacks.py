@@ -82,6 +82,7 @@ def test_where_py_spy_is_refused_the_rank_writes_its_stack_and_the_gap_says_so(
     assert "wrote its stack itself" in why
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_it_answers_while_a_call_keeps_the_interpreter_lock_and_again(
     offering: StartProgram,

@@ -71,6 +71,7 @@ def functions(found: Sample) -> list[str]:
     return [frame.function for frame in found.stack.threads[0].frames]
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_an_actor_stands_where_its_training_stands(program: StartProgram) -> None:
     """In its stack and in what the kernel tells, so that both are of one thread."""

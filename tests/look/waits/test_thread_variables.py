@@ -35,6 +35,7 @@ def main_thread(pid: int, function: str) -> ThreadStack:
     return until(look, f"the main thread to stand in {function}")
 
 
+@WHEN_ASKED_FOR
 def test_the_thread_that_is_joined_is_known_beside_others(program: StartProgram) -> None:
     running = program("waiting_in_itself.py", "join")
     main = main_thread(running.pid, "join")
@@ -44,9 +45,8 @@ def test_the_thread_that_is_joined_is_known_beside_others(program: StartProgram)
     assert joined == ["the joined one"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "own"), [("handler", True), pytest.param("others", False, marks=WHEN_ASKED_FOR)]
-)
+@WHEN_ASKED_FOR
+@pytest.mark.parametrize(("kind", "own"), [("handler", True), ("others", False)])
 def test_a_lock_is_known_to_be_the_threads_own(
     program: StartProgram, kind: str, *, own: bool
 ) -> None:
