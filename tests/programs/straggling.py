@@ -46,7 +46,7 @@ package.Trainer(
     strategy="ddp",
     logger=logger(),
     max_epochs=1,
-    log_every_n_steps=8,
+    log_every_n_steps=4,
     callbacks=[hc.HangCheck(log_metrics=True)],
     enable_checkpointing=False,
     enable_progress_bar=False,
