@@ -161,29 +161,23 @@ def test_a_command_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
 
 
 @WHEN_ASKED_FOR
-def test_a_used_run_folder_does_not_stop_what_a_scheduler_starts_again(tmp_path: Path) -> None:
-    """It does with the same words, and nobody is there to change them."""
-    run(tmp_path, python("print('first')"))
-    before = (tmp_path / "run" / "verdict.json").read_bytes()
-    ended = run(tmp_path, python("print('second')"), AWS_BATCH_JOB_ID="7")
-    assert (ended.returncode, ended.stdout) == (0, "second\n")
-    kept = tmp_path / "run" / "start-2"
-    assert f"{tmp_path}/run already holds a run; this one is kept in {kept}\n" in ended.stderr
-    assert (tmp_path / "run" / "verdict.json").read_bytes() == before
-    assert "second" in record_of(kept).command
-
-
-@WHEN_ASKED_FOR
-def test_a_used_run_folder_is_refused_where_somebody_can_name_another(
+def test_a_used_run_folder_is_refused_unless_a_scheduler_starts_the_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A scheduler does so with the same words, and nobody is there to change them."""
     for name in SCHEDULERS:
         monkeypatch.delenv(name, raising=False)
     run(tmp_path, python("print('first')"))
-    ended = run(tmp_path, python("print('second')"))
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "run already holds a run; name another folder, or remove it" in ended.stderr
-    assert not (tmp_path / "run" / "start-2").exists()
+    before, kept = (tmp_path / "run" / "verdict.json").read_bytes(), tmp_path / "run" / "start-2"
+    refused = run(tmp_path, python("print('second')"))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "run already holds a run; name another folder, or remove it" in refused.stderr
+    assert not kept.exists()
+    again = run(tmp_path, python("print('third')"), AWS_BATCH_JOB_ID="7")
+    assert (again.returncode, again.stdout) == (0, "third\n")
+    assert f"{tmp_path}/run already holds a run; this one is kept in {kept}\n" in again.stderr
+    assert (tmp_path / "run" / "verdict.json").read_bytes() == before
+    assert "third" in record_of(kept).command
 
 
 @WHEN_ASKED_FOR
