@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from processes import PROGRAMS, command_of, until
+from processes import PATIENCE_S, PROGRAMS, command_of, until
 
 from lightning_hangcheck.files.safe import decode
 from lightning_hangcheck.isolation.command import folder_of, interpreter
@@ -69,7 +69,7 @@ def test_py_spy_gets_no_token(
     told.write_text(f'#!/bin/sh\nenv -0 > {tmp_path}/told\nexec {find_py_spy()} "$@"\n')
     told.chmod(0o755)
     monkeypatch.setattr(py_spy, "find_py_spy", lambda: told)
-    assert b"sleeping.py" in dump(job.pid, 20.0, "--nonblocking")
+    assert b"sleeping.py" in dump(job.pid, PATIENCE_S, "--nonblocking")
     lines = (tmp_path / "told").read_text().split("\0")
     assert_harmless(dict(line.split("=", 1) for line in lines if line))
 
