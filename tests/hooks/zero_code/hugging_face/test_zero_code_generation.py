@@ -27,6 +27,7 @@ def printed(folder: Path, environment: dict[str, str], python_path: str) -> tupl
     return output.splitlines()[-1], errors
 
 
+@WHEN_ASKED_FOR
 def test_tokens_and_texts_are_those_of_the_script_alone_and_it_is_said_what_happens(
     tmp_path: Path,
 ) -> None:
