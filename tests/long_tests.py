@@ -1,7 +1,8 @@
 """Marks of tests that run only when asked for, with ``RUN_LONG_TESTS=1``: CI has no time for them.
 
-CI keeps one real run for each command and each mechanism. What shows more of the same, takes
-minutes, or depends on how busy the machine is, runs by hand and before a release.
+CI keeps one real run for each promise that nothing else shows, neither a recording that is judged
+nor a test without a job. What shows more of the same, or takes minutes, runs by hand and before a
+release.
 """
 
 from __future__ import annotations

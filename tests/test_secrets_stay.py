@@ -141,9 +141,8 @@ def test_a_job_that_hangs_among_its_secrets(launcher: str, tmp_path: Path) -> No
         assert b"X-Api-Key" in everything, "local variables were taken"
 
 
-@pytest.mark.parametrize(
-    "launcher", ["python", pytest.param("hangcheck run", marks=WHEN_ASKED_FOR)]
-)
+@WHEN_ASKED_FOR
+@pytest.mark.parametrize("launcher", ["python", "hangcheck run"])
 def test_a_job_that_fails_with_a_secret_in_its_last_words(launcher: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = [sys.executable, PROGRAM, "failing", str(tmp_path), *ARGUMENTS]

@@ -142,6 +142,7 @@ class _Run:
                 for pid in self._left_over():
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
+        self._job.reap(self._ours)  # what ended since: pid 1 of a container may reap nobody
         exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
         if self._sidecar_link is not None:
             self._sidecar_link.close(self._job.pid, exit_code, self._left_over())

@@ -25,6 +25,7 @@ def test_every_check_is_made_and_says_something(tmp_path: Path) -> None:
         "debug settings",
     ]
     assert all(check.sentence for check in checks)
+    assert checks[0].status == "ok", checks[0]
 
 
 def test_a_disk_that_does_not_answer_is_not_waited_for(

@@ -11,7 +11,7 @@ import msgspec
 import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PROGRAMS, end, free_port, is_alive, until
+from processes import PATIENCE_S, PROGRAMS, end, free_port, is_alive, until
 from subjects import subject
 
 from lightning_hangcheck.doctor.launch import read_launch
@@ -38,7 +38,8 @@ def _try(words: tuple[str, ...], limits: Limits | None = None, **variables: str)
 
 @pytest.mark.real
 def test_two_ranks_meet_add_and_are_timed() -> None:
-    trial = _try((*TORCHRUN, "train.py", "--epochs", "3"))
+    patient = Limits(start_s=PATIENCE_S, step_s=PATIENCE_S)
+    trial = _try((*TORCHRUN, "train.py", "--epochs", "3"), patient)
     assert [(check.check, check.status) for check in judge_trial(trial)] == [
         ("ranks start", "ok"),
         ("rendezvous (gloo)", "ok"),
@@ -48,6 +49,7 @@ def test_two_ranks_meet_add_and_are_timed() -> None:
     ], trial
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_rank_that_freezes_is_named_with_its_step_and_is_ended() -> None:
     trial = _try(

@@ -44,7 +44,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         needs: Modules without which the case cannot run.
         says: What a healthy program prints at its end, each somewhere in its output.
         unhurried: Silent for longer than the shortened limits: it runs with those that users have.
-        tier: ``ci`` for the few that `scripts/test` runs, one for each mechanism.
+        tier: ``ci`` for a few fast ones, one for each mechanism.
         mechanism: Which of them it stands for there.
     """
 

@@ -124,6 +124,7 @@ def test_the_sidecar_is_no_child_of_the_rank_and_outlives_its_launchers_sweep(
     assert (verdict.verdict, verdict.culprits) == ("crashed", (0,))
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 @pytest.mark.parametrize("variables", [{"RANK": "1", "LOCAL_RANK": "1"}, {"LOCAL_RANK": "1"}])
 def test_only_the_first_of_a_node_starts_one(
@@ -151,7 +152,7 @@ def test_children_that_set_their_rank_themselves_are_watched_together(
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("size", ["1", "2"])
+@pytest.mark.parametrize("size", [pytest.param("1", marks=WHEN_ASKED_FOR), "2"])
 def test_a_child_that_nobody_told_its_rank_is_watched_if_alone_else_it_says_so(
     size: str, program: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_child_that_nobody_told_its_rank_is_watched_if_alone_else_it_says_so(
         assert capfd.readouterr().err.count("this rank is not watched") == 2
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_job_that_hangcheck_run_started_has_one_already(program: Start, tmp_path: Path) -> None:
     facts = SessionFacts(
@@ -212,10 +214,9 @@ def _recorded_ranks(folder: Path) -> list[int]:
     return [rank["pid"] for record in map(json.loads, written) for rank in record["ranks"]]
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
-@pytest.mark.parametrize(
-    "callback", ["HangCheck", pytest.param("HuggingFaceHangCheck", marks=WHEN_ASKED_FOR)]
-)
+@pytest.mark.parametrize("callback", ["HangCheck", "HuggingFaceHangCheck"])
 def test_each_callback_offers_the_stacks_of_its_rank(callback: str, tmp_path: Path) -> None:
     """Where nobody may read a process from outside, its own offer is all that there is."""
     ended = run_job(tmp_path, "hooks_offers.py", callback)

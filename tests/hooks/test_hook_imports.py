@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 
 from lightning_hangcheck.hooks.zero_code.start import JOINING, WATCHED, find_instrument
 
@@ -77,6 +78,7 @@ for named, function, *_ in SECTIONS:
 """
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_each_call_that_the_table_makes_a_section_is_there() -> None:
     """In the versions that are installed; as above."""

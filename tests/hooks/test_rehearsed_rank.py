@@ -39,6 +39,7 @@ def _run(folder: Path, part: str, program: str) -> subprocess.CompletedProcess[s
     )
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_what_shall_be_on_a_gpu_stays_on_the_cpu(tmp_path: Path) -> None:
     part = Part(scene="as-it-is", folder=str(tmp_path), ranks=1, batches=4, names_cuda=True)

@@ -102,6 +102,7 @@ def test_a_run_in_a_foreign_folder_is_watched_and_runs_none_of_its_code(foreign:
     assert not of_our_own(said)
 
 
+@WHEN_ASKED_FOR
 def test_a_callbacks_sidecar_runs_no_foreign_code(foreign: Path) -> None:
     job = start_watched(sys.executable, foreign, PYTHONPATH=str(foreign))
     try:

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from processes import PROGRAMS, command_of, until
+from processes import PATIENCE_S, PROGRAMS, command_of, until
 
+from lightning_hangcheck.files.safe import decode
 from lightning_hangcheck.isolation.command import folder_of, interpreter
 from lightning_hangcheck.isolation.environment import own_environment, searched_folders
 from lightning_hangcheck.look import py_spy
 from lightning_hangcheck.look.gpu import gpus_of
 from lightning_hangcheck.look.py_spy import dump, find_py_spy
+from lightning_hangcheck.session.session import SidecarFacts
 
 if TYPE_CHECKING:
     from processes import StartProgram
@@ -48,9 +50,9 @@ def test_a_sidecar_gets_no_token(program: StartProgram, tmp_path: Path) -> None:
     job = program(
         "hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"), HANGCHECK_LOCALS="1", **TOKENS
     )
-    (sidecar,) = until(lambda: psutil.Process(job.pid).children(), "the sidecar")
-    until(lambda: "lightning_hangcheck.watch.sidecar" in sidecar.cmdline(), "its program")
-    environment = environment_of(sidecar.pid)
+    file = Path(job.first_words, "sidecar.json")
+    until(file.exists, "the sidecar, which says there who it is")
+    environment = environment_of(decode(file.read_bytes(), SidecarFacts, str(file)).pid)
     assert_harmless(environment)
     assert environment["HANGCHECK_LOCALS"] == "1"
     assert TOKENS.items() <= environment_of(job.pid).items(), "the job keeps its own"
@@ -67,7 +69,7 @@ def test_py_spy_gets_no_token(
     told.write_text(f'#!/bin/sh\nenv -0 > {tmp_path}/told\nexec {find_py_spy()} "$@"\n')
     told.chmod(0o755)
     monkeypatch.setattr(py_spy, "find_py_spy", lambda: told)
-    assert b"sleeping.py" in dump(job.pid, 20.0, "--nonblocking")
+    assert b"sleeping.py" in dump(job.pid, PATIENCE_S, "--nonblocking")
     lines = (tmp_path / "told").read_text().split("\0")
     assert_harmless(dict(line.split("=", 1) for line in lines if line))
 

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, until
 from watch.launched import python, run, verdict_of
 
@@ -34,6 +35,7 @@ def test_only_the_very_processes_that_hung_are_ended(program: StartProgram) -> N
     end_ranks(ranks)
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_job_that_nobody_starts_again_is_ended_and_says_so(tmp_path: Path) -> None:
     waits = python("import threading; threading.Event().wait()")
@@ -71,28 +73,15 @@ def test_a_sidecar_that_comes_too_late_tells_what_the_pages_still_say(tmp_path: 
             check=False,
             timeout=PATIENCE_S,
         )
-    subprocess.run(
-        [sys.executable, "-m", "lightning_hangcheck.watch.sidecar", str(session.path)],
-        check=True,
-        timeout=PATIENCE_S,
-    )
+    sidecar = [sys.executable, "-m", "lightning_hangcheck.watch.sidecar", str(session.path)]
+    subprocess.run(sidecar, check=True, timeout=PATIENCE_S)
     until((tmp_path / "run" / "verdict.json").exists, "the verdict")
     verdict = verdict_of(tmp_path / "run")
     assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
     assert "bad sample" in verdict.summary
     until(lambda: not session.path.exists(), "the session to be freed")
-
-
-@pytest.mark.real
-def test_a_sidecar_whose_job_has_ended_already_has_nothing_to_say(tmp_path: Path) -> None:
-    """The last rank frees the session, often before a sidecar that just started has read it."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "lightning_hangcheck.watch.sidecar", str(tmp_path / "freed")],
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert (ended.returncode, ended.stderr) == (0, b"")
+    late = subprocess.run(sidecar, capture_output=True, timeout=PATIENCE_S, check=False)
+    assert (late.returncode, late.stderr) == (0, b""), "nothing is left to say"
 
 
 APART_OF_A_CHILD = """

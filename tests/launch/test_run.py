@@ -62,6 +62,7 @@ def test_a_command_that_a_signal_killed_ends_as_in_a_shell(tmp_path: Path) -> No
     assert "SIGKILL" in verdict.summary
 
 
+@WHEN_ASKED_FOR
 def test_a_command_that_fails_before_anybody_saw_a_rank_blames_no_rank(tmp_path: Path) -> None:
     assert run(tmp_path, python("import os; os._exit(5)")).returncode == 5
     verdict = verdict_of(tmp_path / "run")
@@ -121,22 +122,6 @@ def test_quiet_prints_nothing_but_what_went_wrong(tmp_path: Path) -> None:
     assert badly.stderr.startswith("CRASHED ")
 
 
-def test_a_user_who_ends_the_run_is_no_crash(tmp_path: Path) -> None:
-    process = start_run(tmp_path, python(ANNOUNCE_AND_WAIT))
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_S)
-    finally:
-        end(process)
-    assert process.returncode == 128 + signal.SIGTERM
-    verdict = verdict_of(tmp_path / "run")
-    assert verdict.verdict == "finished"
-    assert "SIGTERM" in verdict.summary
-    assert "SIGTERM" in record_of(tmp_path / "run").ended_by
-
-
 def test_disabled_it_only_runs_the_command(tmp_path: Path) -> None:
     code = "import os; raise SystemExit('HANGCHECK_SESSION' in os.environ)"
     ended = run(tmp_path, python(code), HANGCHECK_DISABLE="1")
@@ -144,6 +129,7 @@ def test_disabled_it_only_runs_the_command(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@WHEN_ASKED_FOR
 def test_a_job_that_the_command_puts_into_the_background_is_not_called_finished(
     tmp_path: Path,
 ) -> None:
@@ -174,28 +160,24 @@ def test_a_command_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
     assert "'no-such-program' cannot be started" in ended.stderr
 
 
-def test_a_used_run_folder_does_not_stop_what_a_scheduler_starts_again(tmp_path: Path) -> None:
-    """It does with the same words, and nobody is there to change them."""
-    run(tmp_path, python("print('first')"))
-    before = (tmp_path / "run" / "verdict.json").read_bytes()
-    ended = run(tmp_path, python("print('second')"), AWS_BATCH_JOB_ID="7")
-    assert (ended.returncode, ended.stdout) == (0, "second\n")
-    kept = tmp_path / "run" / "start-2"
-    assert f"{tmp_path}/run already holds a run; this one is kept in {kept}\n" in ended.stderr
-    assert (tmp_path / "run" / "verdict.json").read_bytes() == before
-    assert "second" in record_of(kept).command
-
-
-def test_a_used_run_folder_is_refused_where_somebody_can_name_another(
+@WHEN_ASKED_FOR
+def test_a_used_run_folder_is_refused_unless_a_scheduler_starts_the_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A scheduler does so with the same words, and nobody is there to change them."""
     for name in SCHEDULERS:
         monkeypatch.delenv(name, raising=False)
     run(tmp_path, python("print('first')"))
-    ended = run(tmp_path, python("print('second')"))
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "run already holds a run; name another folder, or remove it" in ended.stderr
-    assert not (tmp_path / "run" / "start-2").exists()
+    before, kept = (tmp_path / "run" / "verdict.json").read_bytes(), tmp_path / "run" / "start-2"
+    refused = run(tmp_path, python("print('second')"))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "run already holds a run; name another folder, or remove it" in refused.stderr
+    assert not kept.exists()
+    again = run(tmp_path, python("print('third')"), AWS_BATCH_JOB_ID="7")
+    assert (again.returncode, again.stdout) == (0, "third\n")
+    assert f"{tmp_path}/run already holds a run; this one is kept in {kept}\n" in again.stderr
+    assert (tmp_path / "run" / "verdict.json").read_bytes() == before
+    assert "third" in record_of(kept).command
 
 
 @WHEN_ASKED_FOR
@@ -214,6 +196,7 @@ def test_of_two_runs_that_want_one_folder_at_once_one_gets_it(
     assert sorted(process.returncode for process in processes) == [0, 2]
 
 
+@WHEN_ASKED_FOR
 def test_an_unusable_run_folder_does_not_stop_the_command(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file, not a folder")
     ended = run(tmp_path, python("print('trained')"))

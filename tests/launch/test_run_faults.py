@@ -186,6 +186,7 @@ def test_a_session_folder_that_another_user_made_is_passed_by_and_told_once(
     assert "take_task" in verdict_of(tmp_path / "run").summary
 
 
+@WHEN_ASKED_FOR
 def test_without_py_spy_the_run_says_so_and_the_rank_writes_its_stack_itself(
     tmp_path: Path, bare_python: Path
 ) -> None:

@@ -37,11 +37,11 @@ def test_a_rank_whose_loader_is_slow_is_named(tmp_path: Path) -> None:
     (logged,) = tmp_path.glob("logged/**/metrics.csv")
     with logged.open() as file:
         rows = [row for row in csv.DictReader(file) if row["hangcheck/step_time"]]
-    assert len(rows) >= 3, "every eighth of forty steps, but for the first"
+    assert len(rows) >= 3, "every fourth of 32 steps, but for the first"
     assert {row["hangcheck/slowest_rank"] for row in rows} == {"1"}
     assert {row["hangcheck/state"] for row in rows} == {"0"}
     assert all(float(row["hangcheck/straggler_ratio"]) > 1.0 for row in rows)
-    assert all(float(row["hangcheck/step_time"]) >= 0.15 for row in rows)
+    assert all(float(row["hangcheck/step_time"]) >= 0.3 for row in rows)
 
 
 @WHEN_ASKED_FOR

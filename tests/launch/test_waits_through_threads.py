@@ -51,9 +51,6 @@ SHAPES = {
     "barrier_in_thread": Right("rank_stalled", "barrier_in_thread"),
 }
 
-ALWAYS_RUN = ("lock_under_to_thread",)
-"""The corpus has programs like the others."""
-
 
 def _run(tmp_path: Path, shape: str, port: int, lock: Path, **environment: str) -> str:
     """Run the program, and return what was printed to stderr."""
@@ -74,10 +71,8 @@ def _run(tmp_path: Path, shape: str, port: int, lock: Path, **environment: str) 
     return errors
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [one if one in ALWAYS_RUN else pytest.param(one, marks=WHEN_ASKED_FOR) for one in SHAPES],
-)
+@WHEN_ASKED_FOR  # the corpus has recordings of such programs
+@pytest.mark.parametrize("shape", SHAPES)
 def test_a_wait_is_followed_to_where_it_ends(tmp_path: Path, shape: str) -> None:
     lock = tmp_path / "cache.lock"
     os.mkfifo(lock.with_suffix(".fifo"))

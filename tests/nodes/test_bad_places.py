@@ -185,6 +185,7 @@ def test_who_talks_with_a_store_is_given_twice_the_time_where_it_was_not_there_i
     assert len(said) < 15
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_master_address_that_does_not_resolve_is_named_whenever_it_is_asked() -> None:
     """Also in the seconds before it is tried again: what is wrong is told a minute later."""

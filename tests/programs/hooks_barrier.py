@@ -10,6 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
+import gloo
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -39,9 +40,9 @@ def attempt(rank, name, timeout):
 def work(rank, folder):
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     if "RANK" in os.environ:
-        attempt(rank, "before", 30.0)
+        attempt(rank, "before", 240.0)
     store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    gloo.join(init_method=store, rank=rank, world_size=2)
     pids = [None, None]
     dist.all_gather_object(pids, os.getpid())
     if rank == 1:
@@ -51,9 +52,9 @@ def work(rank, folder):
         os.kill(pids[1], signal.SIGUSR1)
     total = torch.ones(1)
     dist.all_reduce(total)
-    attempt(rank, "end", 30.0)
+    attempt(rank, "end", 240.0)
     say("sum", rank=rank, total=total.item())
-    dist.destroy_process_group()
+    gloo.leave()
 
 
 if __name__ == "__main__":

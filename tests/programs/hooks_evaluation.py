@@ -39,7 +39,7 @@ def simulate(how, evaluation):
 
 
 def train(how):
-    timeout = 2.0 if how == "late" else 60.0
+    timeout = 2.0 if how == "late" else 240.0
     total = torch.zeros(1)
     for step in (0, 1, 2, "final"):
         share = torch.ones(1)
@@ -68,5 +68,5 @@ for way in sys.argv[1:]:
         say(f"failed {way}", kind=type(error).__name__, error=str(error))
         if way == "late" and RANK == 1:
             os.kill(pids[0], signal.SIGUSR1)
-    hc.barrier(f"end of {way}", 60.0)
+    hc.barrier(f"end of {way}", 240.0)
 gloo.leave()

@@ -41,7 +41,7 @@ os.environ["LOCAL_WORLD_SIZE"] = "1"
 say(
     "met",
     rank=rank,
-    brought={r: b.decode() for r, b in join_rendezvous("nodes", 20.0, b"%d" % rank).items()},
+    brought={r: b.decode() for r, b in join_rendezvous("nodes", 240.0, b"%d" % rank).items()},
 )
 os.environ["LOCAL_WORLD_SIZE"] = "2"
 try:

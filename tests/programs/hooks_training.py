@@ -21,7 +21,7 @@ class Data(package.LightningDataModule):
 
     def setup(self, stage):
         built = Path("built.txt")
-        with hc.rank_zero_first("data", 30.0):
+        with hc.rank_zero_first("data", 240.0):
             if not built.exists():
                 built.write_text(str(os.getpid()))
         self.built_by = int(built.read_text())
@@ -34,7 +34,7 @@ class Teller(Spy):
     """Says at the end of training what this rank's logger and page look like."""
 
     def on_train_end(self, trainer, pl_module):
-        hc.barrier("trained", 30.0)
+        hc.barrier("trained", 240.0)
         logger, beat = trainer.logger, page()
         say(
             "trained",

@@ -16,14 +16,14 @@ from hooks_model import package
 import lightning_hangcheck as hc
 
 RANK = int(os.environ["LOCAL_RANK"])
-LOADER_S = (0.01, 0.15)
+LOADER_S = (0.01, 0.3)
 
 
 class Batches(torch.utils.data.Dataset):
     """Its items take as long as this rank's storage does."""
 
     def __len__(self):
-        return 80
+        return 64
 
     def __getitem__(self, _):
         time.sleep(LOADER_S[RANK])
@@ -46,7 +46,7 @@ package.Trainer(
     strategy="ddp",
     logger=logger(),
     max_epochs=1,
-    log_every_n_steps=8,
+    log_every_n_steps=4,
     callbacks=[hc.HangCheck(log_metrics=True)],
     enable_checkpointing=False,
     enable_progress_bar=False,

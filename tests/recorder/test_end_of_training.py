@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, until
 
 from lightning_hangcheck.model.beat import Beat
@@ -104,7 +105,7 @@ def page_of(running: RunningProgram, session: Path) -> Beat:
 @pytest.mark.parametrize(
     ("function", "ending", "words"),
     [
-        ("return_well", "finished", ""),
+        pytest.param("return_well", "finished", "", marks=WHEN_ASKED_FOR),
         ("raise_within", "raised", "ValueError: no such split in raise_within (training_in_thread"),
     ],
 )
@@ -124,6 +125,7 @@ def test_the_end_of_the_training_is_told_while_its_process_goes_on(
     assert running.process.poll() is None
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_process_that_is_ended_while_it_trains_has_not_finished(
     program: StartProgram, tmp_path: Path

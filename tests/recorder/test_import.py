@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 
 import lightning_hangcheck
 
@@ -62,6 +63,7 @@ def test_the_public_names_are_those_of_the_contract() -> None:
     assert set(lightning_hangcheck.__all__) <= set(dir(lightning_hangcheck))
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_every_public_name_can_be_had() -> None:
     for name in lightning_hangcheck.__all__:

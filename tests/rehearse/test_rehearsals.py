@@ -52,6 +52,7 @@ def test_a_program_of_one_process_cannot_be_rehearsed(tmp_path: Path) -> None:
     assert "cannot be rehearsed: 2 ranks were wanted, and none met" in ran.stderr
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_nothing_is_left_of_a_rehearsal_that_is_interrupted(tmp_path: Path) -> None:
     """The session's own fixture fails where a process is left behind."""

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import lightning_hangcheck
 from lightning_hangcheck.model.flight import MessageCounts
 from lightning_hangcheck.session.collective_notes import (
     MOST_PEERS,
     POSTED_KEPT,
+    CallNoter,
     MessageCounter,
     groups_file,
     messages_file,
     note_group,
     noted_groups,
     noted_messages,
+    noted_sites,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_members_of_groups_come_back(tmp_path: Path) -> None:
@@ -104,3 +105,17 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(messages_file(server))
     assert noted_groups(server) == {}
     assert noted_messages(server) is None
+
+
+def test_a_call_from_another_package_of_the_same_environment_keeps_its_place(
+    tmp_path: Path,
+) -> None:
+    """A user's package is installed beside this one; only frames of this one are left out."""
+    here: dict[str, object] = {"note": CallNoter(tmp_path).note, "sys": sys}
+    package = Path(lightning_hangcheck.__file__).parent
+    for folder, name in ((package, "ours"), (package.parent / "users", "step")):
+        source = f"def {name}(): note(sys._getframe())" if name == "ours" else "def step(): ours()"
+        exec(compile(source, f"{folder}/code.py", "exec"), here)  # noqa: S102 - a stand-in for a file
+    here["step"]()  # type: ignore[operator]
+    ((_, site),) = noted_sites(tmp_path).items()
+    assert (site.frames[-1].function, "ours" in str(site.frames)) == ("step", False)

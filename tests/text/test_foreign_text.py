@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import PATIENCE_S, PROGRAMS
 
+from lightning_hangcheck.cli.main import invoke
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from processes import StartProgram
-
-pytestmark = pytest.mark.real
 
 # C0 without the line break, DEL, C1, directions, zero width, byte order mark
 OBEYED = re.compile(
@@ -42,6 +42,7 @@ def hangcheck(folder: Path, *words: str) -> tuple[int, str]:
     return ended.returncode, assert_harmless(ended.stdout + ended.stderr)
 
 
+@pytest.mark.real
 def test_a_list_of_jobs_and_a_visit(program: StartProgram, tmp_path: Path) -> None:
     rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": f"a{EVIL}"}
     jobs = [
@@ -62,6 +63,7 @@ def test_a_list_of_jobs_and_a_visit(program: StartProgram, tmp_path: Path) -> No
     assert_harmless((tmp_path / "run/evidence/1/case.json").read_bytes())
 
 
+@pytest.mark.real
 def test_the_console_and_the_report_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,9 +90,11 @@ def test_the_console_and_the_report_of_a_run(
 @pytest.mark.parametrize(
     "words", [["report", EVIL], ["--" + EVIL], [EVIL], ["attach", EVIL], ["explain", EVIL]]
 )
-def test_an_error_that_quotes_its_argument(words: list[str], tmp_path: Path) -> None:
-    code, said = hangcheck(tmp_path, *words)
-    assert code == 2
+def test_an_error_that_quotes_its_argument(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(words) == 2
+    said = assert_harmless(capsys.readouterr().err.encode())
     assert said.startswith("hangcheck: ")
     assert said.count("\n") == 1
 

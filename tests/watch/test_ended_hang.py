@@ -17,7 +17,14 @@ import pytest
 from launch.terminals.terminal import CTRL_C, Terminal
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, is_alive, is_sidecar, marked_processes, until
-from watch.launched import LONGEST_RUN_S, PATIENT_LOOKS, run_words, start_run, verdict_of
+from watch.launched import (
+    LONGEST_RUN_S,
+    PATIENT_LOOKS,
+    record_of,
+    run_words,
+    start_run,
+    verdict_of,
+)
 
 from lightning_hangcheck.model.verdict import Verdict
 
@@ -134,7 +141,11 @@ def test_a_hung_job_that_does_not_end_when_asked_is_told_with_what_ends_it(tmp_p
         until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
         before = verdict_of(tmp_path / "run")
         process.send_signal(signal.SIGTERM)
-        until(lambda: verdict_of(tmp_path / "run") != before, "a word on it", HUNG_WITHIN_S)
+        until(
+            lambda: "it is still there" in verdict_of(tmp_path / "run").summary,
+            "a word on it",
+            HUNG_WITHIN_S,
+        )
         check_hang_stands(
             tmp_path,
             "it is still there, though asked to end by SIGTERM sent to hangcheck run: kill -KILL "
@@ -202,7 +213,10 @@ while True:
 
 
 def test_a_healthy_job_that_is_ended_is_told_what_it_loses(tmp_path: Path) -> None:
-    _, errors = ended_when_ready(tmp_path, STEPS_AND_SAVES)
+    exit_code, errors = ended_when_ready(tmp_path, STEPS_AND_SAVES)
+    assert exit_code == 128 + signal.SIGTERM
+    assert verdict_of(tmp_path / "run").verdict == "finished", "a user who ends it is no crash"
+    assert "SIGTERM" in record_of(tmp_path / "run").ended_by
     (line,) = [line for line in errors.splitlines() if line.startswith("FINISHED")]
     assert "the job was ended by SIGTERM sent to hangcheck run" in line
     assert re.search(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end
 from watch.launched import python, run, start_run, verdict_of
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 OF_SEVERAL = re.compile(r"collective|process.group|\branks\b|other rank|the others|flight record")
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_lock_in_a_section_that_names_a_logger_is_a_lock(tmp_path: Path) -> None:
     program = [sys.executable, str(PROGRAMS / "saving_then_locked.py")]

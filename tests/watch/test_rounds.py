@@ -116,6 +116,7 @@ def test_the_next_command_of_a_shell_script_is_no_round_of_the_one_before(tmp_pa
     assert [one.verdict for one in record_of(tmp_path / "run").rounds] == ["finished"]
 
 
+@WHEN_ASKED_FOR
 def test_a_shell_that_starts_a_failed_script_again_is_one_run_with_its_rounds(
     tmp_path: Path,
 ) -> None:

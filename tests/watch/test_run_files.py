@@ -55,13 +55,17 @@ def test_a_launcher_that_was_taken_for_a_rank_until_one_came_is_none(tmp_path: P
 
 STALLS = """
 import time
+from pathlib import Path
 import lightning_hangcheck as hc
+told = next(Path("hangcheck_runs").iterdir()) / "verdicts"
 hc.beat()
-time.sleep(7)
-for _ in range(80):
+while not (told / "1.json").exists():
+    time.sleep(0.05)
+while not (told / "2.json").exists():
     hc.beat()
     time.sleep(0.05)
 """
+"""Stands still until that is told, and goes on until that is told, too."""
 
 
 def watched(folder: Path, code: str, *options: str, **environment: str) -> int:
@@ -69,7 +73,7 @@ def watched(folder: Path, code: str, *options: str, **environment: str) -> int:
     done = subprocess.run(
         [*command, sys.executable, "-c", code],
         cwd=folder, capture_output=True, timeout=PATIENCE_S, check=False,
-        env={**os.environ, "HANGCHECK_SUSPECT_OUTSIDE_AFTER": "3", **environment},
+        env={**os.environ, "HANGCHECK_SUSPECT_OUTSIDE_AFTER": "4", **environment},
     )  # fmt: skip
     return done.returncode
 
@@ -80,10 +84,9 @@ def test_a_run_is_kept_with_its_stalls_and_what_they_cost(tmp_path: Path) -> Non
     (line,) = book.read(tmp_path / "hangcheck_runs" / "ledger.jsonl").lines
     assert isinstance(line, Run)
     assert (line.verdict, line.exit_code, line.ranks) == ("finished", 0, 1)
-    assert line.duration_s >= 8
     (stall,) = line.stalls
     assert stall.verdict == "suspect"
-    assert 3 <= stall.seconds <= line.duration_s
+    assert 4 <= stall.seconds <= line.duration_s
     assert stall.rank_hours == pytest.approx(stall.seconds / 3600, abs=1e-6)
 
 

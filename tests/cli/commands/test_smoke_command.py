@@ -14,6 +14,7 @@ import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, is_alive, until
+from watch.launched import LONGEST_RUN_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,11 +36,12 @@ def _hangcheck(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **QUICK},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LONGEST_RUN_S,
         check=False,
     )
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_all_pass(tmp_path: Path) -> None:
     ran = _smoke(tmp_path, "never", "stop", "--run-dir", "smoke")
@@ -123,6 +125,7 @@ def test_whoever_ends_it_ends_the_run_too(tmp_path: Path) -> None:
         end(process)
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_run_that_fails_is_no_hang(tmp_path: Path) -> None:
     program = [sys.executable, str(PROGRAMS / "smoking.py"), "1", "0", "always", "fail"]

@@ -35,6 +35,7 @@ def saved(tmp_path: Path, how: str) -> tuple[str, list[dict[str, object]]]:
     return errors, list(read_journal(journal)[0])
 
 
+@WHEN_ASKED_FOR
 def test_weights_alone_are_said_once_at_the_second_step_that_saves(tmp_path: Path) -> None:
     errors, entries = saved(tmp_path, "weights")
     (line,) = re.findall(r"the checkpoints saved so far .*", errors)

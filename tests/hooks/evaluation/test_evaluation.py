@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.launching import OFFLINE, TORCHRUN, Ended, run_job
+from hooks.launching import OFFLINE, TORCHRUN, run_job
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage, ResultsIncomplete, StepOutOfTurn
@@ -26,17 +26,12 @@ WRONG = {
 }
 
 
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """Two ranks that evaluate well, and then in each way that is wrong."""
-    folder, how = tmp_path_factory.mktemp("evaluation"), ("well", *WRONG)
-    ended = run_job(folder, "hooks_evaluation.py", *how, launcher=TORCHRUN, environment=OFFLINE)
-    assert ended.code == 0, ended.errors
-    return ended
-
-
 @pytest.mark.real
-def test_rank_zero_evaluates_and_the_other_goes_on_when_it_is_done(job: Ended) -> None:
+def test_rank_zero_evaluates_and_the_other_goes_on_when_it_is_done(tmp_path: Path) -> None:
+    """Two ranks that evaluate well, and then in each way that is wrong, which both raise alike."""
+    how = ("well", *WRONG)
+    job = run_job(tmp_path, "hooks_evaluation.py", *how, launcher=TORCHRUN, environment=OFFLINE)
+    assert job.code == 0, job.errors
     for step in ("0", "1", "2", "final"):
         said = job.of(f"after {step}")
         assert [said[rank]["needed"] for rank in (0, 1)] == [True, False]
@@ -45,12 +40,8 @@ def test_rank_zero_evaluates_and_the_other_goes_on_when_it_is_done(job: Ended) -
     assert "About to call well at step 2..." in job.errors
     assert "About to call wait for rank 0: well at step 2..." in job.errors
     assert "1 result of step final as expected; steps 0, 1, 2, final there" in job.errors
-
-
-@pytest.mark.real
-def test_what_goes_wrong_is_raised_alike_on_both_ranks(job: Ended) -> None:
-    for how, (kind, words) in WRONG.items():
-        failed = job.of(f"failed {how}")
+    for wrong, (kind, words) in WRONG.items():
+        failed = job.of(f"failed {wrong}")
         assert [failed[rank]["kind"] for rank in (0, 1)] == [kind, kind]
         assert failed[0]["error"].splitlines()[0] == failed[1]["error"].splitlines()[0]
         assert words in failed[0]["error"]

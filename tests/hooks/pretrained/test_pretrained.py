@@ -68,47 +68,48 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("what", SAID)
-def test_it_is_said(what: str, job: Ended) -> None:
-    """In one line."""
+def test_it_is_said(job: Ended) -> None:
+    """Each in one line; each weight file when it is loaded, each step of the test generation."""
     lines = job.errors.splitlines()
-    assert any(all(word in line for word in SAID[what]) for line in lines), job.errors
-
-
-def test_each_weight_file_gets_a_line_when_it_is_loaded(job: Ended) -> None:
+    unsaid = [
+        what
+        for what, words in SAID.items()
+        if not any(all(word in line for word in words) for line in lines)
+    ]
+    assert unsaid == [], job.errors
     first_load = job.errors.partition("from_pretrained (Spying) returned")[0]
     loaded = re.findall(r"loaded weight file (\d+/\d+)", first_load)
     assert len(loaded) > 3
     assert len(set(loaded)) == len(loaded)
-
-
-def test_the_test_generation_says_each_step(job: Ended) -> None:
     steps = [line.split("test generation: ")[1] for line in job.errors.splitlines()
              if "test generation: " in line]  # fmt: skip
     assert [step[0] for step in steps[:7]] == ["1", "2", "3", "4", "4", "5", "6"]
     assert "(1, 8)" in steps[5]
 
 
-@pytest.mark.parametrize("kind", ["greedy", "sampled", "beams"])
-def test_tokens_and_texts_are_those_of_the_model_alone(job: Ended, kind: str) -> None:
-    assert fact(job, kind) == {"same": True, "texts": True}
+def test_tokens_texts_and_errors_are_those_of_transformers_alone(job: Ended) -> None:
+    for kind in ("greedy", "sampled", "beams"):
+        assert fact(job, kind) == {"same": True, "texts": True}
+    pipeline = fact(job, "pipeline")
+    assert "temperature" not in str(pipeline.pop("warnings"))
+    told = ("new_tokens", "prompt_characters", "response_characters")
+    assert pipeline == {"same": True, "kind": True, "prompts": 2, **dict.fromkeys(told, True)}
+    errors = fact(job, "failed")["errors"]
+    assert isinstance(errors, list)
+    alone, ours, bad_kind = errors
+    assert ours == alone
+    assert bad_kind[0] == "BadUsage"
+    assert fact(job, "raised") == {"error": "the user's own", "open_sections": 0}
+    assert fact(job, "stumbled") == {"words": 64}, "a failure of our own stops no load"
 
 
-def test_the_report_has_counts_and_a_rate(job: Ended) -> None:
-    report = fact(job, "report")
+def test_a_generation_is_counted_beats_and_is_warned_of_while_it_runs(job: Ended) -> None:
+    report, watched = fact(job, "report"), fact(job, "watched")
     assert isinstance(report.pop("rate"), float)
     assert report == {"prompts": 2, "prompt_tokens": 5, "device": "cpu"}
-
-
-def test_each_token_is_a_beat_in_the_phase_generate(job: Ended) -> None:
-    watched = fact(job, "watched")
-    assert watched["new_tokens"] == 20
-    assert watched["phases"] == ["generate"]
+    assert (watched["new_tokens"], watched["phases"]) == (20, ["generate"])
     assert isinstance(watched["beats"], list)
-    assert min(watched["beats"]) >= 1
-
-
-def test_a_long_generation_is_warned_of_while_it_runs(job: Ended) -> None:
+    assert min(watched["beats"]) >= 1, "each token is a beat"
     lines = job.errors.splitlines()
     warned = next(place for place, line in enumerate(lines) if "generation has run for" in line)
     began = [place for place, line in enumerate(lines) if "About to call generate" in line]
@@ -116,45 +117,13 @@ def test_a_long_generation_is_warned_of_while_it_runs(job: Ended) -> None:
     assert any(first < warned < last for first, last in zip(began, ended, strict=False))
 
 
-def test_what_the_user_raises_passes_through_and_closes_the_section(job: Ended) -> None:
-    assert fact(job, "raised") == {"error": "the user's own", "open_sections": 0}
-
-
-def test_a_debug_run_is_kept_finite_and_says_so(job: Ended) -> None:
+def test_a_debug_run_is_kept_finite_and_traps_are_named(job: Ended) -> None:
     limited = fact(job, "limited")
     assert (limited["truncated"], limited["prompt_tokens"]) == (1, 6)
     assert (limited["asked"], limited["columns"]) == (50, 5 + 6)
-
-
-def test_flags_that_do_nothing_are_named(job: Ended) -> None:
-    assert "temperature=0.3 is ignored without do_sample=True" in str(fact(job, "limited"))
-
-
-def test_a_pipeline_returns_what_transformers_own_returns(job: Ended) -> None:
-    pipeline = fact(job, "pipeline")
-    assert "temperature" not in str(pipeline.pop("warnings"))
-    told = ("new_tokens", "prompt_characters", "response_characters")
-    assert pipeline == {"same": True, "kind": True, "prompts": 2, **dict.fromkeys(told, True)}
-
-
-def test_a_pipeline_has_the_limits_of_a_debug_run(job: Ended) -> None:
+    assert "temperature=0.3 is ignored without do_sample=True" in str(limited)
     assert fact(job, "short") == {"tokens": 5, "asked": 50, "new": 6}
-
-
-def test_a_generation_with_offloaded_parts_is_warned_of(job: Ended) -> None:
     assert "offloaded (disk)" in str(fact(job, "traps"))
-
-
-def test_a_load_that_fails_fails_as_it_does_without_us(job: Ended) -> None:
-    errors = fact(job, "failed")["errors"]
-    assert isinstance(errors, list)
-    alone, ours, bad_kind = errors
-    assert ours == alone
-    assert bad_kind[0] == "BadUsage"
-
-
-def test_a_failure_of_our_own_is_said_and_the_load_goes_on(job: Ended) -> None:
-    assert fact(job, "stumbled") == {"words": 64}
 
 
 @WHEN_ASKED_FOR

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     Serve = Callable[[Manner], Mapping[str, str]]
-
-pytestmark = pytest.mark.real
 
 STEPS = 2
 IN_TRAINING = {"trainer_init", "dataloading", "training_step"}
@@ -64,6 +63,7 @@ def check_trained(job: Ended, folder: Path, ranks: int) -> dict[int, Any]:
     return trained
 
 
+@pytest.mark.real
 def test_ranks_that_lightning_starts_in_fit_read_what_the_first_process_left(
     tmp_path: Path, serve: Serve
 ) -> None:
@@ -79,6 +79,7 @@ def test_ranks_that_lightning_starts_in_fit_read_what_the_first_process_left(
 
 
 @WHEN_ASKED_FOR
+@pytest.mark.real
 def test_spawned_ranks_attach_to_the_run_of_the_main_process(tmp_path: Path, serve: Serve) -> None:
     """The server resets every connection: the job goes on offline."""
     environment = serve("resets")
@@ -91,6 +92,7 @@ def test_spawned_ranks_attach_to_the_run_of_the_main_process(tmp_path: Path, ser
 
 
 @WHEN_ASKED_FOR
+@pytest.mark.real
 def test_switched_off_guard_gives_a_plain_logger(tmp_path: Path) -> None:
     environment = {**OFFLINE, "HANGCHECK_DISABLE": "1"}
     job = run_job(tmp_path, "hooks_training.py", "auto", "1", environment=environment)
@@ -98,6 +100,8 @@ def test_switched_off_guard_gives_a_plain_logger(tmp_path: Path) -> None:
     assert job.of("made")["0"]["version"] is None
 
 
+@WHEN_ASKED_FOR
+@pytest.mark.real
 def test_rank_zero_that_fails_or_is_late_is_the_same_story_on_both_ranks(tmp_path: Path) -> None:
     job = run_job(tmp_path, "hooks_guard.py", str(tmp_path), launcher=TORCHRUN)
 
@@ -118,7 +122,7 @@ def test_rank_zero_that_fails_or_is_late_is_the_same_story_on_both_ranks(tmp_pat
     (run,) = offline_runs(tmp_path)
     identity = ["demo", run.rpartition("-")[2], str(tmp_path)]
     assert [said["identity"] for said in offline.values()] == [identity, identity]
-    assert "gave up after 3.0 s: no answer within 3 s" in job.errors
+    assert re.search(r"gave up after \d+\.\d s: no answer within 3 s", job.errors)
     (data,) = tmp_path.glob("**/offline-run-*/*.wandb")
     assert logged(data, "loss") == ["1"]
     assert job.of("end")[1]["modules"] == [], "only rank 0 needs wandb"

@@ -33,7 +33,7 @@ def run_script(script: Path, environment: dict[str, str], python_path: str) -> t
         },
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=480,
         check=False,
     )
     return ended.returncode, ended.stdout, ended.stderr

@@ -47,7 +47,8 @@ def step_page(loop: str, tmp_path: Path) -> Beat:
     return beat
 
 
-@pytest.mark.parametrize("loop", [pytest.param("plain", marks=WHEN_ASKED_FOR), "adversaries"])
+@WHEN_ASKED_FOR
+@pytest.mark.parametrize("loop", ["plain", "adversaries"])
 def test_a_loop_has_steps_and_beats(loop: str, tmp_path: Path) -> None:
     beat = step_page(loop, tmp_path)
     assert beat.step == STEPS

@@ -256,10 +256,14 @@ def test_a_rank_with_torchs_server_ends_as_without(session: Session, tmp_path: P
 
 
 @pytest.mark.real
-def test_groups_and_messages_are_noted(session: Session, program: StartProgram) -> None:
-    """Also those that torch makes itself, and that it compares with its own functions."""
+def test_groups_messages_and_collectives_are_noted(session: Session, program: StartProgram) -> None:
+    """Also those that torch makes itself, and that it compares with its own functions.
+
+    A collective with where it was called, root and reduction; a place that is called from again is
+    noted once.
+    """
     running = program(
-        "grouping_and_sending.py",
+        "calling_collectives.py",
         PYTHONPATH=injected(os.environ.get("PYTHONPATH")),
         **{SESSION_VARIABLE: str(session.path)},
         **{**RANK, "RANK": "0", "LOCAL_RANK": "0"},
@@ -269,20 +273,6 @@ def test_groups_and_messages_are_noted(session: Session, program: StartProgram) 
     received, sent = -2, 2  # each rank plus one
     order = ((received, sent) * 4,)
     assert noted_messages(server) == MessageCounts(sent={1: 4}, received={1: 4}, newest=order)
-
-
-@pytest.mark.real
-def test_each_collective_is_noted_with_where_it_was_called(
-    session: Session, program: StartProgram
-) -> None:
-    """Root and reduction too; a place that is called from again is noted once."""
-    running = program(
-        "calling_collectives.py",
-        PYTHONPATH=injected(os.environ.get("PYTHONPATH")),
-        **{SESSION_VARIABLE: str(session.path)},
-        **{**RANK, "RANK": "0", "LOCAL_RANK": "0"},
-    )
-    server = session.torch_servers / str(running.pid)
     sites = noted_sites(server)
     called = [sites[call.site] for call in noted_calls(server)]
     told = [(one.frames[-1].function, one.root, one.reduction) for one in called]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hooks.zero_code.injecting import PACKAGE, as_rank, as_script, run_script
+from long_tests import WHEN_ASKED_FOR
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,6 +112,7 @@ torch.load("no such file")
 """
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_script_that_patches_inspects_and_pickles_what_is_watched(tmp_path: Path) -> None:
     script = tmp_path / "train.py"

@@ -74,7 +74,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("how", ["torch", pytest.param("fork", marks=WHEN_ASKED_FOR)])
+@WHEN_ASKED_FOR
+@pytest.mark.parametrize("how", ["torch", "fork"])
 def test_a_child_that_was_killed_before_it_joined_is_known_by_the_number_it_was_given(
     how: str, tmp_path: Path
 ) -> None:

@@ -6,14 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import psutil
 import pytest
-from processes import PROGRAMS, command_of, end, end_by_pid, is_sidecar, until
+from processes import PATIENCE_S, PROGRAMS, command_of, end, end_by_pid, is_sidecar, until
 from watch.launched import record_of, run_words, verdict_of
 
 if TYPE_CHECKING:
@@ -153,24 +153,30 @@ class Node:
         return rank
 
     def kill_watch(self) -> list[psutil.Process]:
-        """Kill `hangcheck run` and its sidecar, and return the job, which is left alone."""
+        """Kill `hangcheck run` and its sidecar; return torchrun and the rank, which are left alone.
+
+        What the sidecar has started besides, as py-spy for a look, ends by itself.
+        """
         launcher = psutil.Process(self.process.pid)
         below = launcher.children(recursive=True)
+        job = [one for one in below if str(PROGRAMS / TRAINING) in command_of(one)]
         ours = [one for one in below if "lightning_hangcheck." in " ".join(command_of(one))]
         assert any(is_sidecar(one) for one in ours)
         for one in (launcher, *ours):
-            one.kill()
-        self.process.wait(120)
-        return [one for one in below if one not in ours]
+            with suppress(psutil.NoSuchProcess):  # what works for a look ends by itself
+                one.kill()
+        self.process.wait(PATIENCE_S)
+        return job
 
     def lose_power(self) -> None:
         """Kill everything on this node at once; its network is to be cut before."""
         launcher = psutil.Process(self.process.pid)
         everything = [launcher, *launcher.children(recursive=True)]
         for one in everything:
-            one.kill()
-        psutil.wait_procs(everything, 10)
-        self.process.wait(120)
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        psutil.wait_procs(everything, PATIENCE_S)
+        self.process.wait(PATIENCE_S)
 
 
 def start(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, free_port, until
 from watch.launched import record_of, start_run, verdict_of
 
@@ -65,6 +66,7 @@ def _listening_at(port: int, *nodes: subprocess.Popen[str]) -> set[str]:
     return found
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_both_nodes_tell_the_rank_of_the_second_by_way_of_the_offered_store(
     tmp_path: Path,

@@ -25,7 +25,9 @@ IN_A_GROUP_OF_ITS_OWN = "import os; os.setpgid(0, 0); " + SLEEPS
 STOPPED = "import os, signal; print('ready', os.getpid(), flush=True); os.kill(os.getpid(), 19)"
 
 
-@pytest.mark.parametrize("program", [IN_A_GROUP_OF_ITS_OWN, STOPPED])
+@pytest.mark.parametrize(
+    "program", [IN_A_GROUP_OF_ITS_OWN, pytest.param(STOPPED, marks=WHEN_ASKED_FOR)]
+)
 def test_closing_the_terminal_of_the_session_that_we_lead(program: str, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, run_words([sys.executable, "-c", program]))
     try:

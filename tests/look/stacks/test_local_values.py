@@ -39,12 +39,7 @@ def test_values_are_shown_only_on_request_short_and_without_secrets(program: Sta
         "pw",
     }
     assert len(values["long"]) <= LONGEST_VALUE + len("...")
-
-
-def test_secrets_are_hidden_wherever_in_a_value_they_stand(program: StartProgram) -> None:
-    """Behind keys of dictionaries, second in a tuple, and in whose middle py-spy cuts a text."""
-    running = program("holding_secrets.py")
-    values = until(lambda: stands_in_load(running), "it to stand in load").values
+    # behind keys of dictionaries, second in a tuple, and in whose middle py-spy cuts a text
     assert "secret-" not in str(values)
     assert "text/html" in values["headers"]
     assert values["pair"].startswith('{"auth": [redacted]')

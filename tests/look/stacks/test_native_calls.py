@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from processes import StartProgram
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_only_a_closer_look_has_native_calls(program: StartProgram) -> None:
     running = program("sleeping.py")

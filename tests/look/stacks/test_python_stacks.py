@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.evidence import Frame, ProcessStack
 
-pytestmark = pytest.mark.real
-
 
 def take(pid: int) -> ProcessStack:
     """The stacks, which must be there without a gap."""
@@ -46,22 +44,8 @@ def innermost_when_at(pid: int, line: int) -> Frame:
     return until(at_line, f"line {line}")
 
 
-@pytest.mark.parametrize(
-    ("name", "function", "text"),
-    [
-        ("sleeping.py", "waits_in_sleep", "time.sleep(1000)"),
-        ("deadlocked_threads.py", "wants_second", "second.acquire()"),
-    ],
-)
-def test_a_blocked_main_thread_is_shown_at_its_line(
-    program: StartProgram, name: str, function: str, text: str
-) -> None:
-    running = program(name)
-    frame = innermost_when_at(running.pid, line_of(name, text))
-    assert frame.function == function
-    assert frame.file == str(PROGRAMS / name)
-
-
+@WHEN_ASKED_FOR
+@pytest.mark.real
 def test_a_busy_thread_holds_the_interpreter_lock(program: StartProgram) -> None:
     running = program("busy_loop.py")
     main = until(lambda: (t := take(running.pid).threads[0]).owns_gil and t, "the lock")
@@ -69,8 +53,14 @@ def test_a_busy_thread_holds_the_interpreter_lock(program: StartProgram) -> None
     assert main.frames[-1].function == "spins"
 
 
-def test_both_sides_of_a_deadlock_are_shown_under_their_names(program: StartProgram) -> None:
-    running = program("deadlocked_threads.py")
+@pytest.mark.real
+def test_both_sides_of_a_deadlock_are_shown_at_their_lines_under_their_names(
+    program: StartProgram,
+) -> None:
+    name = "deadlocked_threads.py"
+    running = program(name)
+    frame = innermost_when_at(running.pid, line_of(name, "second.acquire()"))
+    assert (frame.function, frame.file) == ("wants_second", str(PROGRAMS / name))
     threads = until(lambda: (t := take(running.pid).threads)[1:] and t, "the second thread")
     assert [thread.name for thread in threads] == ["MainThread", "other side"]
     assert threads[0].tid == running.pid
@@ -78,6 +68,7 @@ def test_both_sides_of_a_deadlock_are_shown_under_their_names(program: StartProg
 
 
 @WHEN_ASKED_FOR
+@pytest.mark.real
 def test_two_hundred_threads_are_all_shown_the_main_thread_first(program: StartProgram) -> None:
     running = program("many_threads.py", "200")
     threads = take(running.pid).threads
@@ -87,6 +78,8 @@ def test_two_hundred_threads_are_all_shown_the_main_thread_first(program: StartP
     assert {thread.name for thread in threads[1:]} == {f"thread {n}" for n in range(200)}
 
 
+@WHEN_ASKED_FOR
+@pytest.mark.real
 def test_forked_workers_show_the_function_that_they_are_stuck_in(program: StartProgram) -> None:
     running = program("fork_workers.py")
     lines = [running.first_words, running.announcement(), running.announcement()]
@@ -96,6 +89,8 @@ def test_forked_workers_show_the_function_that_they_are_stuck_in(program: StartP
             assert "works_forever" in [frame.function for frame in frames]
 
 
+@WHEN_ASKED_FOR
+@pytest.mark.real
 def test_names_and_paths_that_are_not_ascii_come_out_whole(
     program: StartProgram, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def test_where_py_spy_is_refused_the_rank_writes_its_stack_and_the_gap_says_so(
     assert "wrote its stack itself" in why
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_it_answers_while_a_call_keeps_the_interpreter_lock_and_again(
     offering: StartProgram,
@@ -101,6 +102,7 @@ def test_beyond_a_hundred_threads_the_main_one_is_missing_and_the_gap_says_so(
     assert "main thread is not among them" in why_not(running.pid)
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_signal_that_somebody_handles_is_not_taken(offering: StartProgram) -> None:
     taken, free = offering("waits_for_ever", "taken"), offering("waits_for_ever")
@@ -117,6 +119,7 @@ def test_a_process_that_became_another_program_is_sent_nothing(offering: StartPr
     assert running.process.poll() is None
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_stopped_process_is_left_alone(offering: StartProgram) -> None:
     running = offering("waits_for_ever")
@@ -125,6 +128,7 @@ def test_a_stopped_process_is_left_alone(offering: StartProgram) -> None:
     assert why_not(running.pid) == "it is stopped, so it answers no signal"
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_at_its_end_a_process_takes_its_offer_back(offering: StartProgram) -> None:
     running = offering("leaves")
@@ -135,6 +139,7 @@ def test_at_its_end_a_process_takes_its_offer_back(offering: StartProgram) -> No
     assert list(Path(running.first_words, "stacks").iterdir()) == []
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_process_that_offers_nothing_leaves_no_gap(program: StartProgram) -> None:
     running = program("sleeping.py")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, until
 
 from lightning_hangcheck.look.sample import Target, sample_all
@@ -72,6 +73,7 @@ def functions(found: Sample) -> list[str]:
     return [frame.function for frame in found.stack.threads[0].frames]
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_an_actor_stands_where_its_training_stands(program: StartProgram) -> None:
     """In its stack and in what the kernel tells, so that both are of one thread."""
@@ -84,6 +86,7 @@ def test_an_actor_stands_where_its_training_stands(program: StartProgram) -> Non
     assert "serve" in functions(seen(running.pid, trains=False)), "a helper is read as it is"
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("name", "words", "function"),

@@ -240,6 +240,7 @@ def test_a_program_that_cannot_be_started_says_why(beside_python: Path) -> None:
     assert "cannot be started (No such file or directory)" in why_no_stack(psutil.Process().pid)
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_process_that_is_no_python_leaves_a_gap() -> None:
     child = subprocess.Popen(["sleep", "1000"])

@@ -167,13 +167,11 @@ def made_by(path: Path, text: str) -> tuple[list[int], bool]:
     return [one.pid for one in maker.holders], maker.gone
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("text", ["{}", "{}\n" + HERE, "pid: {}", '{{"pid": {}}}'])
 def test_a_file_whose_maker_is_gone_is_abandoned(tmp_path: Path, text: str) -> None:
     assert made_by(tmp_path / "cache.lock", text.format(ended_pid())) == ([], True)
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(
     ("text", "known"), [("{}", True), ("{}\n" + HERE + "7", False), ("busy", False)]
 )
@@ -184,7 +182,6 @@ def test_a_file_is_held_by_whom_it_names_on_this_host(
     assert found == ([os.getpid()] if known else [], False)
 
 
-@pytest.mark.real
 def test_a_process_that_was_given_the_number_of_the_maker_later_is_not_the_maker(
     tmp_path: Path,
 ) -> None:
@@ -194,6 +191,7 @@ def test_a_process_that_was_given_the_number_of_the_maker_later_is_not_the_maker
     assert maker_of(str(path), os.getpid()).gone
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 @pytest.mark.parametrize("library", [("filelock", "soft"), ("baton",)])
 def test_a_lock_file_that_its_maker_keeps_open_is_abandoned_once_nobody_has_it_open(
@@ -245,6 +243,7 @@ sys.stdin.read()
 """
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_process_of_a_container_is_not_the_one_of_that_number_here(tmp_path: Path) -> None:
     """It has this host's name, as with ``docker run --network host``, and numbers of its own."""

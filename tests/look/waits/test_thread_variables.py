@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, until
 
 from lightning_hangcheck.judge.threads import FUTEXES
@@ -34,6 +35,7 @@ def main_thread(pid: int, function: str) -> ThreadStack:
     return until(look, f"the main thread to stand in {function}")
 
 
+@WHEN_ASKED_FOR
 def test_the_thread_that_is_joined_is_known_beside_others(program: StartProgram) -> None:
     running = program("waiting_in_itself.py", "join")
     main = main_thread(running.pid, "join")
@@ -43,6 +45,7 @@ def test_the_thread_that_is_joined_is_known_beside_others(program: StartProgram)
     assert joined == ["the joined one"]
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.parametrize(("kind", "own"), [("handler", True), ("others", False)])
 def test_a_lock_is_known_to_be_the_threads_own(
     program: StartProgram, kind: str, *, own: bool
@@ -53,6 +56,7 @@ def test_a_lock_is_known_to_be_the_threads_own(
     assert (main.takes_lock, main.holds_lock) == (True, own)
 
 
+@WHEN_ASKED_FOR
 def test_a_thread_that_gives_nothing_back_is_known_by_its_source(program: StartProgram) -> None:
     running = program("waiting_in_itself.py", "heartbeat")
     main_thread(running.pid, "heartbeat")
@@ -87,10 +91,15 @@ CIRCLE = {"MainThread": "the other", "the other": "MainThread"}
     ("kind", "functions", "known"),
     [
         ("file", ("index_after_cache", "rebuild_index"), CIRCLE),
-        ("objects", ("clear", "clear"), CIRCLE),
-        ("closures", ("want",), {}),
-        ("condition", ("__enter__",), {"MainThread": "the other"}),
-        ("other", ("clear",), {}),
+        *(
+            pytest.param(*one, marks=WHEN_ASKED_FOR)
+            for one in (
+                ("objects", ("clear", "clear"), CIRCLE),
+                ("closures", ("want",), {}),
+                ("condition", ("__enter__",), {"MainThread": "the other"}),
+                ("other", ("clear",), {}),
+            )
+        ),
     ],
 )
 def test_it_is_known_which_thread_has_the_lock_that_another_takes(

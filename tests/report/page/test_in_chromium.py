@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from cases import IN_ALL_REDUCE, rank, user
 from headless import Browser, installed_browser
+from long_tests import WHEN_ASKED_FOR
 from page_runs import alike, case_of, written
 
 from lightning_hangcheck.judge import judge
@@ -70,7 +71,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     started.close()
 
 
-@pytest.mark.parametrize("width", [1200, 390])
+@pytest.mark.parametrize("width", [1200, pytest.param(390, marks=WHEN_ASKED_FOR)])
 def test_the_page_works(browser: Browser, width: int, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     page.write_text(written(tmp_path, alike(64)))
@@ -88,6 +89,7 @@ def test_the_page_works(browser: Browser, width: int, tmp_path: Path) -> None:
     assert browser.requests == [page.as_uri()]
 
 
+@WHEN_ASKED_FOR
 def test_steps_are_on_the_lanes(browser: Browser, tmp_path: Path) -> None:
     marks = (StepMark(100, 35.0), StepMark(101, 33.0), StepMark(103, 31.0))
     view = msgspec.structs.replace(rank(0, IN_ALL_REDUCE), steps=marks)
@@ -98,6 +100,7 @@ def test_steps_are_on_the_lanes(browser: Browser, tmp_path: Path) -> None:
     assert browser.complaints == []
 
 
+@WHEN_ASKED_FOR
 def test_a_page_of_a_run_that_goes_on_reloads_itself_until_it_is_read(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -114,6 +117,7 @@ def test_a_page_of_a_run_that_goes_on_reloads_itself_until_it_is_read(
     assert browser.complaints == []
 
 
+@WHEN_ASKED_FOR
 def test_dark_is_dark(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     page.write_text(written(tmp_path, alike(8)))
