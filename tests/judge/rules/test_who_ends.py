@@ -11,13 +11,11 @@ from cases import (
     IN_GETITEM,
     IN_LOAD,
     IN_LOADER,
-    LOCKED,
     job,
     look,
     rank,
     user,
     waiting_for,
-    with_threads,
     worker,
 )
 from msgspec.structs import replace
@@ -102,39 +100,6 @@ def test_a_wait_for_a_child_is_told_by_what_the_child_waits_for(
     assert ended_by(rank(1, IN_LOAD, children=[child], **waits)) == who
 
 
-@pytest.mark.parametrize(
-    ("of_child", "who"),
-    [({"waits_for": FUTEX}, "inside"), (ASKS_REMOTE, "outside"), ({"cpu": 1.0}, "unknown_pace")],
-)
-def test_a_wait_for_a_semaphore_is_told_by_what_those_do_that_share_it(
-    of_child: dict[str, Any], who: str
-) -> None:
-    child = look(IN_LOAD, pid=700, role="child", **of_child)
-    semaphore = waiting_for("shared", "futex", "memory:[00:1c:8]", 700)
-    assert ended_by(rank(1, IN_LOAD, children=[child], **semaphore)) == who
-
-
-@pytest.mark.parametrize(
-    ("of_worker", "who"),
-    [
-        ({"waits_for": FUTEX}, "inside"),
-        (ASKS_REMOTE, "outside"),
-        ({"state": "T"}, "person"),
-        ({"state": "Z"}, "nobody"),
-        ({"cpu": 1.0}, "unknown_pace"),
-    ],
-)
-def test_a_wait_for_a_batch_is_told_by_what_its_worker_waits_for(
-    of_worker: dict[str, Any], who: str
-) -> None:
-    owes = worker(0, IN_GETITEM, **of_worker)
-    assert ended_by(rank(1, IN_LOADER, children=[owes])) == who
-
-
-def test_a_batch_that_no_worker_is_left_to_make_never_comes() -> None:
-    assert ended_by(rank(1, IN_LOADER)) == "nobody"
-
-
 def test_a_computation_is_told_by_whether_it_goes_round_and_its_pace() -> None:
     assert ended_by(rank(1, IN_LOAD, cpu=1.0, pace=FAST, goes_round=True)) == "known_pace"
     assert ended_by(rank(1, IN_LOAD, cpu=1.0, pace=FAST)) == "unknown_pace"
@@ -171,10 +136,6 @@ def alone_in(seen: ProcessLook) -> ProcessLook:
     return replace(seen, samples=tuple(samples))
 
 
-def test_threads_that_all_stand_in_locks_are_ended_by_nobody() -> None:
-    assert ended_by(with_threads(rank(1, IN_LOAD), LOCKED)) == "nobody"
-
-
 @pytest.mark.parametrize("holds", [SLEEPS, {"waits_for": ()}])
 def test_an_idle_process_that_keeps_a_lock_has_the_patience_of_the_jobs_own(
     holds: dict[str, Any],
@@ -185,7 +146,13 @@ def test_an_idle_process_that_keeps_a_lock_has_the_patience_of_the_jobs_own(
     assert ended_by(rank(1, IN_LOAD, children=[holder], **waits)) == "inside"
 
 
-def test_two_processes_that_wait_for_each_other_are_ended_by_nobody() -> None:
-    writes = look(IN_LOAD, pid=700, role="child", **waiting_for("pipe", "write", "pipe:[9]", 101))
-    waits = waiting_for("process", "wait4", "700", 700)
-    assert ended_by(rank(1, IN_LOAD, children=[writes], **waits)) == "nobody"
+@pytest.mark.parametrize(
+    ("of_child", "who"),
+    [({"waits_for": FUTEX}, "inside"), (ASKS_REMOTE, "outside"), ({"cpu": 1.0}, "unknown_pace")],
+)
+def test_a_wait_for_a_semaphore_is_told_by_what_those_do_that_share_it(
+    of_child: dict[str, Any], who: str
+) -> None:
+    child = look(IN_LOAD, pid=700, role="child", **of_child)
+    semaphore = waiting_for("shared", "futex", "memory:[00:1c:8]", 700)
+    assert ended_by(rank(1, IN_LOAD, children=[child], **semaphore)) == who
