@@ -141,7 +141,7 @@ cases = some.builds(
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
 @settings(
-    max_examples=100,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

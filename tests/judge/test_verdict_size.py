@@ -50,10 +50,16 @@ def of_many(world: int, usual: RankView, odd: RankView, every: int) -> Case:
     return job(*views, world_size=world, alike=tuple(alike))
 
 
-@pytest.mark.parametrize("every", [2, 3, 100, 1_000])
 @pytest.mark.parametrize(
-    "odd",
-    [rank(1, IN_LOAD), rank(1, IN_BARRIER), gone(1, -9), missing(1), SPINS],
+    ("odd", "every"),
+    [
+        (rank(1, IN_LOAD), 2),
+        (rank(1, IN_BARRIER), 2),
+        (rank(1, IN_BARRIER), 1_000),
+        (gone(1, -9), 3),
+        (missing(1), 100),
+        (SPINS, 2),
+    ],
 )
 def test_the_file_and_the_report_of_many_ranks_stay_small(odd: RankView, every: int) -> None:
     case = of_many(8_000, rank(0, IN_ALL_REDUCE), odd, every)
@@ -90,7 +96,7 @@ def test_a_thousand_ranks_with_all_that_they_say_fit_into_the_file() -> None:
     assert {row.rank for row in verdict.ranks} >= {*verdict.culprits}
 
 
-@pytest.mark.parametrize("other_half", [IN_ALL_REDUCE, IN_BARRIER, IN_LOAD])
+@pytest.mark.parametrize("other_half", [IN_BARRIER, IN_LOAD])
 def test_eight_times_the_ranks_take_no_more_than_their_share_of_time(other_half: Frames) -> None:
     """A walk from each rank to each other one would take 64 times as long."""
 

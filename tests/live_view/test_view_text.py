@@ -114,21 +114,10 @@ def test_it_fits_24_lines_at_any_world_size(ranks: int) -> None:
     assert len(text(now, 80, 24)) < 24
 
 
-def test_80_columns_keep_who_how_and_for_what() -> None:
-    title, row = table(full(3), width=79)
-    assert title.split()[:4] == ["RANK", "STATE", "PHASE", "WAITS"]
-    assert "rank 1 in" in row
-    assert "123456" in row
-
-
 def test_rows_that_have_no_room_are_counted_and_named() -> None:
     lines = text(run(*(one(rank, silent_s=0.1) for rank in range(30))), 80, 24)
     assert lines[-2].startswith("... and ")
     assert lines[-2].endswith("14 ranks more: ranks 16-29")
-
-
-def test_up_to_32_ranks_have_a_row_each() -> None:
-    assert len(rows([one(rank) for rank in range(32)], NOW)) == 32
 
 
 def test_above_32_equals_share_a_row_that_spans_their_figures() -> None:
@@ -153,11 +142,6 @@ def test_above_32_equals_share_a_row_that_spans_their_figures() -> None:
     assert "x3.0" in others
     assert "90-94%" in others
     assert "optimizer_step, backward" in others
-
-
-def test_ranks_that_wait_for_different_ranks_are_no_equals() -> None:
-    ranks = [one(rank, "waits", waits_for=f"rank {rank % 2}") for rank in range(40)]
-    assert len(rows(ranks, NOW)) == 2
 
 
 def test_a_start_is_grouped_by_the_last_point_that_was_passed() -> None:
@@ -205,11 +189,6 @@ def test_own_work_and_the_rest_of_a_step_are_told_and_why_a_rank_is_the_slowest(
     assert lines[1] == "1     slowest  0.4s x2.7 loader   20ms"
     assert lines[2].split() == ["0", "runs", "0.15s", "0.27s"]
     assert rows([one(1, use=slow, slowest=Slowest(2.7, "loader"))], NOW)[0].style == "yellow"
-
-
-def test_the_slowest_rank_has_a_row_of_its_own_among_equals() -> None:
-    many = [one(rank, slowest=Slowest(2.0, "forward") if rank == 9 else None) for rank in range(40)]
-    assert sorted(len(row.ranks) for row in rows(many, NOW)) == [1, 39]
 
 
 def test_at_80_columns_a_healthy_run_shows_who_is_slowest() -> None:
