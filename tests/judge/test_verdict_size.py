@@ -169,16 +169,6 @@ def test_workers_are_grouped_apart_from_ranks_and_counted_each() -> None:
     assert group_of == {0: 1, 1: 1}
 
 
-def test_other_programs_and_ranks_without_a_stack_have_no_group() -> None:
-    groups, group_of = group_stacks(
-        _case(
-            (_look(None), _look(LOAD, role="child")),
-        )
-    )
-    assert groups == ()
-    assert group_of == {}
-
-
 CASE = job(*(rank(number, IN_LOAD if number == 1 else IN_ALL_REDUCE) for number in range(64)))
 
 

@@ -74,10 +74,6 @@ def test_a_row_tells_all_that_is_known_of_a_rank() -> None:
     )
 
 
-def test_columns_that_nobody_fills_are_not_shown() -> None:
-    assert table(one(0, phase="startup")) == ["RANK  STATE  PHASE", "0     runs   startup"]
-
-
 def test_a_silent_rank_is_told_with_its_silence_and_a_running_one_without() -> None:
     lines = table(one(1, "silent", silent_s=192.0), one(0, silent_s=0.3))
     assert lines[1:] == ["1     silent 3m12", "0     runs"]
@@ -88,13 +84,6 @@ def test_the_verdict_stands_on_top_and_the_way_out_below() -> None:
     assert lines[0] == "HANG  rank 1 stuck (job blocked 31 s = 0.02 rank h)"
     assert lines[1] == "10:30:00Z 2 ranks run here, hang told 10 min 00 s ago"
     assert lines[-1] == "Ctrl-C ends this view, not the run; more: hangcheck report runs/a"
-
-
-def test_a_run_that_is_over_says_so_and_how_to_read_on() -> None:
-    lines = text(run(one(0, "ended"), over="the run has ended, exit code 0"))
-    assert lines[0] == "no verdict yet"
-    assert lines[1] == "10:30:00Z the run has ended, exit code 0"
-    assert lines[-1] == "hangcheck report runs/a"
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 100, 200])
@@ -189,12 +178,3 @@ def test_own_work_and_the_rest_of_a_step_are_told_and_why_a_rank_is_the_slowest(
     assert lines[1] == "1     slowest  0.4s x2.7 loader   20ms"
     assert lines[2].split() == ["0", "runs", "0.15s", "0.27s"]
     assert rows([one(1, use=slow, slowest=Slowest(2.7, "loader"))], NOW)[0].style == "yellow"
-
-
-def test_at_80_columns_a_healthy_run_shows_who_is_slowest() -> None:
-    use = RankUse(cpu_percent=99.0, step_now_s=0.4, a_step=StepTimes(1, 0.3, 0.1, 0.02))
-    ranks = [full(rank, waits_for="", use=use) for rank in range(4)]
-    lines = table(full(4, waits_for="", use=use, slowest=Slowest(1.3, "loader")), *ranks, width=79)
-    assert lines[1].split()[:2] == ["4", "slowest"]
-    assert "0.41s x1.0  0.4s x1.3 loader" in lines[1]
-    assert max(map(len, lines)) < 80

@@ -61,18 +61,6 @@ def test_ranks_that_all_stand_at_the_same_line_are_suspected_together(
     assert verdict.culprits == (() if kind == "healthy" else (0, 1))
 
 
-@pytest.mark.parametrize(
-    ("silent", "kind"), [(9.9, "healthy"), (10.0, "suspect"), (299.0, "suspect"), (300.0, "hang")]
-)
-@pytest.mark.parametrize(
-    "waits", [SLEEPS, waiting_for("socket", "recvfrom", "10.0.0.1:443"), {"waits_for": ()}]
-)
-def test_ranks_that_something_outside_could_wake_have_the_long_patience(
-    waits: dict[str, Any], silent: float, kind: str
-) -> None:
-    assert judge(both(silent, **waits)).verdict == kind
-
-
 ROUND = (IN_LOAD, (MAIN, user("load", 42)), IN_LOAD)
 
 
@@ -105,16 +93,6 @@ def test_a_rank_that_sleeps_once_may_answer_the_other_when_it_wakes() -> None:
     once, again = (rank(1, IN_POLL, silent=200.0, **SLEEPS) for _ in range(2))
     assert told(job(asks, polling(once, each=0)))[0] == "suspect"
     assert told(job(asks, polling(again)))[0] == "hang"
-
-
-@pytest.mark.parametrize("waits", [{"waits_for": FUTEX}, STORE])
-def test_a_rank_that_failed_is_dead_where_the_others_ask_the_job_itself(
-    waits: dict[str, Any],
-) -> None:
-    asks = rank(1, IN_LOAD, silent=5.0, **waits)
-    case = job(gone(0, -9, silent=5.0), asks)
-    assert told(case) == ("dead", (0,), "process_dead")
-    assert "rank 1 is idle in load (demo/train.py:41)" in judge(case).summary
 
 
 def test_a_rank_that_failed_is_dead_later_where_the_others_may_ask_for_anything() -> None:

@@ -77,26 +77,6 @@ def test_after_a_beat_all_is_new_again() -> None:
     assert met.meet(at(9, "main"), 8 * SECOND, of_child=False)
 
 
-def evaluating(second: int) -> Sample:
-    return at(second, "main", "evaluate", f"forward_of_layer_{second % 12}")
-
-
-def test_a_rank_that_repeats_much_may_do_it_to_new_data() -> None:
-    met = FunctionsMet()
-    for second in range(24):
-        met.meet(evaluating(second), 0, of_child=False)
-    assert met.meet(evaluating(24), 11 * SECOND, of_child=False)
-
-
-def test_other_processes_and_failed_looks_make_no_loop_larger() -> None:
-    met = FunctionsMet()
-    loop = [f"function_{number}" for number in range(12)]
-    met.meet(at(2, *loop), 0, of_child=False)
-    met.meet(at(2, "child"), 2 * SECOND, of_child=True)
-    met.meet(Sample(taken_ns=3 * SECOND), 2 * SECOND, of_child=False)
-    assert not met.meet(at(4, *loop), 2 * SECOND, of_child=False)
-
-
 DEEPER = (*IN_LOAD, user("pick", 52))
 CROPPING = (*IN_GETITEM, user("crop", 9, "data.py"))
 WAITS = rank(0, IN_BARRIER)

@@ -10,7 +10,6 @@ from cases import (
     IN_BARRIER,
     IN_LOAD,
     LOCKED,
-    MAIN,
     NOW_NS,
     SECOND,
     STDLIB,
@@ -103,64 +102,6 @@ def test_a_thread_that_could_still_release_takes_the_proof_away() -> None:
     assert told(job(rank(0, IN_BARRIER, silent=11.0), open_end))[0] == "suspect"
     late = with_threads(rank(1, IN_LOAD), LOCKED, IN_LIBRARY)
     assert told(job(WAITS, late)) == ("hang", (1,), (0,), "thread_deadlock")
-
-
-def test_a_thread_that_gives_nothing_back_is_no_way_out_of_locks() -> None:
-    """A heartbeat in the user's code sleeps and wakes; who is joined may be one, and ends that."""
-    ticks = ThreadStack(tid=205, name="heartbeat", frames=(user("beat", 60),))
-    waits, bystander = (
-        rank(0, IN_BARRIER, silent=20.0),
-        replace(ticks, bystander=True),
-    )
-    for helper, expected in ((ticks, "suspect"), (bystander, "hang")):
-        beside = with_threads(rank(1, IN_LOAD, silent=20.0), LOCKED, helper)
-        assert told(job(waits, asleep(beside, 205)))[0] == expected
-    joins = (MAIN, user("finish", 20), Frame("Thread.join", f"{STDLIB}/threading.py", 1119))
-    joining = with_threads(rank(1, joins, silent=20.0), bystander, takes_lock=False)
-    assert told(job(waits, asleep(joining, 205)))[0] == "suspect"
-
-
-def asleep(view: RankView, tid: int) -> RankView:
-    """The rank, with a thread of it asleep until a time."""
-    (own,) = view.processes
-    sleeps = (WaitTarget(call="clock_nanosleep", kind="time"),)
-    samples = []
-    for one in own.samples:
-        assert one.kernel is not None
-        states = (
-            replace(each, waits_for=sleeps, syscall=230) if each.tid == tid else each
-            for each in one.kernel.threads
-        )
-        kernel = replace(one.kernel, threads=tuple(states))
-        samples.append(replace(one, kernel=kernel))
-    own = replace(own, samples=tuple(samples))
-    return replace(view, processes=(own,))
-
-
-def test_a_lock_that_the_thread_itself_holds_is_released_by_nobody() -> None:
-    """A signal's handler that locks in the middle of what locks, whatever runs beside it."""
-    beside = with_threads(rank(1, IN_LOAD, silent=5.0), IN_LIBRARY)
-    (own,) = beside.processes
-    samples = []
-    for one in own.samples:
-        assert one.stack is not None
-        main, *others = one.stack.threads
-        threads = (replace(main, holds_lock=True), *others)
-        stack = replace(one.stack, threads=threads)
-        samples.append(replace(one, stack=stack))
-    held = replace(beside, processes=(replace(own, samples=tuple(samples)),))
-    waits = rank(0, IN_BARRIER, silent=5.0)
-    verdict = judge(job(waits, held))
-    assert told(job(waits, held)) == ("hang", (1,), (0,), "thread_deadlock")
-    assert "in load (demo/train.py:41) for a lock that it already holds" in verdict.summary
-    assert told(job(waits, beside))[3] == "rank_stalled"
-    alarmed = [
-        replace(one, kernel=replace(one.kernel, catches_timers=True))
-        for one in samples
-        if one.kernel is not None
-    ]
-    handled = replace(held, processes=(replace(own, samples=tuple(alarmed)),))
-    assert told(job(waits, handled)) == ("hang", (1,), (0,), "thread_deadlock")
 
 
 @pytest.mark.parametrize(("behind_s", "cause"), [(3, "gil_held"), (1, "rank_stalled")])

@@ -13,7 +13,6 @@ from cases import (
     SITE,
     STDLIB,
     job,
-    look,
     rank,
     torch,
     user,
@@ -80,15 +79,6 @@ def test_a_thread_of_the_one_that_is_asked_may_answer(state: dict[str, Any], sil
 def test_whatever_the_other_holds_any_thread_of_it_may_bring(held: dict[str, Any]) -> None:
     assert told(rank(0, IN_BARRIER), 6.0, **held) == "hang"
     assert told(beside(rank(0, IN_BARRIER)), 200.0, **held) == "suspect"
-
-
-def test_a_thread_that_empties_the_pipe_of_a_child_may_end_it() -> None:
-    full = waiting_for("pipe", "write", "pipe:[9]", 100)
-    child = look((user("shout", 3),), pid=700, role="child", **full)
-    awaits = waiting_for("process", "wait4", "700", 700)
-    waits = rank(0, IN_LOAD, silent=20.0, children=(child,), **awaits)
-    assert judge(job(waits, rank(1, IN_BARRIER))).verdict == "hang"
-    assert judge(job(beside(waits), rank(1, IN_BARRIER))).verdict == "suspect"
 
 
 def test_one_of_main_threads_may_be_met_by_a_thread_that_wakes_later() -> None:

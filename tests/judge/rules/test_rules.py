@@ -64,16 +64,6 @@ def test_a_debugger_that_comes_to_a_silent_rank_has_not_stopped_it_all_the_time(
     assert judge(job(WAITS, silent)).cause == "process_stopped"
 
 
-@pytest.mark.parametrize("code", [-9, 0, 1, None])
-def test_a_rank_that_is_gone_while_others_wait_is_dead(code: int | None) -> None:
-    verdict = judge(job(WAITS, gone(1, code)))
-    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("dead", (1,), (0,))
-    assert verdict.cause == "process_dead"
-    words = {-9: "killed by SIGKILL", 0: "exit code 0", 1: "code 1", None: "is unknown"}
-    assert words[code] in verdict.summary
-    assert verdict.remedies
-
-
 def test_the_first_of_several_dead_ranks_is_named_first() -> None:
     verdict = judge(job(WAITS, gone(1, 1, order=1), gone(2, -11, order=0)))
     assert verdict.culprits == (2, 1)

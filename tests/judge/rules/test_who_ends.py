@@ -20,7 +20,6 @@ from cases import (
 )
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.graph import build_graph
 from lightning_hangcheck.judge.job import read_job
 from lightning_hangcheck.judge.operations import awaited_ranks, pending_collectives
@@ -31,7 +30,6 @@ from lightning_hangcheck.model.evidence import WaitTarget
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
-    from lightning_hangcheck.model.evidence import ProcessLook
 
 WAITS = rank(0, IN_BARRIER)
 SLEEPS = {"waits_for": (WaitTarget(call="clock_nanosleep", kind="time"),)}
@@ -109,31 +107,6 @@ def test_a_computation_is_told_by_whether_it_goes_round_and_its_pace() -> None:
     loops = worker(0, IN_GETITEM, cropping, IN_GETITEM, cpu=1.0)
     circling = replace(rank(1, IN_LOADER, children=[loops]), nothing_new_for_s=9.0)
     assert ended_by(circling) == "circles"
-
-
-def test_the_only_thread_of_a_process_waits_in_vain_for_its_own_memory() -> None:
-    """A worker was forked while a thread held a lock: nobody in it can release its copy."""
-    forked = alone_in(worker(0, IN_GETITEM))
-    assert ended_by(rank(1, IN_LOADER, children=[forked])) == "nobody"
-    left = alone_in(look(IN_LOAD, pid=700, role="worker"))
-    joined = waiting_for("process", "wait4", "700", 700)
-    waits = rank(1, IN_LOAD, children=[left], **joined)
-    assert ended_by(waits) == "nobody"
-    verdict = judge(job(WAITS, waits))
-    assert "which waits in load (demo/train.py:41) for a lock" in verdict.summary
-    assert "spawn" in verdict.remedies[0].text
-    timed = alone_in(worker(0, IN_GETITEM, **SLEEPS))
-    assert ended_by(rank(1, IN_LOADER, children=[timed])) == "outside"
-
-
-def alone_in(seen: ProcessLook) -> ProcessLook:
-    """The process with its main thread alone, as the kernel counts them."""
-    samples = []
-    for one in seen.samples:
-        assert one.kernel is not None
-        kernel = replace(one.kernel, threads=one.kernel.threads[:1])
-        samples.append(replace(one, kernel=kernel))
-    return replace(seen, samples=tuple(samples))
 
 
 @pytest.mark.parametrize("holds", [SLEEPS, {"waits_for": ()}])
