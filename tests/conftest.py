@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 # a busy machine is no finding; pytest's own time limit stops what never ends
-settings.register_profile("any-machine", deadline=None)
+EXAMPLES = 400 if "RUN_LONG_TESTS" in os.environ else 40
+settings.register_profile("any-machine", deadline=None, max_examples=EXAMPLES)
 settings.load_profile("any-machine")
 # a shell that starts the tests in the background has them ignore Ctrl-C, and programs inherit that
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 TRAIN = "/home/ada/demo/train.py"
 AT_ITEM = (MAIN, user("log_loss", 30))
 IN_LOOP = (MAIN, user("train", 20), torch("all_reduce"))
-AFTER_LOOP = (MAIN, user("train", 30), torch("barrier"))
-IN_NEW_GROUP = (MAIN, user("setup", 12), torch("new_group"), torch("_store_based_barrier"))
 FIT = (MAIN, Frame("_FitLoop.advance", f"{SITE}/lightning/pytorch/loops/fit_loop.py", 500))
 EPOCH = f"{SITE}/lightning/pytorch/loops/training_epoch_loop.py"
 EVALUATION = f"{SITE}/lightning/pytorch/loops/evaluation_loop.py"

@@ -53,11 +53,6 @@ def test_the_command_finds_the_news_in_its_environment(tmp_path: Path) -> None:
     }
 
 
-def test_where_it_was_not_saved_the_newest_verdict_is_named(tmp_path: Path) -> None:
-    told = environment_of(news(tmp_path, None), {})
-    assert told["HANGCHECK_VERDICT"] == f"{tmp_path}/verdict.json"
-
-
 def test_what_it_prints_is_kept_beside_the_evidence(tmp_path: Path) -> None:
     line = 'echo "$HANGCHECK_KIND of $HANGCHECK_CULPRITS"; echo trouble >&2'
     assert run_hang_command(line, news(tmp_path), USERS) == ""

@@ -47,6 +47,47 @@ def test_every_recorded_hang_is_called_what_it_was_called_then(hanging: Judged) 
     assert other == [("worker_reads_from_pipe", "hang")]
 
 
+FIRST_REMEDY = {
+    "child_fills_pipe": "communicate(timeout=60)",
+    "collective_in_signal_handler": "cases/collective_in_signal_handler.py:13: move what save_and",
+    "exception_with_running_thread": "queue.put(None)",
+    "executor_waits_for_itself": "give the inner ones an executor of their own",
+    "fifo_without_writer": "a FIFO needs a process at its other end",
+    "killed": "dmesg -T",
+    "log_dir_on_rank_0": "native code that gives up (gloo, NCCL, CUDA) says why there",
+    "logger_stalls": "guarded_wandb_logger",
+    "model_download_stalls": "hf download MODEL",
+    "own_logger_stalls": "own_logger_stalls.py:32: give the connection",
+    "pipeline_one_less": "post both at once",
+    "pipes_full_beside_monitor": "let it read on",
+    "queued_stopped": "kill -CONT",
+    "raised": "mend what rank 1 raised",
+    "server_never_answers": "requests.get(..., timeout=30)",
+    "uneven_ddp_batches": "give every rank as many batches",
+    "worker_after_fork_wants_lock": 'multiprocessing_context="spawn"',
+    "worker_stopped": "let it go on: kill -CONT",
+    "worker_stuck": "worker_stuck.py:18: bound what Samples.__getitem__ waits for",
+}
+"""Words of the first remedy for what each of these programs hangs in."""
+
+
+def test_what_helps_first_fits_what_was_seen(hanging: Judged) -> None:
+    first = {one.program: verdict.remedies[0].in_words for one, verdict in hanging}
+    assert {
+        name: first[name] for name, words in FIRST_REMEDY.items() if words not in first[name]
+    } == {}
+
+
+def test_nobody_is_told_to_wake_what_is_not_stopped(hanging: Judged) -> None:
+    woken = {
+        one.program
+        for one, verdict in hanging
+        if any("kill -CONT" in remedy.in_words for remedy in verdict.remedies)
+    }
+    stopped = {name for name in woken if "stopped" in name}
+    assert woken - stopped == {"traced_by_debugger"}
+
+
 def test_no_healthy_program_is_called_a_hang(healthy: Judged) -> None:
     assert [one.program for one, verdict in healthy if verdict.verdict in ALARMS] == []
 

@@ -21,11 +21,6 @@ def test_torchs_own_waits_are_told_and_draw_no_edge() -> None:
     ]
 
 
-def test_without_a_wait_nothing_is_told() -> None:
-    verdict = judge(job(WAITS, replace(rank(1, IN_LOAD), flight=FlightRecord(taken_ns=1))))
-    assert "torch" not in {item.kind for item in verdict.evidence}
-
-
 INSIDE = Frame("sleep", "/venv/lib/python3.11/site-packages/waiting.py", 3)
 
 

@@ -140,11 +140,7 @@ cases = some.builds(
 
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
-@settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(cases)
 def test_any_case_is_judged_by_the_contract(case: Case) -> None:
     """No case raises; each verdict is of the schema, blames no victim, and calls no mover hung."""

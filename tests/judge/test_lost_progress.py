@@ -40,18 +40,6 @@ def test_steps_and_time_since_the_last_save_are_lost_for_every_rank() -> None:
     assert lost(*ranks) == "last checkpoint step 10; 2 steps, 90 s, 0.05 rank hours are lost"
 
 
-def test_silence_is_no_work_that_could_be_lost() -> None:
-    ranks = [stepped(rank(n, silent=30.0), 11, SaveMark(1, AT, 10), 90.0) for n in range(2)]
-    assert lost(*ranks) == "last checkpoint step 10; 1 step, 60 s, 0.03 rank hours are lost"
-
-
-def test_without_a_save_all_is_lost() -> None:
-    assert (
-        lost(stepped(rank(0, silent=0.0), 12, None, 36_000.0))
-        == "no save of a checkpoint was seen; 12 steps, 600 min, 10 rank hours are lost"
-    )
-
-
 def test_where_only_rank_0_saves_its_save_counts_for_the_job() -> None:
     saver = stepped(rank(0, silent=0.0), 12, SaveMark(3, AT, 12), 1.0)
     assert lost(saver, stepped(rank(1), 12)) == "last checkpoint step 12; nothing is lost"
@@ -67,19 +55,9 @@ def test_a_save_without_steps_is_told_by_its_time() -> None:
     assert lost(view) == "last checkpoint step unknown; 60 min, 1.00 rank hours are lost"
 
 
-def test_a_save_before_the_first_step_holds_none() -> None:
-    view = stepped(rank(0, silent=0.0), 12, SaveMark(1, AT))
-    assert lost(view) == "last checkpoint step 0; 12 steps are lost"
-
-
 def test_steps_of_other_ranks_are_not_counted_from_a_save_of_unknown_step() -> None:
     saver = stepped(rank(0, silent=0.0), None, SaveMark(1, AT))
     assert lost(saver, stepped(rank(1), 12)) == "last checkpoint step unknown"
-
-
-@pytest.mark.parametrize("step", [None, 0])
-def test_of_a_job_that_made_no_step_nothing_is_said(step: int | None) -> None:
-    assert lost(stepped(rank(0), step, None, 5.0), rank(1)) == ""
 
 
 def test_an_end_that_was_asked_for_says_it_in_its_one_line() -> None:
@@ -90,11 +68,6 @@ def test_an_end_that_was_asked_for_says_it_in_its_one_line() -> None:
         "the job was ended by SIGINT from the terminal; no rank failed by itself; "
         "last checkpoint step 10; 2 steps, 90 s, 0.05 rank hours are lost"
     )
-
-
-def test_a_job_that_ended_well_lost_nothing() -> None:
-    ranks = [stepped(gone(n, 0), 12) for n in range(2)]
-    assert "lost" not in judge(job(*ranks, ended=True, exit_code=0)).summary
 
 
 def test_a_hang_and_a_crash_say_it_beside_their_evidence_and_a_suspicion_does_not() -> None:
@@ -175,12 +148,6 @@ def test_by_run_length_in_epochs_and_minutes_and_in_minutes_where_epochs_are_too
     minutes: float, epoch_s: float, saves: int, told: str
 ) -> None:
     assert save_advice(ended(minutes, epoch_s, saves)) == told
-
-
-@pytest.mark.parametrize("epoch_s", [None, 0.5])
-def test_where_epochs_are_short_or_unknown_minutes_count(epoch_s: float | None) -> None:
-    told = save_advice(ended(45, epoch_s))
-    assert told.startswith("no save seen in 45 min of training; save every 10 min to 30 min: ")
 
 
 @pytest.mark.parametrize(

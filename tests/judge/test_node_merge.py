@@ -118,15 +118,6 @@ def test_machines_of_one_name_and_equal_process_ids_are_told_apart() -> None:
     assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0,))
 
 
-def test_tasks_of_one_machine_keep_its_name() -> None:
-    tasks = [node("n1", rank(number, IN_BARRIER)) for number in (0, 1)]
-    same = [
-        NodeCase(f"node {number}", replace(one.case, run=replace(one.case.run, machine="a")))
-        for number, one in enumerate(tasks)
-    ]
-    assert {view.host for view in merged(*same).ranks if view.pid} == {"n1"}
-
-
 def test_two_processes_that_claim_one_rank_are_told() -> None:
     case = merged(
         node("node0", rank(0, IN_BARRIER), rank(1, IN_LOAD)),
@@ -145,17 +136,6 @@ def test_nodes_of_different_jobs_are_told() -> None:
         node("node0", rank(0, IN_BARRIER), rank(1, IN_BARRIER)), NodeCase("node1", stranger)
     )
     assert [gap.what for gap in case.gaps] == ["command of node1"]
-
-
-def test_clocks_of_nodes_that_are_known_are_joined_by_their_wall_clocks() -> None:
-    """Monotonic clocks of two hosts have nothing in common; a later visit stays later."""
-    late = node("node1", rank(2, IN_BARRIER), rank(3, IN_LOAD), at="2026-11-20T10:24:26.500Z")
-    early = node("node0", rank(0, IN_BARRIER), rank(1, IN_BARRIER))
-    shifted = NodeCase("node0", rebased(early.case, 5_000 * SECOND), 0.0)
-    case = merged(shifted, late)
-    newest = {view.rank: view.processes[0].samples[-1].taken_ns for view in case.ranks}
-    assert newest[3] == case.taken_ns
-    assert newest[0] == case.taken_ns - 10 * SECOND
 
 
 def test_every_monotonic_time_is_moved_and_an_absent_one_stays_absent() -> None:
@@ -187,18 +167,6 @@ def test_a_file_on_shared_storage_is_one_file_for_all_nodes() -> None:
     edges = judge(merged(waiting, there)).wait_for
     assert {edge.target for edge in edges if edge.source == "file:/nfs/a.lock"} == {"pid:7@node1"}
     assert Edge("rank:0", "file:/nfs/a.lock", "for the lock") in edges
-
-
-def test_a_process_of_the_only_host_is_named_by_its_number_alone() -> None:
-    lock = WaitTarget(call="flock", kind="lock", name="/home/a.lock", holders=(Holder(pid=7),))
-    alone = merged(node("node0", rank(0, IN_LOAD, waits_for=(lock,)), rank(1, IN_BARRIER)))
-    assert Edge("file:/home/a.lock", "pid:7", "held by") in judge(alone).wait_for
-
-
-def test_one_node_merges_to_itself() -> None:
-    alone = node("node0", rank(0, IN_BARRIER), rank(1, IN_LOAD), world_size=2, nnodes=1)
-    verdict = judge(merged(alone))
-    assert verdict.culprits == judge(alone.case).culprits == (1,)
 
 
 STAND = (rank(0, IN_BARRIER), rank(1, IN_BARRIER), rank(2, IN_BARRIER), rank(3, IN_LOAD))
@@ -320,13 +288,3 @@ def test_a_rank_that_never_came_joins_without_a_process() -> None:
     case = case_of(3, 3, 1, 0)
     assert [(view.rank, view.pid) for view in case.ranks] == [(0, 100), (1, 101), (2, None)]
     assert case.gaps == ()
-
-
-def test_ranks_of_other_nodes_are_one_gap() -> None:
-    case = case_of(16, 8, *range(8))
-    assert len(case.ranks) == 8
-    assert [gap.what for gap in case.gaps] == ["ranks 8-15"]
-
-
-def test_an_unknown_world_size_is_what_was_seen() -> None:
-    assert case_of(0, None, 0, 1).run.world_size == 2

@@ -13,7 +13,7 @@ from cases import IN_ALL_REDUCE, IN_BARRIER, IN_LOAD, SITE, Frames, gone, job, m
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.judge.alike import group_stacks, latest_frames
+from lightning_hangcheck.judge.alike import group_stacks
 from lightning_hangcheck.judge.verdict import without_collections
 from lightning_hangcheck.model.beat import Beat, CheckpointMark
 from lightning_hangcheck.model.case import Alike, Case, RankView, RunFacts
@@ -50,10 +50,16 @@ def of_many(world: int, usual: RankView, odd: RankView, every: int) -> Case:
     return job(*views, world_size=world, alike=tuple(alike))
 
 
-@pytest.mark.parametrize("every", [2, 3, 100, 1_000])
 @pytest.mark.parametrize(
-    "odd",
-    [rank(1, IN_LOAD), rank(1, IN_BARRIER), gone(1, -9), missing(1), SPINS],
+    ("odd", "every"),
+    [
+        (rank(1, IN_LOAD), 2),
+        (rank(1, IN_BARRIER), 2),
+        (rank(1, IN_BARRIER), 1_000),
+        (gone(1, -9), 3),
+        (missing(1), 100),
+        (SPINS, 2),
+    ],
 )
 def test_the_file_and_the_report_of_many_ranks_stay_small(odd: RankView, every: int) -> None:
     case = of_many(8_000, rank(0, IN_ALL_REDUCE), odd, every)
@@ -90,7 +96,7 @@ def test_a_thousand_ranks_with_all_that_they_say_fit_into_the_file() -> None:
     assert {row.rank for row in verdict.ranks} >= {*verdict.culprits}
 
 
-@pytest.mark.parametrize("other_half", [IN_ALL_REDUCE, IN_BARRIER, IN_LOAD])
+@pytest.mark.parametrize("other_half", [IN_BARRIER, IN_LOAD])
 def test_eight_times_the_ranks_take_no_more_than_their_share_of_time(other_half: Frames) -> None:
     """A walk from each rank to each other one would take 64 times as long."""
 
@@ -153,11 +159,6 @@ def test_equal_stacks_are_one_group_and_the_largest_comes_first() -> None:
     assert group_of == {0: 1, 1: 0, 2: 0}
 
 
-def test_the_newest_stack_counts_even_if_the_last_sample_has_none() -> None:
-    assert latest_frames(_look(LOAD, STEP, None)) == STEP
-    assert latest_frames(_look(None)) == ()
-
-
 def test_workers_are_grouped_apart_from_ranks_and_counted_each() -> None:
     worker = _look(STEP, role="worker")
     groups, group_of = group_stacks(_case((_look(STEP), worker, worker), (_look(STEP), worker)))
@@ -166,23 +167,6 @@ def test_workers_are_grouped_apart_from_ranks_and_counted_each() -> None:
         ("rank", "0-1", 2),
     ]
     assert group_of == {0: 1, 1: 1}
-
-
-def test_other_programs_and_ranks_without_a_stack_have_no_group() -> None:
-    groups, group_of = group_stacks(
-        _case(
-            (_look(None), _look(LOAD, role="child")),
-        )
-    )
-    assert groups == ()
-    assert group_of == {}
-
-
-def test_a_rank_that_was_seen_twice_counts_once() -> None:
-    case = _case((_look(LOAD),))
-    twice = Case(run=case.run, taken_at=case.taken_at, taken_ns=0, ranks=case.ranks * 2)
-    groups, _ = group_stacks(twice)
-    assert [group.count for group in groups] == [1]
 
 
 CASE = job(*(rank(number, IN_LOAD if number == 1 else IN_ALL_REDUCE) for number in range(64)))
@@ -209,28 +193,6 @@ def test_no_collection_begins_in_a_judgement() -> None:
         gc.set_threshold(*before)
         gc.callbacks.remove(told)
     assert len(begun) < 10  # one may begin as they are switched on; there were hundreds
-
-
-def test_it_is_as_it_was_before() -> None:
-    judge(CASE)
-    assert gc.isenabled()
-    gc.disable()
-    judge(CASE)
-    assert not gc.isenabled()
-
-
-def test_also_after_an_error() -> None:
-    with pytest.raises(ValueError, match="any"), without_collections():
-        raise ValueError("any")
-    assert gc.isenabled()
-
-
-def test_calls_may_be_nested() -> None:
-    with without_collections():
-        with without_collections():
-            pass
-        assert not gc.isenabled()
-    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("first_to_end", [0, 1])

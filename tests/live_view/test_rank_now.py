@@ -96,11 +96,6 @@ def test_silence_counts_from_three_of_its_own_steps_and_two_seconds_on() -> None
     ]
 
 
-def test_where_no_pace_is_known_a_rank_may_be_silent_for_longer() -> None:
-    pages = (running(0, silent_s=9.0), running(1, silent_s=11.0))
-    assert of(ranks_now(running=pages)) == [(1, "silent"), (0, "runs")]
-
-
 def test_a_rank_without_a_verdict_is_in_the_section_that_its_main_thread_is_in() -> None:
     sections = (OpenSection("WandbLogger", 0), OpenSection("upload", 0, in_main_thread=False))
     (one,) = ranks_now(running=(running(0, sections=sections),))
@@ -113,11 +108,6 @@ def test_the_last_checkpoint_is_the_save_or_the_point_that_was_passed() -> None:
     first, second = ranks_now(running=pages)
     assert (first.kept, first.kept_at) == ("5: Model created", AT)
     assert (second.kept, second.kept_at) == ("saved at step 20", AT)
-
-
-def test_of_the_ranks_of_run_json_one_without_a_page_has_ended_here_or_is_elsewhere() -> None:
-    ranks = ranks_now(running=(running(0),), record=record(3, 0, 1), here=True)
-    assert of(ranks) == [(0, "runs"), (2, "not here"), (1, "ended")]
 
 
 def test_of_a_run_that_is_over_every_rank_has_ended_but_those_of_its_last_verdict() -> None:
@@ -182,10 +172,6 @@ def test_of_ranks_that_wait_for_each_other_the_one_with_most_own_work_is_the_slo
 def test_ranks_that_are_alike_have_no_slowest_and_one_alone_neither() -> None:
     assert slowest_of(timed(0, 0.2), timed(1, 0.21)) == []
     assert slowest_of(timed(0, 0.8)) == []
-
-
-def test_a_rank_that_is_silent_is_not_called_slow() -> None:
-    assert slowest_of(timed(0, 0.2), timed(1, 0.8, silent_s=60.0)) == []
 
 
 def test_the_newest_steps_count_not_those_of_long_ago() -> None:

@@ -102,13 +102,6 @@ def test_what_is_recorded_here_is_followed_until_nobody_does(
         assert gone.startswith("nobody records it on this machine any more")
 
 
-def test_a_run_of_this_machine_that_nobody_records_is_over(
-    folder: RunFolder, follower: RunFollower
-) -> None:
-    folder.run_file.write_bytes(encode(replace(RECORD, nodes=(socket.gethostname(),))))
-    assert follower.read().over.startswith("nobody records it on this machine any more")
-
-
 def test_a_host_of_the_same_name_is_another_machine(
     folder: RunFolder, follower: RunFollower
 ) -> None:

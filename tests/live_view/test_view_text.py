@@ -74,10 +74,6 @@ def test_a_row_tells_all_that_is_known_of_a_rank() -> None:
     )
 
 
-def test_columns_that_nobody_fills_are_not_shown() -> None:
-    assert table(one(0, phase="startup")) == ["RANK  STATE  PHASE", "0     runs   startup"]
-
-
 def test_a_silent_rank_is_told_with_its_silence_and_a_running_one_without() -> None:
     lines = table(one(1, "silent", silent_s=192.0), one(0, silent_s=0.3))
     assert lines[1:] == ["1     silent 3m12", "0     runs"]
@@ -88,13 +84,6 @@ def test_the_verdict_stands_on_top_and_the_way_out_below() -> None:
     assert lines[0] == "HANG  rank 1 stuck (job blocked 31 s = 0.02 rank h)"
     assert lines[1] == "10:30:00Z 2 ranks run here, hang reported 10 min 00 s ago"
     assert lines[-1] == "Ctrl-C ends this view, not the run; more: hangcheck report runs/a"
-
-
-def test_a_run_that_is_over_says_so_and_how_to_read_on() -> None:
-    lines = text(run(one(0, "ended"), over="the run has ended, exit code 0"))
-    assert lines[0] == "no verdict yet"
-    assert lines[1] == "10:30:00Z the run has ended, exit code 0"
-    assert lines[-1] == "hangcheck report runs/a"
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 100, 200])
@@ -114,21 +103,10 @@ def test_it_fits_24_lines_at_any_world_size(ranks: int) -> None:
     assert len(text(now, 80, 24)) < 24
 
 
-def test_80_columns_keep_who_how_and_for_what() -> None:
-    title, row = table(full(3), width=79)
-    assert title.split()[:4] == ["RANK", "STATE", "PHASE", "WAITS"]
-    assert "rank 1 in" in row
-    assert "123456" in row
-
-
 def test_rows_that_have_no_room_are_counted_and_named() -> None:
     lines = text(run(*(one(rank, silent_s=0.1) for rank in range(30))), 80, 24)
     assert lines[-2].startswith("... and ")
     assert lines[-2].endswith("14 ranks more: ranks 16-29")
-
-
-def test_up_to_32_ranks_have_a_row_each() -> None:
-    assert len(rows([one(rank) for rank in range(32)], NOW)) == 32
 
 
 def test_above_32_equals_share_a_row_that_spans_their_figures() -> None:
@@ -153,11 +131,6 @@ def test_above_32_equals_share_a_row_that_spans_their_figures() -> None:
     assert "x3.0" in others
     assert "90-94%" in others
     assert "optimizer_step, backward" in others
-
-
-def test_ranks_that_wait_for_different_ranks_are_no_equals() -> None:
-    ranks = [one(rank, "waits", waits_for=f"rank {rank % 2}") for rank in range(40)]
-    assert len(rows(ranks, NOW)) == 2
 
 
 def test_a_start_is_grouped_by_the_last_point_that_was_passed() -> None:
@@ -205,17 +178,3 @@ def test_own_work_and_the_rest_of_a_step_are_told_and_why_a_rank_is_the_slowest(
     assert lines[1] == "1     slowest  0.4s x2.7 loader   20ms"
     assert lines[2].split() == ["0", "runs", "0.15s", "0.27s"]
     assert rows([one(1, use=slow, slowest=Slowest(2.7, "loader"))], NOW)[0].style == "yellow"
-
-
-def test_the_slowest_rank_has_a_row_of_its_own_among_equals() -> None:
-    many = [one(rank, slowest=Slowest(2.0, "forward") if rank == 9 else None) for rank in range(40)]
-    assert sorted(len(row.ranks) for row in rows(many, NOW)) == [1, 39]
-
-
-def test_at_80_columns_a_healthy_run_shows_who_is_slowest() -> None:
-    use = RankUse(cpu_percent=99.0, step_now_s=0.4, a_step=StepTimes(1, 0.3, 0.1, 0.02))
-    ranks = [full(rank, waits_for="", use=use) for rank in range(4)]
-    lines = table(full(4, waits_for="", use=use, slowest=Slowest(1.3, "loader")), *ranks, width=79)
-    assert lines[1].split()[:2] == ["4", "slowest"]
-    assert "0.41s x1.0  0.4s x1.3 loader" in lines[1]
-    assert max(map(len, lines)) < 80

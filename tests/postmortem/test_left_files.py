@@ -251,7 +251,7 @@ def test_where_nothing_can_be_read_the_reason_is_said(tmp_path: Path, what: str)
         read(tmp_path / "nowhere")
 
 
-FUZZED = 300
+FUZZED = 60
 
 
 def test_dumps_with_foreign_bytes_end_in_a_sentence_or_are_read(tmp_path: Path) -> None:

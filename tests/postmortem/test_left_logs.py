@@ -24,16 +24,6 @@ def test_who_reports_first_is_not_the_culprit() -> None:
     assert found.victims == (0, 1, 2, 3)
 
 
-def test_torchruns_root_cause_is_the_first_exit_and_not_the_cause() -> None:
-    found = judged(
-        timeout(0, 70),
-        timeout(2, 70),
-        summary((0, -6, "2024-05-13_13:26:30"), (2, -6, "2024-05-13_13:26:30")),
-    )
-    assert found.verdict == "hang"
-    assert found.culprits == ()
-
-
 def test_exit_code_one_says_nothing() -> None:
     found = judged(summary((3, 1, "2024-05-13_13:26:30"), (0, -15, "2024-05-13_13:26:31")))
     assert found.verdict == "crashed"

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from log_lines import raised, status, summary, timeout
+from log_lines import raised, status, timeout
 from postmortem.dumps import LEFT_BEHIND, did, dump, write
 
 from lightning_hangcheck.judge import judge
@@ -63,13 +63,6 @@ def test_a_rank_that_raised_explains_why_others_waited(tmp_path: Path) -> None:
     assert verdict.culprits == (2,)
     assert "ValueError: bad sample" in verdict.summary
     assert "has not entered all_reduce #70" in verdict.summary
-
-
-def test_a_kill_is_told_though_no_record_names_anybody(tmp_path: Path) -> None:
-    folder = write(tmp_path / "left", {"dump_0": dump(0, did(70), groups=FOUR)})
-    (folder / "job.out").write_text(summary((3, -9, "2024-05-13_13:26:30")) + "\n")
-    verdict = verdict_of(folder)
-    assert (verdict.culprits, verdict.cause) == ((3,), "process_dead")
 
 
 def test_a_stack_tells_the_line_where_nothing_else_names_a_rank(tmp_path: Path) -> None:

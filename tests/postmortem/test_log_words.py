@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import tracemalloc
 from typing import TYPE_CHECKING, BinaryIO
@@ -102,10 +101,6 @@ def test_whose_a_line_is_with_the_prefixes_of_launchers(prefix: str) -> None:
     assert reading.last_words[0].text.startswith("torch.OutOfMemoryError")
 
 
-def test_our_own_lines_tell_how_many_ranks_there_are() -> None:
-    assert read("[10:23:45.123][+2.456s][R0/16][LR0][PID:1] CHECKPOINT 5: x").world_size == 16
-
-
 def test_labels_that_contradict_torch_are_numbers_of_nodes() -> None:
     lines = [f"{rank // 8}: [rank{rank}]: epoch 1" for rank in range(16)]
     reading = read(*lines, "1: RuntimeError: CUDA out of memory")
@@ -155,12 +150,6 @@ def test_of_chained_exceptions_the_last_one_counts() -> None:
     assert [fact.error for fact in reading.facts] == ["RuntimeError: worker died"]
 
 
-def test_torchruns_summary_is_read_entry_by_entry() -> None:
-    reading = read(summary((2, -9, "2023-09-14_01:45:50"), (0, -15, "2023-09-14_01:45:51")))
-    exits = {fact.rank: (fact.code, fact.when, fact.host) for fact in reading.facts}
-    assert exits == {2: (-9, "09-14 01:45:50", "node0"), 0: (-15, "09-14 01:45:51", "node0")}
-
-
 def test_a_traceback_in_torchruns_summary_is_of_its_rank() -> None:
     told = summary((2, 1, "2023-09-14_01:45:50")).replace(
         "To enable traceback see: https://pytorch.org/docs/stable/elastic",
@@ -179,18 +168,9 @@ def test_a_process_of_spawn_that_a_signal_ended() -> None:
     assert find_in_logs(reading).culprits == (3,)
 
 
-def test_line_numbers_are_those_of_an_editor() -> None:
-    text = "a\n" * 10 + "10%|# | 1/9 [00:01<00:02]\r20%|# | 2/9 [00:02<00:02]\r\n"
-    text += timeout(0, 3) + "\nend\n"
-    reading = read_log("job.log", io.BytesIO(text.encode()))
-    assert only(reading, "timeout").line == 12
-    assert [word.line for word in reading.last_words] == [13]
-
-
 def test_a_log_is_read_the_same_in_many_pieces() -> None:
-    filler = "[rank2]: epoch 3 loss 0.1 is fine and long enough to fill pieces\n" * (
-        3 * PIECE // 66
-    )
+    line = "[rank2]: epoch 3 loss 0.1 is fine and long enough to fill pieces\n"
+    filler = line * (3 * PIECE // 2 // len(line))
     text = f"{timeout(0, 3)}\n{filler}{raised(5, 'KeyError: 1')}\n{filler}{timeout(1, 3)}\n"
     reading = read_log("job.log", io.BytesIO(text.encode()))
     assert [fact.rank for fact in reading.facts] == [0, 5, 1]
@@ -214,20 +194,14 @@ class Endless(io.RawIOBase):
 
 
 def test_memory_stays_small_with_a_line_without_an_end() -> None:
-    stream: BinaryIO = Endless(20 * PIECE)  # type: ignore[assignment]
+    stream: BinaryIO = Endless(14 * PIECE)  # type: ignore[assignment]
     tracemalloc.start()
     reading = read_log("job.log", stream)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 12 * PIECE
-    assert reading.size == 20 * PIECE
+    assert reading.size == 14 * PIECE
     assert reading.left_out
-
-
-def test_an_opened_compressed_stream_is_read_as_its_text() -> None:
-    data = gzip.compress(timeout(4, 3).encode())
-    with gzip.open(io.BytesIO(data)) as file:
-        assert only(read_log("job.log.gz", file), "timeout").rank == 4
 
 
 def test_nul_bytes_and_broken_text_do_no_harm() -> None:
@@ -244,7 +218,7 @@ def test_a_clock_that_goes_back_is_noticed_and_midnight_is_not() -> None:
 
 
 def test_of_a_log_full_of_one_word_the_first_are_kept() -> None:
-    reading = read(*(raised(n % 4, "KeyError: 1") for n in range(2_100)))
+    reading = read(*["NVRM: Xid (PCI:0000:44:00): 79, pid=4, name=python, GPU is lost"] * 2_100)
     assert len(reading.facts) == 2_000
     assert reading.left_out
 

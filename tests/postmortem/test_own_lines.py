@@ -114,21 +114,6 @@ def test_a_barrier_that_both_entered_is_not_what_one_of_them_lacks() -> None:
     assert found.culprits == ()
 
 
-def test_the_rank_that_came_least_far_is_named_as_a_guess(told: Told) -> None:
-    verdict, text = told(
-        line(0, "CHECKPOINT 8: Accelerator configured"),
-        line(1, "CHECKPOINT 4: Tokenizer loaded"),
-        line(1, "About to call Model constructor..."),
-    )
-    assert (verdict["verdict"], verdict["culprits"], verdict["certainty"]) == (
-        "suspect",
-        [],
-        "guess",
-    )
-    assert "Rank 1 came to CHECKPOINT 4: Tokenizer loaded and began Model constructor" in text
-    assert "Look first at what rank 1 did after that" in text
-
-
 def test_what_two_processes_really_wrote_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,17 +233,6 @@ def test_where_a_rank_wrote_no_line_a_call_of_the_other_and_the_gap_are_told() -
 )
 def test_ranks_that_said_the_same_together_are_not_blamed(lines: list[str]) -> None:
     assert judged(*lines).verdict in (None, "finished")
-
-
-def test_of_two_sections_of_one_name_the_inner_one_returns_first(told: Told) -> None:
-    _, text = told(
-        line(0, "About to call read..."),
-        line(0, "About to call parse..."),
-        line(0, "About to call read..."),
-        line(0, "read returned (0.100s)"),
-        line(1, "CHECKPOINT 1: Script started"),
-    )
-    assert "rank 0 in parse read returned" in text
 
 
 def test_of_a_rank_the_newest_process_counts_also_before_it_knows_its_number(told: Told) -> None:

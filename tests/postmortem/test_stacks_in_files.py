@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 LOADER = ("_try_get_data", "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py")
 REDUCE = ("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py")
 TRAIN = ("fit", "/home/ada/train.py")
-Calls = tuple[tuple[str, str], ...]
 
 
 def py_spy(pid: int, *inner_first: tuple[str, str], state: str = "idle") -> str:
@@ -141,11 +140,6 @@ def test_a_stack_out_of_a_file_is_judged_as_a_live_one(kind: str) -> None:
     )
     assert (verdict.culprits, verdict.victims) == ((0,), (1,))
     assert "were not seen" in verdict.summary
-
-
-def test_a_rank_that_waits_for_ranks_that_nobody_looked_at_is_a_victim() -> None:
-    (waits,) = read_stack_file("rank1.txt", py_spy(901, REDUCE).encode())
-    assert 1 not in verdict_of(waits).culprits
 
 
 @pytest.mark.parametrize("heading", ["=== Rank {}: node0:7001 ===", "<h2>Rank {}: node0</h2><pre>"])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
+import check_verdict
 import pytest
 
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.verdict import LastCheckpoint, RankState, Verdict
 
-SCRIPT = Path(__file__).parent.parent.parent / "scripts" / "check_verdict.py"
+if TYPE_CHECKING:
+    from pathlib import Path
+
 NOW = "2026-01-01T00:00:00Z"
 
 
@@ -33,14 +35,21 @@ VERDICT = Verdict(
 )
 
 
-def _check(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder), *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+class Check(Protocol):
+    """Calls the script, and gives its exit code and what it said."""
+
+    def __call__(self, folder: Path, *words: str) -> tuple[int, str, str]: ...
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
+    def run(folder: Path, *words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["check_verdict.py", str(folder), *words])
+        code = check_verdict.main()
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
 
 
 @pytest.fixture
@@ -49,12 +58,12 @@ def run_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_expected_verdict(run_folder: Path) -> None:
+def test_expected_verdict(run_folder: Path, check: Check) -> None:
     wanted = ["--verdict", "hang", "--cause", "rank_stalled", "--culprit", "1"]
-    checked = _check(run_folder, *wanted)
-    assert checked.returncode == 0
-    assert str(run_folder / "verdict.json") in checked.stdout
-    assert "as expected: hang. rank 1 is stuck." in checked.stdout
+    code, said, _ = check(run_folder, *wanted)
+    assert code == 0
+    assert str(run_folder / "verdict.json") in said
+    assert "as expected: hang. rank 1 is stuck." in said
 
 
 @pytest.mark.parametrize(
@@ -66,17 +75,20 @@ def test_expected_verdict(run_folder: Path) -> None:
         ("--verdict hang --checkpoint 12", "rank 1 did not pass checkpoint 12 last"),
     ],
 )
-def test_another_verdict_is_said_to_be_one(run_folder: Path, words: str, difference: str) -> None:
-    checked = _check(run_folder, *words.split())
-    assert checked.returncode == 1
-    assert checked.stderr == f"not as expected: {difference}\n"
+def test_another_verdict_is_said_to_be_one(
+    run_folder: Path, check: Check, words: str, difference: str
+) -> None:
+    code, _, error = check(run_folder, *words.split())
+    assert (code, error) == (1, f"not as expected: {difference}\n")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"[]"])
-def test_no_readable_verdict_is_one_sentence(tmp_path: Path, content: bytes | None) -> None:
+def test_no_readable_verdict_is_one_sentence(
+    tmp_path: Path, check: Check, content: bytes | None
+) -> None:
     if content is not None:
         (tmp_path / "verdict.json").write_bytes(content)
-    checked = _check(tmp_path, "--verdict", "hang")
-    assert checked.returncode == 1
-    assert "there is no readable verdict" in checked.stderr
-    assert "Traceback" not in checked.stderr
+    code, _, error = check(tmp_path, "--verdict", "hang")
+    assert code == 1
+    assert error.startswith("there is no readable verdict")
+    assert error.count("\n") == 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.errors import UnpreparedRunFolder
-from lightning_hangcheck.files.safe import make_private_folder, open_for_append, write_atomically
+from lightning_hangcheck.files.safe import open_for_append, write_atomically
 from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 from lightning_hangcheck.session import session as session_module
 from lightning_hangcheck.session.session import (
@@ -161,11 +161,3 @@ def test_another_users_sessions_are_found_behind_the_name_that_somebody_took(mem
     theirs = memory / f"hangcheck-{NOBODY}-1"
     others_folder(theirs)
     assert sessions_folder(NOBODY) == theirs
-
-
-def test_a_folder_that_is_ours_already_is_tightened(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a").chmod(0o755)
-    (tmp_path / "a" / "anything").touch()
-    make_private_folder(tmp_path / "a")
-    assert mode_of(tmp_path / "a") == 0o700

@@ -14,7 +14,6 @@ import pytest
 
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
 from lightning_hangcheck.rundir import (
-    EARLY_BYTES,
     RunFolder,
     claim_run_folder,
     find_run_folder,
@@ -46,10 +45,6 @@ def test_a_run_is_named_by_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert path.parent == tmp_path / "hangcheck_runs"
     assert re.fullmatch(r"20261120T120001-[0-9a-f]{4}", path.name)
     assert not path.exists()
-
-
-def test_a_named_folder_is_exactly_that(tmp_path: Path) -> None:
-    assert name_run_folder(str(tmp_path / "mine"), NOON).path == tmp_path / "mine"
 
 
 def test_a_prepared_folder_is_private_and_may_be_prepared_again(tmp_path: Path) -> None:
@@ -103,13 +98,6 @@ def test_only_lines_of_that_kind_are_read(tmp_path: Path) -> None:
     assert [entry["what"] for entry in read_early(journal, "offloaded")] == ["A"]
 
 
-def test_of_a_long_journal_the_beginning_is_read(tmp_path: Path) -> None:
-    journal = tmp_path / "rank-0.jsonl"
-    filler = line("said", "x" * 100) * (EARLY_BYTES // 100)
-    journal.write_text(line("offloaded", "A") + filler + line("offloaded", "B"))
-    assert [entry["what"] for entry in read_early(journal, "offloaded")] == ["A"]
-
-
 def test_a_journal_that_cannot_be_read_has_none(tmp_path: Path) -> None:
     assert read_early(tmp_path / "gone.jsonl", "offloaded") == []
 
@@ -155,11 +143,6 @@ def test_any_of_the_nodes_folders_leads_to_all(job: Path, named: str) -> None:
     assert first == folder
     assert {one.path for one in folders} == {job, job / "node-b"}
     assert list(journals_of_job(folder)) == ["rank-0", "rank-1"]
-
-
-def test_a_folder_that_is_only_named_like_a_nodes_is_one_of_its_own(tmp_path: Path) -> None:
-    write(tmp_path / "node-b", 0, "b", "2026-11-20T10:00")
-    assert folders_of_job(RunFolder(tmp_path / "node-b")) == [RunFolder(tmp_path / "node-b")]
 
 
 def test_a_journal_that_is_torn_costs_no_other(job: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from cases import IN_BARRIER, IN_INIT, IN_LOAD, IN_WANDB, job, rank
+from cases import IN_BARRIER, IN_INIT, IN_LOAD, job, rank
 from smoke.smoke_outcomes import WHOLE, outcomes
 
 from lightning_hangcheck.judge import judge
@@ -39,11 +39,6 @@ def test_a_run_that_hangs_comes_before_one_that_only_failed() -> None:
     assert trouble is not None
     assert trouble.trial.name == "2 ranks, 1 worker"
     assert first_trouble(outcomes("...")) is None
-
-
-def test_all_at_the_logger() -> None:
-    verdict = judge(job(rank(0, IN_WANDB, silent=400.0), rank(1, IN_WANDB, silent=400.0)))
-    assert name_picture(verdict).startswith("at the logger: all ranks are creating")
 
 
 def test_all_at_the_trainer() -> None:

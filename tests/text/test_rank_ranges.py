@@ -50,10 +50,6 @@ def test_ranges_look_so(ranks: list[int], text: str) -> None:
     assert format_ranks(ranks) == text
 
 
-def test_blanks_are_allowed() -> None:
-    assert parse_ranks(" 0 - 2 , 8 ") == (0, 1, 2, 8)
-
-
 @pytest.mark.parametrize("text", ["-1", "1-", "3-1", "a", "1-2-3", "0-99999999", "1.5"])
 def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no"):

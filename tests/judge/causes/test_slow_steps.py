@@ -67,13 +67,6 @@ def test_the_one_they_wait_for_may_be_on_another_node() -> None:
     assert verdict.culprits == (1,)
 
 
-def test_steps_without_parts_tell_no_part() -> None:
-    whole = {"before": StepTimes(1, 0.0, 0.0, 0.4), "in_parts": False}
-    verdict = told(slow(0, 0.0, 0.0, 4.0, **whole), slow(1, 0.0, 0.0, 4.0, **whole))
-    assert "4 s instead of 0.4 s; the parts of a step are not timed" in verdict.summary
-    assert "loader" not in " ".join(item.text for item in verdict.evidence)
-
-
 def test_looks_tell_who_works_while_the_others_wait() -> None:
     whole = {"before": StepTimes(1, 0.0, 0.0, 0.4), "in_parts": False, "looks": 10}
     waits = slow(0, 0.0, 0.0, 1.4, waited=9, **whole)
@@ -89,11 +82,3 @@ def test_looks_tell_who_works_while_the_others_wait() -> None:
     assert told(*alike).culprits == (0, 1)
     few = [replace(one, looks=3, waited=min(one.waited, 3), level_s=4.0) for one in (waits, works)]
     assert told(*few).culprits == (0, 1)
-
-
-def test_a_hang_is_graver() -> None:
-    case = job(rank(0, IN_LOAD, silent=400.0), rank(1, IN_LOAD, silent=400.0))
-    hung = judge(case)
-    slowness = Slowness(for_s=200.0, ranks=(slow(1, 3.7, 0.2, 0.1),))
-    assert hung.verdict == "hang"
-    assert judge(replace(case, slowness=slowness)) == hung

@@ -16,7 +16,6 @@ from cases import (
     rank,
     user,
     waiting_for,
-    with_lock_owner,
 )
 from msgspec.structs import replace
 
@@ -62,59 +61,7 @@ def test_ranks_that_all_stand_at_the_same_line_are_suspected_together(
     assert verdict.culprits == (() if kind == "healthy" else (0, 1))
 
 
-@pytest.mark.parametrize(
-    ("silent", "kind"), [(9.9, "healthy"), (10.0, "suspect"), (299.0, "suspect"), (300.0, "hang")]
-)
-@pytest.mark.parametrize(
-    "waits", [SLEEPS, waiting_for("socket", "recvfrom", "10.0.0.1:443"), {"waits_for": ()}]
-)
-def test_ranks_that_something_outside_could_wake_have_the_long_patience(
-    waits: dict[str, Any], silent: float, kind: str
-) -> None:
-    assert judge(both(silent, **waits)).verdict == kind
-
-
-def test_a_lone_process_is_the_whole_job() -> None:
-    assert told(job(rank(0, IN_LOAD, silent=6.0))) == ("suspect", (0,), "rank_stalled")
-    assert told(job(rank(0, IN_LOAD, silent=6.0, **SLEEPS)))[0] == "healthy"
-
-
-def test_a_lone_process_whose_child_works_only_waits() -> None:
-    child = look(IN_LOAD, pid=700, role="child", cpu=1.0)
-    waits = waiting_for("process", "wait4", "700", 700)
-    assert (
-        judge(job(rank(0, IN_LOAD, silent=290.0, children=[child], **waits))).verdict == "healthy"
-    )
-
-
-def test_where_one_rank_does_anything_nobody_is_suspected() -> None:
-    works = rank(1, IN_LOAD, cpu=1.0, silent=60.0)
-    assert judge(job(rank(0, IN_LOAD, silent=60.0), works)).verdict == "healthy"
-
-
 ROUND = (IN_LOAD, (MAIN, user("load", 42)), IN_LOAD)
-
-
-def rounds(number: int, silent: float, **fields: Any) -> RankView:
-    """A rank that burns a core and goes to and fro between two lines."""
-    return rank(number, *ROUND, cpu=1.0, silent=silent, **fields)
-
-
-@pytest.mark.parametrize(
-    ("silent", "kind"), [(9.9, "healthy"), (10.0, "suspect"), (299.0, "suspect"), (300.0, "hang")]
-)
-def test_ranks_that_all_go_round_and_round_are_suspected_together(silent: float, kind: str) -> None:
-    verdict = judge(job(rounds(0, silent), rounds(1, silent)))
-    assert verdict.verdict == kind
-    assert verdict.culprits == (() if kind == "healthy" else (0, 1))
-    assert verdict.cause == (None if kind == "healthy" else "spinning")
-
-
-def test_one_long_call_does_not_go_round() -> None:
-    computes = [rank(number, IN_LOAD, cpu=1.0, silent=299.0) for number in range(2)]
-    assert judge(job(*computes)).verdict == "healthy"
-    in_python = [with_lock_owner(one) for one in computes]
-    assert told(job(*in_python)) == ("suspect", (0, 1), "spinning")
 
 
 def test_of_ranks_in_the_same_functions_one_that_is_seen_to_go_round_shows_that_all_do() -> None:
@@ -139,18 +86,6 @@ def test_children_may_have_been_given_the_same_again_and_again() -> None:
     assert any("idle itself, 0.00 of a core" in item.text for item in said.evidence)
 
 
-def test_ranks_that_go_round_stand_at_other_lines_each_time_they_are_seen() -> None:
-    case = job(rounds(0, 60.0), rank(1, *ROUND[:2], cpu=1.0, silent=60.0), rounds(2, 60.0))
-    assert told(case)[0] == "healthy"  # of rank 1 there are two samples: too few for a suspicion
-    third = rank(1, *ROUND[1:], ROUND[1], cpu=1.0, silent=60.0)
-    assert told(job(rounds(0, 60.0), third, rounds(2, 60.0)))[:2] == ("suspect", (0, 1, 2))
-
-
-def test_where_ranks_run_on_nodes_that_are_not_seen_nobody_is_suspected() -> None:
-    case = job(rank(0, IN_LOAD, silent=60.0), world_size=2, local_world_size=1, nnodes=2)
-    assert judge(case).verdict == "healthy"
-
-
 def test_a_rank_that_sleeps_once_may_answer_the_other_when_it_wakes() -> None:
     """Remote procedure calls: one waits for an answer, for which a thread of the other sleeps."""
     asks = rank(0, IN_LOAD, silent=200.0, **FUTEX_WAIT)
@@ -158,16 +93,6 @@ def test_a_rank_that_sleeps_once_may_answer_the_other_when_it_wakes() -> None:
     once, again = (rank(1, IN_POLL, silent=200.0, **SLEEPS) for _ in range(2))
     assert told(job(asks, polling(once, each=0)))[0] == "suspect"
     assert told(job(asks, polling(again)))[0] == "hang"
-
-
-@pytest.mark.parametrize("waits", [{"waits_for": FUTEX}, STORE])
-def test_a_rank_that_failed_is_dead_where_the_others_ask_the_job_itself(
-    waits: dict[str, Any],
-) -> None:
-    asks = rank(1, IN_LOAD, silent=5.0, **waits)
-    case = job(gone(0, -9, silent=5.0), asks)
-    assert told(case) == ("dead", (0,), "process_dead")
-    assert "rank 1 is idle in load (demo/train.py:41)" in judge(case).summary
 
 
 def test_a_rank_that_failed_is_dead_later_where_the_others_may_ask_for_anything() -> None:
@@ -190,11 +115,6 @@ def test_a_rank_that_failed_stays_the_culprit_however_many_stand_still() -> None
     assert told(job(gone(0, 1, silent=400.0), *asks)) == ("dead", (0,), "process_dead")
 
 
-def test_ranks_that_poll_for_one_that_left_well_may_get_it_from_outside() -> None:
-    polls = polling(rank(1, IN_POLL, silent=60.0, **SLEEPS))
-    assert told(job(gone(0, 0), polls)) == ("suspect", (1,), "rank_stalled")
-
-
 def test_each_rank_has_its_own_cause_and_that_of_most_is_named() -> None:
     lock = waiting_for("lock", "fcntl", "/data/index.lock", 4711)
     locked = [rank(number, IN_POLL, silent=31.0, **lock) for number in (0, 1)]
@@ -203,24 +123,6 @@ def test_each_rank_has_its_own_cause_and_that_of_most_is_named() -> None:
     assert (verdict.verdict, verdict.cause) == ("hang", "rank_stalled")
     assert verdict.culprits == (0, 1, 2, 3, 4)
     assert "/data/index.lock" in verdict.summary
-
-
-def test_of_as_many_ranks_each_the_more_specific_cause_is_named() -> None:
-    lock = waiting_for("lock", "fcntl", "/data/index.lock", 4711)
-    case = job(rank(0, IN_LOAD, silent=31.0), rank(1, IN_POLL, silent=31.0, **lock))
-    verdict = judge(case)
-    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "file_lock")
-    assert "rank 0 is stuck in load" in verdict.summary
-
-
-def test_a_rank_that_left_well_is_nobodys_fault() -> None:
-    asks = rank(1, IN_LOAD, silent=31.0)
-    assert told(job(gone(0, 0), asks)) == ("hang", (1,), "rank_stalled")
-
-
-def test_a_rank_that_failed_while_the_others_work_is_no_alarm() -> None:
-    works = rank(1, IN_LOAD, cpu=1.0, silent=60.0)
-    assert judge(job(gone(0, 1, silent=60.0), works)).verdict == "healthy"
 
 
 def _left(ending: str = "running", membership: str = "member") -> RankView:
@@ -249,12 +151,6 @@ def test_a_rank_that_came_to_its_end_is_not_what_another_asks_for(
 ) -> None:
     case = job(_left(ending, membership), _asking(60.0))
     assert told(case) == ("suspect", (1,), "rank_stalled")
-
-
-def test_who_waits_for_a_remote_end_waits_for_no_rank_that_broke_off() -> None:
-    remote = waiting_for("socket", "recvfrom", "10.0.0.1:443")
-    case = job(_left(), rank(1, IN_LOAD, silent=60.0, **remote))
-    assert told(case) == ("suspect", (1,), "network_wait")
 
 
 @pytest.mark.parametrize(("newest", "kind"), [(4.0, "healthy"), (5.0, "suspect"), (30.0, "hang")])

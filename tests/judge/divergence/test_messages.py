@@ -5,38 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import IN_LOAD, MAIN, job, rank, torch, user
-from flights import TRAIN, on_device, posting, spinning
+from cases import MAIN, job, rank, torch, user
+from flights import on_device, posting, spinning
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.case import CodeNote
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
-    from lightning_hangcheck.model.evidence import Frame
 
 IN_RECV = (MAIN, user("forward", 20), torch("recv"))
 IN_SEND = (MAIN, user("backward", 25), torch("send"))
-AT_WAIT = (MAIN, user("exchange", 30))
-WAITS = CodeNote(file=TRAIN, line=30, awaits=True)
-
-
-def _edges(*ranks: object, **fields: object) -> tuple[set[tuple[str, str]], tuple[int, ...]]:
-    verdict = judge(job(*ranks, **fields))  # type: ignore[arg-type]
-    return {(edge.source, edge.target) for edge in verdict.wait_for}, verdict.culprits
-
-
-def test_of_a_ring_all_are_culprits_and_a_rank_that_waits_for_it_is_none() -> None:
-    edges, culprits = _edges(
-        posting(rank(0, IN_RECV), received={1: 1}),
-        posting(rank(1, IN_RECV), received={0: 1}),
-        posting(rank(2, IN_RECV), received={1: 1}),
-    )
-    assert edges == {("rank:0", "rank:1"), ("rank:1", "rank:0"), ("rank:2", "rank:1")}
-    assert culprits == (0, 1)
 
 
 def test_two_that_wait_for_each_other_in_messages_of_other_tags_are_told() -> None:
@@ -70,15 +51,6 @@ def test_two_stages_whose_messages_differ_are_told_and_the_stages_beside_them_wa
     assert "their tags, groups or sizes differ; ranks 0,3 wait for them" in verdict.summary
 
 
-def test_a_message_that_both_ends_posted_is_waited_for_by_nobody() -> None:
-    edges, _ = _edges(
-        posting(rank(0, IN_LOAD), sent={1: 1}),
-        posting(rank(1, AT_WAIT), received={0: 1}),
-        code=(WAITS,),
-    )
-    assert edges == set()
-
-
 def test_a_rank_whose_device_keeps_it_for_a_message_waits_for_the_other_end() -> None:
     """Rank 1 asks its GPU for a number behind a receive for which rank 0 never sends.
 
@@ -91,32 +63,6 @@ def test_a_rank_whose_device_keeps_it_for_a_message_waits_for_the_other_end() ->
     verdict = judge(job(*ranks))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "rank_diverged")
     assert ("rank:1", "rank:0") in {(edge.source, edge.target) for edge in verdict.wait_for}
-
-
-def test_a_rank_that_computes_beside_a_message_that_both_posted_spins() -> None:
-    sends = posting(on_device(rank(0, IN_LOAD), first=41), sent={1: 1})
-    verdict = judge(job(sends, posting(on_device(spinning(1), first=41), received={0: 1})))
-    assert not verdict.wait_for
-
-
-FORWARD = {0: ["send 1"], 1: ["recv 0", "send 2"], 2: ["recv 1"]}
-BACK = {0: ["recv 1"], 1: ["recv 2", "send 0"], 2: ["send 1"]}
-
-
-def _stage(number: int, *last: str, stack: tuple[Frame, ...] = IN_RECV) -> RankView:
-    """A stage of a pipeline of three with four micro-batches: five steps, and a sixth begun."""
-    steps = 5 * (4 * FORWARD[number] + 4 * BACK[number])
-    return posting(rank(number, stack), order=(*steps, *last))
-
-
-def test_where_every_stage_departs_alike_nobody_is_named_for_it() -> None:
-    """A validation posts other messages than a step, on all ranks."""
-    _, culprits = _edges(
-        _stage(0, "send 1", "send 1", "recv 1"),
-        _stage(1, "recv 0", "recv 0", "recv 2"),
-        _stage(2, "recv 1", "recv 1", "recv 1"),
-    )
-    assert culprits != (1,)
 
 
 HALO = [7, -7, 9, -9]

@@ -82,9 +82,3 @@ def test_where_ranks_agree_nobody_parted(
     """
     verdict = judge(job(recorded(0, first), recorded(1, second)))
     assert verdict.cause not in ("collective_mismatch", "rank_diverged"), torch_says
-
-
-def test_with_a_majority_the_one_that_differs_is_the_culprit() -> None:
-    """Torch's analyzer lists all three as mismatched."""
-    views = [recorded(0, ALL_REDUCE), recorded(1, ALL_REDUCE), recorded(2, OTHER_SIZE)]
-    assert judge(job(*views)).culprits == (2,)

@@ -42,17 +42,6 @@ def test_a_rank_that_had_failed_before_is_still_blamed() -> None:
     assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
 
 
-def test_the_suspicion_that_stood_when_the_end_was_asked_for_is_told() -> None:
-    asked = AskedEnd(by="SIGINT from the terminal", suspected="rank 1 is silent")
-    verdict = judge(job(gone(0, -2), gone(1, -2), ended=True, exit_code=1, asked_end=asked))
-    assert verdict.summary.endswith("suspected by then: rank 1 is silent")
-
-
-def test_a_helper_ended_in_a_job_that_ended_well_does_not_mean_that_it_was_ended() -> None:
-    verdict = judge(job(gone(0, 0), gone(1, -15), ended=True, exit_code=0))
-    assert "ended well" in verdict.summary
-
-
 def test_what_became_of_a_hang_is_a_sentence_more_and_the_verdict_stays() -> None:
     hung = job(rank(0, IN_ALL_REDUCE, silent=40.0), rank(1, IN_LOAD, silent=40.0))
     before = judge(hung)
@@ -200,19 +189,8 @@ def test_of_a_rank_that_left_unseen_no_exit_code_is_claimed() -> None:
     assert verdict.summary.startswith("rank 0 left with an unknown exit code while others")
 
 
-def test_a_rank_that_left_after_the_loss_is_not_blamed_for_it() -> None:
-    later = member(gone(0, 0, order=1), "finished", 300)
-    failure = raising(gone(1, 1, order=0, words=LOST_STORE), 200)
-    assert judge(job(later, failure, ended=True, exit_code=1)).culprits == (1,)
-
-
 def test_who_failed_for_want_of_one_that_left_is_no_culprit_while_others_still_wait() -> None:
     """Rank 2 still stands in the collective that rank 0 left, and in which rank 1 failed."""
     ranks = member(gone(0, 0)), gone(1, 1, order=1, words=LOST_PEER), rank(2, IN_ALL_REDUCE)
     verdict = judge(job(*ranks))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("dead", (0,), "process_dead")
-
-
-def test_a_rank_that_left_after_it_is_not() -> None:
-    verdict = judge(job(gone(0, 1, order=0), gone(1, 0, order=1), ended=True, exit_code=1))
-    assert "left" not in verdict.summary

@@ -12,7 +12,6 @@ from judge.ends.ended_ranks import beaten, raising
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.judge.job import read_job
 from lightning_hangcheck.judge.joining import NodeCase, merge_cases
 from lightning_hangcheck.model.beat import STARTING_SERVER, Beat, OpenSection
 from lightning_hangcheck.model.case import Case, RankView, SilentNode
@@ -21,31 +20,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
 
 
-def test_ranks_that_all_left_well_finished() -> None:
-    verdict = judge(job(gone(0, 0, order=1), gone(1, 0), ended=True, exit_code=0))
-    assert (verdict.verdict, verdict.cause, verdict.culprits) == ("finished", None, ())
-
-
 def test_a_job_is_over_when_no_rank_is_left() -> None:
     assert judge(job(gone(0, 0), gone(1, 0))).verdict == "finished"
     assert judge(job(rank(0, IN_LOAD), gone(1, 0))).verdict != "finished"
-
-
-def test_the_first_to_fail_is_the_culprit_with_its_last_words() -> None:
-    verdict = judge(
-        job(
-            gone(0, 1, order=1, words="RuntimeError: Connection closed by peer"),
-            gone(1, 1, order=0, words="ValueError: bad sample"),
-            ended=True,
-            exit_code=1,
-        )
-    )
-    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (1,), (0,))
-    assert verdict.cause == "process_dead"
-    assert verdict.summary == (
-        "rank 1 failed first: it exited with code 1: ValueError: bad sample; rank 0 ended after it"
-    )
-    assert "rank 1 raised" in verdict.remedies[0].in_words
 
 
 FULL = (
@@ -116,27 +93,10 @@ def test_where_an_exception_came_from_tells_place_and_phase_of_a_crash(
     assert any("1 s before its last progress" in one.text for one in verdict.evidence)
 
 
-def test_a_rank_that_leaves_before_it_joined_the_others_is_where_it_left() -> None:
-    ending = OpenSection(name="interpreter shutdown", since_ns=1)
-    early = Beat(pid=1, phase="teardown", world_size=2, ending="finished", sections=(ending,))
-    at_its_end = msgspec.structs.replace(early, membership="left")
-    phases = [
-        read_job(job(beaten(gone(0, 0), beat))).ranks[0].phase for beat in (early, at_its_end)
-    ]
-    assert phases == ["startup", "teardown"]
-
-
 def test_an_exception_that_was_caught_long_ago_is_no_failure() -> None:
     caught = raising(gone(1, -15, order=1, words="ValueError"), 100, last_beat_ns=9_000_000_000)
     failure = raising(gone(0, 1, order=0, words="RuntimeError"), 8_000_000_000)
     assert judge(job(failure, caught, ended=True, exit_code=1)).culprits == (0,)
-
-
-def test_a_rank_that_the_launcher_ended_is_no_culprit() -> None:
-    verdict = judge(job(gone(0, -15, order=0), gone(1, -9, order=1), ended=True, exit_code=1))
-    assert (verdict.culprits, verdict.victims) == ((1,), (0,))
-    assert "killed by SIGKILL (usually the kernel's out-of-memory killer" in verdict.summary
-    assert "dmesg" in verdict.remedies[0].in_words
 
 
 def _with_memory_kills(view: RankView, kills: int, scope: str) -> RankView:
@@ -177,12 +137,6 @@ def test_a_job_ended_from_outside_blames_no_rank(code: int) -> None:
     assert verdict.summary == f"the job was ended by {name} to rank 0; no rank failed by itself"
 
 
-def test_a_command_that_fails_before_any_rank_is_told() -> None:
-    verdict = judge(job(ended=True, exit_code=2))
-    assert (verdict.verdict, verdict.culprits) == ("crashed", ())
-    assert "exit code 2" in verdict.summary
-
-
 def test_a_command_that_was_killed_without_a_rank_is_told_in_words_with_what_to_do() -> None:
     verdict = judge(job(ended=True, exit_code=-9))
     assert (verdict.verdict, verdict.culprits) == ("crashed", ())
@@ -195,16 +149,6 @@ def test_a_raised_exception_counts_where_the_exit_code_was_not_seen() -> None:
     verdict = judge(job(gone(0, 0), raised, ended=True, exit_code=1))
     assert verdict.culprits == (1,)
     assert "KeyError: 'x'" in verdict.summary
-
-
-def test_an_exception_that_was_caught_is_no_crash() -> None:
-    raised = beaten(gone(1, None), Beat(pid=101, ending="raised", last_words="KeyError: 'x'"))
-    assert judge(job(gone(0, 0), raised, ended=True, exit_code=0)).verdict == "finished"
-
-
-def test_helpers_that_a_finished_job_ended_are_no_crash() -> None:
-    case = job(gone(0, 0, order=1), gone(1, -15), ended=True, exit_code=0)
-    assert judge(case).verdict == "finished"
 
 
 def test_an_unknown_signal_is_told_by_its_number() -> None:
@@ -252,11 +196,6 @@ def test_actors_that_are_ended_together_did_not_fail() -> None:
     verdict = judge(job(_beside(0, 10.0), _beside(1, 10.1)))
     assert (verdict.verdict, verdict.culprits) == ("finished", ())
     assert "the job was ended by whom its processes serve (as actors serve Ray)" in verdict.summary
-
-
-def test_an_actor_that_went_long_before_the_others_were_ended_failed_by_itself() -> None:
-    verdict = judge(job(_beside(0, 12.0), _beside(1, 10.0)))
-    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
 
 
 @pytest.mark.parametrize("failed", [_beside(1, 10.0, code=-11), _beside(1, 10.0, "ValueError: no")])

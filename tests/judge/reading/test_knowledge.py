@@ -86,12 +86,6 @@ def test_what_takes_several_ranks_is_mended_for_several(cause: Cause) -> None:
     assert {one.needs for one in causes_file().cause[cause].remedies} == {"several ranks"}
 
 
-def test_every_aspect_of_a_remedy_is_one_that_a_finding_has() -> None:
-    for cause in CAUSES:
-        told = {one.aspect for one in causes_file().cause[cause].remedies} - {None}
-        assert told <= ASPECTS.get(cause, set()), cause
-
-
 def test_every_frame_rule_matches_what_it_names_and_nothing_else() -> None:
     assert [one for one in frames_file().frame if not matches_what_it_names(one)] == []
 

@@ -39,7 +39,6 @@ from lightning_hangcheck.model.evidence import (
     ThreadState,
     WaitTarget,
 )
-from lightning_hangcheck.model.slugs import UNKNOWN_PLACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,14 +150,6 @@ def test_a_kernel_that_never_ends_is_a_hang_once_the_ranks_pace_is_exceeded() ->
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "spinning")
 
 
-@pytest.mark.parametrize(
-    "told", [{"busy_percent": 0}, {"busy_percent": 100, "own_busy_percent": 0}, {}]
-)
-def test_a_gpu_that_does_not_work_for_the_rank_changes_nothing(told: dict[str, Any]) -> None:
-    verdict = judge(job(WAITS, with_gpu(rank(1, IN_LOAD), **told)))
-    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "rank_stalled")
-
-
 def test_the_gpu_of_the_culprit_is_among_the_facts() -> None:
     told = {
         "busy_percent": 100,
@@ -194,13 +185,6 @@ def with_main(view: RankView, *others: ThreadStack, owns_gil: bool = False) -> R
         main = replace(one.stack.threads[0], owns_gil=owns_gil)
         samples.append(replace(one, stack=replace(one.stack, threads=(main, *others))))
     return replace(view, processes=(replace(own, samples=tuple(samples)),))
-
-
-def test_a_rank_that_spins_for_its_device_waits_for_the_others() -> None:
-    seen = read_rank_activity(on_device(spinning(0), "all_reduce", "broadcast", first=7))
-    assert seen.activity == "waiting"
-    assert seen.wait is not None
-    assert (seen.wait.kind, seen.wait.name) == ("device", "all_reduce")
 
 
 @pytest.mark.parametrize(
@@ -286,17 +270,9 @@ def test_what_comes_now_and_then_is_a_place_of_its_own(
     assert rare(phase, *frames) == place
 
 
-def test_a_step_that_the_optimizer_calls_has_the_pace_of_steps() -> None:
-    assert not rare("training_step", LOOP, OPTIMIZER, STEP, USERS)
-
-
 def test_a_loader_has_the_pace_of_steps_only_where_a_callback_told_the_batch() -> None:
     assert not rare("training_step", LOADER, batch=3)
     assert rare("training_step", LOADER) == "dataloading"
-
-
-def test_without_a_stack_nothing_tells_the_place() -> None:
-    assert rare_place(Beat(pid=1, phase="training_step"), Sample(taken_ns=1)) == UNKNOWN_PLACE
 
 
 IN_FUTURE = (
@@ -358,10 +334,6 @@ def by_signal(sample: Sample) -> Sample:
     return replace(sample, stack=replace(sample.stack, source="faulthandler", threads=threads))
 
 
-def without_stack(sample: Sample) -> Sample:
-    return replace(sample, stack=None)
-
-
 def at_another_line(sample: Sample) -> Sample:
     assert sample.stack is not None
     main, helper = sample.stack.threads
@@ -375,12 +347,6 @@ def test_a_name_that_was_not_read_this_time_is_known_from_before() -> None:
 
 def test_a_stack_without_ids_is_recognised_by_its_calls() -> None:
     assert after(by_signal) == (FIFO,)
-
-
-def test_a_look_without_stacks_does_not_hide_which_thread_is_waited_for() -> None:
-    first = replace(BEFORE, taken_ns=NOW_NS - 10**9)
-    samples = (first, BEFORE, without_stack(replace(BEFORE, taken_ns=NOW_NS + 10**9)))
-    assert steady_targets(ProcessLook(pid=1, role="rank", samples=samples)) == (FIFO,)
 
 
 def test_a_thread_that_went_on_keeps_nothing() -> None:

@@ -8,22 +8,17 @@ import msgspec
 import pytest
 from cases import (
     IN_ALL_REDUCE,
-    IN_BACKWARD,
     IN_CONNECT,
-    IN_GETITEM,
     IN_GUARD,
     IN_LOAD,
-    IN_LOADER,
     MAIN,
     NOW_NS,
     SECOND,
     SITE,
     STDLIB,
     beside,
-    gone,
     job,
     look,
-    missing,
     rank,
     sample,
     user,
@@ -141,10 +136,6 @@ def test_two_samples_of_the_same_moment_show_nothing() -> None:
     )
 
 
-def test_movement_before_the_last_three_samples_is_forgotten() -> None:
-    assert _of_process(look(ELSEWHERE, IN_LOAD, IN_LOAD, IN_LOAD)) == "idle"
-
-
 def _with_helper(*stacks: tuple[Frame, ...], cpu: float, state: str = "S") -> ProcessLook:
     """A rank whose main thread is idle, with one more thread that uses the processor."""
     plain = look(IN_LOAD, samples=len(stacks))
@@ -185,23 +176,10 @@ def test_a_helper_thread_that_is_ready_at_each_look_computes_on_a_crowded_machin
     assert _of_process(_with_helper(*[IN_LOAD] * 3, cpu=cpu, state=state)) == activity
 
 
-def test_a_helper_thread_that_hardly_works_leaves_the_rank_idle() -> None:
-    assert (
-        read_process_activity(_with_helper(IN_LOAD, ELSEWHERE, IN_LOAD, cpu=0.05)).activity
-        == "idle"
-    )
-
-
 def test_a_thread_of_this_package_is_no_activity() -> None:
     ours = (Frame("run", f"{SITE}/lightning_hangcheck/recorder/background.py", 1),)
     also_ours = (*ours, Frame("wait", f"{STDLIB}/threading.py", 1))
     assert _of_process(_with_helper(ours, also_ours, ours, cpu=0.9)) == "busy"
-
-
-def test_frames_of_this_package_in_the_main_thread_are_no_movement() -> None:
-    hook = Frame("on_train_batch_end", f"{SITE}/lightning_hangcheck/hooks/callbacks.py", 1)
-    inside = (*IN_LOAD, hook, Frame("acquire", f"{STDLIB}/threading.py", 1))
-    assert _of_process(look(IN_LOAD, inside, IN_LOAD, cpu=1.0)) == "busy"
 
 
 @pytest.mark.parametrize("frames", [IN_ALL_REDUCE, IN_CONNECT, IN_GUARD])
@@ -210,29 +188,6 @@ def test_a_rank_that_waits_for_ranks_waits_whatever_processor_it_uses(
     frames: tuple[Frame, ...], cpu: float
 ) -> None:
     assert activity_of(rank(0, frames, cpu=cpu)) == "waiting"
-
-
-def test_backward_is_a_wait_only_if_it_is_idle() -> None:
-    assert activity_of(rank(0, IN_BACKWARD)) == "waiting"
-    assert activity_of(rank(0, IN_BACKWARD, cpu=1.0)) == "busy"
-    assert activity_of(rank(0, IN_BACKWARD, samples=1)) == "unseen"
-
-
-def test_backward_waits_for_nobody_in_a_single_process() -> None:
-    assert activity_of(rank(0, IN_BACKWARD, beat=Beat(pid=100, world_size=1))) == "idle"
-
-
-def test_a_stopped_rank_is_stopped_even_in_a_collective() -> None:
-    assert activity_of(rank(0, IN_ALL_REDUCE, state="T")) == "stopped"
-
-
-def test_an_idle_rank_whose_worker_works_moves() -> None:
-    loads = worker(0, IN_GETITEM, (*IN_GETITEM, user("decode", 30)), IN_GETITEM, cpu=0.9)
-    assert activity_of(rank(0, IN_LOADER, children=[loads])) == "moving"
-
-
-def test_an_idle_rank_whose_worker_spins_is_busy() -> None:
-    assert activity_of(rank(0, IN_LOADER, children=[worker(0, IN_GETITEM, cpu=1.0)])) == "busy"
 
 
 def test_an_idle_rank_whose_program_computes_moves() -> None:
@@ -254,20 +209,10 @@ def test_a_service_that_stirs_now_and_then_does_not_move_its_rank() -> None:
     assert activity_of(rank(0, IN_LOAD, children=[service])) == "idle"
 
 
-def test_a_working_child_does_not_help_a_rank_in_a_collective() -> None:
-    busy = worker(0, IN_GETITEM, (*IN_GETITEM, user("decode", 30)), IN_GETITEM, cpu=0.9)
-    assert activity_of(rank(0, IN_ALL_REDUCE, children=[busy])) == "waiting"
-
-
 def test_a_rank_that_beat_just_now_moves() -> None:
     beat = Beat(pid=100, beats=10, last_beat_ns=NOW_NS - SECOND // 2)
     assert activity_of(rank(0, IN_LOAD, silent=0.5, beat=beat)) == "moving"
     assert activity_of(rank(0, IN_LOAD, silent=5.0, beat=beat)) == "idle"
-
-
-def test_ranks_without_a_process_are_gone_or_missing() -> None:
-    assert activity_of(gone(0, exit_code=0)) == "gone"
-    assert activity_of(missing(0)) == "missing"
 
 
 @pytest.mark.parametrize(

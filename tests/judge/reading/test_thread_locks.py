@@ -10,7 +10,6 @@ from cases import (
     IN_BARRIER,
     IN_LOAD,
     LOCKED,
-    MAIN,
     NOW_NS,
     SECOND,
     STDLIB,
@@ -18,14 +17,13 @@ from cases import (
     rank,
     torch,
     user,
-    waiting_for,
     with_lock_owner,
     with_threads,
 )
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.beat import Beat, OpenSection
+from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import (
     Frame,
     MemoryUse,
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Sample
 
 WAITS = rank(0, IN_BARRIER)
-IN_QUEUE = (MAIN, user("load", 41), Frame("Queue.get", f"{STDLIB}/queue.py", 171))
 
 
 def told(case: Case) -> tuple[Any, ...]:
@@ -49,7 +46,6 @@ def told(case: Case) -> tuple[Any, ...]:
 
 
 IN_LIBRARY = ThreadStack(tid=204, frames=(torch("run", "utils/data/x.py"),))
-QUEUED = ThreadStack(tid=202, frames=(user("pull", 9), IN_QUEUE[-1]), takes_lock=True)
 PARKED = ThreadStack(tid=203, frames=(Frame("_worker", f"{STDLIB}/concurrent/thread.py", 81),))
 
 
@@ -101,98 +97,11 @@ def test_a_native_thread_that_sleeps_may_call_the_user_back() -> None:
     assert told(job(WAITS, of_torch))[0] == "hang"
 
 
-def test_a_thread_that_waits_for_news_itself_releases_nothing() -> None:
-    """Whoever could bring it waits for the lock."""
-    feeds_nobody = with_threads(rank(1, IN_LOAD, silent=11.0), LOCKED, QUEUED)
-    assert told(job(rank(0, IN_BARRIER, silent=11.0), feeds_nobody))[0] == "hang"
-
-
 def test_a_thread_that_could_still_release_takes_the_proof_away() -> None:
     open_end = with_threads(rank(1, IN_LOAD, silent=11.0), LOCKED, IN_LIBRARY)
     assert told(job(rank(0, IN_BARRIER, silent=11.0), open_end))[0] == "suspect"
     late = with_threads(rank(1, IN_LOAD), LOCKED, IN_LIBRARY)
     assert told(job(WAITS, late)) == ("hang", (1,), (0,), "thread_deadlock")
-
-
-def test_a_thread_that_gives_nothing_back_is_no_way_out_of_locks() -> None:
-    """A heartbeat in the user's code sleeps and wakes; who is joined may be one, and ends that."""
-    ticks = ThreadStack(tid=205, name="heartbeat", frames=(user("beat", 60),))
-    waits, bystander = (
-        rank(0, IN_BARRIER, silent=20.0),
-        replace(ticks, bystander=True),
-    )
-    for helper, expected in ((ticks, "suspect"), (bystander, "hang")):
-        beside = with_threads(rank(1, IN_LOAD, silent=20.0), LOCKED, helper)
-        assert told(job(waits, asleep(beside, 205)))[0] == expected
-    joins = (MAIN, user("finish", 20), Frame("Thread.join", f"{STDLIB}/threading.py", 1119))
-    joining = with_threads(rank(1, joins, silent=20.0), bystander, takes_lock=False)
-    assert told(job(waits, asleep(joining, 205)))[0] == "suspect"
-
-
-def asleep(view: RankView, tid: int) -> RankView:
-    """The rank, with a thread of it asleep until a time."""
-    (own,) = view.processes
-    sleeps = (WaitTarget(call="clock_nanosleep", kind="time"),)
-    samples = []
-    for one in own.samples:
-        assert one.kernel is not None
-        states = (
-            replace(each, waits_for=sleeps, syscall=230) if each.tid == tid else each
-            for each in one.kernel.threads
-        )
-        kernel = replace(one.kernel, threads=tuple(states))
-        samples.append(replace(one, kernel=kernel))
-    own = replace(own, samples=tuple(samples))
-    return replace(view, processes=(own,))
-
-
-def test_a_lock_that_the_thread_itself_holds_is_released_by_nobody() -> None:
-    """A signal's handler that locks in the middle of what locks, whatever runs beside it."""
-    beside = with_threads(rank(1, IN_LOAD, silent=5.0), IN_LIBRARY)
-    (own,) = beside.processes
-    samples = []
-    for one in own.samples:
-        assert one.stack is not None
-        main, *others = one.stack.threads
-        threads = (replace(main, holds_lock=True), *others)
-        stack = replace(one.stack, threads=threads)
-        samples.append(replace(one, stack=stack))
-    held = replace(beside, processes=(replace(own, samples=tuple(samples)),))
-    waits = rank(0, IN_BARRIER, silent=5.0)
-    verdict = judge(job(waits, held))
-    assert told(job(waits, held)) == ("hang", (1,), (0,), "thread_deadlock")
-    assert "in load (demo/train.py:41) for a lock that it already holds" in verdict.summary
-    assert told(job(waits, beside))[3] == "rank_stalled"
-    alarmed = [
-        replace(one, kernel=replace(one.kernel, catches_timers=True))
-        for one in samples
-        if one.kernel is not None
-    ]
-    handled = replace(held, processes=(replace(own, samples=tuple(alarmed)),))
-    assert told(job(waits, handled)) == ("hang", (1,), (0,), "thread_deadlock")
-
-
-def test_one_locked_thread_is_a_deadlock_only_where_no_other_could_release() -> None:
-    assert told(job(WAITS, with_threads(rank(1, IN_LOAD), PARKED)))[3] == "thread_deadlock"
-    assert told(job(WAITS, with_threads(rank(1, IN_LOAD), IN_LIBRARY)))[3] == "rank_stalled"
-    for silent, kind in ((4.9, "suspect"), (5.0, "hang")):
-        alone = with_threads(rank(1, IN_LOAD, silent=silent), PARKED)
-        assert told(job(rank(0, IN_BARRIER, silent=silent), alone))[0] == kind
-
-
-@pytest.mark.parametrize("name", ["Datalogger sync", "WandbLogger constructor"])
-def test_a_lock_of_its_own_threads_weighs_more_than_the_name_of_a_section(name: str) -> None:
-    beat = Beat(pid=101, beats=9, sections=(OpenSection(name, 0),))
-    dead = with_threads(rank(1, IN_LOAD, beat=beat), LOCKED, PARKED)
-    assert told(job(WAITS, dead)) == ("hang", (1,), (0,), "thread_deadlock")
-
-
-@pytest.mark.parametrize(("takes_lock", "futex"), [(False, True), (True, False)])
-def test_a_wait_that_is_no_endless_lock_is_no_deadlock(takes_lock: bool, futex: bool) -> None:
-    view = with_threads(rank(1, IN_LOAD), takes_lock=takes_lock, futex=futex)
-    assert told(job(WAITS, view))[3] == "rank_stalled"
-    waits_for_news = with_threads(rank(1, IN_QUEUE))
-    assert told(job(WAITS, waits_for_news))[3] == "rank_stalled"
 
 
 @pytest.mark.parametrize(("behind_s", "cause"), [(3, "gil_held"), (1, "rank_stalled")])
@@ -216,11 +125,6 @@ def test_a_helper_that_keeps_the_interpreter_lock_holds_up_a_rank_in_a_collectiv
         assert "decode_video (demo/train.py:9)" in verdict.summary
 
 
-def test_a_sleeper_that_owns_the_interpreter_lock_needs_no_pulse() -> None:
-    assert told(job(WAITS, with_lock_owner(rank(1, IN_LOAD))))[3] == "gil_held"
-    assert told(job(WAITS, with_lock_owner(rank(1, IN_LOAD, cpu=1.0))))[3] == "spinning"
-
-
 @pytest.mark.parametrize(("share", "kind"), [(0.1, "suspect"), (0.8, "healthy")])
 def test_who_keeps_the_lock_for_want_of_a_processor_is_not_blamed(share: float, kind: str) -> None:
     """Importing torch on a crowded machine: ready to go on, and not let."""
@@ -239,19 +143,6 @@ def _queued(one: Sample, since_ns: int, share: float) -> Sample:
     main = replace(main, queued_s=share * (one.taken_ns - since_ns) / SECOND)
     kernel = replace(one.kernel, threads=(main, *others))
     return replace(one, kernel=kernel)
-
-
-def test_a_kept_lock_gives_way_to_the_file_that_its_owner_waits_for() -> None:
-    opens = rank(1, IN_LOAD, **waiting_for("fifo", "openat", "/models/one.safetensors"))
-    verdict = judge(job(WAITS, with_lock_owner(opens)))
-    assert verdict.cause == "filesystem_wait"
-    assert "/models/one.safetensors" in verdict.summary
-
-
-def test_a_late_pulse_alone_is_no_kept_lock() -> None:
-    """A machine under load may starve the pulse: somebody must have been seen with the lock."""
-    beat = Beat(pid=101, pulse_ns=NOW_NS - 60 * SECOND)
-    assert told(job(WAITS, rank(1, IN_LOAD, beat=beat)))[3] == "rank_stalled"
 
 
 @pytest.mark.parametrize(
@@ -279,8 +170,3 @@ def test_full_memory_and_pages_from_disk_are_memory_pressure(
     assert told(job(WAITS, thrashes)) == ("hang", (1,), (0,), cause)
     if cause == "memory_pressure":
         assert "97 % of the control group's 100.0 GiB" in judge(job(WAITS, thrashes)).summary
-
-
-def test_without_kernel_facts_the_rules_that_need_them_are_silent() -> None:
-    plain = job(rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD))
-    assert told(plain) == ("hang", (1,), (0,), "rank_stalled")

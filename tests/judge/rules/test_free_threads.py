@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cases import (
     FUTEX,
-    IN_ALL_REDUCE,
     IN_BARRIER,
     IN_LOAD,
     MAIN,
     SITE,
     STDLIB,
     job,
-    look,
     rank,
     torch,
     user,
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
 SLEEP = WaitTarget(call="clock_nanosleep", kind="time")
 ACCEPT = WaitTarget(call="accept4", kind="socket", name="127.0.0.1:80")
 STORE = WaitTarget(call="poll", kind="socket", name="127.0.0.1:29500")
-MAIN_JOINS = (MAIN, user("finish", 20))
-JOIN = Frame("Thread.join", f"{STDLIB}/threading.py", 1119)
 EVENT_WAIT = Frame("Event.wait", f"{STDLIB}/threading.py", 629)
 TIMER = (Frame("Timer.run", f"{STDLIB}/threading.py", 1376), EVENT_WAIT)
 LOOP = (
@@ -57,10 +53,6 @@ def told(serving: RankView, silent: float, **asking: Any) -> str:
     """What is told where rank 1 asks rank 0 at a connection, and that waits for it."""
     fields = asking or waiting_for("socket", "recvfrom", "127.0.0.1:80", 100)
     return judge(job(serving, rank(1, IN_LOAD, silent=silent, **fields))).verdict
-
-
-def test_nobody_ends_a_circle_of_ranks_without_another_thread() -> None:
-    assert told(rank(0, IN_BARRIER), 6.0) == "hang"
 
 
 @pytest.mark.parametrize(
@@ -87,30 +79,6 @@ def test_a_thread_of_the_one_that_is_asked_may_answer(state: dict[str, Any], sil
 def test_whatever_the_other_holds_any_thread_of_it_may_bring(held: dict[str, Any]) -> None:
     assert told(rank(0, IN_BARRIER), 6.0, **held) == "hang"
     assert told(beside(rank(0, IN_BARRIER)), 200.0, **held) == "suspect"
-
-
-def test_so_may_one_of_its_own_process_at_a_pipe_of_its_own() -> None:
-    reads = rank(1, IN_LOAD, silent=200.0, **waiting_for("pipe", "read", "pipe:[9]", 101))
-    assert judge(job(rank(0, IN_BARRIER), reads)).verdict == "hang"
-    verdict = judge(job(rank(0, IN_BARRIER), beside(reads)))
-    assert verdict.verdict == "suspect"
-    assert "to which none of its threads has written" in verdict.summary
-
-
-def test_a_thread_that_empties_the_pipe_of_a_child_may_end_it() -> None:
-    full = waiting_for("pipe", "write", "pipe:[9]", 100)
-    child = look((user("shout", 3),), pid=700, role="child", **full)
-    awaits = waiting_for("process", "wait4", "700", 700)
-    waits = rank(0, IN_LOAD, silent=20.0, children=(child,), **awaits)
-    assert judge(job(waits, rank(1, IN_BARRIER))).verdict == "hang"
-    assert judge(job(beside(waits), rank(1, IN_BARRIER))).verdict == "suspect"
-
-
-def test_a_collective_in_a_helper_thread_may_be_met_by_another_one() -> None:
-    """An asynchronous save: its threads meet beside the main ones."""
-    saves = rank(0, (*MAIN_JOINS, JOIN), silent=20.0)
-    saves = beside(saves, IN_SAVE, waits_for=())
-    assert _met_by(saves, beside(rank(1, IN_BARRIER, silent=20.0))) == "suspect"
 
 
 def test_one_of_main_threads_may_be_met_by_a_thread_that_wakes_later() -> None:
@@ -145,12 +113,6 @@ def test_a_timer_may_end_whatever_its_process_waits_for(timer: tuple[Frame, ...]
     )
 
 
-def test_what_nobody_knows_of_may_come_from_outside() -> None:
-    stands = waiting_for("other", "epoll_wait", "anon_inode:[eventfd]")
-    waits = rank(0, (MAIN, user("fetch", 9), LOCK), silent=200.0, **stands)
-    assert judge(job(waits, rank(1, IN_BARRIER, silent=200.0))).verdict == "suspect"
-
-
 @pytest.mark.parametrize(
     ("call", "name"),
     [
@@ -183,7 +145,3 @@ def test_a_library_s_thread_and_one_that_waits_for_its_own_process_answer_nobody
     frames: tuple[Frame, ...], state: dict[str, Any]
 ) -> None:
     assert told(beside(rank(0, IN_BARRIER), frames, **state), 6.0) == "hang"
-
-
-def test_a_thread_in_a_collective_is_no_more_free_than_its_job() -> None:
-    assert told(beside(rank(0, IN_BARRIER), IN_ALL_REDUCE, waits_for=()), 31.0) == "hang"
