@@ -18,8 +18,8 @@ from cases import (
     rank,
     user,
     waiting_for,
-    worker,
     with_threads,
+    worker,
 )
 from msgspec.structs import replace
 
