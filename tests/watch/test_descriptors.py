@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from launched import start_run
-from processes import end, is_sidecar, until
+from processes import end, end_by_pid, is_sidecar, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +39,5 @@ def test_the_sidecar_raises_its_own_soft_limit_up_to_the_hard_one(tmp_path: Path
         assert job.stdout is not None
         assert job.stdout.readline().strip() == str(SOFT), "the command's is as it was"
     finally:
-        for child in psutil.Process(job.pid).children(recursive=True):
-            child.kill()
+        end_by_pid(psutil.Process(job.pid).children(recursive=True))
         end(job)
