@@ -355,7 +355,9 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
         stands_still,
     )
     others = [end for end in chain.ends if end is not main and end.tid is not None]
-    return next((end.stack for sign in signs for end in others if sign(end)), None)
+    # where the work was given away, whoever has it goes on trying in vain
+    last = given if given_away(main) else None
+    return next((end.stack for sign in signs for end in others if sign(end)), last)
 
 
 def lock_keeper(look: ProcessLook, beat: Beat | None) -> ThreadStack | None:
