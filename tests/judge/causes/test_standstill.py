@@ -10,6 +10,8 @@ from cases import (
     IN_BARRIER,
     IN_LOAD,
     MAIN,
+    STDLIB,
+    beside,
     gone,
     job,
     look,
@@ -21,7 +23,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.evidence import WaitTarget
+from lightning_hangcheck.model.evidence import Frame, WaitTarget
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RankView
@@ -178,3 +180,19 @@ def test_an_idle_rank_for_which_nobody_waits_may_wait_for_those_that_advance(
     moves = (IN_LOAD, (*IN_LOAD, IN_LOAD[-1]), IN_LOAD)
     trains = rank(0, *moves, silent=0.5, cpu=1.0)
     assert told(job(trains, rank(1, IN_POLL, silent=301.0, **waits)))[0] == kind
+
+
+def test_the_place_is_the_thread_that_was_given_the_work_and_tries_again_and_again() -> None:
+    futures = f"{STDLIB}/concurrent/futures"
+    awaits = (
+        MAIN,
+        user("train", 41),
+        Frame("Future.result", f"{futures}/_base.py", 451),
+        Frame("Condition.wait", f"{STDLIB}/threading.py", 320),
+    )
+    tries = (Frame("_worker", f"{futures}/thread.py", 83), user("acquire_shards", 29))
+    waits = {"tid": 300, "wakes": (1, 2, 3), **SLEEPS}
+    stuck = beside(rank(1, awaits, silent=400.0, **FUTEX_WAIT), tries, **waits)
+    verdict = judge(job(rank(0, IN_BARRIER, silent=400.0), stuck))
+    assert verdict.culprits == (1,)
+    assert "acquire_shards" in verdict.summary
