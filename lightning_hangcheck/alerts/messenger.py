@@ -29,7 +29,7 @@ from lightning_hangcheck.alerts.asked_for import Errand
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE
 from lightning_hangcheck.look.proc import descendants
-from lightning_hangcheck.look.programs import ChildLate, exit_code_of
+from lightning_hangcheck.look.programs import ChildLate, run_to_its_end
 from lightning_hangcheck.settings import ONLY_OF_RUN, PREFIX
 from lightning_hangcheck.time_limit import NoAnswer, within
 
@@ -96,7 +96,7 @@ def run_hang_command(
         output, where = os.open(os.devnull, os.O_WRONLY), "what it printed could not be kept"
     given = environment_of(news, environment)
     try:
-        code = exit_code_of(["/bin/sh", "-c", line], time_limit_s, given, output)
+        code = run_to_its_end(["/bin/sh", "-c", line], time_limit_s, given, output)
     except ChildLate:
         return f"the command of --on-hang-exec was ended after {time_limit_s:g} s; {where}"
     except OSError as error:

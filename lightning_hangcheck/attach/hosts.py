@@ -18,7 +18,7 @@ from lightning_hangcheck.errors import BadUsage, NoJobFound, UnreadableRun
 from lightning_hangcheck.files.safe import decode
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import NodeCase, merge_cases
-from lightning_hangcheck.look.programs import ChildLate, exit_code_of
+from lightning_hangcheck.look.programs import ChildLate, run_to_its_end
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Gap
@@ -99,7 +99,9 @@ def answer_of(command: Sequence[str], limit_s: float, given_up: threading.Event)
         files, code, why = (output.fileno(), complaint.fileno()), 0, ""
         try:
             most = MOST_OUTPUT + 1
-            code = exit_code_of(command, limit_s, os.environ, *files, most=most, given_up=given_up)
+            code = run_to_its_end(
+                command, limit_s, os.environ, *files, most=most, given_up=given_up
+            )
         except ChildLate as error:
             why = str(error)
         if max(os.fstat(file).st_size for file in files) > MOST_OUTPUT:

@@ -332,8 +332,6 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
     main = chain.threads[0]
     users = (one for one in chain.threads[1:] if not one.looping and one.place is not None)
     given = next((one.stack for one in users), None)
-    if not chain.ends and given_away(main):
-        return given
     if given is not None and joins(main.stack) and main.place is None:
         # the interpreter's exit: libraries make their threads daemons, users forget it
         return given

@@ -48,7 +48,7 @@ def answer_of(
     return subprocess.CompletedProcess(process.args, process.returncode, output, complaint)
 
 
-def exit_code_of(
+def run_to_its_end(
     command: Sequence[str],
     time_limit_s: float,
     environment: Mapping[str, str],
