@@ -66,6 +66,7 @@ def checkpoints(subject: Subject) -> Iterator[Finding]:
     url = subject.checkpoints
     if url is None:
         return
+    _import_store_of(url)
     try:
         files, _ = apart(LOOK_LIMIT_S, lambda: _look(url, subject.depth))
     except NotThere:
@@ -110,6 +111,7 @@ def writing_checkpoints(subject: Subject) -> Finding | None:
     url = subject.checkpoints
     if url is None:
         return None
+    _import_store_of(url)
     try:
         write_s, sync_s, read_s = apart(WRITE_LIMIT_S, lambda: _write(url))
         files, free = apart(LOOK_LIMIT_S, lambda: _look(url, subject.depth))
@@ -171,6 +173,14 @@ def _write(url: str) -> tuple[float, float, float]:
     finally:
         if system.exists(trial):
             system.rm_file(trial)
+
+
+def _import_store_of(url: str) -> None:
+    """Import what a place of its kind needs, before the fork that asks it, see `apart`."""
+    with suppress(Exception):  # the fork meets the same, and what it raises is told
+        import fsspec
+
+        fsspec.get_filesystem_class(fsspec.core.split_protocol(url)[0] or "file")
 
 
 def _open(url: str) -> tuple[Any, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import time
 import warnings
 from contextlib import suppress
@@ -23,12 +24,20 @@ NAME = "hangcheck-apart"
 """Of such a process, as the kernel shows it: at most 15 bytes. Its command line is its parent's."""
 
 
+LEFT_FOR_S = 600
+"""Late work may still end. A fork of a process with threads may have a copy of a lock that nobody
+gives back: it would stay for ever."""
+
+
 class NoAnswerFromStorage(Exception):
     """The storage did not answer in time; the work goes on without us, or has failed silently."""
 
 
 def apart(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
     """Do work in a process of its own, about 2 ms; one that is late is left behind.
+
+    It may stay for ten minutes. What it imports should be imported already: another thread that imports the same just then
+    would have the lock for it, of which the fork gets a copy.
 
     Args:
         time_limit_s: Seconds to wait for it.
@@ -76,6 +85,9 @@ def _become_orphan(writer: int, work: Callable[[], object]) -> None:
             Path("/proc/self/comm").write_text(NAME)
         if os.fork() == 0:
             os.setsid()
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+            signal.alarm(LEFT_FOR_S)
             let_go_of_streams()  # and all else that others may wait to see closed
             os.closerange(3, writer)
             os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
