@@ -36,8 +36,8 @@ class NoAnswerFromStorage(Exception):
 def apart(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
     """Do work in a process of its own, about 2 ms; one that is late is left behind.
 
-    It may stay for ten minutes. What it imports should be imported already: another thread that imports the same just then
-    would have the lock for it, of which the fork gets a copy.
+    It may stay for ten minutes. What it imports should be imported already: another thread that
+    imports the same just then has a lock, of which the fork would get a copy.
 
     Args:
         time_limit_s: Seconds to wait for it.
