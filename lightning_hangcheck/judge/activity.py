@@ -32,6 +32,7 @@ from lightning_hangcheck.judge.waits import (
     in_one_call,
     is_starved,
     lock_keeper,
+    may_wait_for_device,
     stuck_thread,
 )
 from lightning_hangcheck.model.code_owner import is_ours, is_standard
@@ -163,7 +164,7 @@ def read_rank_activity(view: RankView) -> RankActivity:
         if wait is None and process.activity == "busy":
             wait = device_wait(view)
     activity = _of_alive(view, process, wait)
-    if activity == "idle" and own is not None and gpu_works(own):
+    if activity == "idle" and own is not None and gpu_works(own) and may_wait_for_device(own):
         return replace(found, activity="busy", wait=wait, for_gpu=True)
     if activity == "moving":
         seen = [read_process_activity(look) for look in view.processes]

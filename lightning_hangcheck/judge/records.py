@@ -47,11 +47,17 @@ def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | N
 
 
 def threads_beside(view: RankView) -> frozenset[int]:
-    """Return Python's identifiers of a rank's threads but the main one, as far as known."""
+    """Return Python's identifiers of a rank's threads but the main one, as far as known.
+
+    Not those of autograd, which enter the collectives of the main thread's own backward.
+    """
     own = view.own_process
-    stacks = [one.stack for one in own.samples if one.stack is not None] if own is not None else []
     return frozenset(
-        thread.ident for stack in stacks for thread in stack.threads[1:] if thread.ident
+        thread.ident
+        for look in (own.samples if own is not None else ())
+        for stack in ([look.stack] if look.stack is not None else [])
+        for thread in stack.threads[1:]
+        if thread.ident and thread.frames
     )
 
 

@@ -102,6 +102,20 @@ def limited(look: ProcessLook) -> bool:
     )
 
 
+@remembered
+def may_wait_for_device(look: ProcessLook) -> bool:
+    """Whether its wait may end in one for a device: a thread sleeps in memory, or in the driver.
+
+    None does where other threads owe its end, or a file, a connection, a child.
+    """
+    chain = next((one.chain for one in _telling(look)[-1:]), None)
+    return chain is None or any(
+        not one.for_threads
+        and all(it.kind not in (*OUTSIDE, "pipe", "shared") for it in one.targets)
+        for one in chain.ends
+    )
+
+
 def asks_anew(look: ProcessLook) -> bool:
     """Whether it slept between the newest samples until other moments: it asks again and again."""
     states = [one.states[0] for one in _telling(look)[-2:] if one.states]

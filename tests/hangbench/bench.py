@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -29,6 +30,8 @@ PATIENCE = {
 """Shorter than the defaults, so that the corpus takes minutes; the latency benchmark uses those."""
 
 NO_END = "did not end"
+ON_GPU = "HANGBENCH_GPU"
+"""Set where the ``queued_*`` cases run on a GPU with NCCL."""
 
 
 class Truth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -168,10 +171,14 @@ def _verdicts(run_dir: Path) -> list[tuple[Verdict, float]]:
 
 def environment_of(folder: Path) -> dict[str, str]:
     """What every run of a case finds in its environment, whoever watches it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
     return {
         **os.environ,
-        "CUDA_VISIBLE_DEVICES": "",
+        "CUDA_VISIBLE_DEVICES": "0" if ON_GPU in os.environ else "",
         "OMP_NUM_THREADS": "1",
+        "PET_MASTER_PORT": port,  # of torchrun; older ones all take the same
         "HANGBENCH_ONSET": str(folder / "onset"),
     }
 

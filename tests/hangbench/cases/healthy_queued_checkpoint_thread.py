@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 
 def training_step(step):
-    gradient = torch.ones(64)
+    gradient = torch.ones(64, device=queued.DEVICE)
     dist.all_reduce(gradient)
     return queued.loss()
 
@@ -26,7 +26,7 @@ def forward():
         weights = torch.tanh(weights @ weights)
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 savers = dist.new_group([0, 1])
 saving = threading.Thread(target=save_in_background, args=(savers,))
 saving.start()

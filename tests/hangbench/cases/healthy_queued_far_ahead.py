@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 
 def training_step(step):
-    gradient = torch.ones(64)
+    gradient = torch.ones(64, device=queued.DEVICE)
     dist.all_reduce(gradient)
     return queued.loss()
 
@@ -22,7 +22,7 @@ def tokenize(seconds):
     return words
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 for step in range(1100):
     if step == 60 and dist.get_rank() == 1:
         tokenize(40)

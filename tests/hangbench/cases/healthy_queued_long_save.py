@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 
 def training_step(step):
-    gradient = torch.ones(64)
+    gradient = torch.ones(64, device=queued.DEVICE)
     dist.all_reduce(gradient)
     return queued.loss()
 
@@ -23,7 +23,7 @@ def save_slowly(path, seconds):
             time.sleep(0.2)
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 for step in range(40):
     training_step(step)
 if dist.get_rank() == 0:

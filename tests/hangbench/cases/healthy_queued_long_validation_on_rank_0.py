@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 
 def training_step(step):
-    gradient = torch.ones(64)
+    gradient = torch.ones(64, device=queued.DEVICE)
     dist.all_reduce(gradient)
     return queued.loss()
 
@@ -20,7 +20,7 @@ def validate(seconds):
         model(torch.ones(2, 8, 16))
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 for step in range(40):
     training_step(step)
 queued.synchronize()

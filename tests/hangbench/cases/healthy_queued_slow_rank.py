@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 
 def training_step(step):
-    gradient = torch.ones(64)
+    gradient = torch.ones(64, device=queued.DEVICE)
     dist.all_reduce(gradient)
     return queued.loss()
 
@@ -20,7 +20,7 @@ def forward(seconds):
         weights = torch.tanh(weights @ weights)
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 for step in range(12):
     forward(4 if dist.get_rank() == 1 else 0.5)
     training_step(step).item()

@@ -9,10 +9,10 @@ import torch.distributed as dist
 
 def reduce_in_pair(group):
     for _ in range(20):
-        dist.all_reduce(torch.ones(32), group=group)
+        dist.all_reduce(torch.ones(32, device=queued.DEVICE), group=group)
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 rank = dist.get_rank()
 pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
 for _ in range(4):

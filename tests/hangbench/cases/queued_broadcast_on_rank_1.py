@@ -7,17 +7,17 @@ from onset import mark_onset
 
 
 def training_step(step):
-    gradient = torch.ones(64)
+    gradient = torch.ones(64, device=queued.DEVICE)
     dist.all_reduce(gradient)
     return queued.loss()
 
 
 def refresh_weights():
     mark_onset()
-    dist.broadcast(torch.ones(16), src=1)
+    dist.broadcast(torch.ones(16, device=queued.DEVICE), src=1)
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 for step in range(120):
     loss = training_step(step)
     if step == 60 and dist.get_rank() == 1:

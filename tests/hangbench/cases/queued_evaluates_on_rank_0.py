@@ -7,7 +7,7 @@ from onset import mark_onset
 
 
 def training_step(step):
-    gradient = torch.ones(64)
+    gradient = torch.ones(64, device=queued.DEVICE)
     dist.all_reduce(gradient)
     return queued.loss()
 
@@ -15,10 +15,10 @@ def training_step(step):
 def evaluate():
     mark_onset()
     for _ in range(4):
-        dist.all_reduce(torch.ones(2))
+        dist.all_reduce(torch.ones(2, device=queued.DEVICE))
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 for step in range(120):
     training_step(step)
     if step == 60 and dist.get_rank() == 0:

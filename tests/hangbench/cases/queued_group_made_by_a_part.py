@@ -9,7 +9,7 @@ from onset import mark_onset
 
 
 def training_step(step):
-    gradient = torch.ones(64)
+    gradient = torch.ones(64, device=queued.DEVICE)
     dist.all_reduce(gradient)
     return queued.loss()
 
@@ -20,7 +20,7 @@ def form_evaluation_group():
 
 
 os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # as of ranks that connect eagerly
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 for step in range(40):
     training_step(step)
 queued.synchronize()

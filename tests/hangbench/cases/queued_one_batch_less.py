@@ -9,7 +9,7 @@ from onset import mark_onset
 
 
 def training_step(step):
-    gradient = torch.ones(64)
+    gradient = torch.ones(64, device=queued.DEVICE)
     dist.all_reduce(gradient)
     return queued.loss()
 
@@ -18,7 +18,7 @@ def report(loss):
     return loss.item()
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 last = dist.get_rank() == 2
 for step in range(70 if last else 100):
     loss = training_step(step)

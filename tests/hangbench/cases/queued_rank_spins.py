@@ -7,7 +7,7 @@ from onset import mark_onset
 
 
 def training_step(step):
-    gradient = torch.ones(64)
+    gradient = torch.ones(64, device=queued.DEVICE)
     dist.all_reduce(gradient)
     return queued.loss()
 
@@ -19,7 +19,7 @@ def pack_samples(lengths):
     return lengths
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 for step in range(90):
     training_step(step)
     if step == 30 and dist.get_rank() == 2:

@@ -7,17 +7,17 @@ from onset import mark_onset
 
 
 def training_step(step):
-    gradient = torch.ones(64)
+    gradient = torch.ones(64, device=queued.DEVICE)
     dist.all_reduce(gradient)
     return queued.loss()
 
 
 def receive_activations():
     mark_onset()
-    dist.recv(torch.empty(8), src=0)
+    dist.recv(torch.empty(8, device=queued.DEVICE), src=0)
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 for step in range(40):
     training_step(step)
 queued.synchronize()

@@ -11,7 +11,7 @@ from onset import mark_onset
 
 
 def training_step(step):
-    gradient = torch.ones(64)
+    gradient = torch.ones(64, device=queued.DEVICE)
     dist.all_reduce(gradient)
     return queued.loss()
 
@@ -22,7 +22,7 @@ def save_checkpoint(model, path):
         torch.save(model.state_dict(), file)
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 for step in range(100):
     training_step(step)
     if step == 60 and dist.get_rank() == 0:

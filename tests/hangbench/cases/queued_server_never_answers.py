@@ -10,7 +10,7 @@ from onset import mark_onset
 
 
 def training_step(step):
-    gradient = torch.ones(64)
+    gradient = torch.ones(64, device=queued.DEVICE)
     dist.all_reduce(gradient)
     return queued.loss()
 
@@ -20,7 +20,7 @@ def fetch_prompts(port):
     return urllib.request.urlopen(f"http://127.0.0.1:{port}/prompts").read()
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 for step in range(60):
     training_step(step)
 if dist.get_rank() == 0:

@@ -7,7 +7,7 @@ from onset import mark_onset
 
 
 def training_step(step):
-    gradient = torch.ones(64)
+    gradient = torch.ones(64, device=queued.DEVICE)
     dist.all_reduce(gradient)
     return queued.loss()
 
@@ -26,7 +26,7 @@ def step_or_skip(step):
         print("skipped a batch", flush=True)
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 for step in range(80):
     step_or_skip(step)
 dist.barrier()

@@ -10,7 +10,7 @@ from onset import mark_onset
 
 
 def training_step(step):
-    gradient = torch.ones(64)
+    gradient = torch.ones(64, device=queued.DEVICE)
     dist.all_reduce(gradient)
     return queued.loss()
 
@@ -20,7 +20,7 @@ def log_memory():
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 for step in range(200):
     loss = training_step(step)
     if step == 60 and dist.get_rank() == 1:

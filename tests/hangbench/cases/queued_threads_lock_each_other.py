@@ -9,7 +9,7 @@ from onset import mark_onset
 
 
 def training_step(step):
-    gradient = torch.ones(64)
+    gradient = torch.ones(64, device=queued.DEVICE)
     dist.all_reduce(gradient)
     return queued.loss()
 
@@ -33,7 +33,7 @@ def update_cache():
             pass
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 for step in range(120):
     loss = training_step(step)
     if step == 60 and dist.get_rank() == 1:

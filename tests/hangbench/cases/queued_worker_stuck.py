@@ -20,10 +20,10 @@ class Samples(Dataset):
         return torch.ones(8)
 
 
-dist.init_process_group("queued")
+dist.init_process_group(queued.BACKEND)
 samples = Samples()
 samples.rank = dist.get_rank()
 for batch in DataLoader(samples, batch_size=4, num_workers=1):
-    dist.all_reduce(batch)
+    dist.all_reduce(batch.to(queued.DEVICE))
     queued.loss().item()
 dist.destroy_process_group()

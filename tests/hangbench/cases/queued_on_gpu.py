@@ -1,0 +1,31 @@
+"""The same by NCCL, on a GPU that all ranks share.
+
+NCCL refuses two ranks of one machine on one GPU. Each rank says that it is a machine of its own, so
+they talk by sockets. Import it before torch.
+"""
+
+import os
+
+os.environ["NCCL_HOSTID"] = f"rank {os.environ['RANK']}"
+os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+
+import torch
+
+BACKEND = "nccl"
+DEVICE = torch.device("cuda", 0)
+torch.cuda.set_device(DEVICE)
+
+
+def loss():
+    """A number that is known once all that was queued before it is done."""
+    return torch.zeros(1, device=DEVICE).sum()
+
+
+def synchronize():
+    torch.cuda.synchronize()
+
+
+def work_long(seconds):
+    """Queue a kernel that works for so long. The clock of a GPU does not go faster than 2 GHz."""
+    for _ in range(round(seconds)):
+        torch.cuda._sleep(2_000_000_000)
