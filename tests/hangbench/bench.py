@@ -46,6 +46,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         launcher: ``python`` for a script that starts its ranks itself, or has one.
         needs: Modules without which the case cannot run.
         says: What a healthy program prints at its end, each somewhere in its output.
+        gpu: Whether it needs an NVIDIA GPU, and runs with `scripts/hangbench --gpu` alone.
         unhurried: Silent for longer than the shortened limits: it runs with those that users have.
         tier: ``ci`` for a few fast ones, one for each mechanism.
         mechanism: Which of them it stands for there.
@@ -63,6 +64,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     launcher: Literal["torchrun", "python"] = "torchrun"
     needs: list[str] = []
     says: list[str] = []
+    gpu: bool = False
     unhurried: bool = False
     tier: Literal["ci", "full"] = "full"
     mechanism: str = ""

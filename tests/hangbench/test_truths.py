@@ -41,12 +41,8 @@ def test_one_case_for_each_mechanism_runs_with_the_tests() -> None:
 
 
 def test_every_program_has_a_truth() -> None:
-    programs = {path.stem for path in CASES.glob("*.py")} - {
-        "onset",
-        "queued",
-        "queued_on_cpu",
-        "queued_on_gpu",
-    }
+    helpers = {"onset", "one_gpu", "queued", "queued_on_cpu", "queued_on_gpu"}
+    programs = {path.stem for path in CASES.glob("*.py")} - helpers
     assert programs == set(NAMES)
 
 
@@ -78,6 +74,7 @@ def _says_only_that_it_is_healthy(truth: Truth) -> bool:
         launcher=truth.launcher,
         needs=truth.needs,
         says=truth.says,
+        gpu=truth.gpu,
         unhurried=truth.unhurried,
         tier=truth.tier,
         mechanism=truth.mechanism,

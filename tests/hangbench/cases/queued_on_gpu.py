@@ -1,14 +1,6 @@
-"""The same by NCCL, on a GPU that all ranks share.
+"""The same by NCCL, on a GPU that all ranks share. Import it before torch."""
 
-NCCL refuses two ranks of one machine on one GPU. Each rank says that it is a machine of its own, so
-they talk by sockets. Import it before torch.
-"""
-
-import os
-
-os.environ["NCCL_HOSTID"] = f"rank {os.environ['RANK']}"
-os.environ["NCCL_SOCKET_IFNAME"] = "lo"
-
+import one_gpu  # noqa: F401 - sets the environment
 import torch
 
 BACKEND = "nccl"
