@@ -13,6 +13,7 @@ from lightning_hangcheck.judge.causes import RULES
 from lightning_hangcheck.judge.causes.gone import find_crash, is_over
 from lightning_hangcheck.judge.causes.slow import waits_in_each_step
 from lightning_hangcheck.judge.divergence import Divergence, find_divergence
+from lightning_hangcheck.judge.exits import gave_up_waiting, how_it_ended
 from lightning_hangcheck.judge.graph import WaitGraph, build_graph
 from lightning_hangcheck.judge.job import JobReading, read_job
 from lightning_hangcheck.judge.left_behind import judge_left
@@ -27,6 +28,7 @@ from lightning_hangcheck.judge.threads import free_threads
 from lightning_hangcheck.judge.waits import sleeps_on
 from lightning_hangcheck.judge.wording import within
 from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.limits import Limits
 from lightning_hangcheck.model.slugs import SEVERITY, VerdictKind
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
 
@@ -106,7 +108,7 @@ def _of_job(job: JobReading, case: Case) -> Conclusion:
     divergence = find_divergence(job, pending, awaited)
     if is_over(job):
         crash = find_crash(job)
-        return Conclusion(
+        over = Conclusion(
             kind="finished" if crash is None else "crashed",
             job=job,
             graph=WaitGraph(),
@@ -114,6 +116,7 @@ def _of_job(job: JobReading, case: Case) -> Conclusion:
             divergence=divergence,
             finding=crash,
         )
+        return over if crash is None else _for_whom_it_waited(over, crash)
     graph = build_graph(job, divergence, awaited)
     stuck = () if graph.between_ranks else _stuck_by_themselves(job, graph)
     ends = tuple(job.ranks[rank] for rank in graph.ends) if graph.between_ranks else stuck
@@ -164,6 +167,37 @@ def _of_job(job: JobReading, case: Case) -> Conclusion:
         finding=gravest[1] if gravest is not None else None,
         gaps=tuple(gaps),
     )
+
+
+AT_ONCE = Limits(**dict.fromkeys(Limits.__struct_fields__, 0.0))
+
+
+def _for_whom_it_waited(over: Conclusion, crash: Finding) -> Conclusion:
+    """Blame those for whom the first rank that failed only gave up waiting, as they stood then."""
+    job = over.job
+    gave_up = {rank for rank, one in job.ranks.items() if gave_up_waiting(one.view)}
+    if not crash.culprits or not gave_up.issuperset(crash.culprits):
+        return over
+    views = tuple(
+        replace(view, process_exit=None, beat=beat and replace(beat, ending="running"))
+        for view in job.case.ranks
+        for beat in [view.beat]
+    )
+    then = replace(job.case, ranks=views, ended=False, exit_code=None, limits=AT_ONCE)
+    stood = conclude(then)
+    found = stood.finding
+    if found is None or stood.kind not in ("hang", "dead") or not found.culprits:
+        return over
+    if not gave_up.isdisjoint(found.culprits):
+        return over
+    whom = "it" if len(found.culprits) == 1 else "them"
+    first = job.ranks[crash.culprits[0]]
+    sentence = (
+        f"{found.sentence}; rank {first.rank} waited for {whom} until its time limit, then "
+        f"{how_it_ended(first.view)}"
+    )
+    finding = replace(found, sentence=sentence, silence_s=0.0)
+    return replace(over, graph=stood.graph, divergence=stood.divergence, finding=finding)
 
 
 def _of_files(job: JobReading, found: LeftFinding | None) -> Conclusion:

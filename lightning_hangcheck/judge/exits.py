@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.judge.alike import latest_frames
 from lightning_hangcheck.judge.frames import rules_of
 from lightning_hangcheck.judge.knowledge import causes_file
-from lightning_hangcheck.judge.records import gpu_out_of_memory
+from lightning_hangcheck.judge.records import gpu_out_of_memory, open_operation
 from lightning_hangcheck.judge.wording import SHELL_SIGNAL_BASE, duration, signal_name
 from lightning_hangcheck.model.beat import STARTING_SERVER, Beat
 from lightning_hangcheck.model.case import AskedEnd, ProcessExit
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.text.shown import NANOSECONDS
+from lightning_hangcheck.text.shown import NANOSECONDS, read_utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -37,6 +37,7 @@ LOSSES = ("DistBackendError", "DistError", "DistNetworkError", "DistStoreError")
 GLOO_TRANSPORT = "/gloo/transport/"
 """gloo raises RuntimeError for everything, and begins its message with the file that it comes from:
 only of this folder it is a lost connection, or one that a peer left without an answer."""
+OUT_OF_TIME = re.compile(r"timed? ?out", re.IGNORECASE)
 CAME_FROM = " (from "
 """Behind it stands what an exception came from (`recorder.announcer.last_words`)."""
 OUR_SERVER = (
@@ -130,6 +131,22 @@ def lost_a_peer(view: RankView) -> bool:
     words = last_words(view)
     came_from = words.partition(CAME_FROM)[2]
     return words.startswith(LOSSES) or came_from.startswith(LOSSES) or GLOO_TRANSPORT in words
+
+
+def gave_up_waiting(view: RankView) -> bool:
+    """Whether it ended because what it waited for took longer than its time limit.
+
+    By its last words; or NCCL's watchdog aborted it, after one of its operations had been open for
+    longer than the limit of its group (torch 2.11, ProcessGroupNCCL.cpp, ``checkTimeout``).
+    """
+    if lost_a_peer(view):
+        return OUT_OF_TIME.search(last_words(view)) is not None
+    found, end = open_operation(view), view.process_exit
+    if found is None or end is None or ending_signal(view) != signal.SIGABRT:
+        return False
+    record, entry = found
+    open_s = read_utc(end.at).timestamp() - entry.created_ns / NANOSECONDS
+    return 0 < record.limit_s <= open_s
 
 
 def ending_signal(view: RankView) -> int | None:

@@ -632,6 +632,9 @@ def judge_left(case: Case) -> LeftFinding | None:
     board = Board(flights)
     recorded = _Search(board, case.run.world_size).finding() if board.heads else None
     told = _of_logs(find_in_logs(*case.left.logs)) if case.left and case.left.logs else None
+    if told is not None and flights:  # logs say that they hold no records; those are here
+        gaps = tuple(gap for gap in told.gaps if gap.kind != "flight_record")
+        told = replace(told, gaps=gaps)
     found = [one for one in (recorded, told) if one is not None]
     order = {"hang": 1, "suspect": 2}
     found.sort(key=lambda one: (not one.culprits, order.get(one.kind, 0), one.cause == "unknown"))

@@ -106,12 +106,12 @@ def limited(look: ProcessLook) -> bool:
 def may_wait_for_device(look: ProcessLook) -> bool:
     """Whether its wait may end in one for a device: a thread sleeps in memory, or in the driver.
 
-    None does where other threads owe its end, or a file, a connection, a child.
+    None does where other threads owe its end, or a file, a connection, a child, or one long sleep.
     """
     chain = next((one.chain for one in _telling(look)[-1:]), None)
+    elsewhere = {*OUTSIDE, "pipe", "shared"}
     return chain is None or any(
-        not one.for_threads
-        and all(it.kind not in (*OUTSIDE, "pipe", "shared") for it in one.targets)
+        not (one.for_threads or one.sleeps or any(it.kind in elsewhere for it in one.targets))
         for one in chain.ends
     )
 

@@ -57,6 +57,7 @@ LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 NCCL2_THREADS = b"pt_nccl2"
 ON_CPU = ("gloo:", "mpi:")
 COUNTER_PREFIX = "pytorch.wait_counter."
+MILLI = 1000
 MESSAGE = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)$")
 """How NCCL's record names a message: ``nccl:send 0->3``, by ranks of the group."""
 
@@ -86,6 +87,7 @@ class _Operation(msgspec.Struct):
     input_sizes: tuple[tuple[int, ...], ...] = ()
     input_dtypes: tuple[str, ...] = ()
     frames: tuple[_CalledFrom, ...] = ()
+    timeout_ms: int = 0
 
     @property
     def ended(self) -> bool:
@@ -373,6 +375,7 @@ def _record(
         on_device=not operations[-1].profiling_name.startswith(ON_CPU),
         last_enqueued=newest,
         last_completed=next(unended, newest + 1) - 1,
+        limit_s=max(0, operations[-1].timeout_ms) / MILLI,
         entries=tuple(
             CollectiveEntry(
                 seq=one.collective_seq_id,

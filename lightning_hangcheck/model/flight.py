@@ -96,6 +96,8 @@ class CollectiveRecord(Struct, frozen=True, kw_only=True):
         entries: The newest operations, oldest first; none where the rank is a member that has not
             entered any.
         messages: Sends and receives that are kept, oldest first; they count apart from operations.
+        limit_s: Seconds after which the backend ends a rank whose operation does not end; 0 where
+            it does not tell.
     """
 
     group: str
@@ -106,6 +108,7 @@ class CollectiveRecord(Struct, frozen=True, kw_only=True):
     last_completed: int = 0
     entries: tuple[CollectiveEntry, ...] = ()
     messages: tuple[Message, ...] = ()
+    limit_s: float = 0.0
 
     @property
     def newest(self) -> int:

@@ -54,6 +54,7 @@ def test_what_a_log_adds_to_records_is_told_beside_them(tmp_path: Path) -> None:
     assert any(one.kind == "also" for one in verdict.evidence)
     assert any("job.out:1" in one.text for one in verdict.evidence)
     assert not any(gap.what == "logs" for gap in verdict.gaps)
+    assert not any("flight record" in gap.what for gap in verdict.gaps)
 
 
 def test_a_rank_that_raised_explains_why_others_waited(tmp_path: Path) -> None:
