@@ -19,6 +19,7 @@ from lightning_hangcheck.judge.source import calls_collectives
 from lightning_hangcheck.judge.threads import free_threads, late_callers
 from lightning_hangcheck.judge.waits import (
     READS,
+    asks_anew,
     endless,
     in_own_memory,
     limited,
@@ -215,8 +216,8 @@ class Patience:
         known = [one for one in sorted(could) if one in looks and one != waiter]
         if target.kind == "process" and not known:
             return Enders(("outside",))  # nobody has looked at it, as at one just started
-        if target.kind == "lock":  # whoever started it: one that sleeps with a lock is idle
-            known = [one for one in known if looks[one].role != "child"]
+        if target.kind == "lock":  # whoever started it: idle with a lock, unless it goes round
+            known = [one for one in known if looks[one].role != "child" or asks_anew(looks[one])]
         helpers = tuple(
             Helper(process_of(host, one), thread.tid)
             for one in target.holders

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.frames import RENDEZVOUS
+from lightning_hangcheck.judge.job import process_of
 from lightning_hangcheck.judge.rule import (
     MOST_SHOWN,
     Finding,
@@ -138,7 +139,9 @@ def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> s
     holder = lock.holders[0]
     reading = situation.job.rank_of(waiter, holder)
     if reading is None:
-        return f"which {process_name(holder)}, a process outside the job, holds"
+        owner = situation.job.processes.owners.get(process_of(waiter.view.host, holder))
+        whose = "a process outside the job" if owner is None else f"a child of rank {owner}"
+        return f"which {process_name(holder)}, {whose}, holds"
     if reading is waiter:
         return "which it holds itself"
     doing = f"while it waits in {reading.wait.name}" if reading.wait is not None else ""
