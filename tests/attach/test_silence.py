@@ -34,7 +34,8 @@ def judged(
 ) -> Verdict:
     known = {note.rank: note for note in notes}
     silent = with_silences(views, watched_s, LIMITS, NOW_NS, known)
-    return judge(job(*silent, limits=where_nobody_moves(LIMITS, silent, known)))
+    limits = where_nobody_moves(LIMITS, silent, known)
+    return judge(job(*silent, limits=limits, seen_in="attach"))
 
 
 def note(number: int, silent_s: float, idle_s: float | None = None) -> RankNote:
@@ -87,6 +88,14 @@ def test_a_wait_of_seconds_is_suspected_only_where_nobody_moves() -> None:
     """A download, a tracker's run, a save: all of these do something within two seconds."""
     assert judged(waiting(3.0), slept(rank(1, IN_LOAD), 2.5)).verdict == "suspect"
     assert judged(waiting(3.0), slept(rank(1, IN_LOAD, cpu=0.9), 0.0)).verdict == "healthy"
+
+
+def test_ranks_that_all_burn_in_one_collective_are_suspected_as_nobody_knows_since_when() -> None:
+    """CUDA waits by spinning, so that the kernel tells nothing of what was before the visit."""
+    burning = [slept(rank(one, IN_BARRIER, cpu=0.9), 0.0) for one in (0, 1)]
+    verdict = judged(*burning)
+    assert (verdict.verdict, verdict.cause) == ("suspect", "unknown")
+    assert "all 2 ranks have waited in barrier" in verdict.summary
 
 
 def test_one_that_polls_hangs_once_others_waited_longer_than_any_limit() -> None:

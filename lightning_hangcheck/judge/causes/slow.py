@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lightning_hangcheck.judge.job import JobReading, RankReading
+    from lightning_hangcheck.judge.patience import EndedBy
     from lightning_hangcheck.model.beat import Slowness, SlowRank
     from lightning_hangcheck.model.slugs import Phase
 
@@ -157,14 +158,16 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
             aspect="tags",
         )
         return replace(finding, silence_s=silence_s, pace=None)
+    # a visitor cannot tell since when ranks spin in one collective: he says that they do
+    together: EndedBy = "outside" if situation.job.case.seen_in == "attach" else "unknown_pace"
     finding = blame(
         situation,
         culprits,
         "unknown",
         told,
         sure=0.2,
-        ended_by="inside" if apart and not elsewhere and not kept else "unknown_pace",
-        waited_for=apart,
+        ended_by="inside" if apart and not elsewhere and not kept else together,
+        waited_for=apart or together == "outside",
     )
     return replace(
         finding,
