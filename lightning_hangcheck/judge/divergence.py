@@ -272,9 +272,11 @@ def _by_messages(
         return None
     chosen = [one for one in waiting if one.rank in ring] if ring else waiting
     everybody, departed = tuple(one.rank for one in chosen), departed_in_messages(job)
-    if departed and set(departed) < set(everybody):
-        return _in_their_own(chosen, departed, "sequence", proven=bool(ring))
-    return _in_their_own(chosen, everybody, "nothing", proven=bool(ring))
+    together = _in_their_own(chosen, everybody, "nothing", proven=bool(ring))
+    # at one and the same line nobody left the others, whatever each did in earlier steps
+    if together.same_way or not departed or not set(departed) < set(everybody):
+        return together
+    return _in_their_own(chosen, departed, "sequence", proven=bool(ring))
 
 
 def _in_their_own(
