@@ -17,7 +17,10 @@ from lightning_hangcheck.model.code_owner import is_ours
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lightning_hangcheck.model.evidence import (
+        Frame,
         Sample,
         ThreadStack,
         ThreadState,
@@ -31,6 +34,9 @@ with the help of a few. A model that is evaluated, which also repeats itself, is
 LOOKS = 30
 """The newest, in which the functions of a loop are counted: half a minute and more. A rank that
 passed through others before, and has been going to and fro between a few since, is in these few."""
+STEADY = 8
+"""Looks in a row that met nothing new, from which a loop's functions are known but for those that
+it is in for moments. One of these that is met late is nothing new, where a known line calls it."""
 NAPS = 20
 """Turns a second on the processor from which they are naps. Whoever naps less often uses under 2 %
 of a core for it, so he is idle; ``time.sleep(0)`` takes 10,000 (Linux 6.18, Python 3.11)."""
@@ -55,6 +61,8 @@ class FunctionsMet:
         self.goes_round = False
         self._since: Sample | None = None
         self._known: set[Function] = set()
+        self._lines: set[Frame] = set()
+        self._steady = 0
         self._of_rank: deque[set[Function]] = deque(maxlen=LOOKS)
         self._as_of_ns = 0
 
@@ -70,22 +78,25 @@ class FunctionsMet:
         """
         if last_new_ns > self._as_of_ns:
             self._known.clear()
+            self._lines.clear()
             self._of_rank.clear()
             self._as_of_ns = last_new_ns
         threads = sample.stack.threads if sample.stack is not None else ()
-        seen = {
-            (frame.function, frame.file)
+        ways = [
+            thread.frames
             for number, thread in enumerate(threads)
             if number == 0 or not any(is_ours(frame.file) for frame in thread.frames)
-            for frame in thread.frames
-        }
-        new = bool(seen - self._known)
+        ]
+        seen = {(frame.function, frame.file) for way in ways for frame in way}
+        new = any(map(self._is_new, ways))
         self._known |= seen
+        self._lines.update(frame for way in ways for frame in way)
         if seen and not of_child:
             self._of_rank.append(seen)
             always = frozenset(seen).intersection(*self._of_rank)
             to_and_fro = frozenset(seen).union(*self._of_rank) - always
             new = new or len(to_and_fro) > LARGEST_LOOP
+        self._steady = 0 if new else self._steady + 1
         if new:
             self._as_of_ns = max(self._as_of_ns, sample.taken_ns)
             self._since, self.goes_round = None, False
@@ -98,6 +109,15 @@ class FunctionsMet:
             napping = first is not None and naps(first, sample)
             self.goes_round = self.goes_round or main.owns_gil or elsewhere or napping
         return new
+
+    def _is_new(self, way: Sequence[Frame]) -> bool:
+        """Whether a thread is in a function in which none was, but no late one of a loop."""
+        met = [(frame.function, frame.file) in self._known for frame in way]
+        if all(met):
+            return False
+        first = met.index(False)
+        late = self._steady >= STEADY and first > 0 and way[first - 1] in self._lines
+        return not late
 
 
 def naps(earlier: Sample, later: Sample) -> bool:

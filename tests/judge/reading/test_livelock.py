@@ -57,6 +57,28 @@ def test_several_lines_or_python_at_one_show_that_it_goes_round() -> None:
     assert met.goes_round
 
 
+@pytest.mark.parametrize(("line", "new"), [(20, False), (31, True)])
+def test_a_function_that_a_loop_is_in_for_moments_is_nothing_new_where_a_known_line_calls_it(
+    line: int, new: bool
+) -> None:
+    """`while True: randrange(...); crop.sum()` is seen in `randrange` once in a hundred looks."""
+
+    def in_loop(second: int, line: int, *called: str) -> Sample:
+        frames = (Frame("main", "train.py", 5), Frame("crop", "train.py", line))
+        below = tuple(Frame(name, "/usr/lib/python3.11/random.py", 1) for name in called)
+        stack = ProcessStack(
+            pid=1, source="py-spy", threads=(ThreadStack(1, frames=frames + below),)
+        )
+        return Sample(taken_ns=second * SECOND, stack=stack)
+
+    met = FunctionsMet()
+    assert met.meet(in_loop(2, 20), 0, of_child=False)
+    assert met.meet(in_loop(3, 20, "sample"), 2 * SECOND, of_child=False)
+    for second in range(4, 20):
+        assert not met.meet(in_loop(second, 20 + second % 2), 3 * SECOND, of_child=False)
+    assert met.meet(in_loop(20, line, "randrange"), 3 * SECOND, of_child=False) is new
+
+
 def in_python(sample: Sample) -> Sample:
     assert sample.stack is not None
     main, *others = sample.stack.threads
