@@ -66,9 +66,8 @@ def test_a_function_that_a_loop_is_in_for_moments_is_nothing_new_where_a_known_l
     def in_loop(second: int, line: int, *called: str) -> Sample:
         frames = (Frame("main", "train.py", 5), Frame("crop", "train.py", line))
         below = tuple(Frame(name, "/usr/lib/python3.11/random.py", 1) for name in called)
-        stack = ProcessStack(
-            pid=1, source="py-spy", threads=(ThreadStack(1, frames=frames + below),)
-        )
+        main = ThreadStack(tid=1, frames=frames + below)
+        stack = ProcessStack(pid=1, source="py-spy", threads=(main,))
         return Sample(taken_ns=second * SECOND, stack=stack)
 
     met = FunctionsMet()
