@@ -24,7 +24,8 @@ from lightning_hangcheck.look.proc import (
     read_environment,
     read_link,
 )
-from lightning_hangcheck.look.sample import Role, Target
+from lightning_hangcheck.look.sample import AT_ONCE, Role, Target
+from lightning_hangcheck.machine import NoRoom, require_room
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Limits
 from lightning_hangcheck.model.evidence import Gap
@@ -340,6 +341,8 @@ class Pages:
 TORCH = "libtorch"
 MOST_CHILDREN = 16
 """Children looked at per rank; a DataLoader with more workers shows the same stack in each."""
+TASKS_OF_LOOK, TASKS_OF_PROBE = 5, 3
+"""Threads of a look, and of each process that is looked at: a probe, its py-spy, a bounded read."""
 SETTLED_AFTER_S = 10.0
 """Age at which a process's environment is believed: between fork and exec it shows its parent's."""
 
@@ -440,6 +443,25 @@ class ProcessTree:
             identity=identify({} if isinstance(environment, Gap) else environment),
         )
         return process, known[1] if known is not None else now_ns
+
+
+def with_room(targets: list[Target]) -> tuple[list[Target], tuple[Gap, ...]]:
+    """Return as many processes as a look may take threads for, ranks first; the rest is a gap."""
+    most, why = len(targets), ""
+    while most:
+        try:
+            require_room(TASKS_OF_LOOK + TASKS_OF_PROBE * min(AT_ONCE, most))
+            break
+        except NoRoom as refusal:
+            most, why = most // 2, str(refusal)
+        except OSError:
+            break
+    if most == len(targets):
+        return targets, ()
+    kept = sorted(targets, key=lambda target: target.role != "rank")[:most]
+    left_out = f"stacks of {len(targets) - most} processes"
+    reason = f"a look at them would take the room that training may need: {why}"
+    return kept, (Gap(left_out, None, reason, "stack", "raise that limit"),)
 
 
 def _without_our_own(refs: tuple[ProcessRef, ...], root_pid: int) -> list[ProcessRef]:

@@ -17,14 +17,15 @@ from lightning_hangcheck.look.proc import has_ended
 from lightning_hangcheck.look.sample import Look, Looker, Target
 from lightning_hangcheck.model.case import Aftermath, Case
 from lightning_hangcheck.observe.discovery import patience_of
-from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
+from lightning_hangcheck.session.whose import place_of
+from lightning_hangcheck.text.shown import NANOSECONDS, show_command, utc_now
 from lightning_hangcheck.watch.alarm import Alarm, Shutdown
 from lightning_hangcheck.watch.link import HangProven
 from lightning_hangcheck.watch.other_nodes.joining import EndedRounds, LeftHere
 from lightning_hangcheck.watch.pace import SlowTelling
-from lightning_hangcheck.watch.roster import Roster, run_facts
+from lightning_hangcheck.watch.roster import Roster
 from lightning_hangcheck.watch.schedule import Schedule, figures_of
-from lightning_hangcheck.watch.workers import LAPSE_NS, Faults, Metronome, Scout
+from lightning_hangcheck.watch.workers import LAPSE_NS, Metronome, Scout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.run import Round, RoundStart
     from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.observe.watched_round import Faults, WatchedRound
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.alarm import Telling
     from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
-    from lightning_hangcheck.watch.roster import WatchedRound
     from lightning_hangcheck.watch.writer import Writer
 
 SOON_S = 0.05
@@ -140,7 +141,7 @@ class Watcher:
             with self._faults.of("what a look brought"):
                 if self._session.facts.launched:
                     self._gaps += self.roster.unrecorded()
-                self.roster.add(look)
+                self.roster.round.add(look, self._faults)
         with self._faults.of("a verdict"):
             self._judge_all(look, now_ns)
         with self._faults.of("the ranks' pace"):
@@ -468,8 +469,15 @@ class Watcher:
     ) -> Case:
         views = watched.views(self.roster.host, now_ns, self._faults)
         gaps = (*self._gaps, *self._metronome.gaps, *self._faults.gaps, *self._writer.gaps)
+        session = self._session
+        command, words = session.facts.command, watched.guessed_words
+        if not session.facts.launched and watched.is_guess_a_launcher and isinstance(words, list):
+            command = show_command(words)
+        facts = watched.facts(
+            session.run_folder.run_id, command, session.facts.started_at, place_of(session)
+        )
         case = Case(
-            run=run_facts(self._session, watched, self.earlier, next_start),
+            run=replace(facts, earlier=self.earlier, next_start=next_start),
             ranks=views,
             gaps=gaps,
             code=self._code,

@@ -27,6 +27,7 @@ from lightning_hangcheck.files.safe import PRIVATE_FILE, write_atomically
 from lightning_hangcheck.look.proc import process_ref
 from lightning_hangcheck.machine import is_alive
 from lightning_hangcheck.model.codec import encode
+from lightning_hangcheck.observe.watched_round import Faults
 from lightning_hangcheck.report.start_report import render_start
 from lightning_hangcheck.report.verdict_text import render_reminder
 from lightning_hangcheck.rundir import parse_journal
@@ -60,7 +61,6 @@ from lightning_hangcheck.watch.other_nodes.among_nodes import (
 )
 from lightning_hangcheck.watch.roster import describe_round
 from lightning_hangcheck.watch.run_files import RunFiles, rounds_so_far
-from lightning_hangcheck.watch.workers import Faults
 from lightning_hangcheck.watch.writer import Alerting, Writer
 
 if TYPE_CHECKING:

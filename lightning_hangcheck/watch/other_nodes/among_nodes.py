@@ -68,9 +68,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.nodes.meeting_place import NodesPlace
     from lightning_hangcheck.nodes.peers import Heard
     from lightning_hangcheck.nodes.word import LeftRound, RoundEnd
+    from lightning_hangcheck.observe.watched_round import WatchedRound
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
-    from lightning_hangcheck.watch.roster import WatchedRound
 
 
 NO_STORE = "the launcher serves no store that outlives the ranks"
