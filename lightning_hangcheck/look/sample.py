@@ -267,7 +267,8 @@ def sample_all(
         asked = pool.submit(gpus_of, pids, min(time_limit_s, GPU_LIMIT_S))
         taken = list(pool.map(take, range(len(targets))))
         states = [one.kernel.pid for one, _ in taken if one.kernel is not None]
-        holders, gaps = guarded("holders", HOLDERS, None, lambda: (Holders(states), ()))
+        until = time.monotonic() + time_limit_s * KERNEL_SHARE
+        holders, gaps = guarded("holders", HOLDERS, None, lambda: (Holders(states, until), ()))
         complete = [_with_holders(one, holders) for one in taken]
         awaited = _awaited(complete, first)
         later = [
@@ -279,7 +280,7 @@ def sample_all(
         for number, found in zip(later, again, strict=True):
             complete[number] = _with_holders(found, holders)
         gpus, missing = asked.result()
-    everybodys = gaps + missing
+    everybodys = gaps + missing + (holders.gaps if holders is not None else ())
     return [
         (
             replace(one, gpus=(gpus or {}).get(target.pid, ())),
