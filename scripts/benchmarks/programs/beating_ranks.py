@@ -1,4 +1,4 @@
-"""Small ranks that beat ten times a second, each once all others have: ``RANKS [CHILDREN]``.
+"""Small ranks that beat, each once all others have: ``RANKS [CHILDREN]``.
 
 Between two beats they meet in the process that started them. So one that is stopped holds up all.
 Each has so many idle children, forks of its own as a DataLoader's workers are.
@@ -15,7 +15,8 @@ import time
 
 import lightning_hangcheck as hc
 
-STEP_S = 0.1
+STEP_S = 0.0125
+"""For each rank: as many beats a second together, however many there are."""
 MEETING = "MEETING_DESCRIPTOR"
 
 
@@ -32,7 +33,7 @@ def main() -> None:
                 ranks.append(_start(number, theirs))
             ends.append(own)
         while b"" not in [end.recv(1) for end in ends]:
-            time.sleep(STEP_S)
+            time.sleep(STEP_S * len(ends))
             for end in ends:
                 end.sendall(b".")
     finally:
