@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.look.flight_record import flight_record, has_nccl2
 from lightning_hangcheck.look.gpu import gpus_of
-from lightning_hangcheck.look.kernel import kernel_state, led_by, with_threads_of
+from lightning_hangcheck.look.kernel import kernel_state, led_by, memory_use, with_threads_of
 from lightning_hangcheck.look.lock_files import polled_locks
 from lightning_hangcheck.look.open_files import Holders
 from lightning_hangcheck.look.proc import root_of, vitals
@@ -51,6 +51,8 @@ FLIGHT_LIMIT_S = 2.0
 NATIVE_LIMIT_S = 3.0
 HOLDERS = "who holds what"
 KERNEL_SHARE = 0.2  # of the time; about 6 ms are enough for 200 threads
+WHERE_RANKS_MEET = ("/torch/distributed/distributed_c10d.py", "/torch/autograd/graph.py")
+"""The innermost calls in which a rank waits for other ranks: in a collective, or in a backward."""
 Sampled = tuple[Sample, tuple[Gap, ...]]
 
 
@@ -259,6 +261,8 @@ def sample_all(
         if given_up():
             return Sample(taken_ns=taken_ns), ()
         kernel, gaps = kernel_state(one.pid, one.rank, time_limit_s * KERNEL_SHARE)
+        if kernel is not None and first[number]:
+            kernel = replace(kernel, memory=memory_use(one.pid))
         taken = Sample(taken_ns=taken_ns, kernel=kernel), gaps
         return stacks_of(number, taken) if first[number] and one.python else taken
 
@@ -293,9 +297,11 @@ def sample_all(
 def _awaited(taken: list[Sampled], of_ranks: list[bool]) -> set[int]:
     """Find the processes to which waits of the ranks lead, and from these on.
 
-    All of a rank's helpers are such where it waits for any child, or for somebody who is not seen.
+    All of a rank's helpers are such where it waits for any child, or for somebody who is not seen;
+    but not of one that stands where ranks wait for each other.
     """
     states = {one.kernel.pid: one.kernel for one, _ in taken if one.kernel is not None}
+    stacks = {one.stack.pid: one.stack for one, _ in taken if one.stack is not None}
     seen = zip(taken, of_ranks, strict=True)
     left = [one.kernel.pid for (one, _), is_rank in seen if is_rank and one.kernel is not None]
     found = set(left)
@@ -303,7 +309,10 @@ def _awaited(taken: list[Sampled], of_ranks: list[bool]) -> set[int]:
         state = states[left.pop()]
         targets = [target for thread in state.threads for target in thread.waits_for]
         holders = {holder.pid for target in targets for holder in target.holders}
-        if any(map(_waits_for_somebody_unseen, state.threads)):
+        stack = stacks.get(state.pid)
+        frames = stack.threads[0].frames if stack is not None and stack.threads else ()
+        meets = bool(frames) and frames[-1].file.endswith(WHERE_RANKS_MEET)
+        if not meets and any(map(_waits_for_somebody_unseen, state.threads)):
             holders |= {one.pid for one in states.values() if one.parent_pid == state.pid}
         new = (holders & states.keys()) - found
         found |= new

@@ -25,7 +25,12 @@ from lightning_hangcheck.look.proc import (
     read_link,
 )
 from lightning_hangcheck.look.sample import AT_ONCE, Role, Target
-from lightning_hangcheck.machine import NoRoom, require_room
+from lightning_hangcheck.machine import (
+    TICKS_PER_SECOND,
+    NoRoom,
+    require_room,
+    ticks_since_boot,
+)
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Limits
 from lightning_hangcheck.model.evidence import Gap
@@ -354,6 +359,7 @@ class ProcessTree:
         self._root_pid = root_pid
         self._root_belongs = root_belongs
         self._known: dict[ProcessRef, tuple[SeenProcess, int]] = {}
+        self._roles: dict[tuple[int, int], Role] = {}
         root = process_ref(root_pid)
         self._root_ticks = root.started_ticks if root is not None else None
         self._root_was_there = True
@@ -371,6 +377,8 @@ class ProcessTree:
         else:
             present = self._left(recording)
         self._known = {ref: self._read(ref, now_ns) for ref in present}
+        there = {(ref.pid, ref.started_ticks) for ref in present}
+        self._roles = {name: role for name, role in self._roles.items() if name in there}
         children = Counter(ref.parent_pid for ref in present)
         return tuple(self._told_apart(ref, children) for ref in present)
 
@@ -414,14 +422,33 @@ class ProcessTree:
                 inside.add(process.pid)
                 below.append(process)
         below.sort(key=lambda process: (process.started_ticks, process.pid))
+        own_line = command_line(pid) if below else []
         for process in below[:MOST_CHILDREN]:
-            role = _role(process, pid)
+            role = self._role(process, own_line)
             index = counts.get(role, 0)
             counts[role] = index + 1
             targets.append(
                 Target(rank=rank, pid=process.pid, role=role, index=index, python=process.python)
             )
         return targets
+
+    def _role(self, process: SeenProcess, of_rank: list[str] | Gap) -> Role:
+        """A fork keeps its parent's command line; spawn and forkserver name multiprocessing in it.
+
+        It is read once, when it stays as it is.
+        """
+        name = process.pid, process.started_ticks
+        role = self._roles.get(name)
+        if role is None:
+            line = command_line(process.pid)
+            role = "child"
+            if process.python and not isinstance(line, Gap):
+                text = " ".join(line)
+                spawned = "multiprocessing.spawn" in text or "multiprocessing.forkserver" in text
+                role = "worker" if spawned or line == of_rank else "child"
+            if ticks_since_boot() - process.started_ticks > SETTLED_AFTER_S * TICKS_PER_SECOND:
+                self._roles[name] = role
+        return role
 
     def _read(self, ref: ProcessRef, now_ns: int) -> tuple[SeenProcess, int]:
         known = self._known.get(ref)
@@ -477,13 +504,3 @@ def _without_our_own(refs: tuple[ProcessRef, ...], root_pid: int) -> list[Proces
         else:
             others.append(ref)
     return others
-
-
-def _role(process: SeenProcess, rank_pid: int) -> Role:
-    """A fork keeps its parent's command line; spawn and forkserver name multiprocessing in it."""
-    line, parent_line = command_line(process.pid), command_line(rank_pid)
-    if isinstance(line, Gap) or not process.python:
-        return "child"
-    text = " ".join(line)
-    spawned = "multiprocessing.spawn" in text or "multiprocessing.forkserver" in text
-    return "worker" if spawned or line == parent_line else "child"

@@ -17,7 +17,7 @@ import lightning_hangcheck as hc
 
 STEP_S = 0.0125
 """For each rank: as many beats a second together, however many there are."""
-MEETING = "MEETING_DESCRIPTOR"
+MEETING = "MEETING_PORT"
 
 
 def main() -> None:
@@ -27,11 +27,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     ends, ranks = [], []
     try:
-        for number in range(int(sys.argv[1])):
-            own, theirs = socket.socketpair()
-            with theirs:
-                ranks.append(_start(number, theirs))
-            ends.append(own)
+        with socket.create_server(("127.0.0.1", 0), backlog=int(sys.argv[1])) as server:
+            port = server.getsockname()[1]
+            ranks = [_start(number, port) for number in range(int(sys.argv[1]))]
+            ends = [server.accept()[0] for _ in ranks]
         while b"" not in [end.recv(1) for end in ends]:
             time.sleep(STEP_S * len(ends))
             for end in ends:
@@ -48,7 +47,7 @@ def beat_forever(children: int) -> None:
     for _ in range(children):
         if not os.fork():
             signal.pause()
-    meeting = socket.socket(fileno=int(os.environ[MEETING]))
+    meeting = socket.create_connection(("127.0.0.1", int(os.environ[MEETING])))
     hc.checkpoint("Training begins")
     while True:
         hc.beat()
@@ -56,12 +55,12 @@ def beat_forever(children: int) -> None:
         meeting.recv(1)
 
 
-def _start(rank: int, meeting: socket.socket) -> subprocess.Popen[bytes]:
-    command, descriptor = [sys.executable, *sys.argv, "0"][:4], meeting.fileno()
-    numbers = {"RANK": rank, "LOCAL_RANK": rank, MEETING: descriptor}
+def _start(rank: int, port: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, *sys.argv, "0"][:4]
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, MEETING: port}
     numbers |= {"WORLD_SIZE": int(sys.argv[1]), "LOCAL_WORLD_SIZE": int(sys.argv[1])}
     environment = {**os.environ, **{name: str(value) for name, value in numbers.items()}}
-    return subprocess.Popen(command, env=environment, pass_fds=[descriptor], start_new_session=True)
+    return subprocess.Popen(command, env=environment, start_new_session=True)
 
 
 if __name__ == "__main__":
