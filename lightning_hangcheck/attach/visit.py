@@ -29,7 +29,7 @@ from lightning_hangcheck.look.sample import AT_ONCE, look_at
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.observe.discovery import ProcessTree, with_room
 from lightning_hangcheck.observe.run_record import rank_record, save_run
-from lightning_hangcheck.observe.watched_round import Faults, WatchedRound
+from lightning_hangcheck.observe.watched_rank import Faults, WatchedRound
 from lightning_hangcheck.text.shown import NANOSECONDS, before, utc_now
 
 if TYPE_CHECKING:

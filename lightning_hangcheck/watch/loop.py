@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.run import Round, RoundStart
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.observe.watched_round import Faults, WatchedRound
+    from lightning_hangcheck.observe.watched_rank import Faults, WatchedRound
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.alarm import Telling

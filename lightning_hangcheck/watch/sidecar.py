@@ -28,7 +28,7 @@ from lightning_hangcheck.files.safe import PRIVATE_FILE, write_atomically
 from lightning_hangcheck.look.proc import process_ref
 from lightning_hangcheck.machine import is_alive
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.observe.watched_round import Faults
+from lightning_hangcheck.observe.watched_rank import Faults
 from lightning_hangcheck.report.start_report import render_start
 from lightning_hangcheck.report.verdict_text import render_reminder
 from lightning_hangcheck.rundir import parse_journal

@@ -18,7 +18,7 @@ from watch.launched import record_of
 from lightning_hangcheck.ledger import book
 from lightning_hangcheck.ledger.book import Run
 from lightning_hangcheck.observe.discovery import FoundRank
-from lightning_hangcheck.observe.watched_round import Faults, WatchedRound
+from lightning_hangcheck.observe.watched_rank import Faults, WatchedRound
 from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 from lightning_hangcheck.settings import Settings
 from lightning_hangcheck.watch.alarm import Alarm

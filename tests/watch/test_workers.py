@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lightning_hangcheck import log
-from lightning_hangcheck.observe.watched_round import Faults
+from lightning_hangcheck.observe.watched_rank import Faults
 from lightning_hangcheck.recorder.journal_writer import Entry, encode_entry
 from lightning_hangcheck.watch.sidecar import PATIENCE_NS, StartStates
 from lightning_hangcheck.watch.workers import Metronome

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.nodes.meeting_place import NodesPlace
     from lightning_hangcheck.nodes.peers import Heard
     from lightning_hangcheck.nodes.word import LeftRound, RoundEnd
-    from lightning_hangcheck.observe.watched_round import WatchedRound
+    from lightning_hangcheck.observe.watched_rank import WatchedRound
     from lightning_hangcheck.settings import Settings
 
 

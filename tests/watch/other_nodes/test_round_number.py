@@ -13,7 +13,7 @@ from lightning_hangcheck.model.run import RoundStart
 from lightning_hangcheck.nodes.peers import Heard
 from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word
 from lightning_hangcheck.observe.discovery import FoundRank
-from lightning_hangcheck.observe.watched_round import WatchedRound
+from lightning_hangcheck.observe.watched_rank import WatchedRound
 from lightning_hangcheck.watch.other_nodes.joining import agreed_number, mark_of
 
 PORT = 29_512
