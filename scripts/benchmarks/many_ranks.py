@@ -15,11 +15,13 @@ from pathlib import Path
 import psutil
 from detection_latency import read_latency
 from figures import Figure, tell
-from sidecar_cost import RANKS_PROGRAM, SETTLING_S, cpu_s, wait_for_sidecar
+from sidecar_cost import RANKS_PROGRAM, cpu_s, wait_for_sidecar
 
 from lightning_hangcheck.rundir import RunFolder
 
 START_LIMIT_S = 300.0
+SETTLING_S = 35.0
+"""What is new is looked for more often for half a minute."""
 STOPPED = 1
 AFTER_S = (15.0, 25.0)
 """Two stretches after the stop: looks come often in the first, seldom in the second."""
@@ -40,7 +42,7 @@ def main() -> None:
         launcher = psutil.Popen(command, stderr=subprocess.DEVNULL)
         try:
             sidecar, ranks = wait_for_sidecar(launcher, options.ranks, START_LIMIT_S)
-            time.sleep(SETTLING_S)  # what is measured is the watching, not the start
+            time.sleep(SETTLING_S)
             healthy = _share(sidecar, options.seconds)
             struck_at = time.time()
             ranks[STOPPED].send_signal(signal.SIGSTOP)
