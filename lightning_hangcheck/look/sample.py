@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal
 
@@ -36,7 +37,7 @@ from lightning_hangcheck.session.offers import why_withheld
 from lightning_hangcheck.time_limit import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from lightning_hangcheck.model.evidence import ThreadState
@@ -54,6 +55,8 @@ KERNEL_SHARE = 0.2  # of the time; about 6 ms are enough for 200 threads
 WHERE_RANKS_MEET = ("/torch/distributed/distributed_c10d.py", "/torch/autograd/graph.py")
 """The innermost calls in which a rank waits for other ranks: in a collective, or in a backward."""
 Sampled = tuple[Sample, tuple[Gap, ...]]
+Found = tuple[Sequence["Target"], tuple[Gap, ...]]
+"""Processes to look at, and why others are left out."""
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -114,22 +117,27 @@ class Looker:
 
     def begin(
         self,
-        targets: Sequence[Target],
+        find: Callable[[], Found],
         with_values: Collection[int] = (),
         closer: Collection[int] = (),
     ) -> None:
-        """Begin a look at these, arguments as of `look_at`; its result comes from `finished`."""
+        """Begin a look at what is found, with `look_at`; its result comes from `finished`."""
+
+        def look() -> Look:
+            targets, gaps = find()
+            look = look_at(
+                targets,
+                self._time_limit_s,
+                self._torch_servers,
+                self._began_s,
+                with_values=with_values,
+                closer=closer,
+                given_up=self._given_up.is_set,
+            )
+            return replace(look, gaps=look.gaps + gaps)
+
         self._spent_s = _spent_s()
-        self._pending = self._thread.submit(
-            look_at,
-            targets,
-            self._time_limit_s,
-            self._torch_servers,
-            self._began_s,
-            with_values=with_values,
-            closer=closer,
-            given_up=self._given_up.is_set,
-        )
+        self._pending = self._thread.submit(look)
 
     def finished(self) -> Look | None:
         """Return the look that was under way once it is done, else None."""

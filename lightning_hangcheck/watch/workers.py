@@ -129,12 +129,11 @@ class Scout:
         self._taken_ns = 0
         self._beats: dict[int, Beat] = {}
         self._scan: Future[Scouted] | None = None
-        self._targets: Future[tuple[list[Target], tuple[Gap, ...]]] | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether something is under way."""
-        return self._scan is not None or self._targets is not None
+        """Whether a round is under way."""
+        return self._scan is not None
 
     def begin_scan(
         self, beats: dict[int, Beat], now_ns: int, known: Collection[int], *, anyone_there: bool
@@ -151,16 +150,9 @@ class Scout:
         self._scan = None
         return scan.result(LAST_SCAN_S if wait else 0)
 
-    def targets(
-        self, ranks: Sequence[tuple[int, int]]
-    ) -> tuple[list[Target], tuple[Gap, ...]] | None:
-        """Return the processes to look at, and why some are left out, once they are known."""
-        if self._targets is None:
-            self._targets = self._thread.submit(self._find_targets, ranks)
-        if not self._targets.done():
-            return None
-        found, self._targets = self._targets, None
-        return found.result()
+    def targets(self, ranks: Sequence[tuple[int, int]]) -> tuple[list[Target], tuple[Gap, ...]]:
+        """Find the processes to look at, and why some are left out; whoever asks waits for it."""
+        return self._thread.submit(self._find_targets, ranks).result()
 
     def close(self) -> None:
         """Give up what is under way."""
