@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.activity import read_rank_activity
+from lightning_hangcheck.judge.activity import Activity, read_rank_activity
 from lightning_hangcheck.judge.frames import COLLECTIVE
 from lightning_hangcheck.model.case import Case, ProcessExit
 from lightning_hangcheck.model.evidence import Gap
@@ -44,7 +44,7 @@ def with_silences(
     Views come with all their samples and ``slept_for_s``; what a sidecar knows of ranks
     (``watched``) is up to now. No rank was silent for longer than since the last beat of its page.
     """
-    known: list[tuple[RankView, str, float, float | None]] = []
+    known: list[tuple[RankView, Activity, float, float | None]] = []
     awaited_s = 0.0
     for view in views:
         note, beat, since_s = watched.get(view.rank), view.beat, None
