@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import threading
 from concurrent.futures import ThreadPoolExecutor
+from subprocess import CompletedProcess
 from tempfile import TemporaryFile
+from threading import Event
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -77,40 +78,29 @@ MOST_OUTPUT = 32 * 1024 * 1024
 """Bytes: eight stuck ranks with their workers take under one million."""
 
 
-class Answer(Struct, frozen=True):
-    """All that a program wrote until it ended."""
-
-    output: bytes
-    complaint: bytes
-    exit_code: int
-
-
-class NoAnswer(Exception):
-    """It did not end in time, wrote too much, or nobody wants to hear it any more."""
-
-
-def answer_of(command: Sequence[str], limit_s: float, given_up: threading.Event) -> Answer:
+def answer_of(command: Sequence[str], limit_s: float, given_up: Event) -> CompletedProcess[bytes]:
     """Run a program to its end, with no input; what it leaves in its process group ends with it.
 
     It writes to files: a helper in the background that keeps its outputs open holds nobody up.
-    OSError where it cannot be started, NoAnswer where it was killed, and why.
+    OSError where it cannot be started, ChildLate where it was killed or wrote too much, and why.
     """
     with TemporaryFile() as output, TemporaryFile() as complaint:
-        files, code, why = (output.fileno(), complaint.fileno()), 0, ""
+        late: ChildLate | None = None
+        code, files = 0, (output.fileno(), complaint.fileno())
         try:
             most = MOST_OUTPUT + 1
             code = run_to_its_end(
                 command, limit_s, os.environ, *files, most=most, given_up=given_up
             )
         except ChildLate as error:
-            why = str(error)
+            late = error
         if max(os.fstat(file).st_size for file in files) > MOST_OUTPUT:
-            why = f"it sent more than {MOST_OUTPUT >> 20} MiB"
-        if why:
-            raise NoAnswer(why)
+            late = ChildLate(f"it sent more than {MOST_OUTPUT >> 20} MiB")
+        if late is not None:
+            raise late
         output.seek(0)
         complaint.seek(0)
-        return Answer(output.read(), complaint.read(), code)
+        return CompletedProcess(command, code, output.read(), complaint.read())
 
 
 SAME_VERSION = "install the same lightning-hangcheck on all hosts"
@@ -205,34 +195,34 @@ def read_ssh(text: str) -> tuple[str, ...]:
     return words
 
 
-def visit(host: str, way: Way, given_up: threading.Event) -> HostMessage | Gap:
+def visit(host: str, way: Way, given_up: Event) -> HostMessage | Gap:
     """Ask one host, within its time limit."""
     try:
         answer = answer_of(way.command(host), way.limit_s, given_up)
     except OSError as error:
         return gap(host, f"{way.ssh[0]} cannot be started ({error.strerror})", "install it")
-    except NoAnswer as error:
+    except ChildLate as error:
         return gap(host, f"{error}, so it was left", "try it by hand, or give it --host-timeout")
-    if not answer.exit_code:
+    if not answer.returncode:
         try:
-            return decode_message(answer.output)
+            return decode_message(answer.stdout)
         except UnreadableRun as error:
             return gap(host, str(error.args[0]), error.remedy)
-    lines = answer.complaint.decode(errors="replace").strip().splitlines()
+    lines = answer.stderr.decode(errors="replace").strip().splitlines()
     last = one_line(lines[-1])[:LONGEST_SENTENCE] if lines else "it said nothing"
-    if answer.exit_code == NO_SSH:
+    if answer.returncode == NO_SSH:
         by_hand = shlex.join([*way.ssh, "-o", "BatchMode=yes", host, "true"])
         return gap(host, f"ssh does not get there ({last})", f"make this work: {by_hand}")
-    if answer.exit_code in (NOT_FOUND, NOT_EXECUTABLE):
+    if answer.returncode in (NOT_FOUND, NOT_EXECUTABLE):
         return gap(
             host,
             f"{way.remote_command} cannot be started there ({last})",
             "install lightning-hangcheck there, or say where it is: "
             "--remote-command /path/to/env/bin/hangcheck",
         )
-    if answer.exit_code == NoJobFound.exit_code or last.startswith(OURS):
+    if answer.returncode == NoJobFound.exit_code or last.startswith(OURS):
         return gap(host, last.removeprefix(OURS))
-    return gap(host, f"{way.remote_command} ended there with {answer.exit_code} ({last})")
+    return gap(host, f"{way.remote_command} ended there with {answer.returncode} ({last})")
 
 
 def gap(host: str, why: str, remedy: str = "") -> Gap:
@@ -262,7 +252,7 @@ def attach_everywhere(
 
     Raises NoJobFound where no host told of a job, UsedRunFolder where the folder holds another run.
     """
-    given_up = threading.Event()
+    given_up = Event()
     with ThreadPoolExecutor(min(at_once, len(hosts))) as pool:
         try:
             asked = pool.map(lambda host: visit(host, way, given_up), hosts)

@@ -262,13 +262,18 @@ def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
     if len(pids) > 1:
         for pid in pids:
             _check_python(pid, machine)
-        count, numbered = len(pids), enumerate(dict.fromkeys(pids))
-        return FoundJob(
-            tuple(
-                FoundRank(rank=rank, pid=pid, world_size=count, local_world_size=count)
-                for rank, pid in numbered
+        count, known = len(pids), machine.processes
+        ranks = tuple(
+            FoundRank(
+                rank=rank,
+                pid=pid,
+                started_ticks=known[pid].started_ticks,
+                world_size=count,
+                local_world_size=count,
             )
+            for rank, pid in enumerate(dict.fromkeys(pids))
         )
+        return FoundJob(ranks)
     below = {
         pid: candidate
         for pid, candidate in machine.processes.items()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.activity import read_rank_activity
+from lightning_hangcheck.judge.activity import Activity, read_rank_activity
 from lightning_hangcheck.judge.frames import COLLECTIVE
 from lightning_hangcheck.model.case import Case, ProcessExit
 from lightning_hangcheck.model.evidence import Gap
@@ -41,29 +42,52 @@ def with_silences(
     """Fill in for how long each rank has been silent, and idle.
 
     Views come with all their samples and ``slept_for_s``; what a sidecar knows of ranks
-    (``watched``) is up to now.
+    (``watched``) is up to now. No rank was silent for longer than since the last beat of its page.
     """
-    known = []
+    known: list[tuple[RankView, Activity, float, float | None]] = []
+    awaited_s = 0.0
     for view in views:
-        note = watched.get(view.rank)
-        if view.process_exit is not None:
-            known.append(view)
-        elif note is None:
-            fresh = replace(view, nothing_new_for_s=0.0)
-            known.append(_silent(fresh, _since_beat_s(view, now_ns) or 0.0, 0.0))
-        else:
-            told = replace(view, nothing_new_for_s=round(note.circling_for_s, 3), pace=note.pace)
-            known.append(_silent(told, note.silent_for_s, note.idle_for_s))
-    awaited_s = max((_still_s(view) for view in known if _waits(view)), default=0.0)
-    silent = []
-    for view in known:
-        one = _with_silence(view, watched_s, awaited_s, limits, paced=view.rank in watched)
-        since_s = _since_beat_s(one, now_ns)
-        if since_s is not None:
-            one = _silent(one, min(one.silent_for_s, since_s), min(one.idle_for_s, since_s))
-            one = replace(one, nothing_new_for_s=round(min(one.nothing_new_for_s, since_s), 3))
-        silent.append(one)
-    return tuple(silent)
+        note, beat, since_s = watched.get(view.rank), view.beat, None
+        if view.process_exit is None:
+            if beat is not None and beat.beats:
+                since_s = max(0.0, (now_ns - beat.last_beat_ns) / NANOSECONDS)
+            view = replace(
+                view,
+                silent_for_s=(since_s or 0.0) if note is None else note.silent_for_s,
+                idle_for_s=0.0 if note is None else note.idle_for_s,
+                nothing_new_for_s=0.0 if note is None else note.circling_for_s,
+                pace=view.pace if note is None else note.pace,
+            )
+        activity = read_rank_activity(view).activity
+        # for how long its main thread, or all of it, has not used the processor
+        still_s = max(view.slept_for_s or 0.0, view.idle_for_s)
+        awaited_s = max(awaited_s, still_s) if activity == "waiting" else awaited_s
+        known.append((view, activity, still_s, since_s))
+    found = []
+    for view, activity, still_s, since_s in known:
+        silent_s = idle_s = own_s = max(watched_s, still_s)
+        silent_s = max(silent_s, view.silent_for_s)
+        if activity == "moving":
+            silent_s, idle_s = awaited_s, 0.0
+        elif activity == "busy":
+            silent_s, idle_s = max(awaited_s, view.silent_for_s), 0.0
+            if view.rank not in watched and silent_s < limits.suspect_busy_after:
+                silent_s = 0.0
+        elif activity != "waiting":
+            if own_s < limits.idle_after:  # it may have come to this line just now
+                polls_s = max(awaited_s, view.silent_for_s)
+                polls_s = min(polls_s, limits.suspect_outside_after)
+                idle_s = max(own_s, awaited_s if awaited_s >= limits.stall_timeout else polls_s)
+            silent_s = max(silent_s, awaited_s)
+        most_s = math.inf if since_s is None else since_s
+        view = replace(
+            view,
+            silent_for_s=round(min(silent_s, most_s), 3),
+            idle_for_s=round(min(idle_s, most_s), 3),
+            nothing_new_for_s=round(min(view.nothing_new_for_s, most_s), 3),
+        )
+        found.append(view)
+    return tuple(found)
 
 
 def of_a_visit(limits: Limits) -> Limits:
@@ -82,7 +106,8 @@ def where_nobody_moves(
     more than that. So while others wait, one that stands still for a whole visit is suspected.
     Where a sidecar watched, nothing is left to guess.
     """
-    if watched or not stands_still(views) or not any(map(_waits, views)):
+    activities = {read_rank_activity(view).activity for view in views}
+    if watched or not stands_still(views) or "waiting" not in activities:
         return limits
     shorter = ("suspect_idle_after", "suspect_outside_after")
     return replace(limits, **{name: min(getattr(limits, name), VISIT_S) for name in shorter})
@@ -140,45 +165,3 @@ def with_absent(case: Case, age_s: float) -> Case:
     )
     there = tuple(view for view in case.ranks if view.pid is not None)
     return replace(case, ranks=there, gaps=(*case.gaps, *gaps))
-
-
-def _still_s(view: RankView) -> float:
-    """For how long its main thread, or all of it, has not used the processor."""
-    return max(view.slept_for_s or 0.0, view.idle_for_s)
-
-
-def _waits(view: RankView) -> bool:
-    return read_rank_activity(view).activity == "waiting"
-
-
-def _with_silence(
-    view: RankView, watched_s: float, awaited_s: float, limits: Limits, *, paced: bool
-) -> RankView:
-    activity = read_rank_activity(view).activity
-    own_s = max(watched_s, _still_s(view))
-    silent_s = max(own_s, view.silent_for_s)
-    if activity == "waiting":
-        return _silent(view, silent_s, own_s)
-    if activity == "moving":
-        return _silent(view, awaited_s, 0.0)
-    if activity == "busy":
-        longest_s = max(awaited_s, view.silent_for_s)
-        counts = paced or longest_s >= limits.suspect_busy_after
-        return _silent(view, longest_s if counts else 0.0, 0.0)
-    longest_s = max(silent_s, awaited_s)
-    if own_s >= limits.idle_after:
-        return _silent(view, longest_s, own_s)
-    suspect_s = min(max(awaited_s, view.silent_for_s), limits.suspect_outside_after)
-    polls_s = awaited_s if awaited_s >= limits.stall_timeout else suspect_s
-    return _silent(view, longest_s, max(own_s, polls_s))
-
-
-def _since_beat_s(view: RankView, now_ns: int) -> float | None:
-    """Seconds since the last sign of progress on its page; None where it does not beat."""
-    if view.beat is None or not view.beat.beats or view.process_exit is not None:
-        return None
-    return max(0.0, (now_ns - view.beat.last_beat_ns) / NANOSECONDS)
-
-
-def _silent(view: RankView, silent_s: float, idle_s: float) -> RankView:
-    return replace(view, silent_for_s=round(silent_s, 3), idle_for_s=round(idle_s, 3))

@@ -1,7 +1,7 @@
 """What `hangcheck attach` does: look a few times within two seconds, judge, save.
 
-The ranks are those of the watcher (`WatchedRank`), and looked at as by it. What nobody watched is
-asked of the kernel, of the ranks' pages, and of a sidecar that is there.
+It is the watcher's round (`WatchedRound`), look and judgement. Its own is the start of each
+silence, which is asked of the kernel, of the pages of ranks, and of a sidecar that is there.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.look.exits import ExitWatcher
 from lightning_hangcheck.look.proc import born_ns, slept_s
 from lightning_hangcheck.look.sample import AT_ONCE, look_at
-from lightning_hangcheck.machine import which_machine
-from lightning_hangcheck.model.case import Case, RunFacts
-from lightning_hangcheck.observe.discovery import ProcessTree
+from lightning_hangcheck.model.case import Case
+from lightning_hangcheck.observe.discovery import ProcessTree, with_room
 from lightning_hangcheck.observe.run_record import rank_record, save_run
-from lightning_hangcheck.observe.watched_rank import WatchedRank
+from lightning_hangcheck.observe.watched_rank import Faults, WatchedRound
 from lightning_hangcheck.text.shown import NANOSECONDS, before, utc_now
 
 if TYPE_CHECKING:
@@ -105,10 +104,13 @@ class _Visit:
         self._job, self._recorded, self._local_values = job, recorded, local_values
         self._began_ns = time.monotonic_ns()
         self._deadline = time.monotonic() + time_limit_s
-        self._ranks = {found.pid: WatchedRank(found, self._began_ns) for found in job.ranks}
-        self._born_ns = {pid: born_ns(pid) for pid in self._ranks}
+        self._round = WatchedRound(0)
+        for found in job.ranks:
+            self._round.take_in(found, self._began_ns)
+        self._born_ns = {found.pid: born_ns(found.pid) for found in job.ranks}
         self._command = command_of(job)
         self._slept: dict[int, float | None] = {}
+        self._faults = Faults()
         self._gaps: dict[tuple[str, int | None], Gap] = {}
         self._mute: set[Target] = set()  # nobody waits twice for a stack that did not come in time
         self._exit_watcher = ExitWatcher()
@@ -117,12 +119,14 @@ class _Visit:
     def take_evidence(self, limits: Limits, run_id: str) -> Case:
         """Look at the job: for two seconds, or for a quarter where the kernel knows the rest."""
         try:
-            for pid, rank in self._ranks.items():
-                self._slept[pid] = slept_s(pid)
-                self._exit_watcher.watch(pid)
-                tree = ProcessTree(pid, root_belongs=True)
+            for found in self._job.ranks:
+                self._slept[found.pid] = slept_s(found.pid)
+                self._exit_watcher.watch(found.pid)
+                tree = ProcessTree(found.pid, root_belongs=True)
                 tree.take(self._began_ns)
-                self._targets += tree.targets(rank.found.rank, pid, self._job.pids)
+                self._targets += tree.targets(found.rank, found.pid, self._job.pids)
+            self._targets, left_out = with_room(self._targets)
+            self._note(left_out)
             first = self._look(last=False)
             self._refuse_blindness(first)
             for target, sample in first.samples:
@@ -150,37 +154,35 @@ class _Visit:
             self._exit_watcher.close()
 
     def _look(self, *, last: bool) -> Look:
-        """Look as the watcher does; ranks that are gone keep what was seen of them."""
-        alive = [one for one in self._ranks.values() if one.process_exit is None]
-        present = [t for t in self._targets if t.rank in {one.found.rank for one in alive}]
-        session, now_s = self._recorded.session, time.time()
-        ages_s = [(time.monotonic_ns() - born) / NANOSECONDS for born in self._born_ns.values()]
-        began_s, limit_s = time.monotonic(), self._limit_s(len(present))
+        """Look as the watcher does; of what is left of the time each of three steps gets a part."""
+        alive = [one.found.rank for one in self._round.alive]
+        present = [one for one in self._targets if one.rank in alive]
+        session, began_s = self._recorded.session, time.monotonic()
+        rounds = max(1, -(-len(present) // AT_ONCE))
+        limit_s = max(LEAST_S, min(PROBE_LIMIT_S, (self._deadline - began_s) / STEPS / rounds))
         look = look_at(
             [replace(one, python=one.python and one not in self._mute) for one in present],
             limit_s,
             None if session is None else session.torch_servers,
-            now_s - max(ages_s, default=0.0),
-            with_values=[one.found.rank for one in alive] if last and self._local_values else (),
+            time.time() - max(self._ages_s(), default=0.0),
+            with_values=alive if last and self._local_values else (),
         )
-        late = time.monotonic() - began_s >= limit_s
-        samples = [(one, sample) for one, (_, sample) in zip(present, look.samples, strict=True)]
-        self._mute.update(one for one, sample in samples if late and sample.stack is None)
+        samples = tuple(
+            (one, sample) for one, (_, sample) in zip(present, look.samples, strict=True)
+        )
+        if time.monotonic() - began_s >= limit_s:
+            self._mute.update(one for one, sample in samples if sample.stack is None)
+        look = replace(look, samples=samples)
         self._note(look.gaps)
-        for rank in alive:
-            number = rank.found.rank
-            rank.add_samples([pair for pair in samples if pair[0].rank == number])
-            rank.read_flight(look.flights.get(number))
+        self._round.add(look, self._faults)
         return look
 
     def _note(self, gaps: Iterable[Gap]) -> None:
         self._gaps.update(((gap.what, gap.rank), gap) for gap in gaps)
 
-    def _limit_s(self, processes: int) -> float:
-        """Seconds for one of so many processes, if all are asked and the other steps come too."""
-        left_s = self._deadline - time.monotonic()
-        rounds = max(1, -(-processes // AT_ONCE))
-        return max(LEAST_S, min(PROBE_LIMIT_S, left_s / STEPS / rounds))
+    def _ages_s(self) -> list[float]:
+        now_ns = time.monotonic_ns()
+        return [(now_ns - born) / NANOSECONDS for born in self._born_ns.values()]
 
     def _wait_until(self, moment_s: float) -> None:
         """Wait until so many seconds of the visit are over, and see meanwhile which ranks end."""
@@ -188,8 +190,7 @@ class _Visit:
         while left_s > 0:
             left_s = max(0.0, (moment_ns - time.monotonic_ns()) / NANOSECONDS)
             for ended in self._exit_watcher.wait(left_s):
-                order = sum(one.process_exit is not None for one in self._ranks.values())
-                self._ranks[ended.pid].note_exit(order, utc_now(), ended.exit_code)
+                self._round.note_exit(ended.pid, ended.exit_code)
 
     def _refuse_blindness(self, first: Look) -> None:
         """Without any stack a healthy job and a hung one look the same: say so, and no verdict."""
@@ -205,6 +206,7 @@ class _Visit:
         )
 
     def _case(self, look: Look, limits: Limits, run_id: str) -> Case:
+        """As the watcher's case, with the start of each silence; pages are read last."""
         from lightning_hangcheck.attach.silence import (
             unknown_sleep,
             where_nobody_moves,
@@ -215,30 +217,21 @@ class _Visit:
 
         watched, unwatched = self._read_recorded()
         self._wait_until(0)
-        taken_at, taken_ns = utc_now(), time.monotonic_ns()
-        ages_s = [(taken_ns - born) / NANOSECONDS for born in self._born_ns.values()]
+        taken_at, taken_ns, ages_s = utc_now(), time.monotonic_ns(), self._ages_s()
         seen = []
-        for pid, rank in self._ranks.items():
-            slept = self._slept[pid]
+        for view in self._round.views(self.host, taken_ns, self._faults):
+            slept = None if view.pid is None else self._slept[view.pid]
             slept = None if slept is None else round(slept, 3)
-            seen.append(replace(rank.view(self.host, taken_ns), slept_for_s=slept, spent=None))
+            seen.append(replace(view, slept_for_s=slept, spent=None))
         watched_s = (taken_ns - self._began_ns) / NANOSECONDS
         views = with_silences(seen, watched_s, limits, taken_ns, watched)
-        found, world_size = self._job.ranks, self._job.world_size
-        local = max((one.local_world_size or 0 for one in found), default=0)
+        started_at = before(taken_at, max(ages_s, default=0.0))
+        facts = self._round.facts(run_id, self._command, started_at)
+        gaps = (*self._gaps.values(), *self._faults.gaps, *unwatched)
         case = Case(
-            run=RunFacts(
-                run_id=run_id,
-                command=self._command,
-                started_at=before(taken_at, max(ages_s, default=0.0)),
-                world_size=world_size,
-                nnodes=max(1, -(-world_size // local)) if local else 1,
-                local_world_size=local or None,
-                one_by_one=any(one.one_by_one for one in found),
-                machine=which_machine(),
-            ),
+            run=replace(facts, world_size=self._round.world_size),
             ranks=views,
-            gaps=(*self._gaps.values(), *unwatched, *unknown_sleep(views, watched)),
+            gaps=(*gaps, *unknown_sleep(views, watched)),
             code=look.code,
             limits=where_nobody_moves(limits, views, watched),
             taken_at=taken_at,
@@ -248,17 +241,14 @@ class _Visit:
         return with_absent(complete_case(case), min(ages_s, default=0.0))
 
     def _read_recorded(self) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
-        """Read what the ranks recorded: pages last, so that they are as new as the last look.
-
-        Returned are what a sidecar knew of the ranks before we came, and what of it does not count.
-        """
+        """Read the ranks' pages, what a sidecar knew of them before, and what of that is stale."""
         self._note(self._recorded.gaps)
         session = self._recorded.session
         if session is None:
             return {}, ()
         beats = beats_of(session, self._born_ns)
-        for pid, rank in self._ranks.items():
-            rank.beat = beats.get(pid)
+        for rank in self._round.ranks.values():
+            rank.beat = beats.get(rank.found.pid)
         watch, now_ns = watch_over(session), time.monotonic_ns()
         if watch is None or watch.notes is None:
             return {}, () if watch is None else watch.gaps

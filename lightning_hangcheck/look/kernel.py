@@ -97,7 +97,6 @@ def _look(pid: int, rank: int | None, what: str, deadline: float) -> Looked[Proc
         exit_code=os.waitstatus_to_exitcode(line.exit_status)
         if ended and line.exit_status
         else None,
-        memory=memory_use(pid),
         catches_timers=bool(line.caught_signals & OF_TIMERS),
         polls=bool(polled_s),
         read_bytes=read_bytes,

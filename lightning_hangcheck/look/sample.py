@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.look.flight_record import flight_record, has_nccl2
 from lightning_hangcheck.look.gpu import gpus_of
-from lightning_hangcheck.look.kernel import kernel_state, led_by, with_threads_of
+from lightning_hangcheck.look.kernel import kernel_state, led_by, memory_use, with_threads_of
 from lightning_hangcheck.look.lock_files import polled_locks
 from lightning_hangcheck.look.open_files import Holders
 from lightning_hangcheck.look.proc import root_of, vitals
@@ -36,7 +37,7 @@ from lightning_hangcheck.session.offers import why_withheld
 from lightning_hangcheck.time_limit import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from lightning_hangcheck.model.evidence import ThreadState
@@ -51,7 +52,11 @@ FLIGHT_LIMIT_S = 2.0
 NATIVE_LIMIT_S = 3.0
 HOLDERS = "who holds what"
 KERNEL_SHARE = 0.2  # of the time; about 6 ms are enough for 200 threads
+WHERE_RANKS_MEET = ("/torch/distributed/distributed_c10d.py", "/torch/autograd/graph.py")
+"""The innermost calls in which a rank waits for other ranks: in a collective, or in a backward."""
 Sampled = tuple[Sample, tuple[Gap, ...]]
+Found = tuple[Sequence["Target"], tuple[Gap, ...]]
+"""Processes to look at, and why others are left out."""
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -112,22 +117,27 @@ class Looker:
 
     def begin(
         self,
-        targets: Sequence[Target],
+        find: Callable[[], Found],
         with_values: Collection[int] = (),
         closer: Collection[int] = (),
     ) -> None:
-        """Begin a look at these, arguments as of `look_at`; its result comes from `finished`."""
+        """Begin a look at what is found, with `look_at`; its result comes from `finished`."""
+
+        def look() -> Look:
+            targets, gaps = find()
+            look = look_at(
+                targets,
+                self._time_limit_s,
+                self._torch_servers,
+                self._began_s,
+                with_values=with_values,
+                closer=closer,
+                given_up=self._given_up.is_set,
+            )
+            return replace(look, gaps=look.gaps + gaps)
+
         self._spent_s = _spent_s()
-        self._pending = self._thread.submit(
-            look_at,
-            targets,
-            self._time_limit_s,
-            self._torch_servers,
-            self._began_s,
-            with_values=with_values,
-            closer=closer,
-            given_up=self._given_up.is_set,
-        )
+        self._pending = self._thread.submit(look)
 
     def finished(self) -> Look | None:
         """Return the look that was under way once it is done, else None."""
@@ -259,6 +269,8 @@ def sample_all(
         if given_up():
             return Sample(taken_ns=taken_ns), ()
         kernel, gaps = kernel_state(one.pid, one.rank, time_limit_s * KERNEL_SHARE)
+        if kernel is not None and first[number]:
+            kernel = replace(kernel, memory=memory_use(one.pid))
         taken = Sample(taken_ns=taken_ns, kernel=kernel), gaps
         return stacks_of(number, taken) if first[number] and one.python else taken
 
@@ -267,7 +279,8 @@ def sample_all(
         asked = pool.submit(gpus_of, pids, min(time_limit_s, GPU_LIMIT_S))
         taken = list(pool.map(take, range(len(targets))))
         states = [one.kernel.pid for one, _ in taken if one.kernel is not None]
-        holders, gaps = guarded("holders", HOLDERS, None, lambda: (Holders(states), ()))
+        until = time.monotonic() + time_limit_s * KERNEL_SHARE
+        holders, gaps = guarded("holders", HOLDERS, None, lambda: (Holders(states, until), ()))
         complete = [_with_holders(one, holders) for one in taken]
         awaited = _awaited(complete, first)
         later = [
@@ -279,7 +292,7 @@ def sample_all(
         for number, found in zip(later, again, strict=True):
             complete[number] = _with_holders(found, holders)
         gpus, missing = asked.result()
-    everybodys = gaps + missing
+    everybodys = gaps + missing + (holders.gaps if holders is not None else ())
     return [
         (
             replace(one, gpus=(gpus or {}).get(target.pid, ())),
@@ -292,9 +305,11 @@ def sample_all(
 def _awaited(taken: list[Sampled], of_ranks: list[bool]) -> set[int]:
     """Find the processes to which waits of the ranks lead, and from these on.
 
-    All of a rank's helpers are such where it waits for any child, or for somebody who is not seen.
+    All of a rank's helpers are such where it waits for any child, or for somebody who is not seen;
+    but not of one that stands where ranks wait for each other.
     """
     states = {one.kernel.pid: one.kernel for one, _ in taken if one.kernel is not None}
+    stacks = {one.stack.pid: one.stack for one, _ in taken if one.stack is not None}
     seen = zip(taken, of_ranks, strict=True)
     left = [one.kernel.pid for (one, _), is_rank in seen if is_rank and one.kernel is not None]
     found = set(left)
@@ -302,7 +317,10 @@ def _awaited(taken: list[Sampled], of_ranks: list[bool]) -> set[int]:
         state = states[left.pop()]
         targets = [target for thread in state.threads for target in thread.waits_for]
         holders = {holder.pid for target in targets for holder in target.holders}
-        if any(map(_waits_for_somebody_unseen, state.threads)):
+        stack = stacks.get(state.pid)
+        frames = stack.threads[0].frames if stack is not None and stack.threads else ()
+        meets = bool(frames) and frames[-1].file.endswith(WHERE_RANKS_MEET)
+        if not meets and any(map(_waits_for_somebody_unseen, state.threads)):
             holders |= {one.pid for one in states.values() if one.parent_pid == state.pid}
         new = (holders & states.keys()) - found
         found |= new

@@ -24,7 +24,13 @@ from lightning_hangcheck.look.proc import (
     read_environment,
     read_link,
 )
-from lightning_hangcheck.look.sample import Role, Target
+from lightning_hangcheck.look.sample import AT_ONCE, Role, Target
+from lightning_hangcheck.machine import (
+    TICKS_PER_SECOND,
+    NoRoom,
+    require_room,
+    ticks_since_boot,
+)
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Limits
 from lightning_hangcheck.model.evidence import Gap
@@ -340,6 +346,8 @@ class Pages:
 TORCH = "libtorch"
 MOST_CHILDREN = 16
 """Children looked at per rank; a DataLoader with more workers shows the same stack in each."""
+TASKS_OF_LOOK, TASKS_OF_PROBE = 5, 3
+"""Threads of a look, and of each process that is looked at: a probe, its py-spy, a bounded read."""
 SETTLED_AFTER_S = 10.0
 """Age at which a process's environment is believed: between fork and exec it shows its parent's."""
 
@@ -351,6 +359,7 @@ class ProcessTree:
         self._root_pid = root_pid
         self._root_belongs = root_belongs
         self._known: dict[ProcessRef, tuple[SeenProcess, int]] = {}
+        self._roles: dict[tuple[int, int], Role] = {}
         root = process_ref(root_pid)
         self._root_ticks = root.started_ticks if root is not None else None
         self._root_was_there = True
@@ -368,6 +377,8 @@ class ProcessTree:
         else:
             present = self._left(recording)
         self._known = {ref: self._read(ref, now_ns) for ref in present}
+        there = {(ref.pid, ref.started_ticks) for ref in present}
+        self._roles = {name: role for name, role in self._roles.items() if name in there}
         children = Counter(ref.parent_pid for ref in present)
         return tuple(self._told_apart(ref, children) for ref in present)
 
@@ -411,14 +422,33 @@ class ProcessTree:
                 inside.add(process.pid)
                 below.append(process)
         below.sort(key=lambda process: (process.started_ticks, process.pid))
+        own_line = command_line(pid) if below else []
         for process in below[:MOST_CHILDREN]:
-            role = _role(process, pid)
+            role = self._role(process, own_line)
             index = counts.get(role, 0)
             counts[role] = index + 1
             targets.append(
                 Target(rank=rank, pid=process.pid, role=role, index=index, python=process.python)
             )
         return targets
+
+    def _role(self, process: SeenProcess, of_rank: list[str] | Gap) -> Role:
+        """A fork keeps its parent's command line; spawn and forkserver name multiprocessing in it.
+
+        It is read once, when it stays as it is.
+        """
+        name = process.pid, process.started_ticks
+        role = self._roles.get(name)
+        if role is None:
+            line = command_line(process.pid)
+            role = "child"
+            if process.python and not isinstance(line, Gap):
+                text = " ".join(line)
+                spawned = "multiprocessing.spawn" in text or "multiprocessing.forkserver" in text
+                role = "worker" if spawned or line == of_rank else "child"
+            if ticks_since_boot() - process.started_ticks > SETTLED_AFTER_S * TICKS_PER_SECOND:
+                self._roles[name] = role
+        return role
 
     def _read(self, ref: ProcessRef, now_ns: int) -> tuple[SeenProcess, int]:
         known = self._known.get(ref)
@@ -442,6 +472,25 @@ class ProcessTree:
         return process, known[1] if known is not None else now_ns
 
 
+def with_room(targets: list[Target]) -> tuple[list[Target], tuple[Gap, ...]]:
+    """Return as many processes as a look may take threads for, ranks first; the rest is a gap."""
+    most, why = len(targets), ""
+    while most:
+        try:
+            require_room(TASKS_OF_LOOK + TASKS_OF_PROBE * min(AT_ONCE, most))
+            break
+        except NoRoom as refusal:
+            most, why = most // 2, str(refusal)
+        except OSError:
+            break
+    if most == len(targets):
+        return targets, ()
+    kept = sorted(targets, key=lambda target: target.role != "rank")[:most]
+    left_out = f"stacks of {len(targets) - most} processes"
+    reason = f"a look at them would take the room that training may need: {why}"
+    return kept, (Gap(left_out, None, reason, "stack", "raise that limit"),)
+
+
 def _without_our_own(refs: tuple[ProcessRef, ...], root_pid: int) -> list[ProcessRef]:
     """The sidecar may itself be below the root, with the py-spy processes that it starts.
 
@@ -455,13 +504,3 @@ def _without_our_own(refs: tuple[ProcessRef, ...], root_pid: int) -> list[Proces
         else:
             others.append(ref)
     return others
-
-
-def _role(process: SeenProcess, rank_pid: int) -> Role:
-    """A fork keeps its parent's command line; spawn and forkserver name multiprocessing in it."""
-    line, parent_line = command_line(process.pid), command_line(rank_pid)
-    if isinstance(line, Gap) or not process.python:
-        return "child"
-    text = " ".join(line)
-    spawned = "multiprocessing.spawn" in text or "multiprocessing.forkserver" in text
-    return "worker" if spawned or line == parent_line else "child"

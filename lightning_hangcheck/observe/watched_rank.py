@@ -1,35 +1,48 @@
-"""One rank as a sidecar knows it that watches it, or `hangcheck attach` that came late."""
+"""A rank as a sidecar knows it that watches it, or `attach` that came late; and those of a round.
+
+Rounds are never mixed: a rank that is gone since the last one is not waited for in the next.
+"""
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck import log
+from lightning_hangcheck.judge.exits import left_well
 from lightning_hangcheck.judge.livelock import FunctionsMet, with_what_was_seen
 from lightning_hangcheck.ledger.spending import Spending
 from lightning_hangcheck.look.kernel import kill_counter
-from lightning_hangcheck.model.case import ProcessExit, RankView
-from lightning_hangcheck.model.evidence import ProcessLook
-from lightning_hangcheck.observe.progress import Progress, StepHistory
-from lightning_hangcheck.text.shown import NANOSECONDS
+from lightning_hangcheck.look.proc import main_thread_cpu_s, vitals
+from lightning_hangcheck.machine import read_process_stat, ticks_since_boot, which_machine
+from lightning_hangcheck.model.case import ProcessExit, RankView, RunFacts
+from lightning_hangcheck.model.evidence import Gap, ProcessLook
+from lightning_hangcheck.observe.discovery import is_launcher
+from lightning_hangcheck.observe.progress import ProcessorTime, Progress, StepHistory
+from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lightning_hangcheck.look.flight_record import Numbers
-    from lightning_hangcheck.look.sample import Target
+    from lightning_hangcheck.look.sample import Look, Target
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Pace
     from lightning_hangcheck.model.evidence import Sample
     from lightning_hangcheck.model.flight import FlightRecord
+    from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.observe.discovery import FoundRank
 
 SAMPLES_KEPT = 4
 STOPPED = ("T", "t")
 """As the kernel's letters say it: by a signal, or by a debugger."""
+WAITED_OUT_S = 8.0
+"""torchrun starts ranks again within a second or two of their end; a busy machine takes longer."""
 
 
 class WatchedRank:
@@ -208,3 +221,224 @@ class WatchedRank:
 
 def _seconds(nanoseconds: int) -> float:
     return round(nanoseconds / NANOSECONDS, 3)
+
+
+class Faults:
+    """What failed in the watch itself: a gap each, said once. The watch goes on."""
+
+    def __init__(self) -> None:
+        self._gaps: dict[tuple[str, int | None], Gap] = {}
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Of what failed so far."""
+        return tuple(self._gaps.values())
+
+    @contextmanager
+    def of(self, what: str, rank: int | None = None) -> Iterator[None]:
+        """Do what follows; an exception in it becomes a gap, and what comes after goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the boundary: the watch goes on
+            self.take(what, rank, error)
+
+    def take(self, what: str, rank: int | None, error: Exception) -> None:
+        """Take down that something failed."""
+        why = f"the watch of it failed ({type(error).__name__}: {error})"
+        if (what, rank) not in self._gaps:
+            whose = "" if rank is None else f" of rank {rank}"
+            log.once(f"fault {what} {rank}", f"{what}{whose} is missing: {why}; the watch goes on")
+        self._gaps[what, rank] = Gap(what, rank, why, "watcher")
+
+
+class WatchedRound:
+    """The ranks of one round on this node, and the torchrun agents that started them.
+
+    ``guessed_words``: command line of what was only guessed to be a rank. ``seen_alive_ticks``:
+    when one of the ranks was last seen alive, since the machine's start.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.ranks: dict[int, WatchedRank] = {}
+        self.started_at = utc_now()
+        self.guessed_words: list[str] | Gap = []
+        self.agents: set[int] = set()
+        self.seen_alive_ticks = 0
+        self._exit_count = 0
+
+    @property
+    def alive(self) -> list[WatchedRank]:
+        """Ranks whose process is there."""
+        return [rank for rank in self.ranks.values() if rank.process_exit is None]
+
+    @property
+    def count(self) -> int | None:
+        """The launcher's own count of this round, None where it keeps none."""
+        told = (rank.found.start.number for rank in self.ranks.values())
+        return max((number for number in told if number is not None), default=None)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that the launcher promised, or that were seen."""
+        promised = (rank.found.world_size or 0 for rank in self.ranks.values())
+        return max([len(self.ranks), *promised])
+
+    @property
+    def may_be_followed(self) -> bool:
+        """Whether torchrun would start the ranks again: not all ended well, and not too often."""
+        well = all(left_well(rank.view("", 0)) for rank in self.ranks.values())
+        return self.restarts_left != 0 and not well
+
+    @property
+    def restarts_left(self) -> int | None:
+        """How often torchrun will start the ranks again; None where none of them tells."""
+        starts = (rank.found.start for rank in self.ranks.values())
+        left = [one.most - (one.number or 0) for one in starts if one.most is not None]
+        return max(0, min(left)) if left else None
+
+    @property
+    def is_guess_a_launcher(self) -> bool:
+        """Whether what was taken for a rank, as nothing said who is one, only starts them."""
+        return isinstance(self.guessed_words, list) and is_launcher(self.guessed_words)
+
+    @property
+    def ended_ns(self) -> int:
+        """When the last of its ranks was seen to end."""
+        ends = (rank.process_exit for rank in self.ranks.values())
+        return max((one.seen_ns for one in ends if one is not None), default=0)
+
+    def is_left_by(self, found: FoundRank) -> bool:
+        """Whether this process belongs to a later round.
+
+        The launcher's count says so. Where there is none, or it stays (torchrun does not count a
+        change of nodes), all ranks are gone, and it was started after one was last seen alive: a
+        DataLoader worker that outlives its rank is older.
+        """
+        if not self.ranks or any(rank.found.pid == found.pid for rank in self.ranks.values()):
+            return False
+        if self.count is not None and found.start.number not in (None, self.count):
+            return found.start.number > self.count
+        if self.alive or not found.started_ticks:
+            return False
+        return found.started_ticks > self.seen_alive_ticks
+
+    def is_waited_out_by(self, agent: FoundRank, now_ns: int) -> bool:
+        """Whether its ranks have been gone for long, and torchrun lives, which started them.
+
+        Then it waits for other nodes. Where a rank failed and no restart is left it only ends.
+        """
+        if self.alive or not self.ranks or agent.pid not in self.agents:
+            return False
+        # one that was not seen may be any: ``sys.exit("no data")`` ends as Python ends, by all else
+        ends = [rank.process_exit for rank in self.ranks.values()]
+        codes = [None if one is None else one.exit_code for one in ends]
+        if self.restarts_left == 0 and not {None, 0, -signal.SIGTERM}.issuperset(codes):
+            return False
+        well = all(code == 0 for code in codes)
+        return now_ns - self.ended_ns >= WAITED_OUT_S * NANOSECONDS and not well
+
+    def is_after(self, found: FoundRank) -> bool:
+        """Whether this process is left over from an earlier round, by the launcher's count."""
+        number, count = found.start.number, self.count
+        return number is not None and count is not None and number < count
+
+    def take_in(
+        self, found: FoundRank, now_ns: int, words: list[str] | Gap | None = None
+    ) -> WatchedRank | None:
+        """Take a rank in, and return it if it is new; of another process it is another rank."""
+        known = self.ranks.get(found.rank)
+        if known is not None and known.found.pid == found.pid:
+            known.found = found
+            return None
+        self.started_at = self.started_at if self.ranks else utc_now()
+        # taken for rank 0 until it learnt its number, as Lightning's first process of a later node
+        for before in [one for one, rank in self.ranks.items() if rank.found.pid == found.pid]:
+            del self.ranks[before]
+        if found.guessed:
+            self.guessed_words = [] if words is None else words
+        if found.start.launcher == "torchrun":
+            stat = read_process_stat(found.pid)
+            if stat is not None:
+                self.agents.add(stat.parent_pid)
+        rank = self.ranks[found.rank] = WatchedRank(found, now_ns)
+        return rank
+
+    def note_words(self) -> None:
+        """Take down whose training has ended, by its own word, or begun anew in its process."""
+        for rank in self.ranks.values():
+            if rank.has_trained and rank.process_exit is None:
+                self.note_exit(rank.found.pid, None)
+                rank.ended_by_word = True
+            elif rank.ended_by_word and not rank.has_trained:
+                rank.ended_by_word, rank.process_exit = False, None
+
+    def note_exit(self, pid: int, exit_code: int | None) -> None:
+        """Take down that the process of a rank has ended, or the exit code that was unknown."""
+        for rank in self.ranks.values():
+            if rank.found.pid != pid:
+                continue
+            if rank.process_exit is None:
+                rank.note_exit(self._exit_count, utc_now(), exit_code)
+                self._exit_count += 1
+            elif rank.process_exit.exit_code is None:
+                rank.process_exit = replace(rank.process_exit, exit_code=exit_code)
+
+    def read_vitals(
+        self,
+        ranks: Sequence[WatchedRank],
+        now_ns: int,
+        exit_codes: Mapping[int, int | None],
+        faults: Faults,
+    ) -> None:
+        """Read what the kernel tells of ranks at any time; of one that is gone, its end."""
+        for rank in ranks:
+            with faults.of("its vital signs", rank.found.rank):
+                seen = vitals(rank.found.pid)
+                if seen is None or not seen.is_still(rank.found.started_ticks):
+                    self.note_exit(rank.found.pid, exit_codes.get(rank.found.pid))
+                    continue
+                self.seen_alive_ticks = ticks_since_boot()
+                rank.read_state(seen.state, now_ns)
+                main_s = main_thread_cpu_s(rank.found.pid)
+                all_s = main_s if rank.polls else seen.cpu_s
+                if main_s is not None and all_s is not None:
+                    rank.progress.read_processor(ProcessorTime(main_s, all_s), now_ns)
+
+    def add(self, look: Look, faults: Faults) -> None:
+        """Hand each rank what a look brought of it; who is gone keeps what was seen before."""
+        for rank in self.alive:
+            with faults.of("what a look brought", rank.found.rank):
+                rank.add_samples([pair for pair in look.samples if pair[0].rank == rank.found.rank])
+                rank.read_flight(look.flights.get(rank.found.rank))
+
+    def views(self, host: str, now_ns: int, faults: Faults | None = None) -> tuple[RankView, ...]:
+        """Return all ranks as rules may see them; of one that fails only its number and a gap."""
+        faults, views = faults or Faults(), {}
+        for number, rank in self.ranks.items():
+            views[number] = RankView(rank=number, host=host, pid=rank.found.pid)
+            with faults.of("what is known of it", number):
+                views[number] = rank.view(host, now_ns)
+        return tuple(views.values())
+
+    def facts(
+        self, run_id: str, command: str, started_at: str, place: NodePlace | None = None
+    ) -> RunFacts:
+        """Tell what a case needs of the run; ``place``: of this node, where that is known."""
+        found = [rank.found for rank in self.ranks.values()]
+        local = [rank.local_world_size for rank in found if rank.local_world_size is not None]
+        if place is not None and place.ranks and not all(rank.guessed for rank in found):
+            local = [place.ranks]
+        world_size = max((rank.world_size or 0 for rank in found), default=0)
+        nnodes = max(1, -(-world_size // max(local))) if local else 1
+        return RunFacts(
+            run_id=run_id,
+            command=command,
+            started_at=started_at,
+            world_size=world_size,
+            nnodes=nnodes if place is None else place.machines or place.nnodes,
+            local_world_size=max(local, default=None),
+            one_by_one=any(rank.one_by_one for rank in found),
+            round=self.number,
+            machine=which_machine(),
+        )

@@ -14,17 +14,18 @@ from lightning_hangcheck.judge.verdict import aftermath_of, ended_well, with_aft
 from lightning_hangcheck.judge.wording import name_ranks, verb
 from lightning_hangcheck.look.exits import still_running
 from lightning_hangcheck.look.proc import has_ended
-from lightning_hangcheck.look.sample import Look, Looker, Target
+from lightning_hangcheck.look.sample import Look, Looker
 from lightning_hangcheck.model.case import Aftermath, Case
 from lightning_hangcheck.observe.discovery import patience_of
-from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
+from lightning_hangcheck.session.whose import place_of
+from lightning_hangcheck.text.shown import NANOSECONDS, show_command, utc_now
 from lightning_hangcheck.watch.alarm import Alarm, Shutdown
 from lightning_hangcheck.watch.link import HangProven
 from lightning_hangcheck.watch.other_nodes.joining import EndedRounds, LeftHere
 from lightning_hangcheck.watch.pace import SlowTelling
-from lightning_hangcheck.watch.roster import Roster, run_facts
+from lightning_hangcheck.watch.roster import Roster
 from lightning_hangcheck.watch.schedule import Schedule, figures_of
-from lightning_hangcheck.watch.workers import LAPSE_NS, Faults, Metronome, Scout
+from lightning_hangcheck.watch.workers import LAPSE_NS, Metronome, Scout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.run import Round, RoundStart
     from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.observe.watched_rank import Faults, WatchedRound
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.alarm import Telling
     from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
-    from lightning_hangcheck.watch.roster import WatchedRound
     from lightning_hangcheck.watch.writer import Writer
 
 SOON_S = 0.05
@@ -87,12 +88,10 @@ class Watcher:
         self._updated_ns = 0
         self._update_every_ns = int(min(settings.poll_interval, UPDATE_S) * NANOSECONDS)
         self._alone = False
-        self._wants_look = False
         self._look_begun_ns = 0
         self._seen: tuple[object, ...] = ()
         self._seen_closer: Verdict | None = None
         self._gaps: tuple[Gap, ...] = ()
-        self._target_gaps: tuple[Gap, ...] = ()
         self._code: tuple[CodeNote, ...] = ()
         self._looker = Looker(settings.probe_timeout, session.torch_servers)
         self._limits = patience_of(settings)
@@ -122,8 +121,11 @@ class Watcher:
         failed = True
         with self._faults.of("a look"):
             look, failed = self._looker.finished(), False
-        if failed:
-            self._look_failed()
+        if look is not None and not look.samples:
+            self._gaps, look, failed = look.gaps, None, True
+        if failed:  # the next one comes as if it had brought nothing, not at once
+            suspicious = self.alarm.standing is not None
+            self._schedule.looked(self._look_begun_ns, suspicious=suspicious)
         self.roster.end_asked = self.shutdown.told
         if look is not None or now_ns - self._updated_ns >= self._update_every_ns:
             self._updated_ns = now_ns
@@ -136,11 +138,11 @@ class Watcher:
         if look is not None and self._look_begun_ns < self.roster.round_began_ns:
             look = None  # its ranks are gone, and others have followed
         if look is not None:
-            self._gaps, self._code = (*look.gaps, *self._target_gaps), look.code
+            self._gaps, self._code = look.gaps, look.code
             with self._faults.of("what a look brought"):
                 if self._session.facts.launched:
                     self._gaps += self.roster.unrecorded()
-                self.roster.add(look)
+                self.roster.round.add(look, self._faults)
         with self._faults.of("a verdict"):
             self._judge_all(look, now_ns)
         with self._faults.of("the ranks' pace"):
@@ -158,8 +160,8 @@ class Watcher:
 
     def wait(self) -> None:
         """Wait for the next reading, or until a rank ends."""
-        awaited = self._wants_look or not self.roster.ranks  # from the scout
-        hurried = self._looker.looking or self._writer.waits or (awaited and self._scout.busy)
+        hurried = self._looker.looking or self._writer.waits
+        hurried = hurried or (self._scout.busy and not self.roster.ranks)
         seconds = SOON_S if hurried else self._settings.poll_interval
         began = time.monotonic()
         failed = True
@@ -242,7 +244,6 @@ class Watcher:
             hang = self.alarm.standing if self.alarm.proven else None
             self._ended.leave(LeftHere(case, left.started_at, hang), self.nodes)
             self.alarm, self._gaps, self._code = Alarm(), (), ()
-            self._wants_look = False
             self._slow.close()
             self._slow = SlowTelling(self._settings, self._session.torch_servers, self._writer)
             self._schedule.calm()
@@ -253,10 +254,6 @@ class Watcher:
             if verdict.verdict != "finished":
                 self._writer.publish(case, verdict, "line")
             self.earlier = (*self.earlier, ended)
-
-    def _look_failed(self) -> None:
-        """The next one comes as if it had brought nothing, not at once."""
-        self._schedule.looked(self._look_begun_ns, suspicious=self.alarm.standing is not None)
 
     def _judge_all(self, look: Look | None, now_ns: int) -> None:
         """Judge what a look brought, or what time alone has made of it; or see that all ends."""
@@ -423,35 +420,18 @@ class Watcher:
             self._writer.publish(case, recovered, "line")
 
     def _look_if_due(self, now_ns: int) -> None:
-        """Look, once it is known at which processes: to find them may take a while."""
-        if self._looker.looking or self._ending:
-            return
         alive = self.roster.alive
-        if not self._wants_look:
-            self._wants_look = self._schedule.due_for(alive, now_ns)
-        if not self._wants_look or not alive:
-            self._wants_look = False
+        if self._looker.looking or self._ending or not self._schedule.due_for(alive, now_ns):
             return
-        found: tuple[list[Target], tuple[Gap, ...]] | None = None
-        failed = True
-        with self._faults.of("which processes to look at"):
-            found = self._scout.targets([(one.found.rank, one.found.pid) for one in alive])
-            failed = False
-        if found is None and not failed:
-            return
-        targets, self._target_gaps = found or ([], self._target_gaps)
-        self._wants_look, self._look_begun_ns = False, now_ns
-        if targets:
-            standing, closer = self.alarm.standing, tuple[int, ...]()
-            # local variables on request only, and of ranks that a suspicion names
-            values = standing.culprits if self._settings.locals and standing is not None else ()
-            if standing is not None and self.alarm.proven and standing is not self._seen_closer:
-                # native calls cost a pause: only of ranks that a hang names, and once a verdict
-                self._seen_closer, closer = standing, standing.culprits[:MOST_SEEN_CLOSER]
-            self._looker.begin(targets, values, closer)
-        else:
-            self._gaps = self._target_gaps
-            self._look_failed()
+        ranks = [(one.found.rank, one.found.pid) for one in alive]
+        standing, closer = self.alarm.standing, tuple[int, ...]()
+        # local variables on request only, and of ranks that a suspicion names
+        values = standing.culprits if self._settings.locals and standing is not None else ()
+        if standing is not None and self.alarm.proven and standing is not self._seen_closer:
+            # native calls cost a pause: only of ranks that a hang names, and once a verdict
+            self._seen_closer, closer = standing, standing.culprits[:MOST_SEEN_CLOSER]
+        self._look_begun_ns = now_ns
+        self._looker.begin(lambda: self._scout.targets(ranks), values, closer)
 
     def _case(self, watched: WatchedRound, now_ns: int) -> Case:
         """Of all nodes, while the job goes on."""
@@ -468,8 +448,15 @@ class Watcher:
     ) -> Case:
         views = watched.views(self.roster.host, now_ns, self._faults)
         gaps = (*self._gaps, *self._metronome.gaps, *self._faults.gaps, *self._writer.gaps)
+        session = self._session
+        command, words = session.facts.command, watched.guessed_words
+        if not session.facts.launched and watched.is_guess_a_launcher and isinstance(words, list):
+            command = show_command(words)
+        facts = watched.facts(
+            session.run_folder.run_id, command, session.facts.started_at, place_of(session)
+        )
         case = Case(
-            run=run_facts(self._session, watched, self.earlier, next_start),
+            run=replace(facts, earlier=self.earlier, next_start=next_start),
             ranks=views,
             gaps=gaps,
             code=self._code,

@@ -359,7 +359,8 @@ class SlowTelling:
         if not self._looker.looking and now_ns >= self._look_ns:
             slow = {one.rank for one in found.ranks}
             seen = [one.found for one in alive if one.found.rank in slow]
-            self._looker.begin([Target(rank=one.rank, pid=one.pid, role="rank") for one in seen])
+            targets = [Target(rank=one.rank, pid=one.pid, role="rank") for one in seen]
+            self._looker.begin(lambda: (targets, ()))
         return self._glances.enough
 
     def _tell_back(self, now_ns: int, case: Callable[[], Case]) -> None:

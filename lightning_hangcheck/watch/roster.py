@@ -6,7 +6,6 @@ two rounds are never mixed: one that is gone since the last round is not waited 
 
 from __future__ import annotations
 
-import signal
 import socket
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,35 +15,27 @@ from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.judge.exits import left_well
 from lightning_hangcheck.judge.words import end_of_round, own_end
 from lightning_hangcheck.look.exits import ExitWatcher
 from lightning_hangcheck.look.flight_record import Numbers, collective_numbers
-from lightning_hangcheck.look.proc import main_thread_cpu_s, vitals
-from lightning_hangcheck.machine import read_process_stat, ticks_since_boot, which_machine
-from lightning_hangcheck.model.case import RankView, RunFacts
+from lightning_hangcheck.look.proc import vitals
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RankPlace, Round, RoundStart
-from lightning_hangcheck.observe.discovery import FoundRank, Pages, is_launcher
-from lightning_hangcheck.observe.progress import ProcessorTime
-from lightning_hangcheck.observe.watched_rank import STOPPED, WatchedRank
-from lightning_hangcheck.session.whose import place_of
-from lightning_hangcheck.text.shown import NANOSECONDS, show_command, utc_now
-from lightning_hangcheck.watch.workers import Faults
+from lightning_hangcheck.observe.discovery import FoundRank, Pages
+from lightning_hangcheck.observe.watched_rank import STOPPED, WatchedRank, WatchedRound
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lightning_hangcheck.look.sample import Look
     from lightning_hangcheck.model.beat import Beat
-    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.case import Case, RankView
     from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.observe.watched_rank import Faults
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.watch.workers import Scout, Scouted
 
-WAITED_OUT_S = 8.0
-"""torchrun starts ranks again within a second or two of their end; a busy machine takes longer."""
 VITALS_EVERY_NS = 2 * NANOSECONDS // 5
 """The kernel counts processor time in ticks of 10 ms, and it is judged over a second; how a rank
 ends is seen at once, by other means."""
@@ -60,149 +51,6 @@ NUMBERS_EVERY_S, NUMBERS_LONGEST_S, NUMBERS_LIMIT_S = 1.0, 10.0, 1.0
 NUMBERS_SHARE = 0.01
 """What the answers may cost a rank: gloo's recorder writes out its whole record, 1 MB in 20 ms."""
 NUMBERS_AT_ONCE = 4
-
-
-class WatchedRound:
-    """The ranks of one round on this node, and the torchrun agents that started them.
-
-    ``guessed_words``: command line of what was only guessed to be a rank. ``seen_alive_ticks``:
-    when one of the ranks was last seen alive, since the machine's start.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.ranks: dict[int, WatchedRank] = {}
-        self.started_at = utc_now()
-        self.guessed_words: list[str] | Gap = []
-        self.agents: set[int] = set()
-        self.seen_alive_ticks = 0
-        self._exit_count = 0
-
-    @property
-    def alive(self) -> list[WatchedRank]:
-        """Ranks whose process is there."""
-        return [rank for rank in self.ranks.values() if rank.process_exit is None]
-
-    @property
-    def count(self) -> int | None:
-        """The launcher's own count of this round, None where it keeps none."""
-        told = (rank.found.start.number for rank in self.ranks.values())
-        return max((number for number in told if number is not None), default=None)
-
-    @property
-    def world_size(self) -> int:
-        """Ranks that the launcher promised, or that were seen."""
-        promised = (rank.found.world_size or 0 for rank in self.ranks.values())
-        return max([len(self.ranks), *promised])
-
-    @property
-    def may_be_followed(self) -> bool:
-        """Whether torchrun would start the ranks again: not all ended well, and not too often."""
-        well = all(left_well(rank.view("", 0)) for rank in self.ranks.values())
-        return self.restarts_left != 0 and not well
-
-    @property
-    def restarts_left(self) -> int | None:
-        """How often torchrun will start the ranks again; None where none of them tells."""
-        starts = (rank.found.start for rank in self.ranks.values())
-        left = [one.most - (one.number or 0) for one in starts if one.most is not None]
-        return max(0, min(left)) if left else None
-
-    @property
-    def is_guess_a_launcher(self) -> bool:
-        """Whether what was taken for a rank, as nothing said who is one, only starts them."""
-        return isinstance(self.guessed_words, list) and is_launcher(self.guessed_words)
-
-    @property
-    def ended_ns(self) -> int:
-        """When the last of its ranks was seen to end."""
-        ends = (rank.process_exit for rank in self.ranks.values())
-        return max((one.seen_ns for one in ends if one is not None), default=0)
-
-    def is_left_by(self, found: FoundRank) -> bool:
-        """Whether this process belongs to a later round.
-
-        The launcher's count says so. Where there is none, or it stays (torchrun does not count a
-        change of nodes), all ranks are gone, and it was started after one was last seen alive: a
-        DataLoader worker that outlives its rank is older.
-        """
-        if not self.ranks or any(rank.found.pid == found.pid for rank in self.ranks.values()):
-            return False
-        if self.count is not None and found.start.number not in (None, self.count):
-            return found.start.number > self.count
-        if self.alive or not found.started_ticks:
-            return False
-        return found.started_ticks > self.seen_alive_ticks
-
-    def is_waited_out_by(self, agent: FoundRank, now_ns: int) -> bool:
-        """Whether its ranks have been gone for long, and torchrun lives, which started them.
-
-        Then it waits for other nodes. Where a rank failed and no restart is left it only ends.
-        """
-        if self.alive or not self.ranks or agent.pid not in self.agents:
-            return False
-        # one that was not seen may be any: ``sys.exit("no data")`` ends as Python ends, by all else
-        ends = [rank.process_exit for rank in self.ranks.values()]
-        codes = [None if one is None else one.exit_code for one in ends]
-        if self.restarts_left == 0 and not {None, 0, -signal.SIGTERM}.issuperset(codes):
-            return False
-        well = all(code == 0 for code in codes)
-        return now_ns - self.ended_ns >= WAITED_OUT_S * NANOSECONDS and not well
-
-    def is_after(self, found: FoundRank) -> bool:
-        """Whether this process is left over from an earlier round, by the launcher's count."""
-        number, count = found.start.number, self.count
-        return number is not None and count is not None and number < count
-
-    def take_in(
-        self, found: FoundRank, now_ns: int, words: list[str] | Gap | None = None
-    ) -> WatchedRank | None:
-        """Take a rank in, and return it if it is new; of another process it is another rank."""
-        known = self.ranks.get(found.rank)
-        if known is not None and known.found.pid == found.pid:
-            known.found = found
-            return None
-        self.started_at = self.started_at if self.ranks else utc_now()
-        # taken for rank 0 until it learnt its number, as Lightning's first process of a later node
-        for before in [one for one, rank in self.ranks.items() if rank.found.pid == found.pid]:
-            del self.ranks[before]
-        if found.guessed:
-            self.guessed_words = [] if words is None else words
-        if found.start.launcher == "torchrun":
-            stat = read_process_stat(found.pid)
-            if stat is not None:
-                self.agents.add(stat.parent_pid)
-        rank = self.ranks[found.rank] = WatchedRank(found, now_ns)
-        return rank
-
-    def note_words(self) -> None:
-        """Take down whose training has ended, by its own word, or begun anew in its process."""
-        for rank in self.ranks.values():
-            if rank.has_trained and rank.process_exit is None:
-                self.note_exit(rank.found.pid, None)
-                rank.ended_by_word = True
-            elif rank.ended_by_word and not rank.has_trained:
-                rank.ended_by_word, rank.process_exit = False, None
-
-    def note_exit(self, pid: int, exit_code: int | None) -> None:
-        """Take down that the process of a rank has ended, or the exit code that was unknown."""
-        for rank in self.ranks.values():
-            if rank.found.pid != pid:
-                continue
-            if rank.process_exit is None:
-                rank.note_exit(self._exit_count, utc_now(), exit_code)
-                self._exit_count += 1
-            elif rank.process_exit.exit_code is None:
-                rank.process_exit = replace(rank.process_exit, exit_code=exit_code)
-
-    def views(self, host: str, now_ns: int, faults: Faults | None = None) -> tuple[RankView, ...]:
-        """Return all ranks as rules may see them; of one that fails only its number and a gap."""
-        faults, views = faults or Faults(), {}
-        for number, rank in self.ranks.items():
-            views[number] = RankView(rank=number, host=host, pid=rank.found.pid)
-            with faults.of("what is known of it", number):
-                views[number] = rank.view(host, now_ns)
-        return tuple(views.values())
 
 
 class CollectiveReadings:
@@ -311,7 +159,7 @@ class Roster:
         self._read_beats(beats, now_ns)
         if last or now_ns - self._vitals_ns >= VITALS_EVERY_NS:
             self._vitals_ns = now_ns
-            self._look_at(self.alive, now_ns)
+            self.round.read_vitals(self.alive, now_ns, self._exit_codes, self._faults)
         self._collectives.update(self.alive, now_ns)
         self._take_scouted(self._scout.scanned(wait=last), now_ns)
         if due:
@@ -344,13 +192,6 @@ class Roster:
         """Take down what the launcher says of the process that it started: it may be a rank."""
         self._exit_codes[pid] = exit_code
         self.round.note_exit(pid, exit_code)
-
-    def add(self, look: Look) -> None:
-        """Hand each rank the samples that were taken for it."""
-        for rank in self.alive:
-            with self._faults.of("what a look brought", rank.found.rank):
-                rank.add_samples([pair for pair in look.samples if pair[0].rank == rank.found.rank])
-                rank.read_flight(look.flights.get(rank.found.rank))
 
     def unrecorded(self) -> tuple[Gap, ...]:
         """Say of which ranks nothing is recorded, because their Python runs no start-up file."""
@@ -388,20 +229,6 @@ class Roster:
                     rank.read(beat, now_ns)
         self.round.note_words()
 
-    def _look_at(self, ranks: Sequence[WatchedRank], now_ns: int) -> None:
-        for rank in ranks:
-            with self._faults.of("its vital signs", rank.found.rank):
-                seen = vitals(rank.found.pid)
-                if seen is None or not seen.is_still(rank.found.started_ticks):
-                    self.round.note_exit(rank.found.pid, self._exit_codes.get(rank.found.pid))
-                    continue
-                self.round.seen_alive_ticks = ticks_since_boot()
-                rank.read_state(seen.state, now_ns)
-                main_s = main_thread_cpu_s(rank.found.pid)
-                all_s = main_s if rank.polls else seen.cpu_s
-                if main_s is not None and all_s is not None:
-                    rank.progress.read_processor(ProcessorTime(main_s, all_s), now_ns)
-
     def _take_scouted(self, scouted: Scouted | None, now_ns: int) -> None:
         if scouted is None:
             return
@@ -424,7 +251,8 @@ class Roster:
         # of one round first what said so: a launcher may only be taken for a rank without them
         for one in sorted(every, key=lambda one: (one.start.number or 0, one.guessed)):
             self._take(one, scouted, now_ns)
-        self._look_at([rank for rank in self.alive if rank not in known], now_ns)
+        new = [rank for rank in self.alive if rank not in known]
+        self.round.read_vitals(new, now_ns, self._exit_codes, self._faults)
 
     def _take(self, found: FoundRank, scouted: Scouted, now_ns: int) -> None:
         """Take in a rank that was found, unless it is none of this round's or of a later one's."""
@@ -483,39 +311,6 @@ class Roster:
         self._pages.forget_gone(beats, self.round.count)
         self.round = WatchedRound(number)
         self.round_began_ns = now_ns
-
-
-def run_facts(
-    session: Session,
-    watched: WatchedRound,
-    earlier: tuple[Round, ...],
-    next_start: RoundStart | None,
-) -> RunFacts:
-    """Tell of the run what a case of one of its rounds needs."""
-    found = [rank.found for rank in watched.ranks.values()]
-    command = session.facts.command
-    words = watched.guessed_words
-    if not session.facts.launched and watched.is_guess_a_launcher and isinstance(words, list):
-        command = show_command(words)
-    local = [rank.local_world_size for rank in found if rank.local_world_size is not None]
-    world_size = max((rank.world_size or 0 for rank in found), default=0)
-    place = place_of(session)
-    if place is not None and place.ranks and not all(rank.guessed for rank in found):
-        local = [place.ranks]
-    nnodes = max(1, -(-world_size // max(local))) if local else 1
-    return RunFacts(
-        run_id=session.run_folder.run_id,
-        command=command,
-        started_at=session.facts.started_at,
-        world_size=world_size,
-        nnodes=nnodes if place is None else place.machines or place.nnodes,
-        local_world_size=max(local, default=None),
-        one_by_one=any(rank.one_by_one for rank in found),
-        round=watched.number,
-        earlier=earlier,
-        next_start=next_start,
-        machine=which_machine(),
-    )
 
 
 def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdict, Round]:

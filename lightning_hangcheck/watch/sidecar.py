@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
+from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
@@ -27,6 +28,7 @@ from lightning_hangcheck.files.safe import PRIVATE_FILE, write_atomically
 from lightning_hangcheck.look.proc import process_ref
 from lightning_hangcheck.machine import is_alive
 from lightning_hangcheck.model.codec import encode
+from lightning_hangcheck.observe.watched_rank import Faults
 from lightning_hangcheck.report.start_report import render_start
 from lightning_hangcheck.report.verdict_text import render_reminder
 from lightning_hangcheck.rundir import parse_journal
@@ -41,6 +43,7 @@ from lightning_hangcheck.session.session import (
     read_session,
     taken_sessions_folder,
 )
+from lightning_hangcheck.session.whose import place_of
 from lightning_hangcheck.settings import from_environment
 from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.watch.link import (
@@ -53,14 +56,11 @@ from lightning_hangcheck.watch.link import (
 from lightning_hangcheck.watch.loop import Watcher
 from lightning_hangcheck.watch.other_nodes.among_nodes import (
     AmongNodes,
-    LatePlace,
-    meetings_of,
-    why_moved,
-    why_there,
+    Meeting,
+    meeting_of,
 )
 from lightning_hangcheck.watch.roster import describe_round
 from lightning_hangcheck.watch.run_files import RunFiles, rounds_so_far
-from lightning_hangcheck.watch.workers import Faults
 from lightning_hangcheck.watch.writer import Alerting, Writer
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ rank that starts a sidecar has its page by then, and torchrun, which may start r
 as somebody."""
 
 
+PLACE_EVERY_NS = NANOSECONDS // 2
 STATE_KIND = b'"kind":"state"'
 PATIENCE_NS = 10 * NANOSECONDS
 """Ranks leave their process group's making within a second of each other, unless one hangs."""
@@ -150,8 +151,9 @@ class Sidecar:
         self._watcher = Watcher(
             session, settings, self._writer, self._faults, rounds_so_far(session)
         )
-        self._place = LatePlace(session, settings)
-        self._met: NodePlace | None = None
+        self._place: NodePlace | None = None
+        self._meeting: Meeting | None = None
+        self._placed_ns = 0
         root = process_ref(session.facts.root_pid)
         self._root_ticks = root.started_ticks if root is not None else None
         self._inbox = Inbox(sys.stdin.buffer) if session.facts.launched else None
@@ -195,19 +197,38 @@ class Sidecar:
         self._signal = signal.Signals(number).name
 
     def _find_place(self) -> None:
-        """Join the other nodes once it is known which of them this is."""
-        place = self._place.news(time.monotonic_ns())
-        if place is not None:
-            self._files.meeting = why_there(place, self._settings)
-            self._met, self._files.node = place, place.number
-            meetings = meetings_of(place, self._settings)
-            self._watcher.meet(AmongNodes(place, meetings) if meetings else None)
+        """Join the other nodes once it is known which of them this is, and when it is another."""
+        now_ns, known = time.monotonic_ns(), self._place
+        if not self._placed_ns or now_ns - self._placed_ns >= PLACE_EVERY_NS:
+            self._placed_ns = now_ns
+            place = place_of(self._session)
+            if place is not None and known is not None:
+                # how many ranks run here changes nothing for the other nodes
+                place = place if replace(place, ranks=known.ranks) != known else None
+            elif place is not None and place.nnodes == 1:
+                place = None
+            if place is not None:
+                self._place = place
+                self._meet(place)
         nodes = self._watcher.nodes
         if nodes is None:
             return
-        if self._met is not None and nodes.peers.moved:
-            self._files.meeting = why_moved(self._met, self._settings, nodes.peers.where)
+        if self._meeting is not None and nodes.peers.moved:
+            moved = f"{nodes.peers.where}, since a node lost the store; first {self._meeting.told}"
+            self._files.meeting = moved
         self._files.clocks = nodes.peers.clocks
+
+    def _meet(self, place: NodePlace) -> None:
+        self._meeting = meeting = meeting_of(place, self._settings)
+        self._files.meeting, self._files.node = meeting.told if meeting else "", place.number
+        places = meeting.places if meeting else ()
+        self._watcher.meet(AmongNodes(place, places) if places else None)
+        if meeting is not None and not places and not self._settings.quiet:
+            log.once(
+                "nowhere to meet",
+                f"the nodes of this job meet {meeting.told}; each gives a verdict of its own; "
+                f"{meeting.way_out}",
+            )
 
     def _tell(self) -> None:
         """Tell what is saved by now, what stands for long, and how the ranks began."""

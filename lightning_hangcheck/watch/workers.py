@@ -12,21 +12,24 @@ import re
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck import log
 from lightning_hangcheck.look.proc import born_ns, command_line, descendants, has_ended
-from lightning_hangcheck.look.sample import AT_ONCE
-from lightning_hangcheck.machine import NoRoom, require_room
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RoundStart
-from lightning_hangcheck.observe.discovery import FoundRank, ProcessTree, believed, find_ranks
+from lightning_hangcheck.observe.discovery import (
+    FoundRank,
+    ProcessTree,
+    believed,
+    find_ranks,
+    with_room,
+)
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from lightning_hangcheck.look.sample import Target
     from lightning_hangcheck.model.beat import Beat
@@ -44,8 +47,6 @@ FRESH_NS = 2 * NANOSECONDS
 """Age of what is known of the processes with which they are looked at."""
 LAST_SCAN_S = 2.0
 """At the end of the job, where nothing else is left to be done."""
-TASKS_OF_LOOK, TASKS_OF_PROBE = 5, 3
-"""Threads of a look, and of each process that is looked at: a probe, its py-spy, a bounded read."""
 SRUN_EVERY_NS = 5 * NANOSECONDS
 SRUN_SAID_AFTER_NS = 30 * NANOSECONDS
 """A rank on this machine is seen within seconds of its start."""
@@ -53,34 +54,6 @@ OURS = ("hangcheck", "lightning_hangcheck")
 _OPTIONS = re.compile(r"-(?P<flags>[^WXcm]*)(?P<last>[WXcm]?)(?P<value>.*)", re.DOTALL)
 """A word of Python's own: what follows its last letter, or the next word, is that one's value."""
 _IGNORING = frozenset("IES")
-
-
-class Faults:
-    """What failed in the watch itself: a gap each, said once. The watch goes on."""
-
-    def __init__(self) -> None:
-        self._gaps: dict[tuple[str, int | None], Gap] = {}
-
-    @property
-    def gaps(self) -> tuple[Gap, ...]:
-        """Of what failed so far."""
-        return tuple(self._gaps.values())
-
-    @contextmanager
-    def of(self, what: str, rank: int | None = None) -> Iterator[None]:
-        """Do what follows; an exception in it becomes a gap, and what comes after goes on."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - the boundary: the watch goes on
-            self.take(what, rank, error)
-
-    def take(self, what: str, rank: int | None, error: Exception) -> None:
-        """Take down that something failed."""
-        why = f"the watch of it failed ({type(error).__name__}: {error})"
-        if (what, rank) not in self._gaps:
-            whose = "" if rank is None else f" of rank {rank}"
-            log.once(f"fault {what} {rank}", f"{what}{whose} is missing: {why}; the watch goes on")
-        self._gaps[what, rank] = Gap(what, rank, why, "watcher")
 
 
 class Metronome:
@@ -156,12 +129,11 @@ class Scout:
         self._taken_ns = 0
         self._beats: dict[int, Beat] = {}
         self._scan: Future[Scouted] | None = None
-        self._targets: Future[tuple[list[Target], tuple[Gap, ...]]] | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether something is under way."""
-        return self._scan is not None or self._targets is not None
+        """Whether a round is under way."""
+        return self._scan is not None
 
     def begin_scan(
         self, beats: dict[int, Beat], now_ns: int, known: Collection[int], *, anyone_there: bool
@@ -178,16 +150,9 @@ class Scout:
         self._scan = None
         return scan.result(LAST_SCAN_S if wait else 0)
 
-    def targets(
-        self, ranks: Sequence[tuple[int, int]]
-    ) -> tuple[list[Target], tuple[Gap, ...]] | None:
-        """Return the processes to look at, and why some are left out, once they are known."""
-        if self._targets is None:
-            self._targets = self._thread.submit(self._find_targets, ranks)
-        if not self._targets.done():
-            return None
-        found, self._targets = self._targets, None
-        return found.result()
+    def targets(self, ranks: Sequence[tuple[int, int]]) -> tuple[list[Target], tuple[Gap, ...]]:
+        """Find the processes to look at, and why some are left out; whoever asks waits for it."""
+        return self._thread.submit(self._find_targets, ranks).result()
 
     def close(self) -> None:
         """Give up what is under way."""
@@ -223,21 +188,7 @@ class Scout:
             self._taken_ns = now_ns
         pids = {pid for _, pid in ranks}
         targets = [one for rank, pid in ranks for one in self._tree.targets(rank, pid, pids)]
-        most, why = len(targets), ""
-        while most:
-            try:
-                require_room(TASKS_OF_LOOK + TASKS_OF_PROBE * min(AT_ONCE, most))
-                break
-            except NoRoom as refusal:
-                most, why = most // 2, str(refusal)
-            except OSError:
-                break
-        if most == len(targets):
-            return targets, ()
-        kept = sorted(targets, key=lambda target: target.role != "rank")[:most]
-        left_out = f"stacks of {len(targets) - most} processes"
-        reason = f"a look at them would take the room that training may need: {why}"
-        return kept, (Gap(left_out, None, reason, "stack", "raise that limit"),)
+        return with_room(targets)
 
 
 def _gone_ranks(beats: Mapping[int, Beat]) -> tuple[FoundRank, ...]:

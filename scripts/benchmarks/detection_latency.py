@@ -81,7 +81,7 @@ def _run_once(cause: str, rank: int) -> Latency:
             sys.stderr.write(f"{cause}: did not strike; see below\n{_end_of_log(folder)}\n")
             return Latency(None, None)
         struck_at = (int(mark.read_text().split()[0]) + offset_ns) / 1e9
-        latency = _read_latency(RunFolder(folder / "run"), rank, struck_at)
+        latency = read_latency(RunFolder(folder / "run"), rank, struck_at)
     sys.stderr.write(f"{cause}: named {latency.named} s, called {latency.called} s\n")
     return latency
 
@@ -101,7 +101,8 @@ def _train(folder: Path, fault: str) -> None:
             training.wait(60)
 
 
-def _read_latency(folder: RunFolder, rank: int, struck_at: float) -> Latency:
+def read_latency(folder: RunFolder, rank: int, struck_at: float) -> Latency:
+    """Return when a run first named this rank, and called it a hang, since a moment (time.time)."""
     named = called = None
     for verdict in _verdicts(folder):
         seconds = round(_moment(verdict.detected_at) - struck_at, 2)

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 from figures import Figure, tell
 
-RANKS_PROGRAM = Path(__file__).parent / "programs" / "eight_ranks.py"
+RANKS_PROGRAM = Path(__file__).parent / "programs" / "beating_ranks.py"
 RANKS = 8
 SETTLING_S = 5.0
 START_LIMIT_S = 60.0
@@ -27,7 +27,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "lightning_hangcheck", "run", "--run-dir", f"{folder}/run"]
-        command += ["--", sys.executable, str(RANKS_PROGRAM)]
+        command += ["--", sys.executable, str(RANKS_PROGRAM), str(RANKS)]
         launcher = psutil.Popen(command, stderr=subprocess.DEVNULL)
         try:
             figures = _measure(launcher, options.seconds)
@@ -38,16 +38,16 @@ def main() -> None:
 
 
 def _measure(launcher: psutil.Process, seconds: float) -> list[Figure]:
-    sidecar = _wait_for_sidecar(launcher)
+    sidecar, _ = wait_for_sidecar(launcher, RANKS)
     time.sleep(SETTLING_S)  # what is measured is the watching, not the start
-    before, began = (_cpu_s(sidecar), _cpu_s(launcher)), time.monotonic()
+    before, began = (cpu_s(sidecar), cpu_s(launcher)), time.monotonic()
     memory = []
     while time.monotonic() < began + seconds:
         memory.append(sidecar.memory_info().rss)
         time.sleep(0.5)
     wall = time.monotonic() - began
     sidecar_share, launcher_share = (
-        100 * (_cpu_s(process) - earlier) / wall
+        100 * (cpu_s(process) - earlier) / wall
         for process, earlier in zip((sidecar, launcher), before, strict=True)
     )
     note = f"{RANKS} ranks, {wall:.0f} s"
@@ -58,31 +58,31 @@ def _measure(launcher: psutil.Process, seconds: float) -> list[Figure]:
     ]
 
 
-def _wait_for_sidecar(launcher: psutil.Process) -> psutil.Process:
-    """Return the sidecar once all ranks run."""
-    deadline = time.monotonic() + START_LIMIT_S
+def wait_for_sidecar(
+    launcher: psutil.Process, ranks: int, limit_s: float = START_LIMIT_S
+) -> tuple[psutil.Process, dict[int, psutil.Process]]:
+    """Return the sidecar and the ranks, by number, once all of them run."""
+    deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        processes = launcher.children(recursive=True)
-        sidecars = [
-            process for process in processes if _runs(process, "lightning_hangcheck.watch.sidecar")
-        ]
-        ranks = [process for process in processes if _runs(process, str(RANKS_PROGRAM))]
-        if sidecars and len(ranks) > RANKS:  # the ranks and their parent
-            return sidecars[0]
+        sidecar, found = None, dict[int, psutil.Process]()
+        for process in launcher.children(recursive=True):
+            try:
+                words = process.cmdline()
+                if "lightning_hangcheck.watch.sidecar" in words:
+                    sidecar = process
+                elif str(RANKS_PROGRAM) in words and "RANK" in (environment := process.environ()):
+                    found.setdefault(int(environment["RANK"]), process)  # before its children
+            except psutil.NoSuchProcess:
+                continue
+        if sidecar is not None and len(found) == ranks:
+            return sidecar, found
         time.sleep(0.1)
-    raise SystemExit("sidecar_cost: the ranks or the sidecar did not start within 60 s")
+    raise SystemExit(f"the {ranks} ranks or the sidecar did not start within {limit_s:.0f} s")
 
 
-def _runs(process: psutil.Process, word: str) -> bool:
-    try:
-        return word in process.cmdline()
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+def cpu_s(process: psutil.Process) -> float:
+    """Processor time of a process and of its children that have ended, such as py-spy."""
+    return float(sum(process.cpu_times()[:4]))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -70,6 +71,37 @@ def test_a_program_that_is_no_python_gives_its_kernel_state_and_no_gap() -> None
         sleeper.wait()
     assert seen.kernel is not None
     assert (seen.stack, gaps) == (None, ())
+
+
+WAITING_FOR_ANYBODY = """
+import os, select, signal
+child = os.fork() or signal.pause()
+print(child, flush=True)
+select.epoll().poll()
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "asked"), [("train.py", True), ("torch/distributed/distributed_c10d.py", False)]
+)
+def test_helpers_are_asked_for_stacks_unless_their_rank_waits_for_other_ranks(
+    tmp_path: Path, file: str, asked: bool
+) -> None:
+    script = tmp_path / file
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(WAITING_FOR_ANYBODY)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as rank:
+        child = int(rank.stdout.readline())
+        try:
+            until(lambda: vitals(rank.pid).state == "S", "it to wait")
+            targets = [Target(pid=rank.pid, role="rank"), Target(pid=child)]
+            (own, _), (helper, _) = sample_all(targets, PATIENCE_S)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            rank.kill()
+    assert own.stack is not None
+    assert (own.kernel.memory is not None, helper.kernel is not None) == (True, True)
+    assert (helper.stack is not None) == asked
 
 
 def test_no_target_gives_no_sample() -> None:

@@ -8,8 +8,7 @@ from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack
 from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord
 from lightning_hangcheck.observe.discovery import FoundRank
-from lightning_hangcheck.observe.watched_rank import WatchedRank
-from lightning_hangcheck.watch.roster import WatchedRound
+from lightning_hangcheck.observe.watched_rank import WatchedRank, WatchedRound
 
 SECOND = 1_000_000_000
 

@@ -14,7 +14,8 @@ from lightning_hangcheck.machine import ticks_since_boot
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.run import Round, RoundStart
 from lightning_hangcheck.observe.discovery import FoundRank
-from lightning_hangcheck.watch.roster import WatchedRound, end_round
+from lightning_hangcheck.observe.watched_rank import WatchedRound
+from lightning_hangcheck.watch.roster import end_round
 
 ALWAYS_LATER = 2**60  # clock ticks since boot
 

@@ -18,12 +18,13 @@ from watch.launched import record_of
 from lightning_hangcheck.ledger import book
 from lightning_hangcheck.ledger.book import Run
 from lightning_hangcheck.observe.discovery import FoundRank
+from lightning_hangcheck.observe.watched_rank import Faults, WatchedRound
 from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 from lightning_hangcheck.settings import Settings
 from lightning_hangcheck.watch.alarm import Alarm
-from lightning_hangcheck.watch.roster import Roster, WatchedRound
+from lightning_hangcheck.watch.roster import Roster
 from lightning_hangcheck.watch.run_files import RunFiles, offloaded
-from lightning_hangcheck.watch.workers import Faults, Scout
+from lightning_hangcheck.watch.workers import Scout
 from lightning_hangcheck.watch.writer import Writer
 
 if TYPE_CHECKING:

@@ -116,10 +116,13 @@ def attach(
     is none, look again. 3: it hangs. 4: there is no job, or it may not be read.
     """
     # imported here so that the other commands need no part of the sidecar
-    from lightning_hangcheck.attach import hosts, visit
+    from lightning_hangcheck.attach import visit
     from lightning_hangcheck.attach.recorded_session import find_session, hang_stands, watch_over
     from lightning_hangcheck.judge import judge
     from lightning_hangcheck.observe.discovery import patience_of
+
+    if hostfile is not None or json_case:
+        from lightning_hangcheck.attach import hosts
 
     settings = settings_from(options)
     asked, pids = local_values or settings.locals, (*pids, *more)

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.peers import Heard
     from lightning_hangcheck.nodes.word import LeftRound
+    from lightning_hangcheck.observe.watched_rank import WatchedRound
     from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
-    from lightning_hangcheck.watch.roster import WatchedRound
 
 ANSWERED_LATER_S = 5.0
 """By so much something must have come later than a node's last word: both travel, and are told."""

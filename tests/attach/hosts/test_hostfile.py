@@ -16,13 +16,13 @@ from processes import end_by_pid, is_alive, until
 from lightning_hangcheck.attach.hosts import (
     MOST_OUTPUT,
     HostMessage,
-    NoAnswer,
     answer_of,
     decode_message,
     encode_message,
     read_hosts,
 )
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
+from lightning_hangcheck.look.programs import ChildLate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,24 +154,24 @@ def shell(script: str) -> list[str]:
 
 def test_all_that_it_wrote_and_how_it_ended() -> None:
     answer = answer_of(shell("echo out; echo err >&2; exit 4"), LIMIT_S, NEVER)
-    assert (answer.output, answer.complaint, answer.exit_code) == (b"out\n", b"err\n", 4)
+    assert (answer.stdout, answer.stderr, answer.returncode) == (b"out\n", b"err\n", 4)
 
 
 @pytest.mark.parametrize("to", ["", " >&2"])
 def test_one_that_writes_without_end_is_left_at_the_limit(to: str) -> None:
-    with pytest.raises(NoAnswer, match="it sent more than 32 MiB"):
+    with pytest.raises(ChildLate, match="it sent more than 32 MiB"):
         answer_of(shell(f"exec yes{to}"), LIMIT_S, NEVER)
 
 
 def test_what_is_just_within_the_limit_is_heard() -> None:
     answer = answer_of(shell(f"head -c {MOST_OUTPUT} /dev/zero"), LIMIT_S, NEVER)
-    assert len(answer.output) == MOST_OUTPUT
+    assert len(answer.stdout) == MOST_OUTPUT
 
 
 def test_one_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
     noted = tmp_path / "pid"
     script = f"sleep 1000 & echo $! > {noted}; wait"
-    with pytest.raises(NoAnswer, match=r"no answer within 1 s"):
+    with pytest.raises(ChildLate, match=r"no answer within 1 s"):
         answer_of(shell(script), 1.0, NEVER)
     try:
         child = psutil.Process(int(noted.read_text()))
@@ -191,11 +191,11 @@ def test_a_helper_in_the_background_that_keeps_the_outputs_open_is_not_waited_fo
     left = psutil.Process(int(noted.read_text()))
     assert is_alive(left), "it is nobody's to end"
     end_by_pid([left])
-    assert answer.output == b"out\n"
+    assert answer.stdout == b"out\n"
 
 
 def test_one_that_nobody_wants_to_hear_any_more_ends_at_once() -> None:
     given_up = threading.Event()
     given_up.set()
-    with pytest.raises(NoAnswer, match="interrupted"):
+    with pytest.raises(ChildLate, match="interrupted"):
         answer_of(shell("exec sleep 1000"), LIMIT_S, given_up)

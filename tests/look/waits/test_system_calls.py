@@ -19,7 +19,13 @@ from processes import PATIENCE_S, until
 
 from lightning_hangcheck.judge.threads import FUTEXES
 from lightning_hangcheck.look.kernel import kernel_state
-from lightning_hangcheck.look.open_files import file_locks, own_addresses, reach_of, tcp_connections
+from lightning_hangcheck.look.open_files import (
+    Holders,
+    file_locks,
+    own_addresses,
+    reach_of,
+    tcp_connections,
+)
 from lightning_hangcheck.look.py_spy import python_stacks
 from lightning_hangcheck.look.system_calls import CALLS, TIMESPEC, calls_of, wakes_at
 from lightning_hangcheck.model.evidence import Connection
@@ -84,6 +90,11 @@ def test_a_daemon_keeps_a_pipe_though_nobody_looks_at_it(program: StartProgram) 
     try:
         target = target_of(running.pid, kind="pipe")
         assert [one.pid for one in target.holders] == [daemon]
+        state = kernel_state(running.pid, 0, PATIENCE_S)[0]
+        assert state is not None
+        late = Holders([running.pid], deadline=0.0)
+        assert [one.holders for one in late.complete(state).threads[0].waits_for] == [()]
+        assert len(late.gaps) == 1, "who was not looked for may have it"
     finally:
         os.kill(daemon, signal.SIGKILL)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +19,10 @@ from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word, word_of
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
 from lightning_hangcheck.version import __version__
 from lightning_hangcheck.watch.other_nodes.among_nodes import (
-    Nowhere,
-    choose,
+    Meeting,
     contradictions,
-    meetings_of,
+    meeting_of,
     same_number,
-    why_there,
 )
 from lightning_hangcheck.watch.other_nodes.joining import (
     addresses_to_ask,
@@ -171,27 +168,32 @@ def known_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SHARED_BY_NODES, "0123456789abcdef")
 
 
+def meeting(place: NodePlace, settings: Settings) -> Meeting:
+    found = meeting_of(place, settings)
+    assert found is not None
+    return found
+
+
 def test_the_first_node_serves_the_store_that_was_asked_for() -> None:
-    said = why_there(SLURM, OFFERED)
+    said = meeting(SLURM, OFFERED).told
     assert said.startswith("the first sidecar's store at node0:29511: no store that outlives the")
     assert said.endswith("--nodes-port has one served; this is node 1 of 4")
-    assert isinstance(meetings_of(SLURM, OFFERED)[0], SealedPlace)
+    assert isinstance(meeting(SLURM, OFFERED).places[0], SealedPlace)
 
 
 def test_a_launchers_own_store_goes_before_one_that_must_be_served() -> None:
-    assert isinstance(meetings_of(TORCHRUN, OFFERED)[0], CourierPlace)
-    assert "torchrun's store at node0:29500" in why_there(TORCHRUN, OFFERED)
+    assert isinstance(meeting(TORCHRUN, OFFERED).places[0], CourierPlace)
+    assert "torchrun's store at node0:29500" in meeting(TORCHRUN, OFFERED).told
 
 
 def test_a_folder_that_was_named_for_it_goes_before_all() -> None:
-    settings = Settings(nodes_port=29511, **FOLDERS)
-    assert [type(one) for one in meetings_of(SLURM, settings)] == [FolderPlace]
-    assert "/shared/meet" in why_there(SLURM, settings)
+    found = meeting(SLURM, Settings(nodes_port=29511, **FOLDERS))
+    assert [type(one) for one in found.places] == [FolderPlace]
+    assert "/shared/meet" in found.told
 
 
 def test_a_port_goes_before_the_run_folder() -> None:
-    settings = Settings(nodes_port=29511, run_dir="/shared/run")
-    store, folder = meetings_of(SLURM, settings)
+    store, folder = meeting(SLURM, Settings(nodes_port=29511, run_dir="/shared/run")).places
     assert isinstance(store, SealedPlace)
     assert "/shared/run/nodes/" in folder.where, "there they go on if it is lost"
 
@@ -199,32 +201,21 @@ def test_a_port_goes_before_the_run_folder() -> None:
 @pytest.mark.parametrize("secret", ["", "short"])
 def test_nothing_is_served_without_a_secret(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SHARED_BY_NODES, secret)
-    without = choose(SLURM, OFFERED)
-    assert isinstance(without, Nowhere)
-    assert "needs a secret" in without.why
+    without = meeting(SLURM, OFFERED)
+    assert (without.places, without.told[:9]) == ((), "nowhere: ")
+    assert "needs a secret" in without.told
     assert f"export {SHARED_BY_NODES}=" in without.way_out
-    assert "nowhere: " in why_there(SLURM, OFFERED)
-    in_folder = Settings(nodes_port=29511, run_dir=str(Path("/shared/run")))
-    assert isinstance(meetings_of(SLURM, in_folder)[0], FolderPlace)
+    in_folder = meeting(SLURM, Settings(nodes_port=29511, run_dir="/shared/run"))
+    assert [type(one) for one in in_folder.places] == [FolderPlace]
 
 
-def test_nothing_is_served_where_nobody_knows_the_first_node() -> None:
-    without = choose(NodePlace(number=1, nnodes=2, job="job"), OFFERED)
-    assert isinstance(without, Nowhere)
-    assert "nothing says where the first node is" in without.why
-
-
-def test_nothing_is_served_unless_asked() -> None:
-    without = choose(SLURM, Settings())
-    assert isinstance(without, Nowhere)
-    assert "--nodes-port" in without.way_out
-    assert meetings_of(SLURM, Settings()) == ()
+def test_nothing_is_served_where_nobody_knows_the_first_node_or_nobody_asks() -> None:
+    without = meeting(NodePlace(number=1, nnodes=2, job="job"), OFFERED)
+    assert "nothing says where the first node is" in without.told
+    unasked = meeting(SLURM, Settings())
+    assert unasked.places == ()
+    assert "--nodes-port" in unasked.way_out
 
 
 def test_one_node_meets_nobody() -> None:
-    alone = NodePlace(number=0, nnodes=1, first="node0")
-    assert (meetings_of(alone, OFFERED), choose(alone, OFFERED), why_there(alone, OFFERED)) == (
-        (),
-        None,
-        "",
-    )
+    assert meeting_of(NodePlace(number=0, nnodes=1, first="node0"), OFFERED) is None

@@ -13,8 +13,8 @@ from lightning_hangcheck.model.run import RoundStart
 from lightning_hangcheck.nodes.peers import Heard
 from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word
 from lightning_hangcheck.observe.discovery import FoundRank
+from lightning_hangcheck.observe.watched_rank import WatchedRound
 from lightning_hangcheck.watch.other_nodes.joining import agreed_number, mark_of
-from lightning_hangcheck.watch.roster import WatchedRound
 
 PORT = 29_512
 TORCHRUN = RoundStart(launcher="torchrun", number=0, most=3)
