@@ -19,6 +19,7 @@ from lightning_hangcheck.judge.source import calls_collectives
 from lightning_hangcheck.judge.threads import free_threads, late_callers
 from lightning_hangcheck.judge.waits import (
     READS,
+    called_back,
     endless,
     in_own_memory,
     limited,
@@ -71,6 +72,11 @@ BY_ACTIVITY: dict[str, EndedBy] = {
     "unseen": "unknown_pace",
     "unheard": "unknown_pace",
 }
+
+
+FED = frozenset({"pipe", "socket", "fifo", "shared"})
+"""What any thread of a process may feed, whatever its main thread waits for; a lock is given back
+by whoever took it, and a process ends as its main thread does."""
 
 
 class Helper(NamedTuple):
@@ -217,18 +223,18 @@ class Patience:
             return Enders(("outside",))  # nobody has looked at it, as at one just started
         if target.kind == "lock":  # whoever started it: one that sleeps with a lock is idle
             known = [one for one in known if looks[one].role != "child"]
-        helpers = tuple(
-            Helper(process_of(host, one), thread.tid)
-            for one in target.holders
-            if process_of(host, one) in looks
-            for thread in free_threads(looks[process_of(host, one)])
-        )
         # one that holds it alone has only its own threads left, and the free ones are asked
         complete = len(known) == len(could - {waiter}) and target.kind != "shared"
-        # a daemon that nobody has looked at has its other end, or anybody may write to its path
+        # a process that nobody has looked at may do anything, or anybody may write to its path
         commanded = target.kind == "fifo" and target.call in READS and not known
-        if commanded or (target.kind == "pipe" and not complete):
+        if commanded or (target.kind in FED - {"shared"} and not complete):
             return Enders(("outside",))
+        holders = [(one, looks[one]) for one in sorted(could) if one in looks]
+        if target.kind in FED and any(called_back(look) for _, look in holders):
+            return Enders(("outside",))
+        helpers = tuple(
+            Helper(one, thread.tid) for one, look in holders for thread in free_threads(look)
+        )
         actors: tuple[Actor, ...] = (*known, *helpers)
         return Enders(() if complete else ("inside",), actors)
 

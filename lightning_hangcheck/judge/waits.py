@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.judge.threads import (
+    EVENTS,
     awaits_executor,
     complete,
     in_lock,
@@ -145,35 +146,41 @@ def called_back(look: ProcessLook) -> bool:
     """Whether what runs no Python yet may end its main thread's wait, by its newest sample.
 
     A signal, if it is caught: its handler runs in the main thread. Or a thread of a native library
-    that waits for a time or a connection, and may call the user back after it, unless it is known
-    to look only after its library.
+    that does anything but wait for its own process, and may call the user back after it, unless it
+    is known to look only after its library.
     """
     newest = next((one for one in reversed(moments(look)) if one.kernel is not None), None)
     if newest is None or newest.kernel is None:
         return False
     of_python = {one.tid for one in newest.threads}
     known = newest.complete or not of_python  # a native program's threads are all its own
-    native = [one for one in newest.states if known and one.tid not in of_python]
-    return newest.kernel.catches_timers or any(map(_may_call_back, native))
+    native = [one for one in newest.states[1:] if known and one.tid not in of_python]
+    return newest.kernel.catches_timers or any(_may_call_back(one, look.pid) for one in native)
 
 
-def _may_call_back(native: ThreadState) -> bool:
-    """Whether a thread that runs no Python waits for anything but its own process.
+def _may_call_back(native: ThreadState, pid: int) -> bool:
+    """Whether a thread that runs no Python does anything but wait for its own process.
 
+    It runs, reads a disk, or waits for a time, a connection, a child, or by an unknown call. Its
+    own process wakes it by a word of memory, an eventfd or a pipe of which nobody else has an end.
     Where its name was not recorded, only a sleep or a read counts: torch's threads wait for a word
     of memory until a time, or for any of several connections.
     """
-    if native.name.startswith(HOUSEKEEPERS):
+    if native.name.startswith(HOUSEKEEPERS) or native.state in "ZX":
         return False
     if SLEEP in native.wchan:
         return True
-    of_any = bool(native.name)
-    return any(
-        SLEEP in one.call
-        or (one.kind == "time" and of_any)
-        or (one.kind == "socket" and (one.call in READS or of_any))
-        for one in native.waits_for
-    )
+    if not native.name:
+        return any(
+            SLEEP in one.call or (one.kind == "socket" and one.call in READS)
+            for one in native.waits_for
+        )
+
+    def by_own_process(target: WaitTarget) -> bool:
+        own_pipe = target.kind == "pipe" and all(one.pid == pid for one in target.holders)
+        return target.kind == "futex" or own_pipe or target.name.startswith(EVENTS)
+
+    return not native.waits_for or not all(map(by_own_process, native.waits_for))
 
 
 def _telling(look: ProcessLook) -> list[Moment]:
