@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
 from lightning_hangcheck.judge.job import process_of
+from lightning_hangcheck.judge.phase_of_life import shows_step
 from lightning_hangcheck.judge.source import calls_collectives
 from lightning_hangcheck.judge.threads import free_threads, late_callers
 from lightning_hangcheck.judge.waits import (
@@ -153,7 +154,7 @@ class Patience:
 
     def _of_rank(self, reading: RankReading) -> Enders:
         if reading.activity in ("busy", "moving") or reading.kept_by_message:
-            return Enders((computation(reading),))
+            return Enders((computation(self._job, reading),))
         if reading.activity == "waiting":
             members = self._circles.get(reading.rank, ())
             closed = members and reading.process_activity.activity != "moving"
@@ -179,7 +180,9 @@ class Patience:
         look = self._processes.looks[process]
         activity = read_process_activity(look).activity
         if activity in ("busy", "moving"):
-            return Enders((computation(self._job.ranks[self._processes.owners[process]]),))
+            return Enders(
+                (computation(self._job, self._job.ranks[self._processes.owners[process]]),)
+            )
         if activity != "idle":
             return Enders((BY_ACTIVITY[activity],))
         return self._of_wait(process, look, steady_targets(look))
@@ -337,7 +340,7 @@ def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | No
     return max(ends, key=BY_PATIENCE.index) if ends else None
 
 
-def computation(reading: RankReading) -> EndedBy:
+def computation(job: JobReading, reading: RankReading) -> EndedBy:
     """Say with which patience a rank's computation is met: by whether it goes round, and its pace.
 
     One long call, or ever new code, may be what comes once in many steps: no pace tells of that.
@@ -348,7 +351,21 @@ def computation(reading: RankReading) -> EndedBy:
     if not reading.circling and not for_gpu:
         return "unknown_pace"
     paced = pace is not None and pace.known and not reading.livelocked
-    return "known_pace" if paced else "circles"
+    return "known_pace" if paced and not _beside_steps(job, reading) else "circles"
+
+
+def _beside_steps(job: JobReading, reading: RankReading) -> bool:
+    """Whether a rank stands where no step of a program's own loop comes by, as in an evaluation.
+
+    Such a loop says no phase: only its steps beat, and their pauses teach nothing of what else the
+    program does. Neither its calls show a part of a step, nor its code a loop that makes steps.
+    """
+    beat = reading.view.beat
+    if beat is None or beat.phase is not None or beat.main_sections or shows_step(reading.frames):
+        return False
+    lines = {(frame.file, frame.line) for frame in reading.frames}
+    noted = {note.in_each_step for note in job.case.code if (note.file, note.line) in lines}
+    return False in noted and noted.isdisjoint({True, None})
 
 
 def asks_again(reading: RankReading) -> bool:
