@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -131,6 +132,8 @@ class WatchedRank:
         for target, taken in samples:
             kept = self._samples.setdefault(target, deque(maxlen=SAMPLES_KEPT))
             sample = with_what_was_seen(taken, kept[-1]) if kept else taken
+            if target.role == "rank":
+                sample = self._with_own_word(sample, has_children=len(present) > 1)
             kept.append(sample)
             of_child = target.role != "rank"
             if not of_child and sample.kernel is not None:
@@ -143,6 +146,14 @@ class WatchedRank:
         for known in self._samples.values():
             while len(known) > 1 and known[0].taken_ns < self.progress.last_evident_ns:
                 known.popleft()
+
+    def _with_own_word(self, sample: Sample, *, has_children: bool) -> Sample:
+        """The kernel shows that a signal is caught; only the rank knows whose handler that is."""
+        handled = self.beat.handled_signals if self.beat is not None else None
+        if handled is None or sample.kernel is None:
+            return sample
+        wakes = any(one != signal.SIGCHLD or has_children for one in handled)
+        return replace(sample, kernel=replace(sample.kernel, catches_timers=wakes))
 
     def pace(self) -> Pace | None:
         """The pace of the place where the rank stands; None where its calls do not show that."""

@@ -6,15 +6,19 @@ and left for the sidecar's gaps.
 
 from __future__ import annotations
 
+import functools
 import os
+import signal
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, TypeVar
 
 from lightning_hangcheck import log
 from lightning_hangcheck.machine import NoRoom, is_alive, start_thread
+from lightning_hangcheck.model.code_owner import TRAINING, owner_of
 from lightning_hangcheck.session.offers import withhold
 from lightning_hangcheck.session.session import read_sidecar
 
@@ -84,6 +88,48 @@ def allow_to_read(pid: int) -> None:
             ctypes.CDLL(None).prctl(_PR_SET_PTRACER, *numbers)
 
 
+SENT_BY_PROGRAMS = (
+    *(signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGIO, signal.SIGCHLD),
+)
+MOST_HANDLERS = 64
+"""Objects that are looked into: a handler may call the one before it, and that the one before."""
+
+
+def handled_signals() -> tuple[int, ...]:
+    """Return for which signals Python code runs that may end a wait; about 10 microseconds.
+
+    A handler in C, such as faulthandler's, sets no event. One of a training framework, such as
+    Lightning's for SLURM or a DataLoader's for its workers, looks only after its own work, unless
+    it calls one of somebody else.
+    """
+    return tuple(int(one) for one in SENT_BY_PROGRAMS if _is_of_others(signal.getsignal(one)))
+
+
+def _is_of_others(handler: object) -> bool:
+    pending = [handler]
+    for number, one in enumerate(pending):
+        if number >= MOST_HANDLERS or isinstance(one, BuiltinFunctionType):
+            return True
+        if isinstance(one, FunctionType):
+            owner = owner_of(one.__code__.co_filename)
+            if owner.kind != "ours" and owner.package not in TRAINING:
+                return True
+            pending += [cell.cell_contents for cell in one.__closure__ or ()]
+        elif isinstance(one, MethodType):
+            pending.append(one.__func__)
+        elif isinstance(one, functools.partial):
+            pending += [one.func, *one.args]
+        elif isinstance(one, (list, tuple)):
+            pending += one
+        elif callable(one):
+            called = type(one).__call__
+            if not isinstance(called, FunctionType) or _is_of_others(called):
+                return True
+            pending += vars(one).values()
+    return False
+
+
 INTERVAL_S = 0.5
 
 
@@ -112,8 +158,12 @@ class Pulse:
     def _run(self) -> None:
         while not self._stop.wait(INTERVAL_S):
             self._page.pulse()
+            self._do("signal handlers are not known", self._show_handled)
             self._do("the sidecar is no longer looked after", self._watch.look)
             self._do("torch's flight record is not offered", self._errand)
+
+    def _show_handled(self) -> None:
+        self._page.show_handled(handled_signals())
 
     def _do(self, otherwise: str, work: Callable[[], None]) -> None:
         try:

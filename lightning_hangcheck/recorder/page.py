@@ -109,6 +109,7 @@ class Rest(msgspec.Struct, array_like=True):
     training: Training = "main"
     membership: Membership = "none"
     step_times: tuple[int, int, int, int] = (0, 0, 0, 0)
+    handled_signals: tuple[int, ...] | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -320,6 +321,11 @@ class PageWriter:
     def show_training(self, training: Training) -> None:
         """Show in which thread the process trains, or that this is over."""
         self._show(training=training)
+
+    def show_handled(self, signals: tuple[int, ...]) -> None:
+        """Show which signals run Python code that may end a wait of the main thread."""
+        if signals != self._rest.handled_signals:
+            self._show(handled_signals=signals)
 
     def time_step(self, loader_ns: int, forward_ns: int, rest_ns: int) -> None:
         """Add one step to the sums of their parts, as in `StepTimes`."""
