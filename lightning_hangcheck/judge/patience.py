@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
 from lightning_hangcheck.judge.job import process_of
-from lightning_hangcheck.judge.phase_of_life import shows_step
 from lightning_hangcheck.judge.source import calls_collectives
 from lightning_hangcheck.judge.threads import free_threads, late_callers
 from lightning_hangcheck.judge.waits import (
@@ -23,6 +22,7 @@ from lightning_hangcheck.judge.waits import (
     called_back,
     endless,
     in_own_memory,
+    in_pythons_lock,
     limited,
     steady_targets,
     tells_who,
@@ -154,7 +154,7 @@ class Patience:
 
     def _of_rank(self, reading: RankReading) -> Enders:
         if reading.activity in ("busy", "moving") or reading.kept_by_message:
-            return Enders((computation(self._job, reading),))
+            return Enders((computation(reading),))
         if reading.activity == "waiting":
             members = self._circles.get(reading.rank, ())
             closed = members and reading.process_activity.activity != "moving"
@@ -180,9 +180,7 @@ class Patience:
         look = self._processes.looks[process]
         activity = read_process_activity(look).activity
         if activity in ("busy", "moving"):
-            return Enders(
-                (computation(self._job, self._job.ranks[self._processes.owners[process]]),)
-            )
+            return Enders((computation(self._job.ranks[self._processes.owners[process]]),))
         if activity != "idle":
             return Enders((BY_ACTIVITY[activity],))
         return self._of_wait(process, look, steady_targets(look))
@@ -215,12 +213,13 @@ class Patience:
         could = {process_of(host, one) for one in target.holders}
         if target.kind == "process":
             could.add((host, int(target.name)))
+        looks = self._processes.looks
         if not could:
-            alone = target.kind == "shared" and bool(target.name)
             if target.abandoned:
                 return Enders()
+            of_python = waiter not in looks or in_pythons_lock(looks[waiter], target)
+            alone = target.kind == "shared" and bool(target.name) and of_python
             return Enders(("inside" if alone else "outside",))
-        looks = self._processes.looks
         known = [one for one in sorted(could) if one in looks and one != waiter]
         if target.kind == "process" and not known:
             return Enders(("outside",))  # nobody has looked at it, as at one just started
@@ -340,7 +339,7 @@ def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | No
     return max(ends, key=BY_PATIENCE.index) if ends else None
 
 
-def computation(job: JobReading, reading: RankReading) -> EndedBy:
+def computation(reading: RankReading) -> EndedBy:
     """Say with which patience a rank's computation is met: by whether it goes round, and its pace.
 
     One long call, or ever new code, may be what comes once in many steps: no pace tells of that.
@@ -351,21 +350,7 @@ def computation(job: JobReading, reading: RankReading) -> EndedBy:
     if not reading.circling and not for_gpu:
         return "unknown_pace"
     paced = pace is not None and pace.known and not reading.livelocked
-    return "known_pace" if paced and not _beside_steps(job, reading) else "circles"
-
-
-def _beside_steps(job: JobReading, reading: RankReading) -> bool:
-    """Whether a rank stands where no step of a program's own loop comes by, as in an evaluation.
-
-    Such a loop says no phase: only its steps beat, and their pauses teach nothing of what else the
-    program does. Neither its calls show a part of a step, nor its code a loop that makes steps.
-    """
-    beat = reading.view.beat
-    if beat is None or beat.phase is not None or beat.main_sections or shows_step(reading.frames):
-        return False
-    lines = {(frame.file, frame.line) for frame in reading.frames}
-    noted = {note.in_each_step for note in job.case.code if (note.file, note.line) in lines}
-    return False in noted and noted.isdisjoint({True, None})
+    return "known_pace" if paced else "circles"
 
 
 def asks_again(reading: RankReading) -> bool:

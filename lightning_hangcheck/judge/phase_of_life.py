@@ -258,11 +258,6 @@ def rare_place(beat: Beat | None, sample: Sample) -> str:
     return overriding or called or (place.function if place is not None else UNKNOWN_PLACE)
 
 
-def shows_step(frames: Sequence[Frame]) -> bool:
-    """Whether calls show that a rank is in what each step of any loop has: a batch, backward."""
-    return any(_passed(frame) in ("backward", "dataloading") for frame in frames)
-
-
 def _passed(frame: Frame) -> Phase | None:
     """The part of a pass that this call is, None where it is none that every pass has."""
     told = {rule.phase for rule in rules_of(frame)}

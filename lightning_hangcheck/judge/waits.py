@@ -142,6 +142,19 @@ def in_own_memory(look: ProcessLook) -> bool:
     return False
 
 
+def in_pythons_lock(look: ProcessLook, target: WaitTarget) -> bool:
+    """Whether the interpreter's library waits for a word of shared memory, or a line takes a lock.
+
+    What a library in C waits for there, a program that nobody knows may bring: a simulator.
+    """
+    return any(
+        thread.stack.takes_lock or is_standard(thread.frames[-1].file)
+        for newest in complete(look)[-1:]
+        for thread in newest.threads
+        if thread.frames and any(one.name == target.name for one in thread.targets)
+    )
+
+
 def called_back(look: ProcessLook) -> bool:
     """Whether what runs no Python yet may end its main thread's wait, by its newest sample.
 

@@ -397,21 +397,15 @@ MOST_CONNECTIONS = 64
 there are ranks."""
 
 
-OF_MULTIPROCESSING = "/dev/shm/sem.mp-"  # noqa: S108 - where glibc keeps named semaphores
-"""Only processes that one program started know these names (multiprocessing/synchronize.py)."""
-
-
 class _Mapped(NamedTuple):
     """A piece of a process's address space (proc_pid_maps(5)), with the file's device and inode.
 
-    These are the same in each process that maps it; empty where the memory is its own. Anybody may
-    map one that is still ``open``: it has a name, and is none of multiprocessing's.
+    These are the same in each process that maps it; empty where the memory is its own.
     """
 
     start: int
     end: int
     file: str
-    open: bool
 
 
 class Holders:
@@ -542,28 +536,25 @@ class Holders:
         back. Who joins a thread waits in its own memory, but by the same call: that is none.
         """
         address = int(target.name, 16)
-        own = next((one for one in self._map(pid) if one.start <= address < one.end), None)
-        if own is None or not own.file:
+        own = (one.file for one in self._map(pid) if one.start <= address < one.end)
+        file = next(own, "")
+        if not file:
             return None
-        file = own.file
         family = {one: None for each in self._pids for one in (each, *ancestors(each))}
         others = [
             one
             for one in family
             if one != pid and any(mapped.file == file for mapped in self._map(one))
         ]
-        name = "" if own.open and not others else f"memory:[{file}]"  # an outsider's, maybe
-        return replace(target, name=name, holders=_holders(others))
+        return replace(target, name=f"memory:[{file}]", holders=_holders(others))
 
     def _map(self, pid: int) -> tuple[_Mapped, ...]:
         if pid not in self._maps:
             found = []
-            for where, mode, _, device, inode, *name in memory_map(pid):
+            for where, mode, _, device, inode, *_ in memory_map(pid):
                 start, _, end = where.partition("-")
                 file = f"{device}:{inode}" if mode.endswith("s") else ""
-                named = bool(name) and name[-1] != "(deleted)"
-                open_ = named and not name[0].startswith(OF_MULTIPROCESSING)
-                found.append(_Mapped(int(start, 16), int(end, 16), file, open_))
+                found.append(_Mapped(int(start, 16), int(end, 16), file))
             self._maps[pid] = tuple(found)
         return self._maps[pid]
 

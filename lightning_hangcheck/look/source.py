@@ -74,12 +74,6 @@ class Parsed:
             for one in ast.walk(tree)
             if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)) and _calls(one, BACKWARD)
         }
-        self.make_step = STEPS | {
-            one.name.lstrip("_")
-            for one in ast.walk(tree)
-            if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))
-            and _calls_itself(one, STEPS)
-        }
 
     def note(self, file: str, line: int) -> CodeNote:
         """Describe one line."""
@@ -104,7 +98,6 @@ class Parsed:
             branch_tests=tuple(test for _, test in found.branches),
             awaits=found.awaits or any(_calls(loop, ENDS) for loop in found.loops),
             after_backward=found.comes_after(self.run_backward),
-            in_each_step=found.in_each_pass(self.make_step),
             collectives_ahead=self.calls.collectives(line) if is_users(file) else None,
         )
 
@@ -220,8 +213,6 @@ ENDS = frozenset({"is_completed", "is_success", "query", "done", "is_done", "com
 AWAITS = ENDS | {"wait", "wait_all", "synchronize", "result", "value"}
 """Calls that wait for the end of what was started before."""
 BACKWARD = frozenset({"backward"})
-STEPS = BACKWARD | {"beat"}
-"""Calls by which a pass of a loop is a step."""
 PARTS_OF_A_MODEL = frozenset({"parameters", "named_parameters", "buffers", "named_buffers"}) | {
     *("modules", "named_modules", "children", "named_children", "param_groups"),
 }
@@ -275,14 +266,9 @@ class _Surroundings:
         self.branches: list[tuple[tuple[int, int], str]] = []
         self.awaits = False
         self._function: list[ast.stmt] = []
-        self._always: list[ast.AST] = []  # its function and loops that run it in each pass
 
     def enter(self, scope: ast.AST, inner: ast.AST) -> None:
         """Go one node further in."""
-        if isinstance(scope, ast.ExceptHandler) or (
-            isinstance(scope, ast.If) and inner is not scope.test
-        ):
-            self._always.clear()
         if isinstance(inner, (*FUNCTIONS, ast.ClassDef)):
             self._forget()
             for decorator in getattr(inner, "decorator_list", ()):
@@ -290,10 +276,8 @@ class _Surroundings:
                 if ONE_RANK_ONLY.search(text) and not _spans(decorator, self._line):
                     self._name_condition(f"@{text}", decorator.lineno)
             self._function = inner.body if not isinstance(inner, ast.Lambda) else []
-            self._always = [inner]
         elif isinstance(inner, LOOPS):
             self.loops.append(inner)
-            self._always.append(inner)
         self._after_exits(scope, inner)
         if isinstance(inner, (ast.If, ast.IfExp, ast.While)):
             self._under(inner)
@@ -309,10 +293,6 @@ class _Surroundings:
         return _runs_before(self._function, line, names, ALWAYS_RUN) or any(
             _runs_before(body, line, names, ALWAYS_RUN + LOOPS_OVER_SOME) for body in loops
         )
-
-    def in_each_pass(self, names: frozenset[str]) -> bool:
-        """Whether its function, or each pass of a loop, runs it and calls one of these itself."""
-        return any(_calls_itself(one, names) for one in self._always)
 
     def _under(self, inner: ast.If | ast.IfExp | ast.While) -> None:
         body = inner.body if isinstance(inner.body, list) else [inner.body]
@@ -377,17 +357,6 @@ def _calls(node: ast.AST, names: frozenset[str] | None = None) -> bool:
     """Whether anything is called in a piece of code; only what has one of these names, if given."""
     calls = (_called(one) for one in ast.walk(node) if isinstance(one, ast.Call))
     return any(names is None or name in names for name in calls)
-
-
-def _calls_itself(node: ast.AST, names: frozenset[str]) -> bool:
-    """Whether one of these is called in a piece of code, but for loops and functions within it."""
-    pending = [*ast.iter_child_nodes(node)]
-    for one in pending:
-        if isinstance(one, ast.Call) and _called(one) in names:
-            return True
-        if not isinstance(one, (*LOOPS, *FUNCTIONS, ast.ClassDef)):
-            pending += ast.iter_child_nodes(one)
-    return False
 
 
 def _is_of_work(loop: ast.For | ast.AsyncFor | ast.While) -> bool:

@@ -31,8 +31,6 @@ class CodeNote(Struct, frozen=True, kw_only=True):
         awaits: It asks for the end of something that was started before, or is in a loop that does.
         after_backward: Its function, or each pass of a loop that it is in, has called ``backward``
             before it.
-        in_each_step: Its function, or each pass of a loop that it is in, runs it and makes a step:
-            calls ``backward``, or beats. None where that was not noted.
         collectives_ahead: Whether its function calls collectives from there on, as do functions of
             the same file that it calls; None where that cannot be told.
     """
@@ -48,7 +46,6 @@ class CodeNote(Struct, frozen=True, kw_only=True):
     branch_tests: tuple[str, ...] = ()
     awaits: bool = False
     after_backward: bool = False
-    in_each_step: bool | None = None
     collectives_ahead: bool | None = None
 
 
