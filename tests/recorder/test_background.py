@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import faulthandler
+import functools
 import os
+import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import end, until
 
 from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.recorder.background import SidecarWatch
+from lightning_hangcheck.recorder.background import SidecarWatch, handled_signals
 from lightning_hangcheck.session.session import SidecarFacts
 
 if TYPE_CHECKING:
@@ -141,3 +145,59 @@ def test_the_pulse_beats_while_nothing_advances(start: Callable[..., Program]) -
     until(lambda: program.page().pulse_ns > first.pulse_ns, "a pulse")
     assert program.page().last_beat_ns == first.last_beat_ns
     program.finish("\n")
+
+
+@pytest.fixture
+def unhandled() -> Iterator[None]:
+    numbers = (signal.SIGUSR1, signal.SIGCHLD)
+    before = {one: signal.signal(one, signal.SIG_DFL) for one in numbers}
+    yield
+    faulthandler.unregister(signal.SIGUSR1)
+    for one, handler in before.items():
+        signal.signal(one, handler)
+
+
+def sets_an_event(*_: object) -> None:
+    """Stands for a handler of the user's."""
+
+
+def from_package(path: str, source: str) -> Callable[..., object]:
+    names: dict[str, Callable[..., object]] = {}
+    exec(compile(source, f"/venv/lib/python3.11/site-packages/{path}", "exec"), names)  # noqa: S102
+    return names["handler"]
+
+
+OF_LOADER = "torch/utils/data/_utils/signal_handling.py", "def handler(*_): pass"
+BEFORE = "def make(before):\n def handler(*_): before\n return handler\nhandler = make"
+COMPOSED = """class handler:
+ def __init__(self, handlers): self.handlers = handlers
+ def __call__(self, *_): pass
+"""
+
+
+def test_a_rank_tells_whose_handlers_could_end_its_wait(unhandled: None) -> None:
+    """What faulthandler prints, or a framework does for itself, sets no event of the user's."""
+    lightnings = from_package("lightning/pytorch/trainer/connectors/signal_connector.py", COMPOSED)
+    loaders, chained = from_package(*OF_LOADER), from_package(OF_LOADER[0], BEFORE)
+    faulthandler.register(signal.SIGUSR1)
+    assert signal.SIGUSR1 not in handled_signals()
+    handlers: list[tuple[Any, bool]] = [
+        (loaders, False),
+        (chained(sets_an_event), True),
+        (lightnings([loaders]), False),
+        (lightnings([loaders, sets_an_event]), True),
+        (functools.partial(sets_an_event), True),
+        (from_package("submitit/core/job_environment.py", "def handler(*_): pass"), True),
+        (signal.SIG_IGN, False),
+    ]
+    for handler, of_others in handlers:
+        signal.signal(signal.SIGUSR1, handler)
+        assert (signal.SIGUSR1 in handled_signals()) == of_others, handler
+
+
+def test_an_event_loop_that_a_signal_wakes_is_told(unhandled: None) -> None:
+    async def wait() -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, sets_an_event)
+        assert signal.SIGCHLD in handled_signals()
+
+    asyncio.run(wait())
