@@ -350,10 +350,8 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
         return None
     earlier, newest = seen
     main = chain.threads[0]
-    users = (
-        one for one in chain.threads[1:] if not (one.looping or one.ticks) and one.place is not None
-    )
-    given = next((one.stack for one in users), None)
+    users = [one for one in chain.threads[1:] if not one.looping and one.place is not None]
+    given = users[0].stack if users else None
     if given is not None and joins(main.stack) and main.place is None:
         # the interpreter's exit: libraries make their threads daemons, users forget it
         return given
@@ -376,7 +374,9 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
     )
     others = [end for end in chain.ends if end is not main and end.tid is not None]
     # where the work was given away, whoever has it goes on trying in vain
-    last = given if given_away(main) or main.looping else None
+    last = given if given_away(main) else None
+    if main.looping:
+        last = next((one.stack for one in users if not one.ticks), None)
     return next((end.stack for sign in signs for end in others if sign(end)), last)
 
 
