@@ -148,12 +148,24 @@ class WatchedRank:
                 known.popleft()
 
     def _with_own_word(self, sample: Sample, *, has_children: bool) -> Sample:
-        """The kernel shows that a signal is caught; only the rank knows whose handler that is."""
-        handled = self.beat.handled_signals if self.beat is not None else None
-        if handled is None or sample.kernel is None:
+        """The kernel shows that a signal is caught; only the rank knows whose handler that is.
+
+        Nor does any stack show where a coroutine stands while its event loop waits.
+        """
+        beat, stack = self.beat, sample.stack
+        if beat is not None and beat.handled_signals is not None and sample.kernel is not None:
+            wakes = any(one != signal.SIGCHLD or has_children for one in beat.handled_signals)
+            sample = replace(sample, kernel=replace(sample.kernel, catches_timers=wakes))
+        main = stack.threads[0] if stack is not None and stack.threads else None
+        if beat is None or stack is None or main is None or main.tid not in (None, self.found.pid):
             return sample
-        wakes = any(one != signal.SIGCHLD or has_children for one in handled)
-        return replace(sample, kernel=replace(sample.kernel, catches_timers=wakes))
+        from lightning_hangcheck.judge.threads import in_event_loop
+
+        if beat.awaiting and in_event_loop(main.frames):
+            frames = (*main.frames[:-2], *beat.awaiting, *main.frames[-2:])
+            threads = (replace(main, frames=frames), *stack.threads[1:])
+            sample = replace(sample, stack=replace(stack, threads=threads))
+        return sample
 
     def pace(self) -> Pace | None:
         """The pace of the place where the rank stands; None where its calls do not show that."""
