@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +17,7 @@ from processes import end, until
 
 from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.recorder.background import SidecarWatch, handled_signals
+from lightning_hangcheck.recorder.background import SidecarWatch, awaiting, handled_signals
 from lightning_hangcheck.session.session import SidecarFacts
 
 if TYPE_CHECKING:
@@ -201,3 +202,44 @@ def test_an_event_loop_that_a_signal_wakes_is_told(unhandled: None) -> None:
         assert signal.SIGCHLD in handled_signals()
 
     asyncio.run(wait())
+
+
+async def next_rollout(rollouts: asyncio.Queue[int]) -> int:
+    return await rollouts.get()
+
+
+async def gathered(rollouts: asyncio.Queue[int]) -> None:
+    await asyncio.gather(asyncio.sleep(0), next_rollout(rollouts))
+
+
+async def limited(rollouts: asyncio.Queue[int]) -> None:
+    await asyncio.wait_for(next_rollout(rollouts), 600)
+
+
+async def waited_for(rollouts: asyncio.Queue[int]) -> None:
+    await asyncio.wait({asyncio.ensure_future(next_rollout(rollouts))})
+
+
+@pytest.mark.parametrize("through", [next_rollout, gathered, limited, waited_for])
+def test_where_a_coroutine_stands_is_told_while_its_loop_waits(
+    through: Callable[[asyncio.Queue[int]], Any],
+) -> None:
+    """The main thread itself shows only the loop."""
+    seen: list[str] = []
+
+    async def main() -> None:
+        loop, rollouts = asyncio.get_running_loop(), asyncio.Queue[int]()
+
+        def look() -> None:
+            until(lambda: any(one.function == "next_rollout" for one in awaiting()), "a rollout")
+            seen.extend(one.function.rpartition(".")[2] for one in awaiting())
+            loop.call_soon_threadsafe(rollouts.put_nowait, 1)
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        await through(rollouts)
+        looking.join()
+
+    assert awaiting() == []
+    asyncio.run(main())
+    assert seen == list(dict.fromkeys(("main", through.__name__, "next_rollout")))
