@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.attribution import (
+    FEWEST_FOR_MAJORITY,
     Basis,
     departed_in_messages,
     did_as_like_groups,
@@ -359,6 +360,8 @@ def _by_skipped(waiting: Sequence[PendingCollective]) -> Divergence | None:
     of_group: dict[str, list[PendingCollective]] = {}
     for pending in waiting:
         for record in records(pending.reading):
+            if record.ranks and pending.rank not in record.ranks:
+                continue
             of_group.setdefault(record.group, []).append(pending)
     asked: set[tuple[object, int]] = set()
     for pending in waiting:
@@ -367,7 +370,7 @@ def _by_skipped(waiting: Sequence[PendingCollective]) -> Divergence | None:
             continue
         asked.add(key)
         group, seq = pending.numbered
-        passed_by = _passed_by(pending, group, seq, of_group[group])
+        passed_by = _passed_by(pending, group, seq, of_group[group], waiting)
         if passed_by:
             there = {one for one in waiting if one.numbered == (group, seq)}
             chosen = [one for one in waiting if one in there or one.rank in passed_by]
@@ -385,16 +388,27 @@ def _by_skipped(waiting: Sequence[PendingCollective]) -> Divergence | None:
 
 
 def _passed_by(
-    pending: PendingCollective, group: str, seq: int, waiting: Sequence[PendingCollective]
+    pending: PendingCollective,
+    group: str,
+    seq: int,
+    waiting: Sequence[PendingCollective],
+    everybody: Sequence[PendingCollective],
 ) -> tuple[int, ...]:
     """Return the ranks that are past the place where an operation belongs; none where none tells.
 
-    The steps are those of the group that the rank used next after the operation. Threads enter
+    The steps are those of the group that the rank used next after the operation. Where that is its
+    newest, because it waits there, it is the group after the one before, unless threads may have
+    come to both, or two ranks may have changed their order. Threads enter
     operations side by side: how often one comes a step later, the ranks' own past shows.
     """
     numbers = [(name, entry.seq) for name, entry in entered(pending.reading)]
-    after = numbers[numbers.index((group, seq)) + 1 :] if (group, seq) in numbers else []
-    steps = next((name for name, _ in after if name != group), None)
+    asked = [(group, seq)]
+    if len(everybody) >= FEWEST_FOR_MAJORITY and all(
+        one.reading.stuck is None for one in everybody
+    ):
+        asked.append((group, seq - 1))
+    afters = [numbers[numbers.index(one) + 1 :] for one in asked if one in numbers]
+    steps = next((name for after in afters for name, _ in after if name != group), None)
     if steps is None:
         return ()
 

@@ -20,8 +20,10 @@ from lightning_hangcheck.judge.threads import free_threads, late_callers
 from lightning_hangcheck.judge.waits import (
     READS,
     asks_anew,
+    called_back,
     endless,
     in_own_memory,
+    in_pythons_lock,
     limited,
     steady_targets,
     tells_who,
@@ -72,6 +74,11 @@ BY_ACTIVITY: dict[str, EndedBy] = {
     "unseen": "unknown_pace",
     "unheard": "unknown_pace",
 }
+
+
+FED = frozenset({"pipe", "socket", "fifo", "shared"})
+"""What any thread of a process may feed, whatever its main thread waits for; a lock is given back
+by whoever took it, and a process ends as its main thread does."""
 
 
 class Helper(NamedTuple):
@@ -207,29 +214,30 @@ class Patience:
         could = {process_of(host, one) for one in target.holders}
         if target.kind == "process":
             could.add((host, int(target.name)))
+        looks = self._processes.looks
         if not could:
-            alone = target.kind == "shared" and bool(target.name)
             if target.abandoned:
                 return Enders()
+            of_python = waiter not in looks or in_pythons_lock(looks[waiter], target)
+            alone = target.kind == "shared" and bool(target.name) and of_python
             return Enders(("inside" if alone else "outside",))
-        looks = self._processes.looks
         known = [one for one in sorted(could) if one in looks and one != waiter]
         if target.kind == "process" and not known:
             return Enders(("outside",))  # nobody has looked at it, as at one just started
         if target.kind == "lock":  # whoever started it: idle with a lock, unless it goes round
             known = [one for one in known if looks[one].role != "child" or asks_anew(looks[one])]
-        helpers = tuple(
-            Helper(process_of(host, one), thread.tid)
-            for one in target.holders
-            if process_of(host, one) in looks
-            for thread in free_threads(looks[process_of(host, one)])
-        )
         # one that holds it alone has only its own threads left, and the free ones are asked
         complete = len(known) == len(could - {waiter}) and target.kind != "shared"
-        # a daemon that nobody has looked at has its other end, or anybody may write to its path
+        # a process that nobody has looked at may do anything, or anybody may write to its path
         commanded = target.kind == "fifo" and target.call in READS and not known
-        if commanded or (target.kind == "pipe" and not complete):
+        if commanded or (target.kind in FED - {"shared"} and not complete):
             return Enders(("outside",))
+        holders = [(one, looks[one]) for one in sorted(could) if one in looks]
+        if target.kind in FED and any(called_back(look) for _, look in holders):
+            return Enders(("outside",))
+        helpers = tuple(
+            Helper(one, thread.tid) for one, look in holders for thread in free_threads(look)
+        )
         actors: tuple[Actor, ...] = (*known, *helpers)
         return Enders(() if complete else ("inside",), actors)
 

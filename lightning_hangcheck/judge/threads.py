@@ -177,15 +177,14 @@ class Thread:
     def named(self) -> tuple[WaitTarget, ...]:
         """What it waits for outside of its process's memory.
 
-        Futexes name nobody, and neither does the socket by which an event loop is woken by other
-        threads of its process: it has no name.
+        Futexes name nobody, and neither does the one socket by which an event loop is woken by
+        other threads of its process. A second one without a name listens for connections.
         """
-        return tuple(
-            target
-            for target in self.targets
-            if target.kind not in IN_MEMORY
-            and not (self.looping and target.kind == "socket" and not target.name)
-        )
+        outside = [target for target in self.targets if target.kind not in IN_MEMORY]
+        wakers = [one for one in outside if one.kind == "socket" and not one.name]
+        if self.looping and wakers:
+            outside.remove(wakers[0])
+        return tuple(outside)
 
     @cached_property
     def for_threads(self) -> bool:
@@ -248,6 +247,15 @@ class Thread:
                 frame.function == "Timer.run" and frame.file.endswith("/threading.py")
                 for frame in self.frames
             )
+        )
+
+    @property
+    def works_for_pool(self) -> bool:
+        """Whether it runs what a pool of threads was given, whoever wrote that."""
+        return any(
+            frame.file.endswith("/concurrent/futures/thread.py")
+            and frame.function.rpartition(".")[2] == "run"
+            for frame in self.frames
         )
 
     @property
@@ -546,8 +554,9 @@ def free_threads(look: ProcessLook) -> tuple[Thread, ...]:
 
     A library's own threads are left out: such a one does its library's work, and nearly every
     process has some. Not so the one that feeds a queue of multiprocessing, which writes what the
-    user gave it. Left out, too, are those that wait without a time limit for news of their own
-    process, which another of its threads would have to bring.
+    user gave it, nor one of a pool that does what it was given. Left out, too, are those that wait
+    without a time limit for news of their own process, which another of its threads would have to
+    bring.
     """
     newest = next(iter(complete(look)[-1:]), None)
     if newest is None:
@@ -558,7 +567,7 @@ def free_threads(look: ProcessLook) -> tuple[Thread, ...]:
         for one in newest.helpers
         if one.state is not None
         and one.tid not in along
-        and (one.place is not None or one.timer or one.feeds_queue)
+        and (one.place is not None or one.timer or one.feeds_queue or one.works_for_pool)
         and {target.kind for target in one.targets} != {"futex"}
     )
 

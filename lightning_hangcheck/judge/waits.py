@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.judge.threads import (
+    EVENTS,
     awaits_executor,
     complete,
     in_lock,
@@ -155,39 +156,58 @@ def in_own_memory(look: ProcessLook) -> bool:
     return False
 
 
+def in_pythons_lock(look: ProcessLook, target: WaitTarget) -> bool:
+    """Whether the interpreter's library waits for a word of shared memory, or a line takes a lock.
+
+    What a library in C waits for there, a program that nobody knows may bring: a simulator.
+    """
+    return any(
+        thread.stack.takes_lock or is_standard(thread.frames[-1].file)
+        for newest in complete(look)[-1:]
+        for thread in newest.threads
+        if thread.frames and any(one.name == target.name for one in thread.targets)
+    )
+
+
 def called_back(look: ProcessLook) -> bool:
     """Whether what runs no Python yet may end its main thread's wait, by its newest sample.
 
     A signal, if it is caught: its handler runs in the main thread. Or a thread of a native library
-    that waits for a time or a connection, and may call the user back after it, unless it is known
-    to look only after its library.
+    that does anything but wait for its own process, and may call the user back after it, unless it
+    is known to look only after its library.
     """
     newest = next((one for one in reversed(moments(look)) if one.kernel is not None), None)
     if newest is None or newest.kernel is None:
         return False
     of_python = {one.tid for one in newest.threads}
     known = newest.complete or not of_python  # a native program's threads are all its own
-    native = [one for one in newest.states if known and one.tid not in of_python]
-    return newest.kernel.catches_timers or any(map(_may_call_back, native))
+    native = [one for one in newest.states[1:] if known and one.tid not in of_python]
+    return newest.kernel.catches_timers or any(_may_call_back(one, look.pid) for one in native)
 
 
-def _may_call_back(native: ThreadState) -> bool:
-    """Whether a thread that runs no Python waits for anything but its own process.
+def _may_call_back(native: ThreadState, pid: int) -> bool:
+    """Whether a thread that runs no Python does anything but wait for its own process.
 
+    It runs, reads a disk, or waits for a time, a connection, a child, or by an unknown call. Its
+    own process wakes it by a word of memory, an eventfd or a pipe of which nobody else has an end.
     Where its name was not recorded, only a sleep or a read counts: torch's threads wait for a word
     of memory until a time, or for any of several connections.
     """
-    if native.name.startswith(HOUSEKEEPERS):
+    if native.name.startswith(HOUSEKEEPERS) or native.state in "ZX":
         return False
     if SLEEP in native.wchan:
         return True
-    of_any = bool(native.name)
-    return any(
-        SLEEP in one.call
-        or (one.kind == "time" and of_any)
-        or (one.kind == "socket" and (one.call in READS or of_any))
-        for one in native.waits_for
-    )
+    if not native.name:
+        return any(
+            SLEEP in one.call or (one.kind == "socket" and one.call in READS)
+            for one in native.waits_for
+        )
+
+    def by_own_process(target: WaitTarget) -> bool:
+        own_pipe = target.kind == "pipe" and all(one.pid == pid for one in target.holders)
+        return target.kind == "futex" or own_pipe or target.name.startswith(EVENTS)
+
+    return not native.waits_for or not all(map(by_own_process, native.waits_for))
 
 
 def _telling(look: ProcessLook) -> list[Moment]:
@@ -344,8 +364,8 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
         return None
     earlier, newest = seen
     main = chain.threads[0]
-    users = (one for one in chain.threads[1:] if not one.looping and one.place is not None)
-    given = next((one.stack for one in users), None)
+    users = [one for one in chain.threads[1:] if not one.looping and one.place is not None]
+    given = users[0].stack if users else None
     if given is not None and joins(main.stack) and main.place is None:
         # the interpreter's exit: libraries make their threads daemons, users forget it
         return given
@@ -369,6 +389,8 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
     others = [end for end in chain.ends if end is not main and end.tid is not None]
     # where the work was given away, whoever has it goes on trying in vain
     last = given if given_away(main) else None
+    if main.looping:
+        last = next((one.stack for one in users if not one.ticks), None)
     return next((end.stack for sign in signs for end in others if sign(end)), last)
 
 

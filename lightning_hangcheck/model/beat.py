@@ -144,6 +144,11 @@ class Beat(Struct, frozen=True, kw_only=True):
             this one starts it is to be, should it join.
         membership: Whether it is in a process group, as far as it was told by torch.
         step_times: Of all steps that the rank has timed; None before the first.
+        handled_signals: Numbers of the signals of timers, of those that are there for programs to
+            send, and of a child's end for which it has a handler in Python that is not a training
+            framework's. None as long as it did not say so.
+        awaiting: Of the user's own code, outermost first, the calls of the coroutine that the main
+            thread's event loop is to end; none where it runs no such loop, or did not wait then.
     """
 
     pid: int
@@ -171,6 +176,8 @@ class Beat(Struct, frozen=True, kw_only=True):
     announced: int | None = None
     membership: Membership = "none"
     step_times: StepTimes | None = None
+    handled_signals: tuple[int, ...] | None = None
+    awaiting: tuple[Frame, ...] = ()
 
     @property
     def main_sections(self) -> tuple[OpenSection, ...]:

@@ -144,6 +144,8 @@ class WatchedRank:
         for target, taken in samples:
             kept = self._samples.setdefault(target, deque(maxlen=SAMPLES_KEPT))
             sample = with_what_was_seen(taken, kept[-1]) if kept else taken
+            if target.role == "rank":
+                sample = self._with_own_word(sample, has_children=len(present) > 1)
             kept.append(sample)
             of_child = target.role != "rank"
             if not of_child and sample.kernel is not None:
@@ -156,6 +158,26 @@ class WatchedRank:
         for known in self._samples.values():
             while len(known) > 1 and known[0].taken_ns < self.progress.last_evident_ns:
                 known.popleft()
+
+    def _with_own_word(self, sample: Sample, *, has_children: bool) -> Sample:
+        """The kernel shows that a signal is caught; only the rank knows whose handler that is.
+
+        Nor does any stack show where a coroutine stands while its event loop waits.
+        """
+        beat, stack = self.beat, sample.stack
+        if beat is not None and beat.handled_signals is not None and sample.kernel is not None:
+            wakes = any(one != signal.SIGCHLD or has_children for one in beat.handled_signals)
+            sample = replace(sample, kernel=replace(sample.kernel, catches_timers=wakes))
+        main = stack.threads[0] if stack is not None and stack.threads else None
+        if beat is None or stack is None or main is None or main.tid not in (None, self.found.pid):
+            return sample
+        from lightning_hangcheck.judge.threads import in_event_loop
+
+        if beat.awaiting and in_event_loop(main.frames):
+            frames = (*main.frames[:-2], *beat.awaiting, *main.frames[-2:])
+            threads = (replace(main, frames=frames), *stack.threads[1:])
+            sample = replace(sample, stack=replace(stack, threads=threads))
+        return sample
 
     def pace(self) -> Pace | None:
         """The pace of the place where the rank stands; None where its calls do not show that."""

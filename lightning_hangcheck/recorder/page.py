@@ -29,7 +29,7 @@ from lightning_hangcheck.model.beat import (
     Training,
 )
 from lightning_hangcheck.model.codec import msgpack_decoder
-from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.slugs import PHASES, Phase
 from lightning_hangcheck.text.shown import NANOSECONDS, moment_of, utc
 
@@ -48,6 +48,7 @@ MOST_SECTIONS: Final = 8
 SECTION_NAME_BYTES: Final = 88
 CHECKPOINT_NAME_BYTES: Final = 160
 LAST_WORDS_BYTES: Final = 1208  # 300 characters of up to 4 bytes each
+AWAITING_BYTES: Final = 600
 ATTEMPTS: Final = 8
 _PHASE_INDEX: Final = {None: UNKNOWN} | {phase: index for index, phase in enumerate(PHASES)}
 
@@ -109,6 +110,8 @@ class Rest(msgspec.Struct, array_like=True):
     training: Training = "main"
     membership: Membership = "none"
     step_times: tuple[int, int, int, int] = (0, 0, 0, 0)
+    handled_signals: tuple[int, ...] | None = None
+    awaiting: tuple[Frame, ...] = ()
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -320,6 +323,25 @@ class PageWriter:
     def show_training(self, training: Training) -> None:
         """Show in which thread the process trains, or that this is over."""
         self._show(training=training)
+
+    def show_handled(self, signals: tuple[int, ...]) -> None:
+        """Show which signals run Python code that may end a wait of the main thread."""
+        if signals != self._rest.handled_signals:
+            self._show(handled_signals=signals)
+
+    def show_awaiting(self, calls: Sequence[Frame]) -> None:
+        """Show where the coroutine stands that the main thread's event loop is to end.
+
+        Of the calls, outermost first, those are shown that fit.
+        """
+        shown: tuple[Frame, ...] = ()
+        for one in reversed(calls):
+            shown = (one, *shown)
+            if sum(len(str(each).encode(errors="replace")) for each in shown) > AWAITING_BYTES:
+                shown = shown[1:]
+                break
+        if shown != self._rest.awaiting:
+            self._show(awaiting=shown)
 
     def time_step(self, loader_ns: int, forward_ns: int, rest_ns: int) -> None:
         """Add one step to the sums of their parts, as in `StepTimes`."""

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+
+import pytest
+
 from lightning_hangcheck.judge.exits import left_well
 from lightning_hangcheck.look.sample import Target
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack
+from lightning_hangcheck.model.evidence import (
+    Frame,
+    ProcessStack,
+    ProcessState,
+    Sample,
+    ThreadStack,
+)
 from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.watched_rank import WatchedRank, WatchedRound
@@ -145,3 +155,56 @@ def test_a_process_that_trains_anew_is_a_rank_again() -> None:
         rank.read(Beat(pid=1, training=training, ending="finished"), SECOND)
         round_.note_words()
     assert round_.alive == [rank]
+
+
+def looked_at(beat: Beat | None, *frames: Frame, child: bool = False) -> Sample:
+    """What is kept of a look at a rank that catches a signal."""
+    rank = watched()
+    rank.beat = beat
+    kernel = ProcessState(
+        pid=1, parent_pid=0, state="S", started_ticks=1, cpu_s=0.0, catches_timers=True
+    )
+    stack = ProcessStack(pid=1, source="py-spy", threads=(ThreadStack(tid=1, frames=frames),))
+    samples = [
+        (Target(pid=1, rank=0, role="rank"), Sample(taken_ns=SECOND, kernel=kernel, stack=stack))
+    ]
+    if child:
+        samples.append((Target(pid=2, rank=0, role="child"), Sample(taken_ns=SECOND)))
+    rank.add_samples(samples)
+    return rank.view("", SECOND).processes[0].samples[-1]
+
+
+@pytest.mark.parametrize(
+    ("handled", "child", "wakes"),
+    [
+        (None, False, True),
+        ((), True, False),
+        ((signal.SIGUSR1,), False, True),
+        ((signal.SIGCHLD,), False, False),
+        ((signal.SIGCHLD,), True, True),
+    ],
+)
+def test_a_signal_wakes_a_rank_only_by_a_handler_of_the_users(
+    handled: tuple[int, ...] | None, child: bool, wakes: bool
+) -> None:
+    kernel = looked_at(Beat(pid=1, handled_signals=handled), child=child).kernel
+    assert kernel is not None
+    assert kernel.catches_timers == wakes
+
+
+IN_LOOP = (
+    Frame("<module>", "train.py", 30),
+    Frame("BaseEventLoop._run_once", "/usr/lib/python3.11/asyncio/base_events.py", 1884),
+    Frame("EpollSelector.select", "/usr/lib/python3.11/selectors.py", 468),
+)
+
+
+def test_a_coroutine_stands_below_the_loop_that_waits_for_it() -> None:
+    awaits = Frame("next_rollout", "train.py", 12)
+    beat = Beat(pid=1, awaiting=(awaits,))
+    stack = looked_at(beat, *IN_LOOP).stack
+    assert stack is not None
+    assert stack.threads[0].frames == (IN_LOOP[0], awaits, *IN_LOOP[1:])
+    elsewhere = looked_at(beat, *IN_LOOP[:1]).stack
+    assert elsewhere is not None
+    assert elsewhere.threads[0].frames == IN_LOOP[:1]

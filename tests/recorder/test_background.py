@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import faulthandler
+import functools
 import os
+import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import end, until
 
 from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.recorder.background import SidecarWatch
+from lightning_hangcheck.recorder.background import SidecarWatch, awaiting, handled_signals
 from lightning_hangcheck.session.session import SidecarFacts
 
 if TYPE_CHECKING:
@@ -141,3 +146,100 @@ def test_the_pulse_beats_while_nothing_advances(start: Callable[..., Program]) -
     until(lambda: program.page().pulse_ns > first.pulse_ns, "a pulse")
     assert program.page().last_beat_ns == first.last_beat_ns
     program.finish("\n")
+
+
+@pytest.fixture
+def unhandled() -> Iterator[None]:
+    numbers = (signal.SIGUSR1, signal.SIGCHLD)
+    before = {one: signal.signal(one, signal.SIG_DFL) for one in numbers}
+    yield
+    faulthandler.unregister(signal.SIGUSR1)
+    for one, handler in before.items():
+        signal.signal(one, handler)
+
+
+def sets_an_event(*_: object) -> None:
+    """Stands for a handler of the user's."""
+
+
+def from_package(path: str, source: str) -> Callable[..., object]:
+    names: dict[str, Callable[..., object]] = {}
+    exec(compile(source, f"/venv/lib/python3.11/site-packages/{path}", "exec"), names)  # noqa: S102
+    return names["handler"]
+
+
+OF_LOADER = "torch/utils/data/_utils/signal_handling.py", "def handler(*_): pass"
+BEFORE = "def make(before):\n def handler(*_): before\n return handler\nhandler = make"
+COMPOSED = """class handler:
+ def __init__(self, handlers): self.handlers = handlers
+ def __call__(self, *_): pass
+"""
+
+
+def test_a_rank_tells_whose_handlers_could_end_its_wait(unhandled: None) -> None:
+    """What faulthandler prints, or a framework does for itself, sets no event of the user's."""
+    lightnings = from_package("lightning/pytorch/trainer/connectors/signal_connector.py", COMPOSED)
+    loaders, chained = from_package(*OF_LOADER), from_package(OF_LOADER[0], BEFORE)
+    faulthandler.register(signal.SIGUSR1)
+    assert signal.SIGUSR1 not in handled_signals()
+    handlers: list[tuple[Any, bool]] = [
+        (loaders, False),
+        (chained(sets_an_event), True),
+        (lightnings([loaders]), False),
+        (lightnings([loaders, sets_an_event]), True),
+        (functools.partial(sets_an_event), True),
+        (from_package("submitit/core/job_environment.py", "def handler(*_): pass"), True),
+        (signal.SIG_IGN, False),
+    ]
+    for handler, of_others in handlers:
+        signal.signal(signal.SIGUSR1, handler)
+        assert (signal.SIGUSR1 in handled_signals()) == of_others, handler
+
+
+def test_an_event_loop_that_a_signal_wakes_is_told(unhandled: None) -> None:
+    async def wait() -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, sets_an_event)
+        assert signal.SIGCHLD in handled_signals()
+
+    asyncio.run(wait())
+
+
+async def next_rollout(rollouts: asyncio.Queue[int]) -> int:
+    return await rollouts.get()
+
+
+async def gathered(rollouts: asyncio.Queue[int]) -> None:
+    await asyncio.gather(asyncio.sleep(0), next_rollout(rollouts))
+
+
+async def limited(rollouts: asyncio.Queue[int]) -> None:
+    await asyncio.wait_for(next_rollout(rollouts), 600)
+
+
+async def waited_for(rollouts: asyncio.Queue[int]) -> None:
+    await asyncio.wait({asyncio.ensure_future(next_rollout(rollouts))})
+
+
+@pytest.mark.parametrize("through", [next_rollout, gathered, limited, waited_for])
+def test_where_a_coroutine_stands_is_told_while_its_loop_waits(
+    through: Callable[[asyncio.Queue[int]], Any],
+) -> None:
+    """The main thread itself shows only the loop."""
+    seen: list[str] = []
+
+    async def main() -> None:
+        loop, rollouts = asyncio.get_running_loop(), asyncio.Queue[int]()
+
+        def look() -> None:
+            until(lambda: any(one.function == "next_rollout" for one in awaiting()), "a rollout")
+            seen.extend(one.function.rpartition(".")[2] for one in awaiting())
+            loop.call_soon_threadsafe(rollouts.put_nowait, 1)
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        await through(rollouts)
+        looking.join()
+
+    assert awaiting() == []
+    asyncio.run(main())
+    assert seen == list(dict.fromkeys(("main", through.__name__, "next_rollout")))

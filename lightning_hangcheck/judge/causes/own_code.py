@@ -212,7 +212,7 @@ def logger_init(one: RankReading, situation: Situation) -> Seen | None:
     return Seen(
         text="{who} [is|are] stuck creating the experiment logger {at} : it has not returned for "
         "{since}{waits}",
-        words={"waits": "".join(f", {in_words(target)}" for target in one.targets[:1])},
+        words={"waits": "".join(f", {in_words(each)}" for each in one.targets[:1] if each.name)},
         sure=(sure, sure),
         aspect="own" if here and one.shown_by_calls and not named else "wandb",
     )

@@ -29,10 +29,11 @@ from lightning_hangcheck.judge.operations import awaited_ranks, pending_collecti
 from lightning_hangcheck.judge.patience import who_ends
 from lightning_hangcheck.judge.rule import Situation
 from lightning_hangcheck.model.case import Pace
-from lightning_hangcheck.model.evidence import Frame, ThreadStack, ThreadState, WaitTarget
+from lightning_hangcheck.model.evidence import Frame, Holder, ThreadStack, ThreadState, WaitTarget
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.evidence import ProcessLook
 
 WAITS = rank(0, IN_BARRIER)
 SLEEPS = {"waits_for": (WaitTarget(call="clock_nanosleep", kind="time"),)}
@@ -129,6 +130,14 @@ def test_an_idle_process_that_keeps_a_lock_has_the_patience_of_the_jobs_own(
     [
         ("python", WaitTarget(call="futex", kind="time"), "outside"),
         ("grpc_poller", WaitTarget(call="epoll_wait", kind="socket"), "outside"),
+        ("loader", WaitTarget(call="read", kind="pipe", holders=(Holder(pid=700),)), "outside"),
+        ("loader", WaitTarget(call="read", kind="pipe", holders=(Holder(pid=101),)), "inside"),
+        ("converter", WaitTarget(call="wait4", kind="process", name="700"), "outside"),
+        (
+            "tokio-runtime-w",
+            WaitTarget(call="epoll_wait", kind="other", name="eventfd:[7]"),
+            "inside",
+        ),
         ("rayon", FUTEX[0], "inside"),
         ("gloo_tcp_loop", WaitTarget(call="epoll_wait", kind="time"), "inside"),
         ("pt_nccl_watchdg", WaitTarget(call="futex", kind="time"), "inside"),
@@ -142,15 +151,53 @@ def test_a_native_thread_that_may_call_back_could_end_a_wait_for_news(
     assert ended_by(_beside(rank(1, IN_LOAD, waits_for=FUTEX), native)) == who
 
 
+@pytest.mark.parametrize(("letter", "who"), [("R", "outside"), ("D", "outside"), ("Z", "inside")])
+def test_a_native_thread_that_works_could_end_a_wait_for_news(letter: str, who: str) -> None:
+    """Nor does anybody know what a call is for that no table names."""
+    native = ThreadState(tid=299, name="decoder", state=letter, cpu_s=0.0)
+    assert ended_by(_beside(rank(1, IN_LOAD, waits_for=FUTEX), native)) == who
+
+
+ANSWERS_LATER = ThreadState(
+    tid=799, name="engine", state="S", cpu_s=0.0, waits_for=SLEEPS["waits_for"]
+)
+
+
+def test_a_native_thread_may_feed_a_pipe_whatever_its_main_thread_waits_for() -> None:
+    """A chess engine reads commands while it thinks; a library wakes its own process by a pipe."""
+    commands = waiting_for("pipe", "read", "pipe:[8]", 101)
+    child = look(IN_LOAD, pid=700, role="child", **commands)
+    answers = waiting_for("pipe", "read", "pipe:[9]", 700)
+    assert ended_by(rank(1, IN_LOAD, children=[child], **answers)) == "nobody"
+    assert (
+        ended_by(rank(1, IN_LOAD, children=[_with(child, ANSWERS_LATER)], **answers)) == "outside"
+    )
+    own = rank(1, IN_LOAD, **waiting_for("pipe", "read", "pipe:[9]", 101))
+    assert ended_by(own) == "nobody"
+    assert ended_by(_beside(own, ANSWERS_LATER)) == "outside"
+
+
+def test_a_word_of_shared_memory_is_the_jobs_own_only_in_a_lock_of_pythons() -> None:
+    """What a library in C waits for there, a simulator that nobody knows may bring."""
+    word = waiting_for("shared", "futex", "memory:[00:1c:8]")
+    in_semaphore = Frame("Event.wait", f"{STDLIB}/multiprocessing/synchronize.py", 349)
+    assert ended_by(rank(1, (*IN_LOAD, in_semaphore), **word)) == "inside"
+    assert ended_by(rank(1, IN_LOAD, **word)) == "outside"
+
+
 def _beside(view: RankView, *threads: ThreadState) -> RankView:
     own = view.own_process
     assert own is not None
+    return replace(view, processes=(_with(own, *threads),))
+
+
+def _with(process: ProcessLook, *threads: ThreadState) -> ProcessLook:
     samples = tuple(
         replace(one, kernel=replace(one.kernel, threads=(*one.kernel.threads, *threads)))
-        for one in own.samples
+        for one in process.samples
         if one.kernel is not None
     )
-    return replace(view, processes=(replace(own, samples=samples),))
+    return replace(process, samples=samples)
 
 
 @pytest.mark.parametrize(

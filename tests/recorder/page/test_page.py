@@ -57,6 +57,7 @@ def test_the_most_that_is_shown_fits_into_one_place() -> None:
     page.mark_save(most)
     page.time_step(most, most, most)
     page.announce(most)
+    page.show_handled(tuple(range(1, 65)))
     page.end("finished", wide)
     page.end("raised", wide)
     _, second = layout.PLACES
