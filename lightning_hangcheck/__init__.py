@@ -7,17 +7,17 @@
         logger = WandbLogger(project="demo")
     hc.beat()
 
-Each name is loaded when it is first asked for, so importing this costs a millisecond; torch and
-lightning are imported by nothing here.
+Each name is loaded when it is first asked for, so importing this costs a millisecond, and imports
+neither torch nor lightning.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
 
 from lightning_hangcheck.version import __version__
 
+TYPE_CHECKING = False  # importing typing for that of its own would be nearly all that this costs
 if TYPE_CHECKING:
     from lightning_hangcheck import transformers as transformers
     from lightning_hangcheck.hooks.callbacks import HangCheck, HuggingFaceHangCheck
