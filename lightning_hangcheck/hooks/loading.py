@@ -1,11 +1,13 @@
 """`load_pretrained`: from_pretrained with a view of what it does, and a look at what it loaded.
 
 Before a load is said where it reads from, how long that may take, and which known traps its
-arguments walk into; while it goes on each weight is a beat and each file of weights a line.
+arguments walk into; while it goes on each weight is a beat and each file of weights a line. Loads
+of a script that is only watched are told likewise, without an estimate or a trial.
 """
 
 from __future__ import annotations
 
+import os
 import stat
 import threading
 import time
@@ -26,20 +28,29 @@ from lightning_hangcheck.hooks.models import (
     input_device,
     look_at_model,
     set_on_tokenizer,
+    show_class_and_device,
     without_data,
 )
 from lightning_hangcheck.hooks.never_raise import attempt
+from lightning_hangcheck.hooks.zero_code.start import passed
+from lightning_hangcheck.hooks.zero_code.wrapping import (
+    Call,
+    afterwards,
+    in_section,
+    is_inside,
+    is_outermost,
+    wrap,
+)
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.sections import Section
 from lightning_hangcheck.text.shown import bytes_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from types import ModuleType
 
     from lightning_hangcheck.hooks.models import Model
-    from lightning_hangcheck.hooks.zero_code.wrapping import Call
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 Loaded = TypeVar("Loaded")
@@ -465,8 +476,6 @@ def follow_loading(source: Source, recorder: Recorder) -> Iterator[None]:
 def _watch_bars() -> None:
     from transformers.utils import logging
 
-    from lightning_hangcheck.hooks.zero_code.wrapping import wrap
-
     wrap(type(logging.tqdm), "__call__", _progress_bar)
 
 
@@ -480,8 +489,6 @@ def _progress_bar(call: Call) -> Iterator[None]:
     call.arguments = tuple(_FollowedItems(items, listener) for items in call.arguments)
     yield
     if not call.arguments:
-        from lightning_hangcheck.hooks.zero_code.wrapping import afterwards, wrap
-
         wrap(call.result, "update", afterwards(lambda _: listener.loaded_weights(())))
 
 
@@ -548,3 +555,72 @@ def try_generation(model: Model, recorder: Recorder) -> None:
         made = model.generate(input_ids=tokens, attention_mask=mask, **beat)
     say(f"5 output of shape {tuple(made.shape)}")
     say(f"6 {clear_cache() or 'no GPU is used, so there is no cache to clear'}")
+
+
+def instrument_loading(module: ModuleType) -> None:
+    """Watch what the classes of this module of transformers load.
+
+    Each AutoModel has copies of these methods (auto_factory.py, copy_func), so each is wrapped.
+    """
+    for owner in [one for one in vars(module).values() if isinstance(one, type)]:
+        if owner.__module__ != module.__name__ or "from_pretrained" not in vars(owner):
+            continue
+        if "Tokenizer" in owner.__name__ or "Processor" in owner.__name__:
+            wrap(owner, "from_pretrained", _tokenizer)
+        elif "Model" in owner.__name__:
+            wrap(owner, "from_pretrained", _loading_model)
+            wrap(owner, "from_config", _configured_model)
+
+
+def instrument_config(module: ModuleType) -> None:
+    """Watch how a generation config is read, but for the one that a model brings."""
+
+    @contextmanager
+    def loading(call: Call) -> Iterator[None]:
+        if is_inside("model"):
+            yield
+            return
+        if is_outermost("model config", config_title(call)):
+            _announce_call(call, "model config")
+        with section(call):
+            yield
+
+    config_title = _named("model config from_pretrained")
+    section = in_section("model config", config_title)
+    wrap(module.GenerationConfig, "from_pretrained", loading)
+
+
+def _named(what: str) -> Callable[[Call], str]:
+    """Name a section after the class whose class method is called."""
+    return lambda call: f"{what} ({call.instance.__name__})"
+
+
+_tokenizer = in_section("tokenizer", _named("tokenizer from_pretrained"), then=lambda _: passed(4))
+_configured_model = in_section("model", _named("model from_config"), then=lambda _: passed(5))
+_model_title = _named("model from_pretrained")
+_model = in_section("model", _model_title, then=lambda _: passed(5))
+
+
+@contextmanager
+def _loading_model(call: Call) -> Iterator[None]:
+    if not is_outermost("model", _model_title(call)):
+        with _model(call):
+            yield
+        return
+    recorder = current()
+    _announce_call(call, "model")
+    with _model(call), follow_loading(UNSEEN, recorder):
+        yield
+    # a model alone, or with what from_pretrained tells of the load (output_loading_info=True)
+    model = call.result[0] if isinstance(call.result, tuple) else call.result
+    attempt("a look at the model", show_class_and_device, model, recorder)
+
+
+def _announce_call(call: Call, what: str) -> None:
+    """Say what will be loaded and what may go wrong with it; no name is given for a new one."""
+    name = next(iter(call.arguments), call.named.get("pretrained_model_name_or_path"))
+    name = call.named.get("pretrained_model_name") if name is None else name
+    if isinstance(name, (str, os.PathLike)):
+        loader = call.instance.__name__
+        load = Load(name=str(name), loader=loader, what=what, named=dict(call.named))
+        attempt("looking at the files", announce, current(), load)

@@ -224,7 +224,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             error=said,
             metrics=self._metrics,
             outputs=() if said else tuple(map(_look, self._output_paths)),
-            offloaded=offloaded_so_far(),
+            offloaded=tuple(offloaded_so_far),
         )
         # what it takes the place of where it ended well, and what rests on that, if it differs
         earlier = self._decision.earlier if not said else None
