@@ -19,7 +19,6 @@ import msgspec
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
     WatchedFunction,
-    afterwards,
     by_name,
     in_section,
     wrap,
@@ -54,7 +53,6 @@ STARTS_ANEW = {
     "scheduler": "no scheduler (the learning rate starts anew)",
     "history": "no step or epoch (the loop starts at its first)",
 }
-HISTORY_ALONE = frozenset({"history"})  # what a Trainer's checkpoint of weights alone still holds
 MOST_NAMES = 10_000
 LOOK_LIMIT_S = 2.0
 """The file was read a moment ago; only storage that has stalled since takes so long."""
@@ -181,7 +179,7 @@ def watch_resuming(trainer: type) -> None:
         if folder is not None:
             tell(current(), of_huggingface(str(folder)))
 
-    wrap(trainer, name, afterwards(tell_of))
+    wrap(trainer, name, after=tell_of)
 
 
 class SavedParts:
@@ -199,11 +197,11 @@ class SavedParts:
 
     def note(self, held: frozenset[str], remedy: str) -> None:
         """Take a save that has ended well, with the parts of `PARTS` in it."""
-        from lightning_hangcheck.hooks.zero_code.loops import has_scheduler
+        from lightning_hangcheck.hooks.zero_code.loops import teller
 
         before, self._step = self._step, self._recorder.page.step
         self._held |= held
-        needed = [part for part in PARTS if part != "scheduler" or has_scheduler()]
+        needed = [part for part in PARTS if part != "scheduler" or teller().scheduled]
         lacking = [part for part in needed if part not in self._held]
         if self._said or not lacking or before is None or before == self._step:
             return
@@ -220,24 +218,22 @@ def _saved_parts() -> SavedParts:
 
 def watch_saves(trainer: type) -> None:
     """Watch the method with which a Trainer class writes a whole checkpoint; again does nothing."""
-    for name, note in (
-        ("save_checkpoint", _note_of_lightning),
-        ("_save_checkpoint", _note_of_huggingface),
-    ):
+
+    def of_lightning(call: Call) -> None:
+        alone = call.named.get("weights_only") or call.arguments[1:2] == (True,)
+        note(alone, "ModelCheckpoint(save_weights_only=False) keeps them")
+
+    def of_huggingface(call: Call) -> None:
+        alone = getattr(call.instance.args, "save_only_model", False)
+        note(alone, "TrainingArguments(save_only_model=False) keeps them")
+
+    def note(alone: object, remedy: str) -> None:
+        # a Trainer's checkpoint of weights alone still holds the history
+        _saved_parts().note(frozenset({"history"} if alone else PARTS), remedy)
+
+    for name, then in (("save_checkpoint", of_lightning), ("_save_checkpoint", of_huggingface)):
         if not isinstance(vars(trainer).get(name), WatchedFunction):
-            wrap(trainer, name, in_section("saving", "Trainer.save_checkpoint", then=note))
-
-
-def _note_of_lightning(call: Call) -> None:
-    alone = call.named.get("weights_only") or call.arguments[1:2] == (True,)
-    held = HISTORY_ALONE if alone else frozenset(PARTS)
-    _saved_parts().note(held, "ModelCheckpoint(save_weights_only=False) keeps them")
-
-
-def _note_of_huggingface(call: Call) -> None:
-    alone = getattr(call.instance.args, "save_only_model", False)
-    held = HISTORY_ALONE if alone else frozenset(PARTS)
-    _saved_parts().note(held, "TrainingArguments(save_only_model=False) keeps them")
+            wrap(trainer, name, in_section("saving", "Trainer.save_checkpoint", then=then))
 
 
 def instrument_saves(module: ModuleType) -> None:

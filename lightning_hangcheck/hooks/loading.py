@@ -35,7 +35,6 @@ from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.hooks.zero_code.start import passed
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
-    afterwards,
     in_section,
     is_inside,
     is_outermost,
@@ -489,7 +488,7 @@ def _progress_bar(call: Call) -> Iterator[None]:
     call.arguments = tuple(_FollowedItems(items, listener) for items in call.arguments)
     yield
     if not call.arguments:
-        wrap(call.result, "update", afterwards(lambda _: listener.loaded_weights(())))
+        wrap(call.result, "update", after=lambda _: listener.loaded_weights(()))
 
 
 class _FollowedItems:
