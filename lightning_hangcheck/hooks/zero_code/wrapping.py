@@ -118,7 +118,7 @@ def wrap(
     ) -> object:
         call, visit = Call(instance, arguments, named, wrapped), None
         if works:
-            visit = ask(around, call)
+            visit = ask(around or nullcontext, call)
         if visit is not None:
             ask(visit.__enter__)
         if visit is None or not works:
