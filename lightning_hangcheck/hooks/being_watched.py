@@ -20,9 +20,8 @@ from lightning_hangcheck.identity import identify
 from lightning_hangcheck.machine import NoRoom, is_alive, require_room
 from lightning_hangcheck.model.beat import STARTING_SERVER
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.recorder.background import say_withheld
-from lightning_hangcheck.recorder.process import is_multiprocessing_child
-from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.recorder.lifecycle import Section
+from lightning_hangcheck.recorder.process import is_multiprocessing_child, say_withheld
 from lightning_hangcheck.recorder.stack_offer import offer_stacks
 from lightning_hangcheck.session.session import read_sidecar
 from lightning_hangcheck.session.whose import job_key, place_of, tell_place
@@ -128,10 +127,7 @@ def tell_of_nodes(recorder: Recorder, nnodes: int, number: int) -> None:
         job=job_key(os.environ, launched),
         first=launched.store_host or "",
     )
-    try:
-        tell_place(session, place)
-    except OSError as error:
-        log.once("place", f"this node's sidecar is not told which node it is on: {error}")
+    tell_place(session, place)
 
 
 def offer_flight_record(recorder: Recorder) -> None:

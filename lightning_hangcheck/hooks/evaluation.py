@@ -26,8 +26,7 @@ from lightning_hangcheck.hooks.places import check_limit
 from lightning_hangcheck.hooks.rendezvous import default_process_group, find_peer_group
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.codec import msgpack_decoder
-from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 

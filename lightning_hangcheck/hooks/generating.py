@@ -38,8 +38,7 @@ from lightning_hangcheck.hooks.zero_code.wrapping import (
     is_spoken,
     wrap,
 )
-from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.text.shown import seconds_in_words, several
 
 if TYPE_CHECKING:

@@ -40,8 +40,7 @@ from lightning_hangcheck.hooks.zero_code.wrapping import (
     is_outermost,
     wrap,
 )
-from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.text.shown import bytes_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 

@@ -27,8 +27,7 @@ from lightning_hangcheck.hooks.places import check_limit, notice_after
 from lightning_hangcheck.hooks.rendezvous import PeerGroup, find_peer_group, join_rendezvous
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.recorder.announcer import describe_exception
-from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.settings import LoggerFailure
 from lightning_hangcheck.time_limit import NoAnswer, within
 

@@ -17,34 +17,36 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.model.beat import OpenSection
-from lightning_hangcheck.model.slugs import phase_after_checkpoint, phase_of_name
+from lightning_hangcheck.model.slugs import Phase, phase_after_checkpoint, phase_of_name
 from lightning_hangcheck.recorder.announcer import (
     clean_name,
     describe_exception,
     last_words,
     one_line,
 )
-from lightning_hangcheck.recorder.background import Pulse, SidecarWatch, unless_no_room
 from lightning_hangcheck.recorder.console import Console
 from lightning_hangcheck.recorder.journal_writer import JournalWriter
 from lightning_hangcheck.recorder.page import BeatWriter, PageWriter
 from lightning_hangcheck.recorder.process import (
     ProcessHooks,
+    Pulse,
+    SidecarWatch,
     is_helper,
     is_multiprocessing_child,
     start_facts,
+    unless_no_room,
     versions,
 )
-from lightning_hangcheck.recorder.sections import OpenedSection
 from lightning_hangcheck.recorder.training_thread import TrainingThread
 from lightning_hangcheck.session.run_folders import settle_run_folder
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, join_session
 from lightning_hangcheck.session.whose import place_in, tell_place
 from lightning_hangcheck.settings import Settings, from_environment
-from lightning_hangcheck.text.shown import text_of
+from lightning_hangcheck.text.shown import NANOSECONDS, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
+    from types import TracebackType
 
     from lightning_hangcheck.model.beat import Membership
     from lightning_hangcheck.recorder.training_thread import TrainingEnd
@@ -56,6 +58,28 @@ REPLACED_WITHIN_S = 5.0
 LONGEST_SAID = 1000  # characters of a line that a hook says
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+
+
+class OpenedSection(msgspec.Struct, eq=False):
+    """A section that is open, or was.
+
+    Attributes:
+        shown: As the page shows it.
+        phase: The phase that its name means, None if none. Only a section of the thread that
+            trains shows it as the rank's.
+        phase_before: The phase to go back to.
+        spoken: Said on the console and in the journal too, not only on the page.
+    """
+
+    shown: OpenSection
+    phase: Phase | None = None
+    phase_before: Phase | None = None
+    spoken: bool = True
+
+    @property
+    def seconds(self) -> float:
+        """How long it has lasted."""
+        return (time.monotonic_ns() - self.shown.since_ns) / NANOSECONDS
 
 
 def harmless(
@@ -199,7 +223,7 @@ class Recorder:
             self.identity = identify(self._environment)
             self.session = self.session or self._join()
             self._announced_page = page = self._create_page()
-            page.announce(number)
+            page.show(announced=number)
             self._speak_through(page, Console("off", self.identity), None)
             self._hooks.install()
 
@@ -310,10 +334,7 @@ class Recorder:
         place = place_in(self._environment)
         if place is not None:
             self._place_is_told = True
-            try:
-                tell_place(self.session, place)
-            except OSError as error:
-                log.once("place", f"this node's sidecar is not told which node it is on: {error}")
+            tell_place(self.session, place)
 
     def _say_sidecar_lost(self, pid: int) -> None:
         log.once(f"sidecar-{pid}", f"the sidecar (pid {pid}) is gone; training goes on unwatched")
@@ -418,7 +439,7 @@ class Recorder:
     @harmless
     def show_membership(self, membership: Membership) -> None:
         """Say whether this rank is in a process group."""
-        self.page.show_membership(membership)
+        self.page.show(membership=membership)
 
     @harmless
     def leave_startup(self) -> None:
@@ -438,7 +459,7 @@ class Recorder:
         if self._training.begins_here() and self.page.ending != "running":
             self.page.end("running")
         if self._training.goes_on_beside:
-            self.page.show_training("beside")
+            self.page.show(training="beside")
 
     @harmless
     def _end_training(self, end: TrainingEnd) -> None:
@@ -446,10 +467,8 @@ class Recorder:
         if end.well:
             self.mark_finished()
         elif self.page.ending == "running":
-            error = end.error()
-            gone = f"an exception that was caught and let go in {end.left_at}"
-            self._mark_raised(gone if error is None else last_words(error))
-        self.page.show_training("over")
+            self._mark_raised(f"an exception that left {end.left_at}")
+        self.page.show(training="over")
 
     @harmless
     def mark_raised(self, error: BaseException) -> None:
@@ -493,6 +512,44 @@ class Recorder:
             self._journal.close(EXIT_LIMIT_S)
         if self.session is not None:
             self.session.leave(os.getpid())
+
+
+class Section:
+    """``with section("WandbLogger constructor"):`` says so before and after, and how it ended.
+
+    Sections nest, and several threads may be in some at once. An exception is shown and goes on.
+    A guard that ends a wait by itself, after which the program goes on, tells its limit: until
+    then the wait is no hang.
+    """
+
+    __slots__ = ("_begin", "_opened", "_recorder")
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        name: str,
+        *,
+        spoken: bool = True,
+        goes_on_after_s: float | None = None,
+    ) -> None:
+        self._recorder = recorder
+        self._begin = functools.partial(
+            recorder.open_section, name, spoken=spoken, goes_on_after_s=goes_on_after_s
+        )
+        self._opened: list[OpenedSection | None] = []
+
+    def __enter__(self) -> None:
+        self._opened.append(self._begin())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        opened = self._opened.pop()
+        if opened is not None:
+            self._recorder.close_section(opened, error)
 
 
 def _say_once(sentence: str) -> None:

@@ -17,8 +17,7 @@ from lightning_hangcheck.text.shown import seconds_in_words, text_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
 
-    from lightning_hangcheck.recorder.lifecycle import Recorder
-    from lightning_hangcheck.recorder.sections import OpenedSection
+    from lightning_hangcheck.recorder.lifecycle import OpenedSection, Recorder
 
     Drawn = tuple[Callable[[int], object], Callable[[], object]]
     """What shows how many items are done, and what takes the bar away."""

@@ -87,6 +87,7 @@ class Rest(msgspec.Struct, array_like=True):
     """What changes less often, by the names that `Beat` has.
 
     Attributes:
+        announced: Which of the ranks that its parent starts this process is to be.
         advanced_ns: Monotonic time of the newest checkpoint, or section that showed progress.
         checkpoint: Number, name, nanoseconds since 1970.
         save: Number, nanoseconds since 1970, step.
@@ -180,7 +181,7 @@ class PageWriter:
         HEADER.form.pack_into(buffer, HEADER.start, *header)
         BEAT.form.pack_into(buffer, BEAT.start, 1, 0, 1)
         self.show_phase(None)
-        self._show(advanced_ns=monotonic_ns())
+        self.show(advanced_ns=monotonic_ns())
 
     @classmethod
     def create(cls, path: Path) -> PageWriter:
@@ -273,16 +274,12 @@ class PageWriter:
     def identify(self, me: Identity) -> None:
         """Say which rank this is, in which round, and where its store is, as far as known."""
         names = ("rank", "world_size", "local_rank", "round", "store_port")
-        self._show(**{name: getattr(me, name) for name in names})
-
-    def announce(self, number: int | None) -> None:
-        """Show which of the ranks that its parent starts this process is to be, if it was told."""
-        self._show(announced=number)
+        self.show(**{name: getattr(me, name) for name in names})
 
     def mark_checkpoint(self, number: int, name: str, at_ns: int) -> None:
         """Show the last checkpoint passed; ``at_ns`` is nanoseconds since 1970."""
         mark = number, fit_text(name, CHECKPOINT_NAME_BYTES), at_ns
-        self._show(checkpoint=mark, advanced_ns=monotonic_ns())
+        self.show(checkpoint=mark, advanced_ns=monotonic_ns())
 
     def show_sections(self, sections: Sequence[OpenSection], *, advanced: bool = True) -> None:
         """Show the open sections, oldest first; of more than fit, the newest.
@@ -297,7 +294,7 @@ class PageWriter:
             for one in sections[-MOST_SECTIONS:]
         )
         now_ns = monotonic_ns() if advanced else self._rest.advanced_ns
-        self._show(sections=shown, advanced_ns=now_ns)
+        self.show(sections=shown, advanced_ns=now_ns)
 
     def mark_save(self, at_ns: int) -> int | None:
         """Count a save of a checkpoint that ended well, now and at the step shown.
@@ -306,33 +303,26 @@ class PageWriter:
             That step, None where none is shown.
         """
         self._saves += 1
-        self._show(save=(self._saves, at_ns, self.step))
+        self.show(save=(self._saves, at_ns, self.step))
         return self.step
 
     def mark_loaded(self, at_ns: int, step: int | None) -> None:
         """Show a checkpoint that training goes on from as the last one; it is no save."""
-        self._show(save=(self._saves, at_ns, step))
-
-    def show_membership(self, membership: Membership) -> None:
-        """Show whether the rank is in a process group."""
-        self._show(membership=membership)
-
-    def show_training(self, training: Training) -> None:
-        """Show in which thread the process trains, or that this is over."""
-        self._show(training=training)
+        self.show(save=(self._saves, at_ns, step))
 
     def time_step(self, loader_ns: int, forward_ns: int, rest_ns: int) -> None:
         """Add one step to the sums of their parts, as in `StepTimes`."""
         steps, loader, forward, rest = self._rest.step_times
         sums = (steps + 1, loader + loader_ns, forward + forward_ns, rest + rest_ns)
-        self._show(step_times=sums)
+        self.show(step_times=sums)
 
     def end(self, ending: Ending, last_words: str = "") -> None:
         """Show how the process ended."""
         words = fit_text(last_words, LAST_WORDS_BYTES)
-        self._show(ending=ending, ended_ns=monotonic_ns(), last_words=words)
+        self.show(ending=ending, ended_ns=monotonic_ns(), last_words=words)
 
-    def _show(self, **changed: Any) -> None:  # noqa: ANN401 - fields of Rest
+    def show(self, **changed: Any) -> None:  # noqa: ANN401 - fields of Rest
+        """Show other values of these fields of `Rest`."""
         with self._lock:
             for name, value in changed.items():
                 setattr(self._rest, name, value)
@@ -341,7 +331,7 @@ class PageWriter:
             self.buffer[place : place + len(data)] = data
             REST.form.pack_into(self.buffer, REST.start, stamp * _SIZES + len(data))
             if self._stamp != stamp:  # a signal handler wrote meanwhile
-                self._show()
+                self.show()
 
 
 class Memory(Protocol):

@@ -1,4 +1,8 @@
-"""The process that records: what it is, and what it tells the recorder."""
+"""The process that records: what it is, what it tells the recorder, and the thread that it keeps.
+
+The pulse shows that the interpreter still turns, and looks for the sidecar. Where there is no room
+for a thread, that is said and left for the sidecar's gaps.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,17 @@ import atexit
 import os
 import platform
 import sys
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from lightning_hangcheck.machine import ancestors
+from lightning_hangcheck import log
+from lightning_hangcheck.machine import NoRoom, ancestors, is_alive, start_thread
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.recorder.page import PageReader
+from lightning_hangcheck.session.session import read_sidecar, withhold
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.text.shown import DISTRIBUTIONS, published_environment, show_command
 
@@ -21,15 +29,20 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from lightning_hangcheck.identity import Identity
+    from lightning_hangcheck.recorder.page import PageWriter
+    from lightning_hangcheck.session.session import Session, SidecarFacts
+
+YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+# linux/prctl.h: "Yama" in ASCII
+_PR_SET_PTRACER = 0x59616D61
+INTERVAL_S = 0.5
+Started = TypeVar("Started")
 
 
 class ProcessHooks:
-    """Installs them once; a forked child inherits them.
+    """Tells the exception that ends the program, its exit, maybe twice, and a fork, in the child.
 
-    Args:
-        on_uncaught: Told the exception that ends the program, before Python prints it.
-        on_exit: Called when the interpreter begins to exit; may be called twice.
-        on_fork: Called in a forked child before anything else runs in it.
+    A forked child inherits what was installed.
     """
 
     def __init__(
@@ -38,9 +51,7 @@ class ProcessHooks:
         on_exit: Callable[[], object],
         on_fork: Callable[[], object],
     ) -> None:
-        self._on_uncaught = on_uncaught
-        self._on_exit = on_exit
-        self._on_fork = on_fork
+        self._on_uncaught, self._on_exit, self._on_fork = on_uncaught, on_exit, on_fork
         self._installed = False
         self._next_hook = sys.excepthook
 
@@ -131,3 +142,99 @@ def versions() -> dict[str, str]:
         if sys.modules.get(name) is not None
     }
     return {"python": platform.python_version(), **found}
+
+
+class SidecarWatch:
+    """Looks at the sidecar that the session names; called twice a second by the pulse thread.
+
+    A sidecar that leaves on purpose removes its file first, so only one that was killed is missed,
+    unless whoever keeps it puts a new one in its place within ``patience_s``.
+    """
+
+    def __init__(
+        self, file: Path, on_lost: Callable[[int], None], patience_s: Callable[[], float]
+    ) -> None:
+        self._file, self._on_lost, self._patience_s = file, on_lost, patience_s
+        self._known: SidecarFacts | None = None
+        self._gone_since: float | None = None
+        self._lost: SidecarFacts | None = None
+
+    def look(self) -> None:
+        """Look once, about 50 microseconds."""
+        named = read_sidecar(self._file)
+        if named is None or named == self._lost:
+            return
+        if named != self._known:
+            self._known = named
+            self._gone_since = None
+            allow_to_read(named.pid)
+        if is_alive(named.pid, named.started_ticks):
+            return
+        now = time.monotonic()
+        self._gone_since = self._gone_since or now
+        if now - self._gone_since >= self._patience_s():
+            self._lost = named
+            self._on_lost(named.pid)
+
+
+def allow_to_read(pid: int) -> None:
+    """Let one process, and its children such as py-spy, read this one where Yama asks for a name.
+
+    With Yama's ptrace_scope 1, the default of Ubuntu, only an ancestor may read a process, and who
+    is named by it (Documentation/admin-guide/LSM/Yama.rst).
+    """
+    with suppress(OSError, AttributeError):  # a kernel without Yama, a libc without prctl
+        if YAMA_SCOPE.read_text().strip() == "1":
+            import ctypes  # 5 ms that only a kernel with Yama costs, and there the pulse thread
+
+            numbers = (ctypes.c_ulong(number) for number in (pid, 0, 0, 0))
+            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, *numbers)
+
+
+class Pulse:
+    """Writes the clock to the page twice a second and looks after the sidecar.
+
+    Raises:
+        NoRoom: There is none for its thread.
+    """
+
+    def __init__(
+        self, page: PageWriter, watch: SidecarWatch, errand: Callable[[], None], ranks: int
+    ) -> None:
+        self._page, self._watch, self._errand = page, watch, errand
+        self._stop = threading.Event()
+        self._thread = start_thread(self._run, "hangcheck-pulse", ranks)
+        page.pulse()
+
+    def stop(self, limit_s: float) -> None:
+        """End the thread; wait for it at most so many seconds."""
+        self._stop.set()
+        self._thread.join(limit_s)
+
+    def _run(self) -> None:
+        while not self._stop.wait(INTERVAL_S):
+            self._page.pulse()
+            self._do("the sidecar is no longer looked after", self._watch.look)
+            self._do("torch's flight record is not offered", self._errand)
+
+    def _do(self, otherwise: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - it runs the hooks' callback; the pulse must go on
+            log.once(otherwise, f"{otherwise}: {error!r}")
+
+
+def unless_no_room(session: Session, start: Callable[[], Started]) -> Started | None:
+    """Start something that needs a thread; None where there is no room for one, which is said."""
+    try:
+        return start()
+    except NoRoom as refusal:
+        none = "this rank starts no further threads of ours, training may need them"
+        say_withheld(session, f"{none}: {refusal}")
+        return None
+
+
+def say_withheld(session: Session, why: str) -> None:
+    """Say once why something of ours was not started, and leave it for the sidecar's gaps."""
+    log.once("room", why)
+    withhold(session.torch_servers / str(os.getpid()), why)

@@ -18,7 +18,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.files.safe import make_private_folder, open_for_append, write_atomically
 from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.session.offers import StackOffer, offer_file
+from lightning_hangcheck.session.session import StackOffer, offer_file
 
 if TYPE_CHECKING:
     from lightning_hangcheck.session.session import Session

@@ -9,7 +9,6 @@ which instruction it was left.
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 from opcode import opname
@@ -19,7 +18,7 @@ from lightning_hangcheck.model.code_owner import is_standard, only_serves, owner
 from lightning_hangcheck.model.evidence import Frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 
@@ -27,32 +26,14 @@ class TrainingEnd:
     """How the training in a thread ended.
 
     Attributes:
-        call: The outermost call of the code that trains.
-        well: It returned.
+        well: Its outermost call returned.
         left_at: The line of that call that was run last.
     """
 
     def __init__(self, call: FrameType) -> None:
-        self.call = call
         code = call.f_code
         self.well = opname[code.co_code[call.f_lasti]].startswith("RETURN_")
         self.left_at = Frame(code.co_name, code.co_filename, call.f_lineno)
-
-    def error(self) -> BaseException | None:
-        """Look for the exception that left the call, among those that the program has kept.
-
-        Some 50 milliseconds where torch is imported. None where it was let go.
-        """
-        kept = [one for one in gc.get_objects() if issubclass(type(one), BaseException)]
-        passed = [one for one in kept if self._was_left_by(one)]
-        handled = {id(one.__context__) for one in passed}
-        return next((one for one in passed if id(one) not in handled), None)
-
-    def _was_left_by(self, error: BaseException) -> bool:
-        traceback = error.__traceback__
-        while traceback is not None and traceback.tb_frame is not self.call:
-            traceback = traceback.tb_next
-        return traceback is not None
 
 
 class TrainingThread:
@@ -93,10 +74,14 @@ class TrainingThread:
         if not only_serves(serving):
             return False
         self._found = here
-        outermost = _outermost_beside(file for _, file in serving)
-        if outermost is not None:
-            # what a thread keeps for itself is let go as it ends, by that thread
-            self._kept_by_thread.farewell = _Farewell(outermost, self._on_end)
+        # the outermost call here that is not of what the main thread runs, which started it
+        packages = {owner_of(file) for _, file in serving}
+        for call in reversed(list(_outwards(sys._getframe()))):  # noqa: SLF001
+            file = call.f_code.co_filename
+            if not is_standard(file) and owner_of(file) not in packages:
+                # what a thread keeps for itself is let go as it ends, by that thread
+                self._kept_by_thread.farewell = _Farewell(call, self._on_end)
+                break
         return True
 
 
@@ -110,17 +95,6 @@ class _Farewell:
     def __del__(self) -> None:
         if not sys.is_finalizing():
             self._tell(TrainingEnd(self._call))
-
-
-def _outermost_beside(serving: Iterable[str]) -> FrameType | None:
-    """Return the outermost call here that is not of what the main thread runs, which started it."""
-    packages = {owner_of(file) for file in serving}
-    calls = list(_outwards(sys._getframe()))  # noqa: SLF001
-    files = [(call, call.f_code.co_filename) for call in reversed(calls)]
-    beside = (
-        call for call, file in files if not is_standard(file) and owner_of(file) not in packages
-    )
-    return next(beside, None)
 
 
 def _outwards(call: FrameType | None) -> Iterator[FrameType]:

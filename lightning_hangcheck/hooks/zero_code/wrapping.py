@@ -24,8 +24,7 @@ import wrapt
 from msgspec import Struct
 
 from lightning_hangcheck.hooks.never_raise import switched_off
-from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.recorder.lifecycle import Section, current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
