@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
     from types import TracebackType
 
-    from lightning_hangcheck.model.beat import Membership
     from lightning_hangcheck.recorder.training_thread import TrainingEnd
     from lightning_hangcheck.rundir import RunFolder
 
@@ -158,12 +157,15 @@ class Recorder:
 
     @harmless
     def _begin(self) -> None:
-        self.settings = from_environment(self._environment, _say_once)
+        def say(problem: str) -> None:
+            log.once(problem, problem)
+
+        self.settings = from_environment(self._environment, say)
         if self.settings.disable:
             return
         self.identity = identify(self._environment)
         for problem in self.identity.problems:
-            _say_once(problem)
+            say(problem)
         if not is_multiprocessing_child():
             self.session = self._join()
             self._record_unless_helper()
@@ -266,14 +268,25 @@ class Recorder:
         if session is not None:
             self._place_is_told = False
             self._tell_place()
-            watch = SidecarWatch(
-                session.sidecar_file,
-                self._say_sidecar_lost,
-                # for whoever keeps the sidecar, the launcher or a rank, to say so and replace it
-                lambda: REPLACED_WITHIN_S if self.on_sidecar_lost is None else 0.0,
-            )
+
+            def say_lost(pid: int) -> None:
+                gone = f"the sidecar (pid {pid}) is gone; training goes on unwatched"
+                log.once(f"sidecar-{pid}", gone)
+                if self.on_sidecar_lost is not None:
+                    self.on_sidecar_lost()
+
+            def run_errand() -> None:
+                self._tell_place()
+                if self.on_pulse is not None:
+                    self.on_pulse()
+
+            # for whoever keeps the sidecar, the launcher or a rank, to say so and replace it
+            def patience_s() -> float:
+                return REPLACED_WITHIN_S if self.on_sidecar_lost is None else 0.0
+
+            watch = SidecarWatch(session.sidecar_file, say_lost, patience_s)
             self._pulse = unless_no_room(
-                session, lambda: Pulse(page, watch, self._run_errand, identity.ranks_here)
+                session, lambda: Pulse(page, watch, run_errand, identity.ranks_here)
             )
             if self._pulse is None:
                 watch.look()  # this once
@@ -321,11 +334,6 @@ class Recorder:
         blank.identify(self.identity)
         self._begin_in_silence()
 
-    def _run_errand(self) -> None:
-        self._tell_place()
-        if self.on_pulse is not None:
-            self.on_pulse()
-
     def _tell_place(self) -> None:
         """Have the first rank of a node tell its sidecar which node that is, once it knows."""
         first = self._environment.get("LOCAL_RANK", "0") == "0"
@@ -335,11 +343,6 @@ class Recorder:
         if place is not None:
             self._place_is_told = True
             tell_place(self.session, place)
-
-    def _say_sidecar_lost(self, pid: int) -> None:
-        log.once(f"sidecar-{pid}", f"the sidecar (pid {pid}) is gone; training goes on unwatched")
-        if self.on_sidecar_lost is not None:
-            self.on_sidecar_lost()
 
     @harmless
     def checkpoint(self, name: str, number: int | None = None, *, ours: bool = False) -> None:
@@ -437,21 +440,10 @@ class Recorder:
             self._journal.add(kind, fields)
 
     @harmless
-    def show_membership(self, membership: Membership) -> None:
-        """Say whether this rank is in a process group."""
-        self.page.show(membership=membership)
-
-    @harmless
     def leave_startup(self) -> None:
         """Say that this rank no longer starts up, unless it has said where it is."""
         if self.page.phase == "startup":
             self.page.show_phase(None)
-
-    @harmless
-    def note_child_end(self, pid: int, exit_code: int) -> None:
-        """Hand on how a child ended that has a page: nobody but its parent is sure to be told."""
-        if self.session is not None:
-            self.session.note_end(pid, exit_code)
 
     @harmless
     def begin_training(self) -> None:
@@ -550,10 +542,6 @@ class Section:
         opened = self._opened.pop()
         if opened is not None:
             self._recorder.close_section(opened, error)
-
-
-def _say_once(sentence: str) -> None:
-    log.once(sentence, sentence)
 
 
 process_recorder = Recorder(os.environ)

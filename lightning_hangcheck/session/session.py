@@ -308,7 +308,7 @@ def remove_left_behind(sessions: Path) -> None:
     another pid namespace wrote (a container that shares this memory) is left alone: its processes
     cannot be seen from here.
     """
-    for folder in sessions.iterdir():
+    for folder in sessions.iterdir() if sessions.is_dir() else ():
         pages = folder / "pages"
         try:
             if not folder.is_dir() or not of_this_namespace(folder):

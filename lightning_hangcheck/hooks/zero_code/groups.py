@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import lru_cache
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -77,7 +77,7 @@ def instrument_joining(module: ModuleType) -> None:
         with section(call):
             yield
         _learn((module.get_rank(), module.get_world_size(), told[2]))
-        current().show_membership("member")
+        current().page.show(membership="member")
         _begin()
 
     wrap(module, "init_process_group", joining)
@@ -155,7 +155,7 @@ def instrument_leaving(module: ModuleType) -> None:
         """Once no group is left, what this process starts from now on may be ranks again."""
         if module.is_initialized():
             return
-        current().show_membership("left")
+        current().page.show(membership="left")
         if os.environ.get(JOINED) == str(os.getpid()):
             del os.environ[JOINED]
 
@@ -172,7 +172,7 @@ def watch_children() -> None:
     3.15), and from there ``run``, once the child knows itself to be one.
     """
     wrap(BaseProcess, "_bootstrap", _beginning)
-    wrap(BaseProcess, "join", _joining)
+    wrap(BaseProcess, "join", after=_joined)
 
 
 @contextmanager
@@ -190,13 +190,11 @@ def _beginning(call: Call) -> Iterator[None]:
     yield
 
 
-@contextmanager
-def _joining(call: Call) -> Iterator[None]:
+def _joined(call: Call) -> None:
     """Who joins a child has reaped it: the exit code is gone for all others from then on."""
-    yield
-    child = call.instance
-    if child.exitcode is not None:
-        current().note_child_end(child.pid, child.exitcode)
+    child, session = call.instance, current().session
+    if session is not None and child.exitcode is not None:
+        session.note_end(child.pid, child.exitcode)
 
 
 def number_of(process: BaseProcess) -> int | None:
@@ -225,20 +223,21 @@ def instrument_calls(module: ModuleType) -> None:
             continue
         parameters = inspect.signature(getattr(module, name)).parameters
         root, reduction = _finder(parameters, "src", "dst"), _finder(parameters, "op")
-        wrap(module, name, before=_noting(root, reduction))
 
+        def note(
+            caller: FrameType,
+            arguments: tuple[Any, ...],
+            named: Mapping[str, Any],
+            root: Finder = root,
+            reduction: Finder = reduction,
+        ) -> None:
+            noter = _noter(os.getpid())
+            if noter is not None:
+                number, kind = root(arguments, named), reduction(arguments, named)
+                given = "" if number is None else f"root {number}"
+                noter.note(caller, given, getattr(kind, "name", ""))
 
-def _noting(
-    root: Finder, reduction: Finder
-) -> Callable[[FrameType, tuple[Any, ...], Mapping[str, Any]], None]:
-    def note(caller: FrameType, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        noter = _noter(os.getpid())
-        if noter is not None:
-            number, kind = root(arguments, named), reduction(arguments, named)
-            given = "" if number is None else f"root {number}"
-            noter.note(caller, given, getattr(kind, "name", ""))
-
-    return note
+        wrap(module, name, before=note)
 
 
 def _finder(parameters: Mapping[str, inspect.Parameter], *names: str) -> Finder:
@@ -263,12 +262,16 @@ def instrument_notes(module: ModuleType) -> None:
     if hasattr(module, maker):
         signature = inspect.signature(getattr(module, maker))
 
-        @contextmanager
-        def making(call: Call) -> Iterator[None]:
-            _note_group(module, by_name(call, signature))
-            yield
+        def note(_: FrameType, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+            """Only a group whose members are numbered as the job's ranks are."""
+            given = by_name(Call(None, arguments, named), signature)
+            server, job = _server(), current().identity.world_size
+            members = given.get("global_ranks_in_group") or ()
+            size = module.get_world_size() if members else given.get("group_size")
+            if server is not None and job is not None and size == job:
+                note_group(server, str(given["group_name"]), members or range(job))
 
-        wrap(module, maker, making)
+        wrap(module, maker, before=note)
     if hasattr(sys.modules.get(PACKAGE), "isend"):
         return
     for blocking, end, post in (
@@ -281,15 +284,6 @@ def instrument_notes(module: ModuleType) -> None:
             _count(module, blocking, end, post)
 
 
-def _note_group(module: ModuleType, arguments: Mapping[str, Any]) -> None:
-    """Note a group whose members are numbered as the job's ranks are."""
-    server, job = _server(), current().identity.world_size
-    members = arguments.get("global_ranks_in_group") or ()
-    size = module.get_world_size() if members else arguments.get("group_size")
-    if server is not None and job is not None and size == job:
-        note_group(server, str(arguments["group_name"]), members or range(job))
-
-
 def _count(module: ModuleType, name: str, end: str, post: Post) -> None:
     parameters = inspect.signature(getattr(module, name)).parameters
     # torch 2.5 has no group_dst
@@ -297,8 +291,8 @@ def _count(module: ModuleType, name: str, end: str, post: Post) -> None:
         _finder(parameters, one) for one in (end, "group", f"group_{end}")
     )
 
-    def counting(call: Call) -> AbstractContextManager[None]:
-        counter, given = _counter(os.getpid()), (call.arguments, call.named)
+    def count(_: FrameType, *given: Any) -> None:  # noqa: ANN401 - its arguments
+        counter = _counter(os.getpid())
         if counter is not None:
             peer, group = peer_of(*given), group_of(*given)
             if peer is None:
@@ -307,9 +301,8 @@ def _count(module: ModuleType, name: str, end: str, post: Post) -> None:
                     peer = int(module.get_global_rank(group, peer))
             if peer is not None and peer >= 0:  # else the message may come from any
                 post(counter, peer)
-        return nullcontext()
 
-    wrap(module, name, counting)
+    wrap(module, name, before=count)
 
 
 def _server() -> Path | None:
