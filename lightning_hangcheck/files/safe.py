@@ -47,9 +47,7 @@ def open_owned(path: Path) -> int:
 
     It must be a regular file, no link, and belong to this user, to root, or to the owner of the
     folder that it lies in: whoever may read a colleague's run folder, or a copy, may report it.
-
-    Returns:
-        A descriptor; the caller closes it.
+    The caller closes the descriptor.
 
     Raises:
         UnusableFile: It is another kind of file, or another user put it there.
@@ -72,25 +70,12 @@ def open_owned(path: Path) -> int:
 
 
 def read_owned(path: Path, largest: int = FACT_BYTES) -> bytes:
-    """Read a whole file of ours; see `open_owned`.
-
-    Raises:
-        UnusableFile: It is no such file, or larger.
-        OSError: It is gone or not permitted.
-    """
+    """Read a whole file of ours; raises as `open_owned`, and where it is larger."""
     return _whole(open_owned(path), path, largest)
 
 
 def read_end_owned(path: Path, largest: int) -> tuple[bytes, int]:
-    """Read the end of a file of ours that grows; see `open_owned`.
-
-    Returns:
-        Its last bytes, at most ``largest``, and how many were left out before them.
-
-    Raises:
-        UnusableFile: It is no such file.
-        OSError: It is gone or not permitted.
-    """
+    """Read the last bytes of a file of ours that grows, and how many were left out before them."""
     with os.fdopen(open_owned(path), "rb") as file:
         left_out = max(0, os.fstat(file.fileno()).st_size - largest)
         file.seek(left_out)
@@ -98,12 +83,7 @@ def read_end_owned(path: Path, largest: int) -> tuple[bytes, int]:
 
 
 def read_regular(path: Path, largest: int) -> bytes:
-    """Read a file that anyone may own, such as a program's source; links are followed.
-
-    Raises:
-        UnusableFile: It is no regular file, or has more bytes than ``largest``.
-        OSError: It is gone or not permitted.
-    """
+    """Read a file that anyone may own, such as a program's source; links are followed."""
     try:
         descriptor = os.open(path, _SAFELY)
     except OSError as error:
@@ -160,11 +140,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def write_atomically(path: Path, data: bytes, mode: int = PRIVATE_FILE) -> None:
-    """Write to a temporary name beside the file, then rename.
-
-    Raises:
-        OSError: The folder is gone, full or not ours; the old file, if any, is untouched.
-    """
+    """Write to a temporary name beside the file, then rename; an `OSError` leaves the old file."""
     temporary = name_beside(path)
     descriptor = os.open(temporary, os.O_WRONLY | NEW_FILE, mode)
     try:
@@ -182,11 +158,7 @@ def name_beside(path: Path) -> Path:
 
 
 def create_once(path: Path, data: bytes, largest: int = FACT_BYTES) -> bytes:
-    """Create a file unless it exists, and return what it holds: of several writers one wins.
-
-    Raises:
-        OSError: The folder is gone, full or not ours.
-    """
+    """Create a file unless it exists, and return what it holds: of several writers one wins."""
     temporary = name_beside(path)
     write_atomically(temporary, data)
     try:
@@ -199,10 +171,7 @@ def create_once(path: Path, data: bytes, largest: int = FACT_BYTES) -> bytes:
 
 
 def open_for_append(path: Path) -> int:
-    """Open a file of ours to read it and to append, or create it.
-
-    Returns:
-        A descriptor; the caller closes it.
+    """Open a file of ours to read it and to append, or create it; the caller closes it.
 
     Raises:
         PermissionError: It is no regular file, has another name too, or belongs to somebody else.
@@ -284,11 +253,7 @@ SCHEMA_VERSION = 1
 
 
 def decode(data: bytes, kind: type[Fact], source: str) -> Fact:
-    """Decode a fact.
-
-    Raises:
-        UnreadableRun: The bytes are no such fact, or are of another schema version.
-    """
+    """Decode a fact; `UnreadableRun` where the bytes are none, or of another schema version."""
     try:
         version = json_decoder(_Versioned).decode(data).schema_version
         if version != SCHEMA_VERSION:
@@ -317,11 +282,7 @@ class _Versioned(msgspec.Struct):
 
 
 def reserve(descriptor: int, size: int) -> mmap.mmap:
-    """Map an open file of zeros.
-
-    Raises:
-        OSError: There is no room for it.
-    """
+    """Map an open file of zeros; `OSError` where there is no room for it."""
     os.posix_fallocate(descriptor, 0, size)
     return mmap.mmap(descriptor, size)
 
@@ -329,12 +290,7 @@ def reserve(descriptor: int, size: int) -> mmap.mmap:
 def reserve_file(path: Path, size: int) -> mmap.mmap:
     """Make a file that only this user may read, and its folder, and map it.
 
-    Args:
-        path: Of the file; without room for it there is an empty one.
-        size: In bytes.
-
-    Raises:
-        OSError: Shared memory is full, or not ours.
+    Without room for it, which is an `OSError`, there is an empty one.
     """
     make_private_folder(path.parent)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -48,8 +48,7 @@ SILENT = 3
 def be_watched(recorder: Recorder) -> None:
     """Open all that a watcher of this rank may ask for, and have its node watched.
 
-    Whatever learns that this process is a rank calls it, also once its number is known: asking
-    again opens what is missing, and changes nothing else.
+    Whoever learns that this process is a rank, or its number, calls it; again it opens what lacks.
     """
     if is_multiprocessing_child():
         recorder.be_rank_of_environment()
@@ -60,10 +59,7 @@ def be_watched(recorder: Recorder) -> None:
 
 
 def keep_sidecar(recorder: Recorder) -> None:
-    """Have this node watched, if it falls to this process. Asking again changes nothing.
-
-    A sidecar that is lost is replaced three times; that of the round before goes on with this one.
-    """
+    """Have this node watched, if it falls to this process; a sidecar that is lost is replaced."""
     session = recorder.session
     if session is None or session.facts.launched or recorder.on_sidecar_lost is not None:
         return
@@ -177,11 +173,9 @@ def bindings_are_there() -> bool:
 
 
 def start_worker_server(path: Path) -> bool:
-    """Start the server on a unix socket, in a folder that only this user may enter.
+    """Start the server on a unix socket, for as long as the process lives; whether it runs.
 
-    Returns:
-        Whether it runs. It runs until the process ends: in torch 2.13 neither ``shutdown`` nor the
-        object's destructor ever returns, so the object is kept alive for ever.
+    In torch 2.13 neither ``shutdown`` nor the destructor returns, so it is kept alive for ever.
     """
     import ctypes
 

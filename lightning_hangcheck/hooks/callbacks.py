@@ -43,10 +43,7 @@ STATES = {"suspect": 1, "hang": 2, "dead": 3}
 
 
 def lightning_packages() -> tuple[ModuleType, ...]:
-    """Return the packages of Lightning that are imported, else import the first that is installed.
-
-    Both can be there at once: a library that the script uses may import the other one.
-    """
+    """Return the packages of Lightning that are imported, maybe both, else import one."""
     imported = tuple(filter(None, map(sys.modules.get, LIGHTNING)))
     if imported:
         return imported
@@ -215,11 +212,7 @@ class StepClock:
         self._began_ns = self._forward_ns = self._ended_ns = 0
 
     def batch_comes(self, page: PageWriter) -> bool:
-        """A batch has come: the step before it is over, with its wait for this one.
-
-        Returns:
-            Whether the step that begins is timed: then its other moments are to be told, too.
-        """
+        """A batch has come, the step before it is over; whether the one that begins is timed."""
         now_ns, began_ns, ended_ns = monotonic_ns(), self._began_ns, self._ended_ns
         if ended_ns:
             computed_ns = self._forward_ns or began_ns
@@ -250,8 +243,7 @@ class StepClock:
 class LoggedMetrics:
     """What `HangCheck(log_metrics=True)` sends through the Trainer's own loggers: pace and state.
 
-    Rank 0 reads the pages of its node's ranks in shared memory. It asks no rank for anything, so
-    one that is stuck delays nobody; and a rank 0 that is stuck itself sends nothing.
+    Rank 0 reads its node's pages in shared memory: a rank that is stuck delays nobody.
     """
 
     def __init__(self, session: Session) -> None:

@@ -183,10 +183,9 @@ def watch_resuming(trainer: type) -> None:
 
 
 class SavedParts:
-    """What all checkpoints of this process held so far.
+    """What all checkpoints of this process held so far; what they lack is said once.
 
-    What they lack is said once, at the second step at which it saves: those who keep the optimizer
-    in a file of its own have saved it by then.
+    At the second step at which it saves: an optimizer in a file of its own is saved by then.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -258,11 +257,6 @@ def instrument_saves(module: ModuleType) -> None:
 
 
 def is_checkpoint(what: Any, where: Any) -> bool:  # noqa: ANN401 - torch.save takes anything
-    """Whether ``torch.save`` keeps a state that training could go on from: a state in a file.
-
-    Args:
-        what: Is saved. A module, an optimizer and a dictionary are states; a tensor is data.
-        where: A path, or an open file; a buffer in memory is no file.
-    """
+    """Whether ``torch.save`` keeps a state in a file: a module, an optimizer or a dictionary."""
     is_file = isinstance(where, (str, os.PathLike)) or isinstance(getattr(where, "name", None), str)
     return is_file and (isinstance(what, Mapping) or hasattr(type(what), "state_dict"))

@@ -54,10 +54,7 @@ class Turns:
         return step == "final" or step % self.every == 0
 
     def complaint(self, step: Step) -> str:
-        """Why it is not the turn of this step, in words; empty if it is.
-
-        The first step of a process may be any: a training that is resumed does not begin anew.
-        """
+        """Why it is not the turn of this step, in words; empty if it is, as is any first one."""
         last = self._taken[-1] if self._taken else None
         if step == last:
             return f"step {step} came again"
@@ -266,15 +263,7 @@ class _NotRight(Exception):
 def complaints(
     expected: Expected, step: Step, so_far: Sequence[Step], begun_at: float
 ) -> list[str]:
-    """Say what of it is missing or wrong, a clause each, within a minute or two.
-
-    Args:
-        expected: What is to be there.
-        step: That has been evaluated just now.
-        so_far: All steps that were, this one too: where each has files of its own, those of the
-            earlier ones must still be there.
-        begun_at: When this evaluation began, as `time.time` tells it.
-    """
+    """Say what of it is missing or wrong, a clause each, files of earlier steps included."""
 
     def path_of(step: Step) -> Path:
         return Path(expected.path.replace("{step}", str(step)))

@@ -396,16 +396,13 @@ class Watch:
     Args:
         model: That generates.
         inputs: How many prompts, how wide they are, and their tokens; zeros where they are none.
-        named: Arguments of ``generate``.
+        named: Arguments of ``generate``. They become `named`: with limits and the beat.
         flags: All that decides how it generates, those among them.
         limits: Of a debug run.
         warn_after_s: Seconds after which a running generation is spoken of.
         beat: Called once a token; by default the process's own beat.
         spoken: Say what there is to say, but for a run that takes long, which is said always.
         **figures: Fields of the report that are known.
-
-    Attributes:
-        named: The arguments to generate with: within the limits, a beat per token among them.
     """
 
     def __init__(
@@ -464,12 +461,7 @@ class Watch:
             self._figures["memory_after"] = self._memory()
 
     def report(self, made: Tensor, **figures: Any) -> GenerationReport:  # noqa: ANN401 - its fields
-        """Say what came of it.
-
-        Args:
-            made: The new tokens.
-            **figures: Further fields of the report.
-        """
+        """Say what came of it: the new tokens, and further fields of the report."""
 
         def count() -> int:
             """Count the tokens of all sequences, up to and with the one that ends each."""
@@ -550,13 +542,10 @@ def doubts_before(
 
 
 class TokenBeat:
-    """Called by ``generate`` once a step: in greedy search, sampling, beam and assisted search.
+    """Called by ``generate`` once a step, each a token of every sequence.
 
     A streamer is refused by beam search, and a logits processor makes assisted search do more
     work. This leaves scores, tokens and random numbers alone.
-
-    Attributes:
-        steps: So far; a step makes one token of each sequence.
     """
 
     def __init__(self, beat: Callable[[], None]) -> None:

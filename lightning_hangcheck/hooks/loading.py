@@ -139,14 +139,7 @@ def look_at_tokenizer(tokenizer: Any, recorder: Recorder) -> None:  # noqa: ANN4
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """One load, not begun yet.
-
-    Attributes:
-        name: A folder or a name of the hub.
-        loader: What is called, for people: a class, or a pipeline's task.
-        what: ``model``, ``tokenizer`` or ``model config``, which gives the phase.
-        named: The arguments of ``from_pretrained``.
-    """
+    """One load: a folder or a name, what is called, what it gives, and its arguments."""
 
     name: str
     loader: str
@@ -363,10 +356,7 @@ def _estimate(recorder: Recorder, source: Source) -> None:
 
 
 def reading_rate(files: Mapping[Path, int]) -> float | None:
-    """Read a few places of the files: bytes a second, None where an estimate would tell nothing.
-
-    What is in the page cache is read at that speed, by these samples and by loading alike.
-    """
+    """Read a few places of the files: bytes a second, None where an estimate would tell nothing."""
     if sum(files.values()) < SMALLEST_MODEL:
         return None
     readable = [(file, size) for file, size in files.items() if size >= SAMPLE_SIZE]
@@ -506,8 +496,7 @@ class _FollowedItems:
 def try_generation(model: Model, recorder: Recorder) -> None:
     """Generate four tokens without sampling, and say each step: what stands still has a name.
 
-    Random numbers are left as they were. A model that cannot generate, has parameters without data,
-    or is shared out over the ranks (a step of it waits for the others) is not tried.
+    Not with a model that is shared out over the ranks: a step of it waits for the others.
     """
     import torch
     from transformers import GenerationConfig

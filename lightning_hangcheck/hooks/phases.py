@@ -267,11 +267,7 @@ def _cpu_s() -> float:
 
 
 class _Ledger:
-    """The ledger as a training process writes it.
-
-    Attributes:
-        writes: Whether this process is the one of its job that writes.
-    """
+    """The ledger as a training process writes it; only one process of its job `writes`."""
 
     def __init__(self, settings: Settings, *, writes: bool) -> None:
         self.writes = writes
@@ -348,12 +344,7 @@ def _look_around(identity: Identity) -> book.Place:
 
 
 class Word(msgspec.Struct, frozen=True):
-    """What the first rank decided, for all.
-
-    Attributes:
-        act: ``stop``: a person must be asked, or said so. ``refuse``: it must not run twice.
-        remedy: Of a refusal.
-    """
+    """What the first rank decided, for all; ``refuse``: it must not run twice."""
 
     act: Literal["run", "reuse", "stop", "refuse"]
     why: str
@@ -361,16 +352,10 @@ class Word(msgspec.Struct, frozen=True):
 
 
 def agree(name: str, recorder: Recorder, time_limit: float, weigh: Callable[[], Decision]) -> Word:
-    """Let the first rank decide, and every rank do the same.
+    """Let the first rank decide whether it runs or is reused, and every rank do the same.
 
-    Returns:
-        ``run`` or ``reuse``, with the reason. All run where ranks cannot meet, or where it cannot
-        be decided: one rank that left the work out would leave the others waiting.
-
-    Raises:
-        PhaseDone: On every rank: it must not run twice.
-        SystemExit: On every rank, code 3: a person must be asked, and nobody is there to answer.
-        MeetingFailed: Ranks did not come in time.
+    All run where ranks cannot meet, or where it cannot be decided: one rank that left the work out
+    would leave the others waiting. `PhaseDone` and `SystemExit` are raised on every rank.
     """
     peers = find_peer_group(recorder)
     if peers is None and (recorder.identity.world_size or 1) > 1:

@@ -211,9 +211,9 @@ class PlaceOfStart:
         self._expected_until = max(self._expected_until, time.monotonic() + limit_s)
 
     def leave(self) -> None:
-        """At the first rank's end, wait for those that nobody else could answer.
+        """At the first rank's end, wait for those that nobody else could answer, as guards do.
 
-        No longer than a guard does, and not where the rank fails: its launcher will end them all.
+        Not where the rank fails: its launcher will end them all.
         """
         limit_s = max(0.0, self._expected_until - time.monotonic())
         if getattr(sys, "last_value", None) is None and limit_s:

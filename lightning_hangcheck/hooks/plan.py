@@ -45,15 +45,7 @@ _REASONS = {
 
 
 def fetch_config(name: str, time_limit_s: float = TIME_LIMIT_S) -> Path:
-    """Return the path of a hub model's config.json, from the local cache where it is there.
-
-    Args:
-        name: For example ``Qwen/Qwen2.5-7B-Instruct``.
-        time_limit_s: Seconds after which a hub that does not answer is given up.
-
-    Raises:
-        BadUsage: No such name, no network, no permission, or no answer in time.
-    """
+    """Return the path of a hub model's config.json, from the local cache where it is there."""
     if not _HUB_NAME.fullmatch(name):
         raise BadUsage(f"there is no folder or file {name}", "name a folder that holds config.json")
 

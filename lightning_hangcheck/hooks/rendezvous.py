@@ -69,11 +69,7 @@ class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessGroup(NamedTuple):
-    """A process group of several ranks that this process is in.
-
-    Attributes:
-        store: Through which they found each other; None where this torch does not show it.
-    """
+    """A process group of several ranks, and its store, where this torch shows it."""
 
     rank: int
     size: int
@@ -103,13 +99,8 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
     launcher told nothing, or not that all ranks exist: Lightning starts them in ``fit``,
     ``ddp_spawn`` and torch.multiprocessing from one process.
 
-    Args:
-        recorder: Gives the session, and with it a folder that the ranks of this node share.
-        local: The ranks of this node instead of all ranks.
-
     Returns:
-        None where there is nobody to meet or no way to: everything is switched off, or this process
-        cannot know which rank it is; the latter is said once.
+        None where there is nobody to meet, or this process cannot know which rank it is.
 
     Raises:
         MeetingFailed: The ranks are spread over nodes that share no place.
@@ -202,10 +193,7 @@ def _place_of_nodes(
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a rendezvous, for all ranks: the first rank says it, or one that gave up.
 
-    Attributes:
-        failure: What went wrong, in one clause; empty if all went well.
-        details: Where the ranks stand that were waited for, in lines.
-        payloads: What each rank brought, by its index.
+    An empty ``failure`` is none; ``payloads`` is what each rank brought, by its index.
     """
 
     failure: str = ""
@@ -221,14 +209,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RendezvousPoint:
-    """One rendezvous: the n-th of its name in this start of the job.
-
-    Args:
-        peers: Who meets.
-        name: As the user gave it.
-        key: Under which all is left.
-        time_limit: Seconds that each rank waits at most.
-    """
+    """One rendezvous: the n-th of its name in this start of the job."""
 
     def __init__(self, peers: PeerGroup, name: str, key: str, time_limit: float) -> None:
         self.peers, self.name, self.time_limit = peers, name, time_limit
@@ -297,9 +278,7 @@ class RendezvousPoint:
     def decide(self, outcome: Outcome) -> Outcome:
         """Say what became of the rendezvous; return what stands, if another rank was first.
 
-        Raises:
-            MeetingFailed: The place cannot be written while others wait for it. Where they don't
-                exist yet, that is said once instead: a single process has nobody to meet.
+        A place that cannot be written is no error where the others don't exist yet.
         """
         word, peers = msgspec.msgpack.encode(outcome), self.peers
         try:
@@ -311,12 +290,9 @@ class RendezvousPoint:
             return outcome
 
     def await_outcome(self, explain: Callable[[], Outcome], grace: float = 0.0) -> Outcome:
-        """Wait for the outcome, as any rank but the first; give up if it is late.
+        """Wait for the outcome, as any rank but the first; if it is late, `explain` why.
 
-        Args:
-            explain: Called when the time is over; what it returns holds for the others too, unless
-                there is an outcome by then.
-            grace: Seconds beyond the time limit, where the first rank has that limit itself.
+        With ``grace`` seconds more, where the first rank has the time limit itself.
         """
 
         def awaited() -> str:
@@ -352,19 +328,10 @@ class RendezvousPoint:
 def join_rendezvous(
     name: str, time_limit: float, payload: bytes = b"", peers: PeerGroup | None = None
 ) -> dict[int, bytes]:
-    """Wait until all ranks have come to the point of this name.
+    """Wait until all ranks have come to the point of this name; return what each brought, by rank.
 
     Under Lightning's own launchers the first rank runs before the others exist: it does not wait,
-    and the others read what it left.
-
-    Args:
-        name: The same on all ranks; may be met any number of times.
-        time_limit: Seconds that a rank waits; all but the first wait `GRACE` longer, for its word.
-        payload: What this rank brings.
-        peers: Who meets; by default all ranks of the job.
-
-    Returns:
-        What each rank brought, by rank. Without anybody to meet, only this rank's own, as rank 0.
+    and the others read what it left. Without anybody to meet, only this rank's own, as rank 0.
 
     Raises:
         MeetingFailed: Ranks did not come in time: which, where they stand, and after how long.

@@ -65,8 +65,7 @@ def report_state(label: str = "") -> None:
 def tell_start() -> None:
     """Leave in the journal what this rank stands in, once; for the sidecar to compare the ranks.
 
-    To be called when the rank is about to work, with torch imported and its process group made if
-    there is to be one. About a millisecond; no device is asked. Never raises.
+    Where it is about to work, with torch imported. About a millisecond; no device is asked.
     """
     recorder = current()
     if recorder.settings.disable or recorder.settings.start_report == "off":

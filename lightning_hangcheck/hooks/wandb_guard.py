@@ -65,14 +65,7 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 class _Created(msgspec.Struct, frozen=True, kw_only=True):
-    """What rank 0 tells the others of its logger.
-
-    Attributes:
-        name: The project, which WandbLogger calls its name.
-        version: The run's id.
-        failure: Why there is no logger, in one clause; empty if there is one.
-        remedy: The way out, in one clause.
-    """
+    """What rank 0 tells the others of its logger, in WandbLogger's names, or why there is none."""
 
     name: str | None = None
     version: str | None = None
@@ -258,8 +251,7 @@ def _online(request: _Request) -> WandbLogger:
 def _forget_service() -> None:
     """Close wandb's connection to its service, so that a next run gets a fresh one.
 
-    A run that was there before ours is left alone. wandb forgets the service first and then waits
-    for it; however that ends, it is forgotten.
+    A run that was there before ours is left alone. However it ends, the service is forgotten.
     """
     import wandb
 
@@ -269,10 +261,7 @@ def _forget_service() -> None:
 
 
 def _make_substitute(request: _Request, run_id: str) -> WandbLogger:
-    """Make a run that stays on this disk, or a logger that takes everything and keeps nothing.
-
-    Checkpoints are not logged as artifacts: WandbLogger refuses that offline.
-    """
+    """Make a run that stays on this disk, or a logger that takes everything and keeps nothing."""
     started, offline = time.monotonic(), request.on_failure == "offline"
     mode = "offline" if offline else "disabled"
     changes = {"mode": mode, "offline": offline, "log_model": False, "version": run_id}
@@ -295,11 +284,7 @@ def _failure(error: Exception, seconds: float) -> MeetingFailed:
 
 
 def _bound_finish(run: Run, limit: float) -> None:
-    """Replace ``run.finish`` by one that returns in time.
-
-    Nothing is raised for being late: training is done, and what was not uploaded is on the disk.
-    A run that is finished at exit has wandb's own limit, which is ours less two seconds.
-    """
+    """Replace ``run.finish`` by one that returns in time, and raises nothing for being late."""
     pid, plain = os.getpid(), run.finish
     folder = Path(run.dir).parent.absolute()
     destination = "offline" if run.offline else f"server {run.settings.base_url}"

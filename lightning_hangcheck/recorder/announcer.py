@@ -68,9 +68,8 @@ def describe_exception(error: BaseException, longest: int = LONGEST_LAST_WORDS) 
 def last_words(error: BaseException) -> str:
     """The exception, what it came from and the innermost frame of the user's own code.
 
-    Returns:
-        At most 300 characters, for example ``ValueError: no such split (from KeyError: 'dev') in
-        load_vocab (data.py:41)``; a long message gives way to the rest.
+    At most 300 characters, for example ``ValueError: no such split (from KeyError: 'dev') in
+    load_vocab (data.py:41)``; a long message gives way to the rest.
     """
     elsewhere = _raised_in_worker(error)
     frame = elsewhere[1] if elsewhere is not None else user_frame(error.__traceback__)
@@ -100,9 +99,6 @@ def _raised_in_worker(error: BaseException) -> tuple[str, Frame | None] | None:
 
     Torch (ExceptionWrapper in torch/_utils.py, 2.5 to 2.13) raises the same type again, and hands
     the traceback on as text in the message, which is all that is left of it.
-
-    Returns:
-        None where nothing was handed on.
     """
     try:
         told = _HANDED_ON.match(str(error)[:_LOOKED_THROUGH])

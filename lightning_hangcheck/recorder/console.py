@@ -18,14 +18,10 @@ if TYPE_CHECKING:
 
 
 def process_start_ns() -> int:
-    """When this process started, on CLOCK_BOOTTIME.
+    """When this process started, in nanoseconds on CLOCK_BOOTTIME.
 
-    The kernel gives the start in clock ticks since boot, suspended time included (proc(5), field
-    22), cut to a whole tick: the true start is up to 10 ms later. Where /proc does not show it, or
-    shows what cannot be (a sandbox with its own idea of boot), the start is now.
-
-    Returns:
-        Nanoseconds since boot.
+    The kernel gives it in clock ticks since boot (proc(5), field 22), up to 10 ms too early. Where
+    /proc does not show it, or shows what cannot be (gVisor), it is now.
     """
     now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     stat = read_process_stat(os.getpid())
@@ -43,9 +39,7 @@ RANKS_THAT_ALL_SPEAK = 16
 class Console:
     """Prints lines, unless that could hold the process up or the rank should be quiet.
 
-    Attributes:
-        in_trouble: An exception left a section or the program: from now on the rank speaks at any
-            world size.
+    One that is ``in_trouble``, after an exception, speaks at any world size.
     """
 
     def __init__(self, mode: Literal["auto", "all", "off"], identity: Identity) -> None:
@@ -83,11 +77,7 @@ def name_rank(identity: Identity, pid: int) -> str:
 
 
 def format_line(at_s: float, elapsed_s: float, who: str, text: str) -> bytes:
-    """Write one line of the contract, section 1.
-
-    Returns:
-        The line with its newline, at most 4096 bytes.
-    """
+    """Write one line of the contract, section 1; with its newline at most 4096 bytes."""
     hour, minute, second = time.localtime(at_s)[3:6]
     clock = f"{hour:02}:{minute:02}:{second:02}.{int(at_s % 1 * 1000):03}"
     data = f"[{clock}][+{elapsed_s:.3f}s]{who} {text}".encode(errors="replace")

@@ -59,17 +59,10 @@ class Entry(Struct, frozen=True):
 
 
 class JournalWriter:
-    """The journal of this process.
+    """The journal of this process, left in the session; `NoRoom` where its thread has none.
 
-    Args:
-        session: Where lines are left.
-        prepare: Makes the run folder and returns it; called in our thread, and only where nobody
-            takes what was left.
-        rank: None while unknown: lines wait in memory until `settle`.
-        ranks: That write one on this machine.
-
-    Raises:
-        NoRoom: There is none for its thread.
+    Lines of a rank that is not known yet wait in memory. ``prepare`` makes the run folder, in our
+    thread, and only where nobody takes what was left.
     """
 
     def __init__(
@@ -105,11 +98,7 @@ class JournalWriter:
         self._name = self._name or self._session.run_folder.journal(rank, self._pid).name
 
     def close(self, limit_s: float) -> bool:
-        """Leave what waits, or write it where there is nobody to leave it to.
-
-        Returns:
-            Whether all was done in time.
-        """
+        """Leave what waits, or write it where there is nobody to; whether all was done in time."""
         self._closing.set()
         self._queue.put(None)
         self._thread.join(limit_s)

@@ -60,14 +60,10 @@ Result = TypeVar("Result")
 
 
 class OpenedSection(msgspec.Struct, eq=False):
-    """A section that is open, or was.
+    """A section that is open, or was: as the page shows it, and the phase that its name means.
 
-    Attributes:
-        shown: As the page shows it.
-        phase: The phase that its name means, None if none. Only a section of the thread that
-            trains shows it as the rank's.
-        phase_before: The phase to go back to.
-        spoken: Said on the console and in the journal too, not only on the page.
+    Only a section of the thread that trains shows its phase as the rank's, and goes back to that
+    before it. One that is ``spoken`` is on the console and in the journal, too.
     """
 
     shown: OpenSection
@@ -325,10 +321,7 @@ class Recorder:
         self._begin_in_silence()
 
     def give_up(self) -> None:
-        """Something in here has failed: say nothing more, on a page that only shows that we live.
-
-        The process is judged from outside then.
-        """
+        """Something in here has failed: say no more, on a page that only shows that we live."""
         self._state = "broken"
         blank = PageWriter(self.page.buffer)
         blank.identify(self.identity)

@@ -55,9 +55,7 @@ _PHASE_INDEX: Final = {None: UNKNOWN} | {phase: index for index, phase in enumer
 class Record:
     """A place on the page and the format of what stands there, in native byte order.
 
-    Attributes:
-        start: Offset on the page; records start on cache lines of 64 bytes.
-        form: Its fields; in one that changes, equal stamps are the first and the last of them.
+    Records start on cache lines of 64 bytes; one that changes has equal stamps at both ends.
     """
 
     __slots__ = ("form", "start", "stop")
@@ -128,11 +126,7 @@ _NOWHERE = bytearray(PAGE_SIZE)
 
 
 class BeatWriter:
-    """Where `beat` writes to.
-
-    Its ``beat`` may be taken before recording begins (``from lightning_hangcheck import beat``): it
-    reads the present buffer at each call.
-    """
+    """Where `beat` writes to, read at each call: it may be taken before recording begins."""
 
     __slots__ = ("_begin", "_buffer", "_stamp")
 
@@ -185,11 +179,7 @@ class PageWriter:
 
     @classmethod
     def create(cls, path: Path) -> PageWriter:
-        """Make the page of this process; it appears under its name only when it is whole.
-
-        Raises:
-            OSError: Shared memory is full or not ours.
-        """
+        """Make the page of this process; under its name it appears only when it is whole."""
         temporary = name_beside(path)
         descriptor = os.open(temporary, os.O_RDWR | NEW_FILE, PRIVATE_FILE)
         try:
@@ -284,10 +274,7 @@ class PageWriter:
     def show_sections(self, sections: Sequence[OpenSection], *, advanced: bool = True) -> None:
         """Show the open sections, oldest first; of more than fit, the newest.
 
-        Args:
-            sections: All that are open.
-            advanced: What changed shows that the rank gets on: a thread beside the one that trains
-                may save or log for ever while that one is stuck.
+        What changes in a thread beside the one that trains shows no progress of the rank.
         """
         shown = tuple(
             OpenSection(fit_text(one.name, SECTION_NAME_BYTES), *msgspec.structs.astuple(one)[1:])
@@ -297,11 +284,7 @@ class PageWriter:
         self.show(sections=shown, advanced_ns=now_ns)
 
     def mark_save(self, at_ns: int) -> int | None:
-        """Count a save of a checkpoint that ended well, now and at the step shown.
-
-        Returns:
-            That step, None where none is shown.
-        """
+        """Count a save of a checkpoint that ended well, at the step shown; return that."""
         self._saves += 1
         self.show(save=(self._saves, at_ns, self.step))
         return self.step
@@ -342,10 +325,7 @@ class Memory(Protocol):
 
 
 class PageReader:
-    """One page; opened by the first `read` that finds it.
-
-    It is read and not mapped: a mapped file that somebody cuts ends the reader.
-    """
+    """One page, opened by the first `read` that finds it; not mapped: a cut would end us."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -389,11 +369,7 @@ class PageUnreadable(Exception):
 
 
 def read_page(memory: Memory) -> Beat:
-    """Read each record of a page.
-
-    Raises:
-        PageUnreadable: It is no page, is of another layout, or a record is torn.
-    """
+    """Read each record of a page; `PageUnreadable` where it is none, or torn."""
     header = HEADER.form.unpack(memory[HEADER.start : HEADER.stop])
     magic, version, _size, pid, created_ns, parent_pid = header
     if magic != MAGIC:

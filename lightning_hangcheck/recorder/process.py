@@ -79,10 +79,7 @@ class ProcessHooks:
             self._next_hook(kind, error, traceback)
 
     def _end_child(self) -> None:
-        """Called in the ``finally`` of multiprocessing's bootstrap: the exception is at hand.
-
-        From Python 3.13 on it is called later, and the exception is forgotten by then.
-        """
+        """Called in the ``finally`` of multiprocessing's bootstrap; too late from 3.13 on."""
         error = sys.exc_info()[1]
         if isinstance(error, SystemExit):
             # torch's wrapper answers an exception by sys.exit(1) from within its handler
@@ -100,10 +97,7 @@ def is_multiprocessing_child() -> bool:
 
 
 def is_helper(pages: Path, identity: Identity) -> bool:
-    """Whether an ancestor records, and this process has no rank of its own beside it.
-
-    Ranks that Lightning starts from the first one have a LOCAL_RANK that differs from its own.
-    """
+    """Whether an ancestor records, and this process has no rank of its own beside it."""
     for pid in ancestors(os.getpid()):
         reader = PageReader(pages / f"{pid}.page")
         page = reader.read()
@@ -192,11 +186,7 @@ def allow_to_read(pid: int) -> None:
 
 
 class Pulse:
-    """Writes the clock to the page twice a second and looks after the sidecar.
-
-    Raises:
-        NoRoom: There is none for its thread.
-    """
+    """Writes the clock to the page twice a second and looks after the sidecar, if there is room."""
 
     def __init__(
         self, page: PageWriter, watch: SidecarWatch, errand: Callable[[], None], ranks: int

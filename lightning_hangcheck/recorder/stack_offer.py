@@ -31,9 +31,7 @@ LAST = signal.SIGRTMAX - 4
 def offer_stacks(session: Session | None) -> None:
     """Have this process write its stacks when a free real-time signal comes; once, about 0.3 ms.
 
-    No signal that anybody handles, ignores or blocks is taken. A process that offers none, because
-    it has no session, runs this outside its main thread, or every signal is taken, is read by
-    py-spy alone.
+    No signal that anybody handles, ignores or blocks is taken. Else py-spy alone can read it.
     """
     if session is None or threading.current_thread() is not threading.main_thread():
         return

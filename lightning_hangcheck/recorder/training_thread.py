@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 class TrainingEnd:
-    """How the training in a thread ended.
-
-    Attributes:
-        well: Its outermost call returned.
-        left_at: The line of that call that was run last.
-    """
+    """How training ended in a thread: whether its outermost call returned, and at which line."""
 
     def __init__(self, call: FrameType) -> None:
         code = call.f_code
@@ -62,10 +57,7 @@ class TrainingThread:
         return self._found is threading.current_thread()
 
     def begins_here(self) -> bool:
-        """Take the thread that calls for the one that trains, if it may be; whether it was none.
-
-        Another one that did has ended.
-        """
+        """Take the thread that calls for the one that trains, if it may be; whether it was none."""
         here, main = threading.current_thread(), threading.main_thread()
         if here is main or self.goes_on_beside:
             return False

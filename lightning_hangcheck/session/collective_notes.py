@@ -77,11 +77,7 @@ def noted_groups(server: Path) -> dict[str, tuple[int, ...]]:
 
 
 class MessageCounter:
-    """Counts messages of this process, for whoever looks at it from outside.
-
-    Raises:
-        OSError: Shared memory is full, or not ours.
-    """
+    """Counts messages of this process in shared memory; `OSError` where there is no room."""
 
     def __init__(self, server: Path) -> None:
         self._page = reserve_file(messages_file(server), MESSAGES_BYTES)
@@ -173,11 +169,7 @@ class NotedSite(msgspec.Struct, frozen=True):
 
 
 class CallNoter:
-    """Notes the collectives of this process, for whoever looks at it from outside.
-
-    Raises:
-        OSError: Shared memory is full, or not ours.
-    """
+    """Notes the collectives of this process in shared memory; `OSError` where there is no room."""
 
     def __init__(self, server: Path) -> None:
         self._page = reserve_file(_calls_file(server), CALLS_KEPT * SLOT.size)
@@ -201,10 +193,7 @@ class CallNoter:
     def _learn(
         self, key: tuple[int | str, ...], caller: FrameType, root: str, reduction: str
     ) -> tuple[int, list[CodeType]]:
-        """Number a new site: 0 where there is no room for it.
-
-        Its code is kept, so that its key is never another's.
-        """
+        """Number a new site, 0 without room; its code is kept, so that its key stays its own."""
         if len(self._known) >= MOST_SITES:
             return 0, []
         frames = [one for one, _ in islice(walk_stack(caller), DEEPEST)]

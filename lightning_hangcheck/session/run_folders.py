@@ -49,8 +49,7 @@ def settle_run_folder(session: Session) -> Settled:
     """Find out where to keep a session's run, and prepare that folder. Touches the disk.
 
     Raises:
-        UnpreparedRunFolder: Not even a temporary folder can be had.
-        OSError: Likewise, or the session is gone.
+        UnpreparedRunFolder, OSError: Not even a temporary folder can be had.
     """
     if session.facts.launched or session.run_folder_file.exists():
         return Settled(prepare_run_folder(session.run_folder))
@@ -72,12 +71,7 @@ def settle_run_folder(session: Session) -> Settled:
 
 
 def settle_elsewhere(session: Session, why: Exception) -> Settled:
-    """Keep a session's run in a temporary folder, where the disk of the named one does not answer.
-
-    Raises:
-        UnpreparedRunFolder: Not even a temporary folder can be had.
-        OSError: Likewise, or the session is gone.
-    """
+    """Keep it in a temporary folder, where the disk of the named one does not answer."""
     other = temporary_run_folder()
     return _agree(session, other, kept_instead(RunFolder(Path(session.facts.run_dir)), why, other))
 
@@ -143,15 +137,10 @@ REMOVED = "its file was removed or moved while the job ran"
 
 
 class Carrier:
-    """Appends what ranks left to the journals in the run folder.
+    """Appends what ranks left to the journals in the run folder, which ``prepare`` makes.
 
-    Args:
-        left: The session's ``journals``.
-        prepare: Makes the run folder and returns it; called when there is something to carry.
-        seen: Told all lines on their way, before they are written.
-
-    Attributes:
-        removed: Journals that somebody removed while they were written, and the lines lost so.
+    ``seen`` is told all lines before they are written. ``removed`` has the journals that somebody
+    removed while they were written, and how many lines were lost so.
     """
 
     def __init__(
@@ -217,11 +206,7 @@ class Carrier:
 
 
 class _Journal:
-    """One journal in the run folder: keeps its first part and its newest lines.
-
-    Attributes:
-        lines: In it, with those that were left out.
-    """
+    """One journal in the run folder: keeps its first part and its newest lines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -104,13 +104,7 @@ class SidecarFacts(Struct, frozen=True, kw_only=True):
 
 
 class StackOffer(Struct, frozen=True, kw_only=True):
-    """How a rank can be made to write its stacks, where no debugger may read it.
-
-    Attributes:
-        signal: That it answers.
-        main_thread: Its identifier, as Python's threading has it.
-        answers: Path of the file that it appends its stacks to.
-    """
+    """How a rank can be made to write its stacks, where no debugger may read it: to ``answers``."""
 
     pid: int
     started_ticks: int
@@ -246,11 +240,7 @@ def open_session(folder: Path, facts: SessionFacts) -> Session:
 
 
 def read_session(folder: Path) -> Session:
-    """Join a session that must exist.
-
-    Raises:
-        UnreadableRun: It is gone or unreadable.
-    """
+    """Join a session that must exist; `UnreadableRun` where it is gone or unreadable."""
     file = folder / SESSION_FILE
     try:
         data = read_owned(file)
@@ -275,10 +265,7 @@ def offer_file(session: Path, pid: int) -> Path:
 
 
 def find_offer(pid: int) -> StackOffer | None:
-    """Return what a process of this user offers, in whichever session; None where it offers none.
-
-    About 50 microseconds a session of this user's. It may be from an earlier process of that id.
-    """
+    """Return what a process of this user, or an earlier one of that id, offers."""
     for file in sessions_folder().glob(f"*/stacks/{pid}.json"):
         with suppress(OSError, UnreadableRun):
             return decode(read_owned(file), StackOffer, str(file))

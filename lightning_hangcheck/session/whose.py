@@ -147,10 +147,7 @@ def _named_for_ever(pid: int) -> str:
 
 
 def place_in(environment: Mapping[str, str]) -> NodePlace | None:
-    """Read which node a rank is on; None where nothing says which of how many this is.
-
-    A job of several nodes may go on with one.
-    """
+    """Read which node a rank is on; None where nothing says which of how many this is."""
     who = identify(environment)
     number, nnodes, host = who.node_rank, who.nodes, ""
     if who.launcher == "torchrun":
@@ -199,10 +196,7 @@ def step_nodes(environment: Mapping[str, str]) -> int:
 
 
 def first_host(environment: Mapping[str, str]) -> str:
-    """Return the first host of a SLURM step: ``node[007-012,20],gpu3`` begins with ``node007``.
-
-    Empty where no list is there, or it is of another form.
-    """
+    """Return the first host of a SLURM step: ``node[007-012,20],gpu3`` begins with ``node007``."""
     names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
     hosts = next((environment[name] for name in names if name in environment), "")
     found = re.match(r"([\w.-]+)(?:\[(\d+)[\d,-]*\]([\w.-]*))?(?:,|$)", hosts, re.ASCII)

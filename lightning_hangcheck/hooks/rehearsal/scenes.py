@@ -141,11 +141,7 @@ def _samplers(loader: Foreign) -> list[Foreign]:
 
 
 def _makes_even(dataset: Foreign, samplers: Sequence[Foreign]) -> bool | None:
-    """Whether something gives all ranks equally many samples, whatever there is.
-
-    Returns:
-        None where nothing gives each rank its share: the data itself may be a share, or be whole.
-    """
+    """Whether something gives all ranks equally many samples; None where nothing tells."""
     for one in (dataset, *samplers):
         name = type(one).__name__
         if name in ("BatchSamplerShard", "IterableDatasetShard"):  # of accelerate

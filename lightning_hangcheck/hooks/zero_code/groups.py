@@ -113,13 +113,7 @@ def _begin() -> None:
 
 
 def announced(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Told:
-    """Work out which rank of how many a call is going to be, as torch does (rendezvous.py).
-
-    Args:
-        arguments: Of the call, by name.
-        environment: Of this process: its RANK, WORLD_SIZE and MASTER_PORT count where the call
-            leaves them open.
-    """
+    """Work out which rank of how many a call is going to be, as torch does (rendezvous.py)."""
     address, store = urlsplit(str(arguments.get("init_method") or "env://")), arguments.get("store")
     told, port = dict(parse_qsl(address.query)), getattr(store, "port", address.port)
     if address.scheme == "env" and store is None:

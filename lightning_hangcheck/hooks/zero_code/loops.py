@@ -162,12 +162,7 @@ def instrument_sharding(module: ModuleType) -> None:
 
 
 def offload_asked_for(given: Mapping[str, Any]) -> str:
-    """Say what the arguments of FSDP offload; empty where nothing is.
-
-    Args:
-        given: ``cpu_offload=CPUOffload(offload_params=True)`` of FSDP 1,
-            ``offload_policy=CPUOffloadPolicy()`` of FSDP 2, and others.
-    """
+    """Say what the arguments of FSDP 1 or 2 offload; empty where nothing is."""
     first = getattr(given.get("cpu_offload"), "offload_params", False)
     second = type(given.get("offload_policy")).__name__ == "CPUOffloadPolicy"
     if not (first or second):

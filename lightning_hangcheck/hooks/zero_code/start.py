@@ -158,11 +158,9 @@ def watch_ranks() -> None:
 
 
 def on_import(named: str, ours: str | Callable[[ModuleType], None]) -> None:
-    """Have a function of ours called with a module when that is imported, or now if it is there.
+    """Call a function of ours with a module when that is imported, or now if it is there.
 
-    Args:
-        named: The module; of a family, either of its packages.
-        ours: The function, or its file below hooks and its name: it is imported only then.
+    It may be named by its file below hooks: it is imported only then.
     """
 
     def instrument(module: ModuleType) -> None:
