@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ import msgspec
 
 from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.model.rehearsal import GLOO, Note, NoteKind, Part
+from lightning_hangcheck.recorder.announcer import user_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,12 +102,6 @@ class Rehearsal:
         folder.joinpath(f"left-{self.rank}").touch()
         return folder
 
-    def wait_for_others(self, limit_s: float) -> None:
-        """Wait until all ranks are at their end, so that each can still say how it came to it."""
-        folder, until = self.mark_end(), time.monotonic() + limit_s
-        while time.monotonic() < until and len(list(folder.glob("left-*"))) < self.part.ranks:
-            time.sleep(0.05)
-
 
 def arguments_of(call: Call) -> dict[str, Foreign]:
     """All arguments by name; what the function will refuse raises TypeError here already."""
@@ -119,27 +113,24 @@ def tell_exceptions(rehearsal: Rehearsal) -> None:
     """Note the exception with which this rank ends."""
     before = sys.excepthook
 
+    def wait_for_others(limit_s: float) -> None:
+        """Wait until all ranks are at their end, so that each can still say how it came to it."""
+        folder, until = rehearsal.mark_end(), time.monotonic() + limit_s
+        while time.monotonic() < until and len(list(folder.glob("left-*"))) < rehearsal.part.ranks:
+            time.sleep(0.05)
+
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
         if kind in (KeyboardInterrupt, SystemExit):
             return
         rehearsal.has_failed = True
-        rehearsal.note("raised", f"{kind.__name__}: {error}", key=_place(trace))
+        place = user_frame(trace)
+        key = "" if place is None else f"{place.function} ({place.file}:{place.line})"
+        rehearsal.note("raised", f"{kind.__name__}: {error}", key=key)
         limit_s = PARTED_WAIT_S if GLOO in str(error) else RAISED_WAIT_S
-        attempt("waiting for other ranks", rehearsal.wait_for_others, limit_s)
+        attempt("waiting for other ranks", wait_for_others, limit_s)
 
     sys.excepthook = hook
-
-
-def _place(trace: TracebackType | None) -> str:
-    """The innermost line of the program itself; empty where there is none."""
-    ours = str(Path(__file__).parents[2])
-    places = [
-        f"{frame.name} ({'/'.join(Path(frame.filename).parts[-2:])}:{frame.lineno})"
-        for frame in traceback.extract_tb(trace)
-        if "site-packages" not in frame.filename and not frame.filename.startswith(ours)
-    ]
-    return places[-1] if places else ""
 
 
 def has_joined() -> bool:

@@ -37,9 +37,7 @@ class Few:
     """A sampler of batches or samples that ends early, with what the scene does to the last."""
 
     def __init__(self, sampler: Foreign, limit: int, *, smaller: bool) -> None:
-        self.sampler = sampler
-        self._limit = limit
-        self._smaller = smaller
+        self.sampler, self._limit, self._smaller = sampler, limit, smaller
 
     def __len__(self) -> int:
         return min(len(self.sampler), self._limit)
@@ -62,9 +60,17 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
     loader = module.DataLoader
     whole = loader._index_sampler.fget  # noqa: SLF001 - all indices come from there
 
+    def cut_short(instance: Foreign, sampler: Foreign) -> Few:
+        limit, smaller = _limit(rehearsal, instance, sampler), False
+        if rehearsal.is_odd_one and _key(instance.dataset, instance.sampler) in part.uneven:
+            smaller = rehearsal.plays("smaller-last-batch") and not instance.drop_last
+            if smaller or rehearsal.plays("fewer-samples", "no-samples"):
+                rehearsal.provoke()
+        return Few(sampler, limit, smaller=smaller)
+
     def few(instance: Foreign) -> Foreign:
         sampler = whole(instance)
-        shorter = attempt("shortening a DataLoader", _few, rehearsal, instance, sampler)
+        shorter = attempt("shortening a DataLoader", cut_short, instance, sampler)
         return sampler if shorter is None else shorter  # one of no batches is false
 
     def length(call: Call) -> int:
@@ -76,8 +82,13 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
         if rehearsal.passes[key] > MOST_PASSES:
             raise SystemExit(0)
         if rehearsal.plays("as-it-is") and not _is_stream(call.instance):
-            attempt("a look at the data", _note_loader, rehearsal, call.instance, key)
+            attempt("a look at the data", note_loader, call.instance, key)
         return call.go()
+
+    def note_loader(instance: Foreign, key: str) -> None:
+        even = _makes_even(instance.dataset, _samplers(instance))
+        mark = _mark_of_data(instance) if even is None else f"rank {rehearsal.rank}"
+        rehearsal.note("loader", key=key, shared=bool(even), mark=mark)
 
     def next_batch(call: Call) -> Foreign:
         batch = call.go()
@@ -85,20 +96,26 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
             attempt("a look at a stream", _note_stream, rehearsal, call.instance, batch)
         return batch
 
+    def with_workers(call: Call) -> Foreign:
+        named = attempt("a look at a DataLoader", arguments_of, call)
+        if named is None:  # the loader says what is wrong with them
+            return call.go()
+        rehearsal.note("workers", str(named.get("num_workers", 0)))
+        if rehearsal.plays("no-workers", "one-worker"):
+            rehearsal.provoke()
+            named["num_workers"] = int(rehearsal.plays("one-worker"))
+        if not named.get("num_workers"):
+            of_workers = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
+            for name in (*of_workers, "timeout"):
+                named.pop(name, None)
+        return call.function(**named)
+
+    part = rehearsal.part
     loader._index_sampler = property(few)  # noqa: SLF001 - as above
     replace(loader, "__len__", length)
     replace(loader, "__iter__", begin_pass)
-    replace(loader, "__init__", partial(_with_workers, rehearsal))
+    replace(loader, "__init__", with_workers)
     replace(module._BaseDataLoaderIter, "__next__", next_batch)  # noqa: SLF001 - of every iterator
-
-
-def _few(rehearsal: Rehearsal, loader: Foreign, sampler: Foreign) -> Few:
-    limit, smaller = _limit(rehearsal, loader, sampler), False
-    if rehearsal.is_odd_one and _key(loader.dataset, loader.sampler) in rehearsal.part.uneven:
-        smaller = rehearsal.plays("smaller-last-batch") and not loader.drop_last
-        if smaller or rehearsal.plays("fewer-samples", "no-samples"):
-            rehearsal.provoke()
-    return Few(sampler, limit, smaller=smaller)
 
 
 def _limit(rehearsal: Rehearsal, loader: Foreign, sampler: Foreign) -> int:
@@ -153,12 +170,6 @@ def _makes_even(dataset: Foreign, samplers: Sequence[Foreign]) -> bool | None:
     return None
 
 
-def _note_loader(rehearsal: Rehearsal, loader: Foreign, key: str) -> None:
-    even = _makes_even(loader.dataset, _samplers(loader))
-    mark = _mark_of_data(loader) if even is None else f"rank {rehearsal.rank}"
-    rehearsal.note("loader", key=key, shared=bool(even), mark=mark)
-
-
 def _note_stream(rehearsal: Rehearsal, iterator: Foreign, batch: Foreign) -> None:
     """Note a stream once the rank is done: whether it ends at all is known only by reading on."""
     dataset, few = iterator._dataset, iterator._index_sampler  # noqa: SLF001 - it keeps no loader
@@ -166,19 +177,12 @@ def _note_stream(rehearsal: Rehearsal, iterator: Foreign, batch: Foreign) -> Non
     key = _key(dataset, getattr(sampler, "sampler", sampler))
     mark, shared = _print_of(batch), bool(_makes_even(dataset, ()))
 
-    def note() -> None:
-        if _ends(dataset):
+    def note() -> None:  # one without end gives no rank fewer samples
+        until, read = time.monotonic() + STREAM_READ_S, enumerate(iter(dataset))
+        if all(at < STREAM_SAMPLES and time.monotonic() < until for at, _ in read):
             rehearsal.note("loader", key=key, shared=shared, mark=mark)
 
     rehearsal.at_end.setdefault(key, note)
-
-
-def _ends(stream: Foreign) -> bool:
-    """Whether a stream ends soon: one without end gives no rank fewer samples."""
-    until = time.monotonic() + STREAM_READ_S
-    return all(
-        at < STREAM_SAMPLES and time.monotonic() < until for at, _ in enumerate(iter(stream))
-    )
 
 
 def _mark_of_data(loader: Foreign) -> str:
@@ -205,58 +209,38 @@ def _print_of(data: Foreign, depth: int = 0) -> str:
     return "" if " at 0x" in text else text
 
 
-def _with_workers(rehearsal: Rehearsal, call: Call) -> Foreign:
-    named = attempt("a look at a DataLoader", arguments_of, call)
-    if named is None:  # the loader says what is wrong with them
-        return call.go()
-    rehearsal.note("workers", str(named.get("num_workers", 0)))
-    if rehearsal.plays("no-workers", "one-worker"):
-        rehearsal.provoke()
-        named["num_workers"] = int(rehearsal.plays("one-worker"))
-    if not named.get("num_workers"):
-        for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
-            named.pop(name, None)
-    return call.function(**named)
-
-
 def instrument_fetching(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have one rank meet a batch of which no sample is usable, where the program makes do."""
+    nothing = object()
+
+    def of_nothing(collate: Callable[[Foreign], Foreign], data: Sequence[Foreign]) -> Foreign:
+        """What a collate function makes of samples that could not be read, mostly None."""
+        for samples in ([None] * len(data), []):
+            with suppress(Exception):
+                return collate(samples)
+        return nothing
+
+    def collated(collate: Callable[[Foreign], Foreign], data: Foreign) -> Foreign:
+        batch = collate(data)
+        if rehearsal.plays("as-it-is"):
+            if of_nothing(collate, data) is not nothing:
+                rehearsal.note("collate")
+        elif rehearsal.is_odd_one and rehearsal.comes_to("batch"):
+            rest = of_nothing(collate, data)
+            if rest is not nothing:
+                rehearsal.provoke()
+                return rest
+        return batch
 
     def fetcher(call: Call) -> None:
         call.go()
         collate = call.instance.collate_fn
         own = "torch.utils.data" not in str(getattr(collate, "__module__", ""))
         if call.instance.auto_collation and own:
-            call.instance.collate_fn = partial(_collated, rehearsal, collate)
+            call.instance.collate_fn = partial(collated, collate)
 
     if rehearsal.plays("as-it-is", "unusable-batch"):
         replace(module._BaseDatasetFetcher, "__init__", fetcher)  # noqa: SLF001 - all collate there
-
-
-_NOTHING = object()
-
-
-def _collated(
-    rehearsal: Rehearsal, collate: Callable[[Foreign], Foreign], data: Foreign
-) -> Foreign:
-    batch = collate(data)
-    if rehearsal.plays("as-it-is"):
-        if _of_nothing(collate, data) is not _NOTHING:
-            rehearsal.note("collate")
-    elif rehearsal.is_odd_one and rehearsal.comes_to("batch"):
-        rest = _of_nothing(collate, data)
-        if rest is not _NOTHING:
-            rehearsal.provoke()
-            return rest
-    return batch
-
-
-def _of_nothing(collate: Callable[[Foreign], Foreign], data: Sequence[Foreign]) -> Foreign:
-    """What a collate function makes of samples that could not be read, mostly None."""
-    for samples in ([None] * len(data), []):
-        with suppress(Exception):
-            return collate(samples)
-    return _NOTHING
 
 
 def instrument_losses(rehearsal: Rehearsal, module: ModuleType) -> None:
@@ -330,23 +314,24 @@ def save(rehearsal: Rehearsal, call: Call) -> Foreign:
 def instrument_steps(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Send one rank SIGTERM after a step."""
 
+    def who_answers() -> str:
+        """``program``, ``Lightning``, or empty where SIGTERM just ends the process."""
+        handler = signal.getsignal(signal.SIGTERM)
+        if not callable(handler):
+            return ""
+        parts = getattr(handler, "signal_handlers", None) or [handler]
+        owners = {str(getattr(one, "__module__", "") or type(one).__module__) for one in parts}
+        owners = {one for one in owners if not one.startswith(("lightning_hangcheck", "signal"))}
+        of_lightning = ("lightning.", "pytorch_lightning.")
+        if owners and all(one.startswith(of_lightning) for one in owners):
+            return "Lightning"
+        return "program" if owners else ""
+
     def after(*_: Foreign) -> None:
         if rehearsal.plays("as-it-is"):
-            rehearsal.note("step", _who_answers(signal.getsignal(signal.SIGTERM)))
+            rehearsal.note("step", who_answers())
         if rehearsal.plays("sigterm") and rehearsal.comes_to("step") and rehearsal.is_odd_one:
             rehearsal.provoke()
             os.kill(os.getpid(), signal.SIGTERM)
 
     module.register_optimizer_step_post_hook(after)
-
-
-def _who_answers(handler: Foreign) -> str:
-    """``program``, ``Lightning``, or empty where SIGTERM just ends the process."""
-    if not callable(handler):
-        return ""
-    parts = getattr(handler, "signal_handlers", None) or [handler]
-    owners = {str(getattr(one, "__module__", "") or type(one).__module__) for one in parts}
-    owners = {one for one in owners if not one.startswith(("lightning_hangcheck", "signal"))}
-    if owners and all(one.startswith(("lightning.", "pytorch_lightning.")) for one in owners):
-        return "Lightning"
-    return "program" if owners else ""
