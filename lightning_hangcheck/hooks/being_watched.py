@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,13 +26,11 @@ from lightning_hangcheck.session.session import read_sidecar
 from lightning_hangcheck.session.whose import job_key, place_of, tell_place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from lightning_hangcheck.recorder.lifecycle import Recorder
     from lightning_hangcheck.session.session import Session
 
 MOST_STARTS = 4  # the first, and three after a loss: a sidecar that dies again and again is no use
-BINDINGS = "torch._C._distributed_c10d"
+BINDINGS, PACKAGES = "torch._C._distributed_c10d", ("torch", "torch.distributed")
 LONGEST_PATH = 107
 """Bytes that fit into sockaddr_un.sun_path with its zero (unix(7)); torch aborts on longer ones."""
 THREADS = 1 + max(8, (os.cpu_count() or 1) - 1)
@@ -164,12 +161,9 @@ def offer_flight_record(recorder: Recorder) -> None:
 
 def bindings_are_there() -> bool:
     """Whether torch and torch.distributed are imported, to their end."""
-
-    def is_whole(package: str) -> bool:
-        spec = getattr(sys.modules.get(package), "__spec__", None)
-        return spec is not None and not getattr(spec, "_initializing", False)
-
-    return BINDINGS in sys.modules and is_whole("torch") and is_whole("torch.distributed")
+    specs = (getattr(sys.modules.get(one), "__spec__", None) for one in PACKAGES)
+    whole = (spec is not None and not getattr(spec, "_initializing", False) for spec in specs)
+    return BINDINGS in sys.modules and all(whole)
 
 
 def start_worker_server(path: Path) -> bool:
@@ -184,32 +178,20 @@ def start_worker_server(path: Path) -> bool:
     server_class = getattr(sys.modules.get(BINDINGS), "_WorkerServer", None)
     if server_class is None:
         return False
-    try:
-        make_private_folder(path.parent)
-        with _without_announcement():
-            server = server_class(str(path))
-    except (OSError, RuntimeError, TypeError, ValueError) as error:
-        log.once("worker-server", f"no flight record of this rank can be read: {error!r}")
-        return False
-    # a reference that is never given back, so that no destructor runs, not even at exit
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
-    return True
-
-
-@contextmanager
-def _without_announcement() -> Iterator[None]:
-    """Keep c10 from logging for about 0.3 ms: the program's output must not change."""
-    import ctypes
-
     library = Path(str(sys.modules["torch"].__file__)).parent / "lib" / "libc10.so"
     try:
         level = ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "FLAGS_caffe2_log_level")
     except (OSError, ValueError):  # a torch built otherwise: one line is announced
-        yield
-        return
-    before = level.value
-    level.value = SILENT
+        level = ctypes.c_int()
+    before, level.value = level.value, SILENT  # for 0.3 ms: the program's output must not change
     try:
-        yield
+        make_private_folder(path.parent)
+        server = server_class(str(path))
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        log.once("worker-server", f"no flight record of this rank can be read: {error!r}")
+        return False
     finally:
         level.value = before
+    # a reference that is never given back, so that no destructor runs, not even at exit
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+    return True

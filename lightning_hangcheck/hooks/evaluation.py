@@ -397,10 +397,13 @@ def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[N
         return
     gpus = {tensor.device for tensor in tensors}
 
-    def say_moved(where: str, began: float) -> None:
+    def memory() -> str:
         torch.cuda.empty_cache()
-        took, memory = seconds_in_words(time.perf_counter() - began), in_one_line(gpu_memory(gpus))
-        say(f"{bytes_in_words(away.size)} moved {where} the GPU in {took}: {memory}")
+        return in_one_line(gpu_memory(gpus))
+
+    def say_moved(where: str, began: float) -> None:
+        took = seconds_in_words(time.perf_counter() - began)
+        say(f"{bytes_in_words(away.size)} moved {where} the GPU in {took}: {memory()}")
 
     say(f"before: {in_one_line(gpu_memory(gpus))}")
     began = time.perf_counter()

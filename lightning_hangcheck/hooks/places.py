@@ -136,8 +136,7 @@ class PlaceOfStart:
         <start>/agreed-<n> rank n needs no more answers
         <start>/...        all that the guards leave, which no other start ever reads
 
-    Attributes:
-        name: Of the start; empty until the first rank has come and answered.
+    The ``name`` of the start is empty until the first rank has come and answered.
     """
 
     ANSWER_PAUSES = (0.01, 0.2)  # seconds between two rounds of answers, the first and the longest
@@ -322,10 +321,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _is_loopback(address: str) -> bool:
-    try:
+    with suppress(ValueError):
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
+    return False
 
 
 def main(arguments: Sequence[str]) -> int:

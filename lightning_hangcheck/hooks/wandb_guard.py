@@ -63,6 +63,14 @@ class _Request(msgspec.Struct, frozen=True):
         _ = made.experiment  # the run is created when it is first asked for
         return made
 
+    def raise_if_asked(self, error: MeetingFailed) -> None:
+        """Else say once what training goes on with."""
+        if self.on_failure == "raise":
+            raise error
+        instead = "with wandb offline" if self.on_failure == "offline" else "without wandb"
+        sentence = f"{error.args[0]}; {error.remedy}. Training goes on {instead}"
+        log.once(sentence, sentence)
+
 
 class _Created(msgspec.Struct, frozen=True, kw_only=True):
     """What rank 0 tells the others of its logger, in WandbLogger's names, or why there is none."""
@@ -145,7 +153,7 @@ def _lead(request: _Request) -> WandbLogger:
     try:
         join_rendezvous(BEFORE, limit, run_id.encode(), peers)
     except MeetingFailed as error:
-        _raise_if_asked(request, error)
+        request.raise_if_asked(error)
         return _make_substitute(request, run_id)
     try:
         logger = _make(request, run_id)
@@ -158,7 +166,7 @@ def _lead(request: _Request) -> WandbLogger:
     try:
         join_rendezvous(AFTER, limit, msgspec.json.encode(made), peers)
     except MeetingFailed as error:
-        _raise_if_asked(request, error)
+        request.raise_if_asked(error)
     return logger
 
 
@@ -173,7 +181,7 @@ def _follow(request: _Request) -> WandbLogger:
         told = join_rendezvous(AFTER, patience, b"", request.peers)[0]
         created = json_decoder(_Created).decode(told)
     except MeetingFailed as error:
-        _raise_if_asked(request, error)
+        request.raise_if_asked(error)
     if created.failure:
         raise MeetingFailed(created.failure, created.remedy)
     known = {"project": created.name, "version": created.version, "save_dir": created.save_dir}
@@ -182,22 +190,12 @@ def _follow(request: _Request) -> WandbLogger:
     return follower
 
 
-def _raise_if_asked(request: _Request, error: MeetingFailed) -> None:
-    if request.on_failure == "raise":
-        raise error
-    instead = "with wandb offline" if request.on_failure == "offline" else "without wandb"
-    sentence = f"{error.args[0]}; {error.remedy}. Training goes on {instead}"
-    log.once(sentence, sentence)
-
-
 def _make(request: _Request, run_id: str) -> WandbLogger:
     """Make rank 0's logger; another one if that is asked for and online fails."""
     started, limit = time.monotonic(), request.init_timeout
     server = os.environ.get("WANDB_BASE_URL", "")
-    waiting = (
-        f"rank 0 waits for wandb to create its run{f' (server {server})' if server else ''}, "
-        f"and gives up after {limit:g} s"
-    )
+    of = f" (server {server})" if server else ""
+    waiting = f"rank 0 waits for wandb to create its run{of}, and gives up after {limit:g} s"
     goes_on = None if request.on_failure == "raise" else limit
     section = Section(current(), "wandb run creation", goes_on_after_s=goes_on)
     try:
@@ -210,7 +208,7 @@ def _make(request: _Request, run_id: str) -> WandbLogger:
         _bound_finish(logger.experiment, request.finish_timeout)
         return logger
     attempt("closing wandb", _forget_service)
-    _raise_if_asked(request, failed)
+    request.raise_if_asked(failed)
     return _make_substitute(request, run_id)
 
 

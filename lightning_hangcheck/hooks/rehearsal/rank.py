@@ -124,9 +124,8 @@ def tell_exceptions(rehearsal: Rehearsal) -> None:
         if kind in (KeyboardInterrupt, SystemExit):
             return
         rehearsal.has_failed = True
-        place = user_frame(trace)
-        key = "" if place is None else f"{place.function} ({place.file}:{place.line})"
-        rehearsal.note("raised", f"{kind.__name__}: {error}", key=key)
+        place = str(user_frame(trace) or "")
+        rehearsal.note("raised", f"{kind.__name__}: {error}", key=place)
         limit_s = PARTED_WAIT_S if GLOO in str(error) else RAISED_WAIT_S
         attempt("waiting for other ranks", wait_for_others, limit_s)
 
