@@ -20,10 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from lightning_hangcheck.errors import BadUsage, MeetingFailed, ResultsIncomplete, StepOutOfTurn
-from lightning_hangcheck.hooks.guards import rank_zero_first, tell_all
+from lightning_hangcheck.hooks.guards import rank_zero_first
 from lightning_hangcheck.hooks.models import are_shared_out, gpu_memory, in_one_line
 from lightning_hangcheck.hooks.places import check_limit
-from lightning_hangcheck.hooks.rendezvous import default_process_group, find_peer_group
+from lightning_hangcheck.hooks.rendezvous import (
+    default_process_group,
+    find_peer_group,
+    join_rendezvous,
+)
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.codec import msgpack_decoder
 from lightning_hangcheck.recorder.lifecycle import Section, current
@@ -202,7 +206,7 @@ def rank_zero_evaluation(
     recorder = current()
     peers = find_peer_group(recorder)
     own = msgspec.msgpack.encode((step, turns.complaint(step)))
-    brought = tell_all(f"begin {name}", peers, timeout, own)
+    brought = join_rendezvous(f"begin {name}", timeout, own, peers)
     decoder = msgpack_decoder(tuple[Step, str])
     _refuse_parted(name, {rank: decoder.decode(word) for rank, word in sorted(brought.items())})
     turns.take(step)

@@ -493,9 +493,8 @@ class Watch:
     def _warn_before(self) -> None:
         known, device = self._figures, first_device(self._model)
         nouns = {"prompts": "prompt", "prompt_characters": "character", "prompt_tokens": "token"}
-        counts = [(known.get(name), noun) for name, noun in nouns.items()]
-        goes_in = ", ".join(several(count, noun) for count, noun in counts if count is not None)
-        goes_in = goes_in if known["prompts"] else "prompts that are no tokens"
+        counts = [several(known[name], noun) for name, noun in nouns.items() if known.get(name)]
+        goes_in = ", ".join(counts) if known["prompts"] else "prompts that are no tokens"
         most = known["max_new_tokens"]
         limit = "max_new_tokens not given" if most is None else f"max_new_tokens={most}"
         memory = in_one_line(known["memory_before"])
@@ -503,18 +502,19 @@ class Watch:
         flags, default = self._flags, getattr(self._model, "generation_config", None)
         config = flags.get("generation_config") or default
         base = config.to_diff_dict() if config is not None else {}
+        places = offloaded_places(self._model)
         for doubt in (
-            *doubts_before(device.type, known["memory_before"], offloaded_places(self._model)),
+            *doubts_before(device.type, known["memory_before"], places),
             *doubtful_flags({**base, **flags}, given=self._given),
         ):
             self._warn(doubt)
 
     def _warn_long(self) -> None:
         seconds, steps = time.perf_counter() - self._began, self._beat.steps
-        pace = f"{several(steps, 'step')} so far, {steps / seconds:.2f} a second"
         self._warn(
-            f"generation has run for {seconds:.0f} s ({pace}); "
-            "a smaller max_new_tokens or max_time=SECONDS ends it sooner"
+            f"generation has run for {seconds:.0f} s ({several(steps, 'step')} so far, "
+            f"{steps / seconds:.2f} a second); a smaller max_new_tokens or max_time=SECONDS ends "
+            "it sooner"
         )
 
 

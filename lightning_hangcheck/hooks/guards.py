@@ -199,16 +199,9 @@ def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -
     return folder
 
 
-def tell_all(name: str, peers: PeerGroup | None, limit: float, payload: bytes) -> dict[int, bytes]:
-    """Let every rank know what each brought. A rank that starts later knows of rank 0's only."""
-    if peers is None:
-        return {0: payload}
-    return join_rendezvous(name, limit, payload, peers) | {peers.index: payload}
-
-
 def _agree(name: str, peers: PeerGroup | None, limit: float, failure: str) -> None:
     # each may need the whole limit before it comes
-    brought = tell_all(name, peers, 2 * limit, failure.encode())
+    brought = join_rendezvous(name, 2 * limit, failure.encode(), peers)
     for rank, words in sorted(brought.items()):
         if words:
             raise MeetingFailed(

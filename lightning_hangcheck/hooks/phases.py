@@ -262,8 +262,7 @@ def _look(path: str) -> book.Fingerprint:
 
 
 def _cpu_s() -> float:
-    used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
+    return sum(os.times()[:4])
 
 
 class _Ledger:
@@ -360,16 +359,14 @@ def agree(name: str, recorder: Recorder, time_limit: float, weigh: Callable[[], 
     peers = find_peer_group(recorder)
     if peers is None and (recorder.identity.world_size or 1) > 1:
         return Word("run", "the ranks cannot meet to agree")
-    first = peers is None or peers.index == 0
-    payload = b""
+    first, payload = peers is None or peers.index == 0, b""
     if first:
         alone = peers is None or (peers.size or 1) == 1
         asking = partial(_decided, weigh, recorder.settings, alone=alone)
         word = attempt(f"deciding about phase {name}", asking)
         payload = encode(word or Word("run", "it could not be decided"))
-    if peers is not None:
-        payload = join_rendezvous(f"phase {name}", time_limit, payload, peers).get(0, payload)
-    word = json_decoder(Word).decode(payload)
+    brought = join_rendezvous(f"phase {name}", time_limit, payload, peers)
+    word = json_decoder(Word).decode(brought[0])
     if word.act == "refuse":
         raise PhaseDone(word.why, word.remedy)
     if word.act == "stop":

@@ -343,4 +343,5 @@ def join_rendezvous(
     if peers.index == 0:
         return point.decide(point.collect(payload)).unwrap()
     point.arrive(payload)
-    return point.await_outcome(point.explain_missing, GRACE).unwrap()
+    outcome = point.await_outcome(point.explain_missing, GRACE)
+    return outcome.unwrap() | {peers.index: payload}

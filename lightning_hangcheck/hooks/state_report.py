@@ -93,10 +93,10 @@ def _cuda(*, asks: bool = True) -> str:
     if torch is None:
         return "not known yet, torch is not imported"
     built = torch.version.cuda or getattr(torch.version, "hip", None)
-    if built is None:
-        return "torch is built without it"
     if asks and not torch.cuda.is_available():
         return "not available"
+    if not asks and built is None:
+        return "torch is built without it"
     devices = several(torch.cuda.device_count(), "device") if asks else str(built)
     if not torch.cuda.is_initialized():
         return f"{devices}, not initialized"

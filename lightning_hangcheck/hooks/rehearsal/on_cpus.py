@@ -13,7 +13,7 @@ import msgspec
 from lightning_hangcheck import log
 from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.hooks.rehearsal import scenes
-from lightning_hangcheck.hooks.rehearsal.rank import (
+from lightning_hangcheck.hooks.rehearsal.scenes import (
     Foreign,
     Rehearsal,
     arguments_of,
