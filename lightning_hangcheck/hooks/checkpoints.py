@@ -10,7 +10,6 @@ import inspect
 import os
 import time
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -188,8 +187,7 @@ class SavedParts:
     At the second step at which it saves: an optimizer in a file of its own is saved by then.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self) -> None:
         self._held: frozenset[str] = frozenset()
         self._step: int | None = None
         self._said = False
@@ -198,7 +196,8 @@ class SavedParts:
         """Take a save that has ended well, with the parts of `PARTS` in it."""
         from lightning_hangcheck.hooks.zero_code.loops import teller
 
-        before, self._step = self._step, self._recorder.page.step
+        recorder = current()
+        before, self._step = self._step, recorder.page.step
         self._held |= held
         needed = [part for part in PARTS if part != "scheduler" or teller().scheduled]
         lacking = [part for part in needed if part not in self._held]
@@ -206,13 +205,11 @@ class SavedParts:
             return
         self._said = True
         without = " and ".join(STARTS_ANEW[part] for part in lacking)
-        self._recorder.say(f"the checkpoints saved so far hold {without}: {remedy}")
-        self._recorder.note("saves_lack", parts=lacking)
+        recorder.say(f"the checkpoints saved so far hold {without}: {remedy}")
+        recorder.note("saves_lack", parts=lacking)
 
 
-@cache
-def _saved_parts() -> SavedParts:
-    return SavedParts(current())
+_saved_parts = SavedParts()
 
 
 def watch_saves(trainer: type) -> None:
@@ -228,7 +225,7 @@ def watch_saves(trainer: type) -> None:
 
     def note(alone: object, remedy: str) -> None:
         # a Trainer's checkpoint of weights alone still holds the history
-        _saved_parts().note(frozenset({"history"} if alone else PARTS), remedy)
+        _saved_parts.note(frozenset({"history"} if alone else PARTS), remedy)
 
     for name, then in (("save_checkpoint", of_lightning), ("_save_checkpoint", of_huggingface)):
         if not isinstance(vars(trainer).get(name), WatchedFunction):
@@ -251,7 +248,7 @@ def instrument_saves(module: ModuleType) -> None:
         if what is not None:  # by the keys of a dictionary, else by its classes: an optimizer's
             mapped = isinstance(what, Mapping)
             names = what if mapped else [one.__name__ for one in type(what).__mro__]
-            _saved_parts().note(parts_held(names), "save optimizer.state_dict() and the step, too")
+            _saved_parts.note(parts_held(names), "save optimizer.state_dict() and the step, too")
 
     wrap(module, "save", in_section("saving", title, then=note))
 

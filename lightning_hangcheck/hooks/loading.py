@@ -114,8 +114,13 @@ def load_pretrained(
             "'AutoTokenizer', or give the class itself",
         )
     recorder, title = current(), loader.__name__
-    what = "tokenizer" if any(word in title for word in _WITHOUT_WEIGHTS) else "model"
-    load = Load(name=str(name_or_path), loader=title, what=what, named=dict(named))
+    without = any(word in title for word in _WITHOUT_WEIGHTS)
+    load = Load(
+        name=str(name_or_path),
+        loader=title,
+        what="tokenizer" if without else "model",
+        named=dict(named),
+    )
     result = watched_load(recorder, load, partial(loader.from_pretrained, name_or_path, **named))
     loaded = result[0] if isinstance(result, tuple) else result
     if not hasattr(loaded, "named_parameters"):
@@ -143,7 +148,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     loader: str
-    what: str
+    what: Literal["model", "tokenizer", "model config"]
     named: dict[str, Any]
 
 
@@ -178,8 +183,24 @@ def watched_load(recorder: Recorder, load: Load, work: Callable[[], Loaded]) -> 
     if recorder.settings.disable:
         return work()
     source = attempt("looking at the files", announce, recorder, load) or UNSEEN
+
+    def estimate() -> None:
+        """Say how long reading may take, by a sample of what the storage delivers."""
+        try:
+            rate = within(LOOK_LIMIT, partial(reading_rate, source.weight_files))
+        except NoAnswer:
+            slow = f"a sample of the weight files was not read within {LOOK_LIMIT:g} s"
+            recorder.say(f"WARNING: {source.folder} is slow: {slow}")
+            return
+        if rate:
+            size = sum(source.weight_files.values())
+            recorder.say(
+                f"reading may take about {size / rate:.0f} s (an estimate: {bytes_in_words(size)} "
+                f"at {bytes_in_words(rate)}/s, measured just now on a sample of the files)"
+            )
+
     if load.what == "model":
-        attempt("an estimate of the time", _estimate, recorder, source)
+        attempt("an estimate of the time", estimate)
     title = f"{load.what} from_pretrained ({load.loader})"
     with Section(recorder, title), follow_loading(source, recorder):
         return work()
@@ -247,12 +268,6 @@ def find_source(name: str, named: Mapping[str, Any]) -> Source:
     )
 
 
-class _Index(msgspec.Struct):
-    """What is used of a ``.index.json``."""
-
-    weight_map: dict[str, str]
-
-
 def find_weights(
     folder: Path, variant: str | None = None
 ) -> tuple[dict[Path, int], dict[str, str]]:
@@ -270,7 +285,7 @@ def find_weights(
         if path(single).exists():
             return {path(single): size(path(single))}, {}
         if path(index).exists():
-            held = msgspec.json.decode(path(index).read_bytes(), type=_Index).weight_map
+            held = msgspec.json.decode(path(index).read_bytes())["weight_map"]
             files = [folder / name for name in sorted(set(held.values()))]
             return {file: size(file) for file in files}, held
     return {}, {}
@@ -335,24 +350,6 @@ def traps(load: Load, source: Source, version: tuple[int, int], world_size: int 
             "GenerationConfig.from_model_config(model.config)"
         )
     return found
-
-
-def _estimate(recorder: Recorder, source: Source) -> None:
-    """Say how long reading may take, by a sample of what the storage delivers."""
-    try:
-        rate = within(LOOK_LIMIT, partial(reading_rate, source.weight_files))
-    except NoAnswer:
-        recorder.say(
-            f"WARNING: {source.folder} is slow: a sample of the weight files was not read within "
-            f"{LOOK_LIMIT:g} s"
-        )
-        return
-    if rate:
-        size = sum(source.weight_files.values())
-        recorder.say(
-            f"reading may take about {size / rate:.0f} s (an estimate: {bytes_in_words(size)} at "
-            f"{bytes_in_words(rate)}/s, measured just now on a sample of the files)"
-        )
 
 
 def reading_rate(files: Mapping[Path, int]) -> float | None:
@@ -464,20 +461,19 @@ def follow_loading(source: Source, recorder: Recorder) -> Iterator[None]:
 def _watch_bars() -> None:
     from transformers.utils import logging
 
-    wrap(type(logging.tqdm), "__call__", _progress_bar)
-
-
-@contextmanager
-def _progress_bar(call: Call) -> Iterator[None]:
-    """Follow a bar's items; one that is moved by hand, as where threads load, by its updates."""
-    listener = _following.get(threading.get_ident())
-    if listener is None or not str(call.named.get("desc")).startswith("Loading"):
+    @contextmanager
+    def progress_bar(call: Call) -> Iterator[None]:
+        """Follow a bar's items; one that is moved by hand, as where threads load, by updates."""
+        listener = _following.get(threading.get_ident())
+        if listener is None or not str(call.named.get("desc")).startswith("Loading"):
+            yield
+            return
+        call.arguments = tuple(_FollowedItems(items, listener) for items in call.arguments)
         yield
-        return
-    call.arguments = tuple(_FollowedItems(items, listener) for items in call.arguments)
-    yield
-    if not call.arguments:
-        wrap(call.result, "update", after=lambda _: listener.loaded_weights(()))
+        if not call.arguments:
+            wrap(call.result, "update", after=lambda _: listener.loaded_weights(()))
+
+    wrap(type(logging.tqdm), "__call__", progress_bar)
 
 
 class _FollowedItems:
@@ -603,7 +599,7 @@ def _loading_model(call: Call) -> Iterator[None]:
     attempt("a look at the model", show_class_and_device, model, recorder)
 
 
-def _announce_call(call: Call, what: str) -> None:
+def _announce_call(call: Call, what: Literal["model", "model config"]) -> None:
     """Say what will be loaded and what may go wrong with it; no name is given for a new one."""
     name = next(iter(call.arguments), call.named.get("pretrained_model_name_or_path"))
     name = call.named.get("pretrained_model_name") if name is None else name

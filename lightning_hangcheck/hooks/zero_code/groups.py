@@ -143,15 +143,13 @@ def _learn(told: Told) -> None:
 
 
 def instrument_leaving(module: ModuleType) -> None:
-    """Watch ``destroy_process_group``."""
+    """Watch ``destroy_process_group``: without a group, what is started may be ranks again."""
 
     def leave(_: Call) -> None:
-        """Once no group is left, what this process starts from now on may be ranks again."""
-        if module.is_initialized():
-            return
-        current().page.show(membership="left")
-        if os.environ.get(JOINED) == str(os.getpid()):
-            del os.environ[JOINED]
+        if not module.is_initialized():
+            current().page.show(membership="left")
+            if os.environ.get(JOINED) == str(os.getpid()):
+                del os.environ[JOINED]
 
     wrap(module, "destroy_process_group", in_section("destroy_process_group", then=leave))
 
@@ -174,13 +172,7 @@ def _beginning(call: Call) -> Iterator[None]:
     """What ranks start, or what a launcher numbered, has nothing to announce."""
     number = number_of(call.instance)
     if number is not None and identify(os.environ).launcher == "none":
-
-        @contextmanager
-        def running(_call: Call) -> Iterator[None]:
-            current().announce(number)
-            yield
-
-        wrap(call.instance, "run", running)
+        wrap(call.instance, "run", before=lambda *_: current().announce(number))
     yield
 
 

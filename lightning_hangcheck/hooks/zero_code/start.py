@@ -135,17 +135,11 @@ def watch(*, is_child: bool) -> None:
         from lightning_hangcheck.hooks.rehearsal.on_cpus import begin
 
         begin()
-    watch_joining()
+    for module, ours in JOINING:
+        on_import(module, ours)
     watch_children()
     if not is_child:
         watch_ranks()
-
-
-@cache
-def watch_joining() -> None:
-    """Notice when this process becomes a rank of a process group, or of RPC."""
-    for module, ours in JOINING:
-        on_import(module, ours)
 
 
 @cache
