@@ -36,6 +36,8 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
+_REFUSED = {errno.ELOOP: "a symbolic link", errno.ENXIO: "a socket or device"}
+"""What open(2) means by these; the second also where a device is not there."""
 
 
 class UnusableFile(OSError):
@@ -53,10 +55,7 @@ def open_owned(path: Path) -> int:
         UnusableFile: It is another kind of file, or another user put it there.
         OSError: It is gone or not permitted.
     """
-    try:
-        descriptor = os.open(path, _SAFELY | os.O_NOFOLLOW)
-    except OSError as error:
-        raise _explained(error, path) from None
+    descriptor = _open(path, os.O_NOFOLLOW)
     try:
         found = _refuse_irregular(descriptor, path)
         owners = (os.geteuid(), _ROOT, path.parent.stat().st_uid)
@@ -84,16 +83,23 @@ def read_end_owned(path: Path, largest: int) -> tuple[bytes, int]:
 
 def read_regular(path: Path, largest: int) -> bytes:
     """Read a file that anyone may own, such as a program's source; links are followed."""
-    try:
-        descriptor = os.open(path, _SAFELY)
-    except OSError as error:
-        raise _explained(error, path) from None
+    descriptor = _open(path)
     try:
         _refuse_irregular(descriptor, path)
     except OSError:
         os.close(descriptor)
         raise
     return _whole(descriptor, path, largest)
+
+
+def _open(path: Path, more: int = 0) -> int:
+    try:
+        return os.open(path, _SAFELY | more)
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
+        why = f"it is {_REFUSED[error.errno]}, not a file"
+        raise UnusableFile(errno.EINVAL, why, str(path)) from None
 
 
 def _whole(descriptor: int, path: Path, largest: int) -> bytes:
@@ -111,21 +117,9 @@ def _refuse_irregular(descriptor: int, path: Path) -> os.stat_result:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(found.st_mode):
-        raise _unusable(_KINDS.get(stat.S_IFMT(found.st_mode), "no regular file"), path)
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+        raise UnusableFile(errno.EINVAL, f"it is {kind}, not a file", str(path))
     return found
-
-
-def _explained(error: OSError, path: Path) -> OSError:
-    if error.errno == errno.ELOOP:
-        return _unusable("a symbolic link", path)
-    if error.errno == errno.ENXIO:  # open(2): a socket, or a device that is not there
-        return _unusable("a socket or device", path)
-    return error
-
-
-def _unusable(kind: str, path: Path) -> UnusableFile:
-    why = f"it is {kind}, not a file"
-    return UnusableFile(errno.EINVAL, why, str(path))
 
 
 PRIVATE_FOLDER = 0o700

@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
@@ -28,7 +27,7 @@ from lightning_hangcheck.hooks.rendezvous import (
     join_rendezvous,
 )
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.look.open_files import Descriptors, file_locks, holders_of
+from lightning_hangcheck.look.open_files import file_locks, holders_of
 from lightning_hangcheck.look.proc import command_line, has_ended, read_environment, vitals
 from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.evidence import Gap
@@ -439,17 +438,9 @@ def find_holder(file: Path) -> Holder:
     if record.pid == os.getpid():
         return Holder("this process itself", record.pid)
     if has_ended(record.pid):
-
-        def who_has_it_open() -> tuple[int, ...]:  # as children inherit it; other users' are hidden
-            others = [pid for pid in psutil.pids() if pid != os.getpid()]
-            return Descriptors(others).owners(str(file.resolve()))
-
-        try:
-            heirs = ", ".join(f"pid {pid}" for pid in within(READ_LIMIT, who_has_it_open))
-        except (NoAnswer, OSError):
-            heirs = ""
-        kept = f"; {heirs} has it open still" if heirs else ""
-        return Holder(f"{words}, which has ended{kept}", record.pid, gone=not heirs)
+        if pids:  # the kernel names who took it
+            return Holder(f"{words}, which has ended; a child of it has the lock still")
+        return Holder(f"{words}, which has ended", record.pid, gone=True)
     signs = vitals(record.pid)
     stopped = ", which is stopped" if signs is not None and signs.state in "Tt" else ""
     return Holder(f"{words}{stopped}", record.pid)

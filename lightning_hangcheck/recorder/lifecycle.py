@@ -19,12 +19,12 @@ from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.model.beat import OpenSection
 from lightning_hangcheck.model.slugs import Phase, phase_after_checkpoint, phase_of_name
 from lightning_hangcheck.recorder.announcer import (
+    Console,
     clean_name,
     describe_exception,
     last_words,
     one_line,
 )
-from lightning_hangcheck.recorder.console import Console
 from lightning_hangcheck.recorder.journal_writer import JournalWriter
 from lightning_hangcheck.recorder.page import BeatWriter, PageWriter
 from lightning_hangcheck.recorder.process import (

@@ -315,13 +315,3 @@ def test_a_wrong_phase_changes_nothing() -> None:
     page.enter_phase("backward")
     page.enter_phase("lunch")
     assert read_page(page.buffer).phase == "backward"
-
-
-def test_the_first_beat_begins_recording_and_counts() -> None:
-    page = PageWriter.unseen()
-    writer = BeatWriter(lambda: writer.attach(page.buffer))
-    beat = writer.beat
-    assert read_page(page.buffer).beats == 0
-    beat()
-    beat()
-    assert read_page(page.buffer).beats == 2
