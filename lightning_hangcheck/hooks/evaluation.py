@@ -13,7 +13,6 @@ import re
 import time
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -289,8 +288,7 @@ def complaints(
             found.append(f"{name} is not there")
         except NoAnswer as error:
             # each further file would take as long again, while the other ranks wait
-            found.append(f"{name} is not read: {error}")
-            break
+            return [*found, f"{name} is not read: {error}"]
         except (OSError, ValueError, csv.Error) as error:
             found.append(f"{name} cannot be read ({error})")
     return found
@@ -309,15 +307,15 @@ def _check(path: Path, expected: Expected, begun_at: float) -> None:
         raise _NotRight("is empty")
     if path.suffix in TABLES:
         rows = _rows_of_cells if path.suffix in (".csv", ".tsv") else _rows_of_objects
-        number = sum(1 for _ in rows(path, expected.columns))
+        number = rows(path, expected.columns)
         if not number:
             raise _NotRight("has no rows")
         if expected.rows is not None and number != expected.rows:
             raise _NotRight(f"has {several(number, 'row')}, not {expected.rows}")
 
 
-def _rows_of_cells(path: Path, columns: Sequence[str]) -> Iterator[None]:
-    delimiter = "\t" if path.suffix == ".tsv" else ","
+def _rows_of_cells(path: Path, columns: Sequence[str]) -> int:
+    delimiter, number = "\t" if path.suffix == ".tsv" else ",", 0
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         head = next(csv.reader(file, delimiter=delimiter), [])
         _check_columns("", head, columns)
@@ -327,7 +325,7 @@ def _rows_of_cells(path: Path, columns: Sequence[str]) -> Iterator[None]:
                     f"row {number} has {cells} of {len(head)} cells: it was not written "
                     "to its end, or by two writers"
                 )
-            yield
+    return number
 
 
 def cells_of_rows(lines: Iterable[str], delimiter: str) -> Iterator[int]:
@@ -363,20 +361,21 @@ def cells_of_rows(lines: Iterable[str], delimiter: str) -> Iterator[int]:
         yield cells
 
 
-def _rows_of_objects(path: Path, columns: Sequence[str]) -> Iterator[None]:
+def _rows_of_objects(path: Path, columns: Sequence[str]) -> int:
+    number = 0
     with path.open("rb") as file:
         objects: Iterable[bytes | msgspec.Raw] = (
             (line for line in file if line.strip())
             if path.suffix == ".jsonl"
             else msgspec.json.decode(file.read(), type=list[msgspec.Raw])
         )
-        for number, text in zip(count(1), objects, strict=False):
+        for number, text in enumerate(objects, 1):
             try:
                 fields = msgspec.json.decode(text, type=dict[str, object])
             except msgspec.DecodeError as error:
                 raise _NotRight(f"row {number} cannot be read ({error})") from error
             _check_columns(f"row {number} ", list(fields), columns)
-            yield
+    return number
 
 
 def _check_columns(where: str, have: Sequence[str], wanted: Sequence[str]) -> None:

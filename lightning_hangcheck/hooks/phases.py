@@ -103,15 +103,13 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         if not poor <= good:
             wrong = f"poor={poor:g} is above good={good:g}"
             raise BadUsage(wrong, f"write good={GOOD}, poor={POOR}")
-        self._name = one_line(str(name))
+        self._name, self._deciding = one_line(str(name)), metric or ""
         self._input_paths, self._output_paths = _absolute(inputs), _absolute(outputs)
-        self._deciding = metric or ""
         self._if_done, self._thresholds = if_done, (good, poor)
         self._id = os.urandom(4).hex()
         self._metrics: dict[str, float] = {}
         self._began_ns, self._began_cpu_s = 0, 0.0
-        self._recorder = current()
-        self._identity = identify(os.environ)
+        self._recorder, self._identity = current(), identify(os.environ)
         settings = self._recorder.settings
         self._ledger = _Ledger(settings, writes=not settings.disable and not self._identity.rank)
         self._decision = Decision(act="run", why="")
@@ -187,14 +185,13 @@ class phase:  # noqa: N801 - called like a function, as `section` is
     def _weigh(self) -> Decision:
         if self._ledger.writes:
             self._inputs = tuple(map(_look, self._input_paths))
-            so_far, thresholds = self._ledger.read(), self._thresholds
             self._decision = story.decide(
-                so_far,
+                self._ledger.read(),
                 self._name,
                 self._if_done,
                 self._inputs,
                 self._output_paths,
-                thresholds,
+                self._thresholds,
                 _look,
             )
         return self._decision
@@ -390,15 +387,15 @@ def _decided(weigh: Callable[[], Decision], settings: Settings, *, alone: bool) 
         return Word("stop", f"{asked}\n  nobody is here to answer; {answers}\n")
     # ask the person at the terminal until one of the words comes; no answer is a stop
     sys.stderr.write(f"{asked}\n")
+    acts: dict[str, Literal["run", "reuse"]] = {"rerun": "run"}
+    if decision.reusable:
+        acts = {"reuse": "reuse", **acts}
     while True:
-        sys.stderr.write("reuse, rerun or stop? " if decision.reusable else "rerun or stop? ")
+        sys.stderr.write(f"{', '.join(acts)} or stop? ")
         sys.stderr.flush()
         line = sys.stdin.readline()
         answer = line.strip().lower()
-        why = f"{decision.why}; a person said {answer}"
-        if answer == "rerun":
-            return Word("run", why)
-        if answer == "reuse" and decision.reusable:
-            return Word("reuse", why)
+        if answer in acts:
+            return Word(acts[answer], f"{decision.why}; a person said {answer}")
         if answer == "stop" or not line:
             return Word("stop", "")

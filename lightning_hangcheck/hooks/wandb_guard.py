@@ -172,8 +172,7 @@ def _lead(request: _Request) -> WandbLogger:
 
 def _follow(request: _Request) -> WandbLogger:
     """Make the logger of another rank: it never creates a run, and looks like rank 0's."""
-    created = _Created()
-    limit = request.init_timeout
+    created, limit = _Created(), request.init_timeout
     patience = limit + (0.0 if request.on_failure == "raise" else SUBSTITUTE_LIMIT)
     try:
         run_id = join_rendezvous(BEFORE, limit, b"", request.peers)[0].decode()

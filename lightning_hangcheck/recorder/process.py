@@ -53,7 +53,6 @@ class ProcessHooks:
     ) -> None:
         self._on_uncaught, self._on_exit, self._on_fork = on_uncaught, on_exit, on_fork
         self._installed = False
-        self._next_hook = sys.excepthook
 
     def install(self) -> None:
         """Install those that this process does not have yet."""
@@ -61,22 +60,21 @@ class ProcessHooks:
             self._installed = True
             atexit.register(self._on_exit)
             os.register_at_fork(after_in_child=self._on_fork)
-            self._next_hook, sys.excepthook = sys.excepthook, self._excepthook
+            before = sys.excepthook
+
+            def hook(
+                kind: type[BaseException], error: BaseException, trace: TracebackType | None
+            ) -> None:
+                try:
+                    self._on_uncaught(error)
+                finally:
+                    before(kind, error, trace)
+
+            sys.excepthook = hook
         if is_multiprocessing_child():
             from multiprocessing.util import Finalize  # imported already in such a child
 
             Finalize(None, self._end_child, exitpriority=0)
-
-    def _excepthook(
-        self,
-        kind: type[BaseException],
-        error: BaseException,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            self._on_uncaught(error)
-        finally:
-            self._next_hook(kind, error, traceback)
 
     def _end_child(self) -> None:
         """Called in the ``finally`` of multiprocessing's bootstrap; too late from 3.13 on."""

@@ -71,9 +71,7 @@ def test_lock_of_a_killed_holder_is_free_and_its_end_is_said(
     assert f"was left by pid {holder.pid}" in errors
 
 
-def test_a_lock_that_a_child_inherited_is_held_still(
-    program: StartProgram, tmp_path: Path
-) -> None:
+def test_a_lock_that_a_child_inherited_is_held_still(program: StartProgram, tmp_path: Path) -> None:
     path = tmp_path / "cache.lock"
     holder = program("hooks_locking.py", "bequeath", str(path))
     until(lambda: _has_ended(holder.pid), "the holder to end")
