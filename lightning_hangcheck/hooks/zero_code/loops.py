@@ -171,6 +171,11 @@ def offload_asked_for(given: Mapping[str, Any]) -> str:
     return f"parameters on cpu between their uses (FSDP, {by})"
 
 
+def instrument_connector(module: ModuleType) -> None:
+    """Watch the connector with which Lightning's Trainer chooses an accelerator."""
+    wrap(module._AcceleratorConnector, "__init__", after=partial(_passed, 8))  # noqa: SLF001 - no other door
+
+
 def instrument_trainer(module: ModuleType) -> None:
     """Watch Lightning's Trainer."""
     trainer = module.Trainer

@@ -75,6 +75,7 @@ WATCHED = (
     ("FABRIC.fabric", "zero_code.loops.instrument_fabric"),
     ("FABRIC.wrappers", "zero_code.loops.instrument_fabric"),
     ("LIGHTNING.trainer.trainer", "zero_code.loops.instrument_trainer"),
+    ("LIGHTNING.trainer.connectors.accelerator_connector", "zero_code.loops.instrument_connector"),
     ("LIGHTNING.trainer.call", "zero_code.loops.instrument_hooks"),
 )
 """Modules as they are imported, and which file and function of hooks then wraps them."""
@@ -92,8 +93,6 @@ SECTIONS: tuple[tuple[str, str, str, str, Number | None], ...] = (
     ("wandb.sdk.wandb_run", "finish", "wandb.finish", "", None),
     ("wandb.sdk.wandb_run", "Run.finish", "wandb.finish", "", None),
     ("LIGHTNING.loggers.wandb", "WandbLogger.__init__", "WandbLogger constructor", "", 9),
-    ("LIGHTNING.trainer.connectors.accelerator_connector", "_AcceleratorConnector.__init__",
-     "Accelerator constructor", "", 8),
     ("FABRIC.fabric", "Fabric.__init__", "Fabric constructor", "", 8),
     ("FABRIC.fabric", "Fabric.setup", "Fabric setup", "Fabric.setup", None),
     ("FABRIC.fabric", "Fabric.setup_module", "Fabric setup", "Fabric.setup_module", None),
