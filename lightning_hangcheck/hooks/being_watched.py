@@ -1,4 +1,4 @@
-"""What a rank does so that it can be watched: it offers its records, and starts a sidecar.
+"""What a rank does so that it can be watched: it offers its records and stacks, starts a sidecar.
 
 Where `hangcheck run` did not start a sidecar, the first process of each node does. torch's worker
 server, which is private, answers what the probes ask; it is reached through ``sys.modules``, so
@@ -7,22 +7,27 @@ nothing here imports torch. A torch that lacks it only means that the rank has n
 
 from __future__ import annotations
 
+import atexit
+import faulthandler
 import os
+import signal
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
-from lightning_hangcheck.files.safe import make_private_folder
+from lightning_hangcheck.files.safe import make_private_folder, open_for_append, write_atomically
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.machine import NoRoom, is_alive, require_room
+from lightning_hangcheck.machine import NoRoom, is_alive, read_process_stat, require_room
 from lightning_hangcheck.model.beat import STARTING_SERVER
+from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.recorder.lifecycle import Section
 from lightning_hangcheck.recorder.process import is_multiprocessing_child, say_withheld
-from lightning_hangcheck.recorder.stack_offer import offer_stacks
-from lightning_hangcheck.session.session import read_sidecar
+from lightning_hangcheck.session.session import StackOffer, offer_file, read_sidecar
 from lightning_hangcheck.session.whose import job_key, place_of, tell_place
 
 if TYPE_CHECKING:
@@ -38,6 +43,9 @@ THREADS = 1 + max(8, (os.cpu_count() or 1) - 1)
 no affinity makes fewer. One that the kernel refuses aborts the process: nobody can catch that."""
 SETTLES_FOR_S = 5.0
 """From torch's import on, where no group is made meanwhile: one may wait for a store by itself."""
+FIRST_SIGNAL = signal.SIGRTMIN + 9
+LAST_SIGNAL = signal.SIGRTMAX - 4
+"""Numbers that may be taken. Profilers take the first few, and some runtimes the last."""
 SILENT = 3
 """c10's log level FATAL: the server announces itself on stderr at level WARNING."""
 
@@ -195,3 +203,59 @@ def start_worker_server(path: Path) -> bool:
     # a reference that is never given back, so that no destructor runs, not even at exit
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
     return True
+
+
+def offer_stacks(session: Session | None) -> None:
+    """Have this process write its stacks when a free real-time signal comes; once, about 0.3 ms.
+
+    No signal that anybody handles, ignores or blocks is taken. Else py-spy alone can read it.
+    """
+    if session is None or threading.current_thread() is not threading.main_thread():
+        return
+    own = read_process_stat(os.getpid())
+    file = offer_file(session.path, os.getpid())
+    if own is None or file.exists():
+        return
+    try:
+        number = _free_signal()
+        if number is not None:
+            _answer(number, file, own.started_ticks)
+    except (OSError, ValueError, RuntimeError) as error:
+        log.once("stack-offer", f"only py-spy can read the stacks of this rank: {error!r}")
+
+
+def _answer(number: int, file: Path, started_ticks: int) -> None:
+    make_private_folder(file.parent)
+    answers = file.with_suffix(".txt")
+    # never closed: the handler writes to it until the process ends
+    descriptor = open_for_append(answers)
+    # what faulthandler gives back when the interpreter ends: by default the signal would kill
+    signal.signal(number, signal.SIG_IGN)
+    faulthandler.register(number, file=descriptor, all_threads=True, chain=False)
+    offer = StackOffer(
+        pid=os.getpid(),
+        started_ticks=started_ticks,
+        signal=number,
+        main_thread=threading.main_thread().ident or 0,
+        answers=str(answers),
+    )
+    write_atomically(file, encode(offer))
+    pid = os.getpid()
+
+    def withdraw() -> None:
+        """At exit; a forked child leaves its parent's alone."""
+        if os.getpid() == pid:
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+                answers.unlink(missing_ok=True)
+
+    atexit.register(withdraw)
+
+
+def _free_signal() -> int | None:
+    taken = 0
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, mask = line.partition(":")
+        if name in ("SigBlk", "SigIgn", "SigCgt"):
+            taken |= int(mask, 16)
+    return next((n for n in range(FIRST_SIGNAL, LAST_SIGNAL + 1) if not taken >> (n - 1) & 1), None)

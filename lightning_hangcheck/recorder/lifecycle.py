@@ -31,13 +31,13 @@ from lightning_hangcheck.recorder.process import (
     ProcessHooks,
     Pulse,
     SidecarWatch,
+    TrainingThread,
     is_helper,
     is_multiprocessing_child,
     start_facts,
     unless_no_room,
     versions,
 )
-from lightning_hangcheck.recorder.training_thread import TrainingThread
 from lightning_hangcheck.session.run_folders import settle_run_folder
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, join_session
 from lightning_hangcheck.session.whose import place_in, tell_place
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
     from types import TracebackType
 
-    from lightning_hangcheck.recorder.training_thread import TrainingEnd
+    from lightning_hangcheck.recorder.process import TrainingEnd
     from lightning_hangcheck.rundir import RunFolder
 
 EXIT_LIMIT_S = 1.0

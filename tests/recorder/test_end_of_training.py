@@ -13,7 +13,7 @@ from processes import PROGRAMS, until
 
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.recorder.page import PageReader
-from lightning_hangcheck.recorder.training_thread import TrainingEnd, TrainingThread
+from lightning_hangcheck.recorder.process import TrainingEnd, TrainingThread
 
 if TYPE_CHECKING:
     from pathlib import Path
