@@ -41,22 +41,10 @@ PACKAGE = "torch.distributed"
 JOINED = "HANGCHECK_JOINED"
 """Set to the process id of a rank that has joined: whatever it starts from then on is no rank."""
 COLLECTIVES = (
-    "all_reduce",
-    "all_reduce_coalesced",
-    "broadcast",
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_gather_single",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "reduce_scatter_single",
-    "all_to_all",
-    "all_to_all_single",
-    "gather",
-    "scatter",
-    "barrier",
-)
+    "all_reduce", "all_reduce_coalesced", "broadcast", "all_gather", "all_gather_into_tensor",
+    "all_gather_single", "reduce", "reduce_scatter", "reduce_scatter_tensor",
+    "reduce_scatter_single", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier",
+)  # fmt: skip
 """Functions that enter one operation themselves; those for objects call these."""
 TORCHS_TARGET = ("torch.multiprocessing.spawn", "_wrap")
 TORCHS_NUMBER = "i"
