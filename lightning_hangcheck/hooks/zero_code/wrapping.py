@@ -16,6 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pkgutil import resolve_name
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -113,11 +114,15 @@ def wrap(
         return result
 
     def fully(
-        wrapped: Function, instance: object, arguments: tuple[Any, ...], named: dict[str, Any]
+        around: Around,
+        wrapped: Function,
+        instance: object,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
     ) -> object:
         call, visit = Call(instance, arguments, named, wrapped), None
         if works:
-            visit = ask(around or nullcontext, call)
+            visit = ask(around, call)
         if visit is not None:
             ask(visit.__enter__)
         if visit is None or not works:
@@ -130,7 +135,8 @@ def wrap(
         ask(visit.__exit__, None, None, None)
         return call.result
 
-    ours = wrapt.wrap_object(owner, name, WatchedFunction, (fully if around else lightly,))
+    watched = lightly if around is None else partial(fully, around)
+    ours = wrapt.wrap_object(owner, name, WatchedFunction, (watched,))
     if isinstance(owner, ModuleType):
         # packages hand out a module's functions as their own, as torch does: torch.save
         package = owner.__name__.rpartition(".")[0]
