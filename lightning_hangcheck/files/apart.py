@@ -34,14 +34,10 @@ class NoAnswerFromStorage(Exception):
 
 
 def apart(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
-    """Do work in a process of its own, about 2 ms; one that is late is left behind.
+    """Do work in a process of its own, about 2 ms; one that is late stays for ten minutes.
 
-    It may stay for ten minutes. What it imports should be imported already: another thread that
-    imports the same just then has a lock, of which the fork would get a copy.
-
-    Args:
-        time_limit_s: Seconds to wait for it.
-        work: What to do; what it returns or raises must be one that pickle can carry.
+    What it imports should be imported already: another thread that imports the same just then has a
+    lock, of which the fork would get a copy. What it returns or raises, pickle must carry.
 
     Raises:
         NoAnswerFromStorage: It took longer.
@@ -103,11 +99,7 @@ def _become_orphan(writer: int, work: Callable[[], object]) -> None:
 
 
 def let_go_of_streams() -> None:
-    """Put nothing in the place of standard input, output and error.
-
-    Whoever reads them to their end waits for every process that has them, also for one that
-    storage keeps from ending.
-    """
+    """Put nothing in the place of the standard streams: others may read them to their end."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nothing, stream)

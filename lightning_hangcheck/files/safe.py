@@ -36,6 +36,8 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
+_REFUSED = {errno.ELOOP: "a symbolic link", errno.ENXIO: "a socket or device"}
+"""What open(2) means by these; the second also where a device is not there."""
 
 
 class UnusableFile(OSError):
@@ -47,18 +49,13 @@ def open_owned(path: Path) -> int:
 
     It must be a regular file, no link, and belong to this user, to root, or to the owner of the
     folder that it lies in: whoever may read a colleague's run folder, or a copy, may report it.
-
-    Returns:
-        A descriptor; the caller closes it.
+    The caller closes the descriptor.
 
     Raises:
         UnusableFile: It is another kind of file, or another user put it there.
         OSError: It is gone or not permitted.
     """
-    try:
-        descriptor = os.open(path, _SAFELY | os.O_NOFOLLOW)
-    except OSError as error:
-        raise _explained(error, path) from None
+    descriptor = _open(path, os.O_NOFOLLOW)
     try:
         found = _refuse_irregular(descriptor, path)
         owners = (os.geteuid(), _ROOT, path.parent.stat().st_uid)
@@ -72,25 +69,12 @@ def open_owned(path: Path) -> int:
 
 
 def read_owned(path: Path, largest: int = FACT_BYTES) -> bytes:
-    """Read a whole file of ours; see `open_owned`.
-
-    Raises:
-        UnusableFile: It is no such file, or larger.
-        OSError: It is gone or not permitted.
-    """
+    """Read a whole file of ours; raises as `open_owned`, and where it is larger."""
     return _whole(open_owned(path), path, largest)
 
 
 def read_end_owned(path: Path, largest: int) -> tuple[bytes, int]:
-    """Read the end of a file of ours that grows; see `open_owned`.
-
-    Returns:
-        Its last bytes, at most ``largest``, and how many were left out before them.
-
-    Raises:
-        UnusableFile: It is no such file.
-        OSError: It is gone or not permitted.
-    """
+    """Read the last bytes of a file of ours that grows, and how many were left out before them."""
     with os.fdopen(open_owned(path), "rb") as file:
         left_out = max(0, os.fstat(file.fileno()).st_size - largest)
         file.seek(left_out)
@@ -98,22 +82,24 @@ def read_end_owned(path: Path, largest: int) -> tuple[bytes, int]:
 
 
 def read_regular(path: Path, largest: int) -> bytes:
-    """Read a file that anyone may own, such as a program's source; links are followed.
-
-    Raises:
-        UnusableFile: It is no regular file, or has more bytes than ``largest``.
-        OSError: It is gone or not permitted.
-    """
-    try:
-        descriptor = os.open(path, _SAFELY)
-    except OSError as error:
-        raise _explained(error, path) from None
+    """Read a file that anyone may own, such as a program's source; links are followed."""
+    descriptor = _open(path)
     try:
         _refuse_irregular(descriptor, path)
     except OSError:
         os.close(descriptor)
         raise
     return _whole(descriptor, path, largest)
+
+
+def _open(path: Path, more: int = 0) -> int:
+    try:
+        return os.open(path, _SAFELY | more)
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
+        why = f"it is {_REFUSED[error.errno]}, not a file"
+        raise UnusableFile(errno.EINVAL, why, str(path)) from None
 
 
 def _whole(descriptor: int, path: Path, largest: int) -> bytes:
@@ -131,21 +117,9 @@ def _refuse_irregular(descriptor: int, path: Path) -> os.stat_result:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(found.st_mode):
-        raise _unusable(_KINDS.get(stat.S_IFMT(found.st_mode), "no regular file"), path)
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+        raise UnusableFile(errno.EINVAL, f"it is {kind}, not a file", str(path))
     return found
-
-
-def _explained(error: OSError, path: Path) -> OSError:
-    if error.errno == errno.ELOOP:
-        return _unusable("a symbolic link", path)
-    if error.errno == errno.ENXIO:  # open(2): a socket, or a device that is not there
-        return _unusable("a socket or device", path)
-    return error
-
-
-def _unusable(kind: str, path: Path) -> UnusableFile:
-    why = f"it is {kind}, not a file"
-    return UnusableFile(errno.EINVAL, why, str(path))
 
 
 PRIVATE_FOLDER = 0o700
@@ -160,11 +134,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def write_atomically(path: Path, data: bytes, mode: int = PRIVATE_FILE) -> None:
-    """Write to a temporary name beside the file, then rename.
-
-    Raises:
-        OSError: The folder is gone, full or not ours; the old file, if any, is untouched.
-    """
+    """Write to a temporary name beside the file, then rename; an `OSError` leaves the old file."""
     temporary = name_beside(path)
     descriptor = os.open(temporary, os.O_WRONLY | NEW_FILE, mode)
     try:
@@ -182,11 +152,7 @@ def name_beside(path: Path) -> Path:
 
 
 def create_once(path: Path, data: bytes, largest: int = FACT_BYTES) -> bytes:
-    """Create a file unless it exists, and return what it holds: of several writers one wins.
-
-    Raises:
-        OSError: The folder is gone, full or not ours.
-    """
+    """Create a file unless it exists, and return what it holds: of several writers one wins."""
     temporary = name_beside(path)
     write_atomically(temporary, data)
     try:
@@ -199,10 +165,7 @@ def create_once(path: Path, data: bytes, largest: int = FACT_BYTES) -> bytes:
 
 
 def open_for_append(path: Path) -> int:
-    """Open a file of ours to read it and to append, or create it.
-
-    Returns:
-        A descriptor; the caller closes it.
+    """Open a file of ours to read it and to append, or create it; the caller closes it.
 
     Raises:
         PermissionError: It is no regular file, has another name too, or belongs to somebody else.
@@ -284,11 +247,7 @@ SCHEMA_VERSION = 1
 
 
 def decode(data: bytes, kind: type[Fact], source: str) -> Fact:
-    """Decode a fact.
-
-    Raises:
-        UnreadableRun: The bytes are no such fact, or are of another schema version.
-    """
+    """Decode a fact; `UnreadableRun` where the bytes are none, or of another schema version."""
     try:
         version = json_decoder(_Versioned).decode(data).schema_version
         if version != SCHEMA_VERSION:
@@ -317,11 +276,7 @@ class _Versioned(msgspec.Struct):
 
 
 def reserve(descriptor: int, size: int) -> mmap.mmap:
-    """Map an open file of zeros.
-
-    Raises:
-        OSError: There is no room for it.
-    """
+    """Map an open file of zeros; `OSError` where there is no room for it."""
     os.posix_fallocate(descriptor, 0, size)
     return mmap.mmap(descriptor, size)
 
@@ -329,12 +284,7 @@ def reserve(descriptor: int, size: int) -> mmap.mmap:
 def reserve_file(path: Path, size: int) -> mmap.mmap:
     """Make a file that only this user may read, and its folder, and map it.
 
-    Args:
-        path: Of the file; without room for it there is an empty one.
-        size: In bytes.
-
-    Raises:
-        OSError: Shared memory is full, or not ours.
+    Without room for it, which is an `OSError`, there is an empty one.
     """
     make_private_folder(path.parent)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

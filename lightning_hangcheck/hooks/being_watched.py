@@ -1,4 +1,4 @@
-"""What a rank does so that it can be watched: it offers its records, and starts a sidecar.
+"""What a rank does so that it can be watched: it offers its records and stacks, starts a sidecar.
 
 Where `hangcheck run` did not start a sidecar, the first process of each node does. torch's worker
 server, which is private, answers what the probes ask; it is reached through ``sys.modules``, so
@@ -7,34 +7,35 @@ nothing here imports torch. A torch that lacks it only means that the rank has n
 
 from __future__ import annotations
 
+import atexit
+import faulthandler
 import os
+import signal
 import sys
+import threading
 import time
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
-from lightning_hangcheck.files.safe import make_private_folder
+from lightning_hangcheck.files.safe import make_private_folder, open_for_append, write_atomically
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.machine import NoRoom, is_alive, require_room
+from lightning_hangcheck.machine import NoRoom, is_alive, read_process_stat, require_room
 from lightning_hangcheck.model.beat import STARTING_SERVER
+from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.recorder.background import say_withheld
-from lightning_hangcheck.recorder.process import is_multiprocessing_child
-from lightning_hangcheck.recorder.sections import Section
-from lightning_hangcheck.recorder.stack_offer import offer_stacks
-from lightning_hangcheck.session.session import read_sidecar
+from lightning_hangcheck.recorder.lifecycle import Section
+from lightning_hangcheck.recorder.process import is_multiprocessing_child, say_withheld
+from lightning_hangcheck.session.session import StackOffer, offer_file, read_sidecar
 from lightning_hangcheck.session.whose import job_key, place_of, tell_place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from lightning_hangcheck.recorder.lifecycle import Recorder
     from lightning_hangcheck.session.session import Session
 
 MOST_STARTS = 4  # the first, and three after a loss: a sidecar that dies again and again is no use
-BINDINGS = "torch._C._distributed_c10d"
+BINDINGS, PACKAGES = "torch._C._distributed_c10d", ("torch", "torch.distributed")
 LONGEST_PATH = 107
 """Bytes that fit into sockaddr_un.sun_path with its zero (unix(7)); torch aborts on longer ones."""
 THREADS = 1 + max(8, (os.cpu_count() or 1) - 1)
@@ -42,6 +43,9 @@ THREADS = 1 + max(8, (os.cpu_count() or 1) - 1)
 no affinity makes fewer. One that the kernel refuses aborts the process: nobody can catch that."""
 SETTLES_FOR_S = 5.0
 """From torch's import on, where no group is made meanwhile: one may wait for a store by itself."""
+FIRST_SIGNAL = signal.SIGRTMIN + 9
+LAST_SIGNAL = signal.SIGRTMAX - 4
+"""Numbers that may be taken. Profilers take the first few, and some runtimes the last."""
 SILENT = 3
 """c10's log level FATAL: the server announces itself on stderr at level WARNING."""
 
@@ -49,8 +53,7 @@ SILENT = 3
 def be_watched(recorder: Recorder) -> None:
     """Open all that a watcher of this rank may ask for, and have its node watched.
 
-    Whatever learns that this process is a rank calls it, also once its number is known: asking
-    again opens what is missing, and changes nothing else.
+    Whoever learns that this process is a rank, or its number, calls it; again it opens what lacks.
     """
     if is_multiprocessing_child():
         recorder.be_rank_of_environment()
@@ -61,10 +64,7 @@ def be_watched(recorder: Recorder) -> None:
 
 
 def keep_sidecar(recorder: Recorder) -> None:
-    """Have this node watched, if it falls to this process. Asking again changes nothing.
-
-    A sidecar that is lost is replaced three times; that of the round before goes on with this one.
-    """
+    """Have this node watched, if it falls to this process; a sidecar that is lost is replaced."""
     session = recorder.session
     if session is None or session.facts.launched or recorder.on_sidecar_lost is not None:
         return
@@ -128,10 +128,7 @@ def tell_of_nodes(recorder: Recorder, nnodes: int, number: int) -> None:
         job=job_key(os.environ, launched),
         first=launched.store_host or "",
     )
-    try:
-        tell_place(session, place)
-    except OSError as error:
-        log.once("place", f"this node's sidecar is not told which node it is on: {error}")
+    tell_place(session, place)
 
 
 def offer_flight_record(recorder: Recorder) -> None:
@@ -172,20 +169,15 @@ def offer_flight_record(recorder: Recorder) -> None:
 
 def bindings_are_there() -> bool:
     """Whether torch and torch.distributed are imported, to their end."""
-
-    def is_whole(package: str) -> bool:
-        spec = getattr(sys.modules.get(package), "__spec__", None)
-        return spec is not None and not getattr(spec, "_initializing", False)
-
-    return BINDINGS in sys.modules and is_whole("torch") and is_whole("torch.distributed")
+    specs = (getattr(sys.modules.get(one), "__spec__", None) for one in PACKAGES)
+    whole = (spec is not None and not getattr(spec, "_initializing", False) for spec in specs)
+    return BINDINGS in sys.modules and all(whole)
 
 
 def start_worker_server(path: Path) -> bool:
-    """Start the server on a unix socket, in a folder that only this user may enter.
+    """Start the server on a unix socket, for as long as the process lives; whether it runs.
 
-    Returns:
-        Whether it runs. It runs until the process ends: in torch 2.13 neither ``shutdown`` nor the
-        object's destructor ever returns, so the object is kept alive for ever.
+    In torch 2.13 neither ``shutdown`` nor the destructor returns, so it is kept alive for ever.
     """
     import ctypes
 
@@ -194,32 +186,76 @@ def start_worker_server(path: Path) -> bool:
     server_class = getattr(sys.modules.get(BINDINGS), "_WorkerServer", None)
     if server_class is None:
         return False
+    library = Path(str(sys.modules["torch"].__file__)).parent / "lib" / "libc10.so"
+    try:
+        level = ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "FLAGS_caffe2_log_level")
+    except (OSError, ValueError):  # a torch built otherwise: one line is announced
+        level = ctypes.c_int()
+    before, level.value = level.value, SILENT  # for 0.3 ms: the program's output must not change
     try:
         make_private_folder(path.parent)
-        with _without_announcement():
-            server = server_class(str(path))
+        server = server_class(str(path))
     except (OSError, RuntimeError, TypeError, ValueError) as error:
         log.once("worker-server", f"no flight record of this rank can be read: {error!r}")
         return False
+    finally:
+        level.value = before
     # a reference that is never given back, so that no destructor runs, not even at exit
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
     return True
 
 
-@contextmanager
-def _without_announcement() -> Iterator[None]:
-    """Keep c10 from logging for about 0.3 ms: the program's output must not change."""
-    import ctypes
+def offer_stacks(session: Session | None) -> None:
+    """Have this process write its stacks when a free real-time signal comes; once, about 0.3 ms.
 
-    library = Path(str(sys.modules["torch"].__file__)).parent / "lib" / "libc10.so"
-    try:
-        level = ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "FLAGS_caffe2_log_level")
-    except (OSError, ValueError):  # a torch built otherwise: one line is announced
-        yield
+    No signal that anybody handles, ignores or blocks is taken. Else py-spy alone can read it.
+    """
+    if session is None or threading.current_thread() is not threading.main_thread():
         return
-    before = level.value
-    level.value = SILENT
+    own = read_process_stat(os.getpid())
+    file = offer_file(session.path, os.getpid())
+    if own is None or file.exists():
+        return
     try:
-        yield
-    finally:
-        level.value = before
+        number = _free_signal()
+        if number is not None:
+            _answer(number, file, own.started_ticks)
+    except (OSError, ValueError, RuntimeError) as error:
+        log.once("stack-offer", f"only py-spy can read the stacks of this rank: {error!r}")
+
+
+def _answer(number: int, file: Path, started_ticks: int) -> None:
+    make_private_folder(file.parent)
+    answers = file.with_suffix(".txt")
+    # never closed: the handler writes to it until the process ends
+    descriptor = open_for_append(answers)
+    # what faulthandler gives back when the interpreter ends: by default the signal would kill
+    signal.signal(number, signal.SIG_IGN)
+    faulthandler.register(number, file=descriptor, all_threads=True, chain=False)
+    offer = StackOffer(
+        pid=os.getpid(),
+        started_ticks=started_ticks,
+        signal=number,
+        main_thread=threading.main_thread().ident or 0,
+        answers=str(answers),
+    )
+    write_atomically(file, encode(offer))
+    pid = os.getpid()
+
+    def withdraw() -> None:
+        """At exit; a forked child leaves its parent's alone."""
+        if os.getpid() == pid:
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+                answers.unlink(missing_ok=True)
+
+    atexit.register(withdraw)
+
+
+def _free_signal() -> int | None:
+    taken = 0
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, mask = line.partition(":")
+        if name in ("SigBlk", "SigIgn", "SigCgt"):
+            taken |= int(mask, 16)
+    return next((n for n in range(FIRST_SIGNAL, LAST_SIGNAL + 1) if not taken >> (n - 1) & 1), None)

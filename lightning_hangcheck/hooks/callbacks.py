@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import Trainer
     from transformers import TrainerState, TrainingArguments
 
-    from lightning_hangcheck.model.beat import Beat, StepTimes
+    from lightning_hangcheck.model.beat import StepTimes
     from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.recorder.page import PageWriter
     from lightning_hangcheck.session.session import Session
@@ -43,10 +43,7 @@ STATES = {"suspect": 1, "hang": 2, "dead": 3}
 
 
 def lightning_packages() -> tuple[ModuleType, ...]:
-    """Return the packages of Lightning that are imported, else import the first that is installed.
-
-    Both can be there at once: a library that the script uses may import the other one.
-    """
+    """Return the packages of Lightning that are imported, maybe both, else import one."""
     imported = tuple(filter(None, map(sys.modules.get, LIGHTNING)))
     if imported:
         return imported
@@ -68,11 +65,9 @@ def _evaluation(trainer: Trainer) -> Phase:
 
 
 def _showing(phase: Phase | None = None, batch_at: int | None = None) -> Callable[..., None]:
-    """Make a hook of Lightning's that shows a phase; by default the evaluation that goes on.
+    """Make a hook that shows a phase, by default the evaluation that goes on.
 
-    Args:
-        phase: Of the contract.
-        batch_at: Where the batch's number is in what Lightning gives behind its module.
+    Behind its module Lightning gives a batch's number at ``batch_at``.
     """
 
     def hook(guest: HangCheck, trainer: Trainer, _: object, *given: Any, **__: object) -> None:  # noqa: ANN401 - any of them
@@ -217,25 +212,17 @@ class StepClock:
         self._began_ns = self._forward_ns = self._ended_ns = 0
 
     def batch_comes(self, page: PageWriter) -> bool:
-        """A batch has come: the step before it is over, with its wait for this one.
-
-        Returns:
-            Whether the step that begins is timed: then its other moments are to be told, too.
-        """
-        now_ns = monotonic_ns()
-        if self._ended_ns:
-            computed_ns = self._forward_ns or self._began_ns
-            page.time_step(
-                now_ns - self._ended_ns, computed_ns - self._began_ns, self._ended_ns - computed_ns
-            )
-        self._forward_ns = self._ended_ns = 0
-        if self._left_out:
-            self._left_out -= 1
-        elif now_ns >= self._next_ns:
-            self._began_ns, self._next_ns = now_ns, now_ns + BETWEEN_NS
-            return True
-        self._began_ns = 0
-        return False
+        """A batch has come, the step before it is over; whether the one that begins is timed."""
+        now_ns, began_ns, ended_ns = monotonic_ns(), self._began_ns, self._ended_ns
+        if ended_ns:
+            computed_ns = self._forward_ns or began_ns
+            page.time_step(now_ns - ended_ns, computed_ns - began_ns, ended_ns - computed_ns)
+        timed = not self._left_out and now_ns >= self._next_ns
+        self._left_out = max(0, self._left_out - 1)
+        self._began_ns, self._forward_ns, self._ended_ns = now_ns if timed else 0, 0, 0
+        if timed:
+            self._next_ns = now_ns + BETWEEN_NS
+        return timed
 
     def backward_comes(self, *_: object) -> None:
         """The forward pass is over; of several backward passes in a step the first counts."""
@@ -256,8 +243,7 @@ class StepClock:
 class LoggedMetrics:
     """What `HangCheck(log_metrics=True)` sends through the Trainer's own loggers: pace and state.
 
-    Rank 0 reads the pages of its node's ranks in shared memory. It asks no rank for anything, so
-    one that is stuck delays nobody; and a rank 0 that is stuck itself sends nothing.
+    Rank 0 reads its node's pages in shared memory: a rank that is stuck delays nobody.
     """
 
     def __init__(self, session: Session) -> None:
@@ -287,53 +273,35 @@ class LoggedMetrics:
 
     def _since_last_time(self) -> dict[str, float]:
         """Compare what the ranks timed since the last time; nothing where they timed nothing."""
+        from lightning_hangcheck.errors import UnreadableRun
+        from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned
+        from lightning_hangcheck.observe.run_record import WatchNotes
         from lightning_hangcheck.report.stragglers import median_step, ratio_to
 
         self._pages.find_new()
-        newest: dict[int, Beat] = {}
         # of two processes that were one rank after each other the newer page counts
-        for beat in sorted(self._pages.read().values(), key=lambda one: one.last_beat_ns):
-            if beat.rank is not None and beat.step_times is not None:
-                newest[beat.rank] = beat
-        sums = {rank: beat.step_times for rank, beat in newest.items() if beat.step_times}
-        before, self._before = self._before, sums
-        since = {rank: told.since(before[rank]) for rank, told in sums.items() if rank in before}
+        beats = sorted(self._pages.read().values(), key=lambda one: one.last_beat_ns)
+        sums = {one.rank: one.step_times for one in beats if one.rank is not None}
+        told = {rank: times for rank, times in sums.items() if times is not None}
+        before, self._before = self._before, told
+        since = {rank: times.since(before[rank]) for rank, times in told.items() if rank in before}
         means = {rank: made.a_step() for rank, made in since.items() if made.steps > 0}
         if not means:
             return {}
         slowest = max(means, key=lambda rank: means[rank].own_s)
-        typical = median_step(tuple(means.values()))
+        typical, verdict = median_step(tuple(means.values())), ""
+        try:
+            data = read_owned(self._watch_file, EVIDENCE_BYTES)
+            newest = decode(data, WatchNotes, str(self._watch_file)).newest
+            verdict = newest.verdict if newest is not None else ""
+        except (OSError, UnreadableRun):  # no sidecar has told anything yet
+            pass
         return {
-            "hangcheck/state": self._state(),
+            "hangcheck/state": STATES.get(verdict, 0),
             "hangcheck/step_time": typical.seconds,
             "hangcheck/slowest_rank": slowest,
             "hangcheck/straggler_ratio": ratio_to(typical, means[slowest]),
         }
-
-    def _state(self) -> int:
-        """What the sidecar told last; no sidecar has told anything yet where its notes lack."""
-        from lightning_hangcheck.errors import UnreadableRun
-        from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned
-        from lightning_hangcheck.observe.run_record import WatchNotes
-
-        try:
-            data = read_owned(self._watch_file, EVIDENCE_BYTES)
-            notes = decode(data, WatchNotes, str(self._watch_file))
-        except (OSError, UnreadableRun):
-            return 0
-        return STATES.get(notes.newest.verdict, 0) if notes.newest is not None else 0
-
-
-def _showing_state(phase: Phase) -> Callable[..., None]:
-    """Make a hook of Hugging Face's that shows a phase."""
-
-    def hook(
-        guest: HuggingFaceHangCheck, _: object, state: TrainerState, *__: object, **___: object
-    ) -> None:
-        page = guest._recorder.page  # noqa: SLF001 - it is its hook
-        page.enter_phase(phase, int(state.epoch or 0), state.global_step)
-
-    return hook
 
 
 @guard_hooks
@@ -368,6 +336,16 @@ class HuggingFaceHangCheck:
         """Pickling and copying make a new one."""
         return self.asked, ()
 
+    @staticmethod
+    def _showing(phase: Phase) -> Callable[..., None]:
+        def hook(
+            guest: HuggingFaceHangCheck, _: object, state: TrainerState, *__: object, **___: object
+        ) -> None:
+            epoch, page = int(state.epoch or 0), guest._recorder.page
+            page.enter_phase(phase, epoch, state.global_step)
+
+        return hook
+
     def on_init_end(self, *_: object, **__: object) -> None:
         """Its Trainer is made; what it loads it loads before training begins."""
         watch_resuming(sys.modules["transformers.trainer"].Trainer)
@@ -382,10 +360,10 @@ class HuggingFaceHangCheck:
         watch_saves(sys.modules["transformers.trainer"].Trainer)
         self.on_epoch_begin(args, state)
 
-    on_epoch_begin = on_substep_end = on_step_end = on_epoch_end = _showing_state("dataloading")
+    on_epoch_begin = on_substep_end = on_step_end = on_epoch_end = _showing("dataloading")
     on_save = on_epoch_begin
-    on_prediction_step = on_evaluate = on_predict = _showing_state("validation")
-    on_train_end = _showing_state("teardown")
+    on_prediction_step = on_evaluate = on_predict = _showing("validation")
+    on_train_end = _showing("teardown")
 
     def on_step_begin(self, *_: object, **__: object) -> None:
         """A batch has come, or (as `on_optimizer_step`) weights are new."""

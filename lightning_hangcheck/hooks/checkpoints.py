@@ -10,7 +10,6 @@ import inspect
 import os
 import time
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ import msgspec
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
     WatchedFunction,
-    afterwards,
     by_name,
     in_section,
     wrap,
@@ -54,7 +52,6 @@ STARTS_ANEW = {
     "scheduler": "no scheduler (the learning rate starts anew)",
     "history": "no step or epoch (the loop starts at its first)",
 }
-HISTORY_ALONE = frozenset({"history"})  # what a Trainer's checkpoint of weights alone still holds
 MOST_NAMES = 10_000
 LOOK_LIMIT_S = 2.0
 """The file was read a moment ago; only storage that has stalled since takes so long."""
@@ -181,63 +178,58 @@ def watch_resuming(trainer: type) -> None:
         if folder is not None:
             tell(current(), of_huggingface(str(folder)))
 
-    wrap(trainer, name, afterwards(tell_of))
+    wrap(trainer, name, after=tell_of)
 
 
 class SavedParts:
-    """What all checkpoints of this process held so far.
+    """What all checkpoints of this process held so far; what they lack is said once.
 
-    What they lack is said once, at the second step at which it saves: those who keep the optimizer
-    in a file of its own have saved it by then.
+    At the second step at which it saves: an optimizer in a file of its own is saved by then.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self) -> None:
         self._held: frozenset[str] = frozenset()
         self._step: int | None = None
         self._said = False
 
     def note(self, held: frozenset[str], remedy: str) -> None:
         """Take a save that has ended well, with the parts of `PARTS` in it."""
-        from lightning_hangcheck.hooks.zero_code.loops import has_scheduler
+        from lightning_hangcheck.hooks.zero_code.loops import teller
 
-        before, self._step = self._step, self._recorder.page.step
+        recorder = current()
+        before, self._step = self._step, recorder.page.step
         self._held |= held
-        needed = [part for part in PARTS if part != "scheduler" or has_scheduler()]
+        needed = [part for part in PARTS if part != "scheduler" or teller().scheduled]
         lacking = [part for part in needed if part not in self._held]
         if self._said or not lacking or before is None or before == self._step:
             return
         self._said = True
         without = " and ".join(STARTS_ANEW[part] for part in lacking)
-        self._recorder.say(f"the checkpoints saved so far hold {without}: {remedy}")
-        self._recorder.note("saves_lack", parts=lacking)
+        recorder.say(f"the checkpoints saved so far hold {without}: {remedy}")
+        recorder.note("saves_lack", parts=lacking)
 
 
-@cache
-def _saved_parts() -> SavedParts:
-    return SavedParts(current())
+_saved_parts = SavedParts()
 
 
 def watch_saves(trainer: type) -> None:
     """Watch the method with which a Trainer class writes a whole checkpoint; again does nothing."""
-    for name, note in (
-        ("save_checkpoint", _note_of_lightning),
-        ("_save_checkpoint", _note_of_huggingface),
-    ):
+
+    def of_lightning(call: Call) -> None:
+        alone = call.named.get("weights_only") or call.arguments[1:2] == (True,)
+        note(alone, "ModelCheckpoint(save_weights_only=False) keeps them")
+
+    def of_huggingface(call: Call) -> None:
+        alone = getattr(call.instance.args, "save_only_model", False)
+        note(alone, "TrainingArguments(save_only_model=False) keeps them")
+
+    def note(alone: object, remedy: str) -> None:
+        # a Trainer's checkpoint of weights alone still holds the history
+        _saved_parts.note(frozenset({"history"} if alone else PARTS), remedy)
+
+    for name, then in (("save_checkpoint", of_lightning), ("_save_checkpoint", of_huggingface)):
         if not isinstance(vars(trainer).get(name), WatchedFunction):
-            wrap(trainer, name, in_section("saving", "Trainer.save_checkpoint", then=note))
-
-
-def _note_of_lightning(call: Call) -> None:
-    alone = call.named.get("weights_only") or call.arguments[1:2] == (True,)
-    held = HISTORY_ALONE if alone else frozenset(PARTS)
-    _saved_parts().note(held, "ModelCheckpoint(save_weights_only=False) keeps them")
-
-
-def _note_of_huggingface(call: Call) -> None:
-    alone = getattr(call.instance.args, "save_only_model", False)
-    held = HISTORY_ALONE if alone else frozenset(PARTS)
-    _saved_parts().note(held, "TrainingArguments(save_only_model=False) keeps them")
+            wrap(trainer, name, in_section("saving", "Trainer.save_checkpoint", then=then))
 
 
 def instrument_saves(module: ModuleType) -> None:
@@ -256,17 +248,12 @@ def instrument_saves(module: ModuleType) -> None:
         if what is not None:  # by the keys of a dictionary, else by its classes: an optimizer's
             mapped = isinstance(what, Mapping)
             names = what if mapped else [one.__name__ for one in type(what).__mro__]
-            _saved_parts().note(parts_held(names), "save optimizer.state_dict() and the step, too")
+            _saved_parts.note(parts_held(names), "save optimizer.state_dict() and the step, too")
 
     wrap(module, "save", in_section("saving", title, then=note))
 
 
 def is_checkpoint(what: Any, where: Any) -> bool:  # noqa: ANN401 - torch.save takes anything
-    """Whether ``torch.save`` keeps a state that training could go on from: a state in a file.
-
-    Args:
-        what: Is saved. A module, an optimizer and a dictionary are states; a tensor is data.
-        where: A path, or an open file; a buffer in memory is no file.
-    """
+    """Whether ``torch.save`` keeps a state in a file: a module, an optimizer or a dictionary."""
     is_file = isinstance(where, (str, os.PathLike)) or isinstance(getattr(where, "name", None), str)
     return is_file and (isinstance(what, Mapping) or hasattr(type(what), "state_dict"))

@@ -13,21 +13,23 @@ import re
 import time
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
 from lightning_hangcheck.errors import BadUsage, MeetingFailed, ResultsIncomplete, StepOutOfTurn
-from lightning_hangcheck.hooks.guards import rank_zero_first, tell_all
+from lightning_hangcheck.hooks.guards import rank_zero_first
 from lightning_hangcheck.hooks.models import are_shared_out, gpu_memory, in_one_line
 from lightning_hangcheck.hooks.places import check_limit
-from lightning_hangcheck.hooks.rendezvous import default_process_group, find_peer_group
+from lightning_hangcheck.hooks.rendezvous import (
+    default_process_group,
+    find_peer_group,
+    join_rendezvous,
+)
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.codec import msgpack_decoder
-from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 
@@ -55,10 +57,7 @@ class Turns:
         return step == "final" or step % self.every == 0
 
     def complaint(self, step: Step) -> str:
-        """Why it is not the turn of this step, in words; empty if it is.
-
-        The first step of a process may be any: a training that is resumed does not begin anew.
-        """
+        """Why it is not the turn of this step, in words; empty if it is, as is any first one."""
         last = self._taken[-1] if self._taken else None
         if step == last:
             return f"step {step} came again"
@@ -206,7 +205,7 @@ def rank_zero_evaluation(
     recorder = current()
     peers = find_peer_group(recorder)
     own = msgspec.msgpack.encode((step, turns.complaint(step)))
-    brought = tell_all(f"begin {name}", peers, timeout, own)
+    brought = join_rendezvous(f"begin {name}", timeout, own, peers)
     decoder = msgpack_decoder(tuple[Step, str])
     _refuse_parted(name, {rank: decoder.decode(word) for rank, word in sorted(brought.items())})
     turns.take(step)
@@ -267,15 +266,7 @@ class _NotRight(Exception):
 def complaints(
     expected: Expected, step: Step, so_far: Sequence[Step], begun_at: float
 ) -> list[str]:
-    """Say what of it is missing or wrong, a clause each, within a minute or two.
-
-    Args:
-        expected: What is to be there.
-        step: That has been evaluated just now.
-        so_far: All steps that were, this one too: where each has files of its own, those of the
-            earlier ones must still be there.
-        begun_at: When this evaluation began, as `time.time` tells it.
-    """
+    """Say what of it is missing or wrong, a clause each, files of earlier steps included."""
 
     def path_of(step: Step) -> Path:
         return Path(expected.path.replace("{step}", str(step)))
@@ -297,8 +288,7 @@ def complaints(
             found.append(f"{name} is not there")
         except NoAnswer as error:
             # each further file would take as long again, while the other ranks wait
-            found.append(f"{name} is not read: {error}")
-            break
+            return [*found, f"{name} is not read: {error}"]
         except (OSError, ValueError, csv.Error) as error:
             found.append(f"{name} cannot be read ({error})")
     return found
@@ -317,15 +307,15 @@ def _check(path: Path, expected: Expected, begun_at: float) -> None:
         raise _NotRight("is empty")
     if path.suffix in TABLES:
         rows = _rows_of_cells if path.suffix in (".csv", ".tsv") else _rows_of_objects
-        number = sum(1 for _ in rows(path, expected.columns))
+        number = rows(path, expected.columns)
         if not number:
             raise _NotRight("has no rows")
         if expected.rows is not None and number != expected.rows:
             raise _NotRight(f"has {several(number, 'row')}, not {expected.rows}")
 
 
-def _rows_of_cells(path: Path, columns: Sequence[str]) -> Iterator[None]:
-    delimiter = "\t" if path.suffix == ".tsv" else ","
+def _rows_of_cells(path: Path, columns: Sequence[str]) -> int:
+    delimiter, number = "\t" if path.suffix == ".tsv" else ",", 0
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         head = next(csv.reader(file, delimiter=delimiter), [])
         _check_columns("", head, columns)
@@ -335,7 +325,7 @@ def _rows_of_cells(path: Path, columns: Sequence[str]) -> Iterator[None]:
                     f"row {number} has {cells} of {len(head)} cells: it was not written "
                     "to its end, or by two writers"
                 )
-            yield
+    return number
 
 
 def cells_of_rows(lines: Iterable[str], delimiter: str) -> Iterator[int]:
@@ -371,20 +361,21 @@ def cells_of_rows(lines: Iterable[str], delimiter: str) -> Iterator[int]:
         yield cells
 
 
-def _rows_of_objects(path: Path, columns: Sequence[str]) -> Iterator[None]:
+def _rows_of_objects(path: Path, columns: Sequence[str]) -> int:
+    number = 0
     with path.open("rb") as file:
         objects: Iterable[bytes | msgspec.Raw] = (
             (line for line in file if line.strip())
             if path.suffix == ".jsonl"
             else msgspec.json.decode(file.read(), type=list[msgspec.Raw])
         )
-        for number, text in zip(count(1), objects, strict=False):
+        for number, text in enumerate(objects, 1):
             try:
                 fields = msgspec.json.decode(text, type=dict[str, object])
             except msgspec.DecodeError as error:
                 raise _NotRight(f"row {number} cannot be read ({error})") from error
             _check_columns(f"row {number} ", list(fields), columns)
-            yield
+    return number
 
 
 def _check_columns(where: str, have: Sequence[str], wanted: Sequence[str]) -> None:
@@ -409,10 +400,13 @@ def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[N
         return
     gpus = {tensor.device for tensor in tensors}
 
-    def say_moved(where: str, began: float) -> None:
+    def memory() -> str:
         torch.cuda.empty_cache()
-        took, memory = seconds_in_words(time.perf_counter() - began), in_one_line(gpu_memory(gpus))
-        say(f"{bytes_in_words(away.size)} moved {where} the GPU in {took}: {memory}")
+        return in_one_line(gpu_memory(gpus))
+
+    def say_moved(where: str, began: float) -> None:
+        took = seconds_in_words(time.perf_counter() - began)
+        say(f"{bytes_in_words(away.size)} moved {where} the GPU in {took}: {memory()}")
 
     say(f"before: {in_one_line(gpu_memory(gpus))}")
     began = time.perf_counter()

@@ -1,15 +1,16 @@
 """`generate` and `pipeline`: from prompts to texts, each step timed, a beat for each token.
 
-Around every call of ``model.generate`` goes a `GenerationWatch`, here, in a pipeline of ours and in
-a script that is only watched. The tokens stay those of the model alone; only limits of a debug run
-change them, and are said when they do.
+A `Watch` goes around every call of ``model.generate``: here, in a pipeline of ours and in a script
+that is only watched. The tokens stay those of the model alone; only limits of a debug run change
+them, and are said when they do.
 """
 
 from __future__ import annotations
 
+import inspect
 import time
-from contextlib import ExitStack, contextmanager
-from functools import cache
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -19,20 +20,30 @@ from lightning_hangcheck.hooks.models import (
     GpuMemory,
     doubtful_flags,
     first_device,
+    gpu_memory,
     in_one_line,
     input_device,
     look_at_model,
-    memory_of_model,
     offloaded_places,
     set_on_tokenizer,
 )
 from lightning_hangcheck.hooks.never_raise import attempt, later
-from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.hooks.state_report import tell_start
+from lightning_hangcheck.hooks.zero_code.wrapping import (
+    Call,
+    by_name,
+    in_section,
+    inside,
+    is_outermost,
+    is_spoken,
+    wrap,
+)
+from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.text.shown import seconds_in_words, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import ModuleType
 
     from torch import Tensor
 
@@ -42,8 +53,10 @@ if TYPE_CHECKING:
 Tokenizer: TypeAlias = Any
 Pipeline: TypeAlias = Any
 TASK = "text-generation"
+CRITERIA = "stopping_criteria"
 WARN_AFTER = 300.0  # seconds
 FULL = 0.9  # share of a GPU's memory; what a generation remembers has to fit into the rest
+OURS = __name__.partition(".")[0]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,15 +105,15 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         prompts: How many.
         prompt_tokens: Of all prompts, without padding.
-        prompt_characters: Of all prompts; None where they came as tokens.
+        prompt_characters: Of all prompts; None where they were not counted.
         max_new_tokens: Asked for; None where nothing says it.
         truncated_prompts: How many were cut to the limit of a debug run.
         new_tokens: Generated in all sequences, up to and with the end of each.
-        response_characters: Of all new texts; None where they were not counted.
+        response_characters: Of all new texts; None where they were not counted, as in a pipeline.
         max_new_tokens_cut: What ``max_new_tokens`` was before the limit of a debug run acted.
         device: Of the first parameter.
         tokenize_s: Seconds, as all times here.
-        move_s: Of the prompts to the device; within ``generate_s`` in a pipeline.
+        move_s: Of the prompts to the device.
         generate_s: The call of ``model.generate``.
         decode_s: From tokens to texts.
         memory_before: Of each GPU that the model is on; empty on the CPU.
@@ -134,6 +147,20 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
     def total_s(self) -> float:
         """Seconds from the prompts to the texts."""
         return self.tokenize_s + self.move_s + self.generate_s + self.decode_s
+
+    def __str__(self) -> str:
+        read = self.response_characters
+        characters = "" if read is None else f" ({several(read, 'character')})"
+        around = {"tokenized": self.tokenize_s, "moved": self.move_s, "decoded": self.decode_s}
+        steps = "".join(f"{name} ({took:.3f}s); " for name, took in around.items() if took)
+        minutes = f" = {seconds_in_words(self.total_s)}" if self.total_s >= 60 else ""
+        return (
+            f"generate: {several(self.prompts, 'prompt')} of "
+            f"{several(self.prompt_tokens, 'token')} gave "
+            f"{self.new_tokens} new ones{characters} in {self.generate_s:.3f} s "
+            f"({self.tokens_per_second:.1f} a second); {in_one_line(self.memory_after)}; "
+            f"{steps}total {self.total_s:.3f} s{minutes}"
+        )
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,13 +226,12 @@ def generate(
     # no others, as in a pipeline: a model may refuse or misread token_type_ids
     names = [name for name in ("input_ids", "attention_mask") if name in encoded]
     inputs = {name: encoded[name].to(device) for name in names}
-    moved = time.perf_counter()
-    tokenize_s, move_s = tokenized - began, moved - tokenized
+    tokenize_s, move_s = tokenized - began, time.perf_counter() - tokenized
     recorder.say(
         f"generate: prompts tokenized ({tokenize_s:.3f}s), moved to {device} ({move_s:.3f}s)"
     )
     width = int(inputs["input_ids"].shape[1])
-    watch = GenerationWatch(
+    watch = Watch(
         model,
         (len(asked), width, _count_inputs(inputs)),
         generation,
@@ -219,7 +245,7 @@ def generate(
     )
     with watch.around():
         output = model.generate(**inputs, **watch.named)
-    began = time.perf_counter()
+        began = time.perf_counter()
     made = new_tokens(model, width, output)
     texts = tokenizer.batch_decode(made, skip_special_tokens=True)
     decode_s = time.perf_counter() - began
@@ -292,61 +318,39 @@ def _watched_text_generation() -> type:
         limits: Limits | None = None
         warn_after_s: float = WARN_AFTER
         last_report: GenerationReport | None = None
-        prepared: tuple[float, int, int | None] = (0.0, 0, 0)
-        """Of the prompts of the next batch: seconds, how many were cut, characters."""
+        cut = 0
+        """Of the prompts of the next batch."""
 
         def preprocess(self, prompt_text: Any, **options: Any) -> Any:  # noqa: ANN401
-            took_s, cut, known = self.prepared
-            began = time.perf_counter()
             inputs = super().preprocess(prompt_text, **options)
             if self.limits and inputs["input_ids"].shape[-1] > self.limits.max_length:
-                cut += 1
+                self.cut += 1
                 shorter = self.limits.say_cut(1, self.tokenizer)
                 inputs = super().preprocess(prompt_text, **{**options, **shorter})
-            known = None if known is None else known + len(prompt_text)
-            characters = known if isinstance(prompt_text, str) else None
-            self.prepared = took_s + time.perf_counter() - began, cut, characters
             return inputs
 
         def _forward(self, model_inputs: Any, **options: Any) -> Any:  # noqa: ANN401
-            (took_s, cut, characters), self.prepared = self.prepared, (0.0, 0, 0)
+            cut, self.cut = self.cut, 0
             number, width = model_inputs["input_ids"].shape
             prepare = getattr(self, "_prepare_generate_kwargs", None)  # transformers 5
             if prepare is not None:
                 flags = dict(prepare(dict(options)))
             else:
                 flags = {"generation_config": self.generation_config, **options}
-            watch = GenerationWatch(
+            watch = Watch(
                 self.model,
                 (number, width, _count_inputs(model_inputs)),
                 options,
                 flags,
                 limits=self.limits,
                 warn_after_s=self.warn_after_s,
-                prompt_characters=characters,
                 truncated_prompts=cut,
-                tokenize_s=took_s,
             )
             with watch.around():
                 outputs = super()._forward(model_inputs, **watch.named)
             made = outputs["generated_sequence"].flatten(0, 1)[:, width:]
             self.last_report = watch.report(made)
             return outputs
-
-        def postprocess(self, outputs: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
-            began = time.perf_counter()
-            records = super().postprocess(outputs, *arguments, **options)
-            report, prompt = self.last_report, outputs.get("prompt_text")
-            if report is not None:
-                characters = report.response_characters
-                if isinstance(prompt, str):
-                    characters = (characters or 0) + sum(map(len, answers_in(records, prompt)))
-                self.last_report = msgspec.structs.replace(
-                    report,
-                    decode_s=report.decode_s + time.perf_counter() - began,
-                    response_characters=characters,
-                )
-            return records
 
     return WatchedTextGeneration
 
@@ -363,21 +367,7 @@ def new_tokens(model: Model, prompt_width: int, output: Any) -> Tensor:  # noqa:
     return sequences[:, 1 if apart else prompt_width :]
 
 
-def count_tokens(model: Model, made: Tensor) -> int:
-    """Count the tokens of all sequences, up to and with the one that ends each."""
-    end = getattr(model.generation_config, "eos_token_id", None)
-    ends = set(end) if isinstance(end, (list, tuple)) else {end}
-    return sum(
-        next((place for place, token in enumerate(row, 1) if token in ends), len(row))
-        for row in made.tolist()
-    )
-
-
-def asked_new_tokens(
-    default: Any,  # noqa: ANN401 - a GenerationConfig, if there is one
-    named: Mapping[str, Any],
-    prompt_length: int,
-) -> int | None:
+def asked_new_tokens(default: Any, named: Mapping[str, Any], prompt_length: int) -> int | None:  # noqa: ANN401 - a GenerationConfig, if there is one
     """How many new tokens a call of ``generate`` may make; None where nothing says it."""
     config = named.get("generation_config") or default
     for flags in (named, vars(config) if config is not None else {}):
@@ -388,36 +378,7 @@ def asked_new_tokens(
     return None
 
 
-def answers_in(records: object, prompt: str) -> list[str]:
-    """What a text pipeline generated for a prompt, without it; nothing for any other task."""
-    if not isinstance(records, list):
-        return []
-    texts = (one.get("generated_text") for one in records if isinstance(one, dict))
-    return [text.removeprefix(prompt) for text in texts if isinstance(text, str)]
-
-
-def end_line(report: GenerationReport) -> str:
-    """Say what a generation came to, with the steps around the model's own that there were."""
-    read = report.response_characters
-    characters = "" if read is None else f" ({several(read, 'character')})"
-    around = {"tokenized": report.tokenize_s, "moved": report.move_s, "decoded": report.decode_s}
-    steps = ", ".join(f"{name} ({took:.3f}s)" for name, took in around.items() if took)
-    return (
-        f"generate: {several(report.prompts, 'prompt')} of "
-        f"{several(report.prompt_tokens, 'token')} gave "
-        f"{report.new_tokens} new ones{characters} in {report.generate_s:.3f} s "
-        f"({report.tokens_per_second:.1f} a second); {in_one_line(report.memory_after)}; "
-        f"{steps + '; ' if steps else ''}total {took_in_words(report.total_s)}"
-    )
-
-
-def took_in_words(seconds: float) -> str:
-    """Write a duration in seconds, past a minute in minutes too: ``128.350 s = 2 min 08 s``."""
-    return f"{seconds:.3f} s{f' = {seconds_in_words(seconds)}' if seconds >= 60 else ''}"
-
-
-def section_name(model: Model) -> str:
-    """Name the section around a generation."""
+def _section_name(model: Model) -> str:
     return f"generate ({type(model).__name__})"
 
 
@@ -427,7 +388,7 @@ def sign_of_life(recorder: Recorder) -> None:
         recorder.page.show_phase(recorder.page.phase)
 
 
-class GenerationWatch:
+class Watch:
     """Watches one generation: a section, a beat per token, warnings before and while it runs.
 
     With ``HANGCHECK_DISABLE=1`` it only measures, and keeps to the limits.
@@ -435,16 +396,13 @@ class GenerationWatch:
     Args:
         model: That generates.
         inputs: How many prompts, how wide they are, and their tokens; zeros where they are none.
-        named: Arguments of ``generate``.
+        named: Arguments of ``generate``. They become `named`: with limits and the beat.
         flags: All that decides how it generates, those among them.
         limits: Of a debug run.
         warn_after_s: Seconds after which a running generation is spoken of.
         beat: Called once a token; by default the process's own beat.
         spoken: Say what there is to say, but for a run that takes long, which is said always.
         **figures: Fields of the report that are known.
-
-    Attributes:
-        named: The arguments to generate with: within the limits, a beat per token among them.
     """
 
     def __init__(
@@ -493,7 +451,7 @@ class GenerationWatch:
                 self._figures["memory_before"] = self._memory()
                 attempt("a look before generation", self._warn_before)
             if self._on:
-                title, long = section_name(self._model), "the warning of a long run"
+                title, long = _section_name(self._model), "the warning of a long run"
                 watched.enter_context(Section(self._recorder, title, spoken=self._spoken))
                 watched.enter_context(later(self._warn_after_s, long, self._warn_long))
             self._began = time.perf_counter()
@@ -503,21 +461,30 @@ class GenerationWatch:
             self._figures["memory_after"] = self._memory()
 
     def report(self, made: Tensor, **figures: Any) -> GenerationReport:  # noqa: ANN401 - its fields
-        """Say what came of it.
+        """Say what came of it: the new tokens, and further fields of the report."""
 
-        Args:
-            made: The new tokens.
-            **figures: Further fields of the report.
-        """
-        count = attempt("counting tokens", count_tokens, self._model, made) or 0
-        device, warnings = str(first_device(self._model)), tuple(self._warnings)
-        known = {**self._figures, "new_tokens": count, "device": device, "warnings": warnings}
-        report = GenerationReport(**known, **figures)
-        self._recorder.say(end_line(report))
+        def count() -> int:
+            """Count the tokens of all sequences, up to and with the one that ends each."""
+            end = getattr(self._model.generation_config, "eos_token_id", None)
+            ends = set(end) if isinstance(end, (list, tuple)) else {end}
+            return sum(
+                next((place for place, token in enumerate(row, 1) if token in ends), len(row))
+                for row in made.tolist()
+            )
+
+        report = GenerationReport(
+            **self._figures,
+            **figures,
+            new_tokens=attempt("counting tokens", count) or 0,
+            device=str(first_device(self._model)),
+            warnings=tuple(self._warnings),
+        )
+        self._recorder.say(str(report))
         return report
 
     def _memory(self) -> tuple[GpuMemory, ...]:
-        return attempt("the memory of the GPUs", memory_of_model, self._model) or ()
+        devices = (parameter.device for parameter in self._model.parameters())
+        return attempt("the memory of the GPUs", gpu_memory, devices) or ()
 
     def _warn(self, sentence: str) -> None:
         self._warnings.append(sentence)
@@ -526,9 +493,8 @@ class GenerationWatch:
     def _warn_before(self) -> None:
         known, device = self._figures, first_device(self._model)
         nouns = {"prompts": "prompt", "prompt_characters": "character", "prompt_tokens": "token"}
-        counts = [(known.get(name), noun) for name, noun in nouns.items()]
-        goes_in = ", ".join(several(count, noun) for count, noun in counts if count is not None)
-        goes_in = goes_in if known["prompts"] else "prompts that are no tokens"
+        counts = [several(known[name], noun) for name, noun in nouns.items() if known.get(name)]
+        goes_in = ", ".join(counts) if known["prompts"] else "prompts that are no tokens"
         most = known["max_new_tokens"]
         limit = "max_new_tokens not given" if most is None else f"max_new_tokens={most}"
         memory = in_one_line(known["memory_before"])
@@ -536,18 +502,19 @@ class GenerationWatch:
         flags, default = self._flags, getattr(self._model, "generation_config", None)
         config = flags.get("generation_config") or default
         base = config.to_diff_dict() if config is not None else {}
+        places = offloaded_places(self._model)
         for doubt in (
-            *doubts_before(device.type, known["memory_before"], offloaded_places(self._model)),
+            *doubts_before(device.type, known["memory_before"], places),
             *doubtful_flags({**base, **flags}, given=self._given),
         ):
             self._warn(doubt)
 
     def _warn_long(self) -> None:
         seconds, steps = time.perf_counter() - self._began, self._beat.steps
-        pace = f"{several(steps, 'step')} so far, {steps / seconds:.2f} a second"
         self._warn(
-            f"generation has run for {seconds:.0f} s ({pace}); "
-            "a smaller max_new_tokens or max_time=SECONDS ends it sooner"
+            f"generation has run for {seconds:.0f} s ({several(steps, 'step')} so far, "
+            f"{steps / seconds:.2f} a second); a smaller max_new_tokens or max_time=SECONDS ends "
+            "it sooner"
         )
 
 
@@ -556,10 +523,10 @@ def doubts_before(
 ) -> list[str]:
     """Name each doubt and the way out."""
     found = [
-        f"GPU {gpu.index} is {gpu.share:.0%} full before generation: it may run out of memory or "
-        "become very slow; use a smaller batch or context, 8 bits, or more GPUs"
+        f"GPU {gpu.index} is {gpu.used / gpu.total:.0%} full before generation: it may run out of "
+        "memory or become very slow; use a smaller batch or context, 8 bits, or more GPUs"
         for gpu in memory
-        if gpu.share > FULL
+        if gpu.used / gpu.total > FULL
     ]
     if offloaded:
         found.append(
@@ -575,13 +542,10 @@ def doubts_before(
 
 
 class TokenBeat:
-    """Called by ``generate`` once a step: in greedy search, sampling, beam and assisted search.
+    """Called by ``generate`` once a step, each a token of every sequence.
 
     A streamer is refused by beam search, and a logits processor makes assisted search do more
     work. This leaves scores, tokens and random numbers alone.
-
-    Attributes:
-        steps: So far; a step makes one token of each sequence.
     """
 
     def __init__(self, beat: Callable[[], None]) -> None:
@@ -612,5 +576,56 @@ def with_beat(named: Mapping[str, Any], beat: TokenBeat) -> dict[str, Any]:
         return dict(named)
     from transformers import StoppingCriteriaList
 
-    criteria = StoppingCriteriaList([beat, *(named.get("stopping_criteria") or ())])
-    return {**named, "stopping_criteria": criteria}
+    criteria = StoppingCriteriaList([beat, *(named.get(CRITERIA) or ())])
+    return {**named, CRITERIA: criteria}
+
+
+def instrument_generation(module: ModuleType) -> None:
+    """Watch ``generate`` of all models; ``module`` is transformers.generation.utils."""
+    signature = inspect.signature(module.GenerationMixin.generate)
+
+    @contextmanager
+    def generating(call: Call) -> Iterator[None]:
+        model, told = call.instance, dict(by_name(call, signature))
+        given = {**told.pop("kwargs", {}), **told}
+        # a function of ours watches by itself, or tries what was just loaded
+        ours = any(isinstance(one, TokenBeat) for one in given.get(CRITERIA) or ())
+        if ours or not is_outermost("generate", _section_name(model)):
+            yield
+            return
+        tell_start()
+        spoken = is_spoken("generate")
+        # nothing is read from the device: tokens are counted with their padding
+        tokens = given.get("input_ids")
+        tokens = given.get("inputs") if tokens is None else tokens
+        shape = tuple(getattr(tokens, "shape", ()))
+        number, width = shape if len(shape) == 2 else (0, 0)
+        inputs, beat = (number, width, number * width), partial(sign_of_life, current())
+        watch = Watch(model, inputs, call.named, given, beat=beat, spoken=spoken)
+        # given by its place, it cannot be given by name too; code of others may not know it
+        if (CRITERIA in call.named or CRITERIA not in given) and not given.get("custom_generate"):
+            call.named = watch.named
+        with inside("generate"), watch.around():
+            yield
+        if spoken and number:  # read from the device, on which nothing runs any more
+            attempt("the report", lambda: watch.report(new_tokens(model, width, call.result)))
+
+    wrap(module.GenerationMixin, "generate", generating)
+
+
+def instrument_pipelines(module: ModuleType) -> None:
+    """Watch calls of all pipelines; ``module`` is transformers.pipelines.base."""
+
+    def title(call: Call) -> str:
+        task = getattr(call.instance, "task", None) or type(call.instance).__name__
+        return f"pipeline {task} ({type(getattr(call.instance, 'model', None)).__name__})"
+
+    section = in_section("pipeline", title)
+
+    @contextmanager
+    def calling(call: Call) -> Iterator[None]:
+        ours = type(call.instance).__module__.startswith(OURS)  # it tells by itself
+        with nullcontext() if ours else section(call):
+            yield
+
+    wrap(module.Pipeline, "__call__", calling)

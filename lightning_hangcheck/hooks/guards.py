@@ -14,23 +14,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, LockHeld, MeetingFailed
 from lightning_hangcheck.hooks.places import NOTICE_AFTER, check_limit, notice_after
 from lightning_hangcheck.hooks.rendezvous import (
     Outcome,
-    await_outcome,
-    decide,
+    RendezvousPoint,
     find_peer_group,
     join_rendezvous,
-    next_point,
 )
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.look.open_files import Descriptors, file_locks, holders_of
+from lightning_hangcheck.look.open_files import file_locks, holders_of
 from lightning_hangcheck.look.proc import command_line, has_ended, read_environment, vitals
 from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.evidence import Gap
@@ -117,7 +114,7 @@ def rank_zero_first(
     if peers is None:
         yield
         return
-    point = next_point(peers, name, timeout or recorder.settings.meeting_timeout)
+    point = RendezvousPoint.next(peers, name, timeout or recorder.settings.meeting_timeout)
 
     def late() -> Outcome:
         from lightning_hangcheck.hooks.missing_ranks import details_of
@@ -132,7 +129,7 @@ def rank_zero_first(
 
     if peers.index:
         point.arrive(b"")
-        await_outcome(point, late).unwrap()
+        point.await_outcome(late).unwrap()
         yield
         return
     started = time.monotonic()
@@ -145,11 +142,11 @@ def rank_zero_first(
             failure=f"{peers.noun} 0 failed in {name!r} after {after:.1f} s: {what}",
             remedy=f"mend what {peers.noun} 0 met (its traceback names the line)",
         )
-        outcome = decide(point, failed)
+        outcome = point.decide(failed)
         if peers.peers_exist and isinstance(error, Exception):
             raise MeetingFailed(outcome.failure, outcome.remedy, outcome.details) from error
         raise
-    decide(point, Outcome()).unwrap()
+    point.decide(Outcome()).unwrap()
 
 
 def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -> Path:
@@ -201,16 +198,9 @@ def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -
     return folder
 
 
-def tell_all(name: str, peers: PeerGroup | None, limit: float, payload: bytes) -> dict[int, bytes]:
-    """Let every rank know what each brought. A rank that starts later knows of rank 0's only."""
-    if peers is None:
-        return {0: payload}
-    return join_rendezvous(name, limit, payload, peers) | {peers.index: payload}
-
-
 def _agree(name: str, peers: PeerGroup | None, limit: float, failure: str) -> None:
     # each may need the whole limit before it comes
-    brought = tell_all(name, peers, 2 * limit, failure.encode())
+    brought = join_rendezvous(name, 2 * limit, failure.encode(), peers)
     for rank, words in sorted(brought.items()):
         if words:
             raise MeetingFailed(
@@ -293,7 +283,7 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
         kernel_keeps_it = not isinstance(lock, SoftFileLock)
         if kernel_keeps_it:
             rank = recorder.identity.rank
-            write_record(file, _record_of(os.getpid(), rank, sys.orig_argv, utc_now("seconds")))
+            write_record(file, Record.of(os.getpid(), rank, sys.orig_argv, utc_now("seconds")))
         try:
             yield file
         finally:
@@ -344,7 +334,7 @@ def _acquire(lock: BaseFileLock, file: Path, limit: float) -> None:
             patience = min(NOTICE_AFTER, left)
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class Record(Struct, frozen=True):
     """What a holder writes into the lock file, a field a line, as filelock's own soft locks begin.
 
     Attributes:
@@ -354,10 +344,18 @@ class Record(Struct, frozen=True, kw_only=True):
 
     pid: int
     host: str
-    rank: str
-    since: str
-    command: str
+    rank: str = ""
+    since: str = ""
+    command: str = ""
     machine: str = ""
+
+    @classmethod
+    def of(cls, pid: int, rank: int | None, words: list[str], since: str = "") -> Record:
+        """That of a process of this machine."""
+        command, named = show_command(words), "" if rank is None else f"rank {rank}"
+        if len(command) > LONGEST_COMMAND:
+            command = f"{command[: LONGEST_COMMAND - 3]}..."
+        return cls(pid, socket.gethostname(), named, since, command, which_machine())
 
     @property
     def who(self) -> str:
@@ -374,7 +372,7 @@ class Record(Struct, frozen=True, kw_only=True):
         return self.host == socket.gethostname()
 
 
-class Holder(Struct, frozen=True, kw_only=True):
+class Holder(Struct, frozen=True):
     """Who holds a lock, in words.
 
     Attributes:
@@ -387,30 +385,15 @@ class Holder(Struct, frozen=True, kw_only=True):
     gone: bool = False
 
 
-def _record_of(pid: int, rank: int | None, words: list[str], since: str = "") -> Record:
-    command = show_command(words)
-    if len(command) > LONGEST_COMMAND:
-        command = f"{command[: LONGEST_COMMAND - 3]}..."
-    return Record(
-        pid=pid,
-        host=socket.gethostname(),
-        rank="" if rank is None else f"rank {rank}",
-        since=since,
-        command=command,
-        machine=which_machine(),
-    )
-
-
 def write_record(file: Path, record: Record | None) -> None:
     """Write who holds the lock, or that nobody does. A courtesy: where it fails, it is left out.
 
     A file that holds anything else is left alone: poetry.lock is no lock file.
     """
     with suppress(OSError):
-        if file.stat().st_size and read_record(file) is None:
-            return
-        fields = () if record is None else astuple(record)
-        file.write_text("".join(f"{field}\n" for field in fields), encoding="utf-8")
+        if not file.stat().st_size or read_record(file) is not None:
+            fields = () if record is None else astuple(record)
+            file.write_text("".join(f"{field}\n" for field in fields), encoding="utf-8")
 
 
 def read_record(file: Path) -> Record | None:
@@ -426,15 +409,8 @@ def read_record(file: Path) -> Record | None:
         return None
     if len(lines) < 2 or not lines[0].isdecimal():
         return None
-    host, rank, since, command, machine = (*lines[1:6], "", "", "", "")[:5]
-    return Record(
-        pid=int(lines[0]),
-        host=host,
-        rank=rank,
-        since=since,
-        command=one_line(redact_text(command)),
-        machine=machine,
-    )
+    record = Record(int(lines[0]), *lines[1:6])
+    return replace(record, command=one_line(redact_text(record.command)))
 
 
 def find_holder(file: Path) -> Holder:
@@ -447,34 +423,24 @@ def find_holder(file: Path) -> Holder:
     if pids and not (record is not None and record.pid == pids[0] and record.is_here):
         command, environment = command_line(pids[0]), read_environment(pids[0])
         rank = None if isinstance(environment, Gap) else identify(environment).rank
-        record = _record_of(pids[0], rank, [] if isinstance(command, Gap) else command)
+        record = Record.of(pids[0], rank, [] if isinstance(command, Gap) else command)
     if record is None:
-        unseen = "a process on another host, or in another container"
-        return Holder(words=f"nobody that is seen from here: {unseen}")
+        return Holder(
+            "nobody that is seen from here: a process on another host, or in another container"
+        )
     words = f"{record.who}{f', since {record.since}' if record.since else ''}"
     if not pids and not record.is_here:
         elsewhere = "host" if record.host != socket.gethostname() else "container"
-        return Holder(words=f"{words}, which cannot be seen from this {elsewhere}")
+        return Holder(f"{words}, which cannot be seen from this {elsewhere}")
     if not pids and not record.machine and has_ended(record.pid):
         unseen = "which has ended, or is of another container that has this host's name"
-        return Holder(words=f"{words}, {unseen}")
+        return Holder(f"{words}, {unseen}")
     if record.pid == os.getpid():
-        return Holder(words="this process itself", pid=record.pid)
+        return Holder("this process itself", record.pid)
     if has_ended(record.pid):
-        heirs = _who_has_open(file)  # as children inherit it; other users' are hidden
-        kept = f"; {', '.join(heirs)} has it open still" if heirs else ""
-        return Holder(words=f"{words}, which has ended{kept}", pid=record.pid, gone=not heirs)
+        if pids:  # the kernel names who took it
+            return Holder(f"{words}, which has ended; a child of it has the lock still")
+        return Holder(f"{words}, which has ended", record.pid, gone=True)
     signs = vitals(record.pid)
     stopped = ", which is stopped" if signs is not None and signs.state in "Tt" else ""
-    return Holder(words=f"{words}{stopped}", pid=record.pid)
-
-
-def _who_has_open(file: Path) -> list[str]:
-    def look() -> tuple[int, ...]:
-        others = [pid for pid in psutil.pids() if pid != os.getpid()]
-        return Descriptors(others).owners(str(file.resolve()))
-
-    try:
-        return [f"pid {pid}" for pid in within(READ_LIMIT, look)]
-    except (NoAnswer, OSError):
-        return []
+    return Holder(f"{words}{stopped}", record.pid)

@@ -1,11 +1,13 @@
 """`load_pretrained`: from_pretrained with a view of what it does, and a look at what it loaded.
 
 Before a load is said where it reads from, how long that may take, and which known traps its
-arguments walk into; while it goes on each weight is a beat and each file of weights a line.
+arguments walk into; while it goes on each weight is a beat and each file of weights a line. Loads
+of a script that is only watched are told likewise, without an estimate or a trial.
 """
 
 from __future__ import annotations
 
+import os
 import stat
 import threading
 import time
@@ -26,20 +28,27 @@ from lightning_hangcheck.hooks.models import (
     input_device,
     look_at_model,
     set_on_tokenizer,
+    show_class_and_device,
     without_data,
 )
 from lightning_hangcheck.hooks.never_raise import attempt
-from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.hooks.zero_code.start import passed
+from lightning_hangcheck.hooks.zero_code.wrapping import (
+    Call,
+    in_section,
+    is_inside,
+    is_outermost,
+    wrap,
+)
+from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.text.shown import bytes_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from types import ModuleType
 
     from lightning_hangcheck.hooks.models import Model
-    from lightning_hangcheck.hooks.zero_code.wrapping import Call
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 Loaded = TypeVar("Loaded")
@@ -105,8 +114,13 @@ def load_pretrained(
             "'AutoTokenizer', or give the class itself",
         )
     recorder, title = current(), loader.__name__
-    what = "tokenizer" if any(word in title for word in _WITHOUT_WEIGHTS) else "model"
-    load = Load(name=str(name_or_path), loader=title, what=what, named=dict(named))
+    without = any(word in title for word in _WITHOUT_WEIGHTS)
+    load = Load(
+        name=str(name_or_path),
+        loader=title,
+        what="tokenizer" if without else "model",
+        named=dict(named),
+    )
     result = watched_load(recorder, load, partial(loader.from_pretrained, name_or_path, **named))
     loaded = result[0] if isinstance(result, tuple) else result
     if not hasattr(loaded, "named_parameters"):
@@ -130,18 +144,11 @@ def look_at_tokenizer(tokenizer: Any, recorder: Recorder) -> None:  # noqa: ANN4
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """One load, not begun yet.
-
-    Attributes:
-        name: A folder or a name of the hub.
-        loader: What is called, for people: a class, or a pipeline's task.
-        what: ``model``, ``tokenizer`` or ``model config``, which gives the phase.
-        named: The arguments of ``from_pretrained``.
-    """
+    """One load: a folder or a name, what is called, what it gives, and its arguments."""
 
     name: str
     loader: str
-    what: str
+    what: Literal["model", "tokenizer", "model config"]
     named: dict[str, Any]
 
 
@@ -176,8 +183,24 @@ def watched_load(recorder: Recorder, load: Load, work: Callable[[], Loaded]) -> 
     if recorder.settings.disable:
         return work()
     source = attempt("looking at the files", announce, recorder, load) or UNSEEN
+
+    def estimate() -> None:
+        """Say how long reading may take, by a sample of what the storage delivers."""
+        try:
+            rate = within(LOOK_LIMIT, partial(reading_rate, source.weight_files))
+        except NoAnswer:
+            slow = f"a sample of the weight files was not read within {LOOK_LIMIT:g} s"
+            recorder.say(f"WARNING: {source.folder} is slow: {slow}")
+            return
+        if rate:
+            size = sum(source.weight_files.values())
+            recorder.say(
+                f"reading may take about {size / rate:.0f} s (an estimate: {bytes_in_words(size)} "
+                f"at {bytes_in_words(rate)}/s, measured just now on a sample of the files)"
+            )
+
     if load.what == "model":
-        attempt("an estimate of the time", _estimate, recorder, source)
+        attempt("an estimate of the time", estimate)
     title = f"{load.what} from_pretrained ({load.loader})"
     with Section(recorder, title), follow_loading(source, recorder):
         return work()
@@ -245,12 +268,6 @@ def find_source(name: str, named: Mapping[str, Any]) -> Source:
     )
 
 
-class _Index(msgspec.Struct):
-    """What is used of a ``.index.json``."""
-
-    weight_map: dict[str, str]
-
-
 def find_weights(
     folder: Path, variant: str | None = None
 ) -> tuple[dict[Path, int], dict[str, str]]:
@@ -268,7 +285,7 @@ def find_weights(
         if path(single).exists():
             return {path(single): size(path(single))}, {}
         if path(index).exists():
-            held = msgspec.json.decode(path(index).read_bytes(), type=_Index).weight_map
+            held = msgspec.json.decode(path(index).read_bytes())["weight_map"]
             files = [folder / name for name in sorted(set(held.values()))]
             return {file: size(file) for file in files}, held
     return {}, {}
@@ -335,29 +352,8 @@ def traps(load: Load, source: Source, version: tuple[int, int], world_size: int 
     return found
 
 
-def _estimate(recorder: Recorder, source: Source) -> None:
-    """Say how long reading may take, by a sample of what the storage delivers."""
-    try:
-        rate = within(LOOK_LIMIT, partial(reading_rate, source.weight_files))
-    except NoAnswer:
-        recorder.say(
-            f"WARNING: {source.folder} is slow: a sample of the weight files was not read within "
-            f"{LOOK_LIMIT:g} s"
-        )
-        return
-    if rate:
-        size = sum(source.weight_files.values())
-        recorder.say(
-            f"reading may take about {size / rate:.0f} s (an estimate: {bytes_in_words(size)} at "
-            f"{bytes_in_words(rate)}/s, measured just now on a sample of the files)"
-        )
-
-
 def reading_rate(files: Mapping[Path, int]) -> float | None:
-    """Read a few places of the files: bytes a second, None where an estimate would tell nothing.
-
-    What is in the page cache is read at that speed, by these samples and by loading alike.
-    """
+    """Read a few places of the files: bytes a second, None where an estimate would tell nothing."""
     if sum(files.values()) < SMALLEST_MODEL:
         return None
     readable = [(file, size) for file, size in files.items() if size >= SAMPLE_SIZE]
@@ -465,24 +461,19 @@ def follow_loading(source: Source, recorder: Recorder) -> Iterator[None]:
 def _watch_bars() -> None:
     from transformers.utils import logging
 
-    from lightning_hangcheck.hooks.zero_code.wrapping import wrap
-
-    wrap(type(logging.tqdm), "__call__", _progress_bar)
-
-
-@contextmanager
-def _progress_bar(call: Call) -> Iterator[None]:
-    """Follow a bar's items; one that is moved by hand, as where threads load, by its updates."""
-    listener = _following.get(threading.get_ident())
-    if listener is None or not str(call.named.get("desc")).startswith("Loading"):
+    @contextmanager
+    def progress_bar(call: Call) -> Iterator[None]:
+        """Follow a bar's items; one that is moved by hand, as where threads load, by updates."""
+        listener = _following.get(threading.get_ident())
+        if listener is None or not str(call.named.get("desc")).startswith("Loading"):
+            yield
+            return
+        call.arguments = tuple(_FollowedItems(items, listener) for items in call.arguments)
         yield
-        return
-    call.arguments = tuple(_FollowedItems(items, listener) for items in call.arguments)
-    yield
-    if not call.arguments:
-        from lightning_hangcheck.hooks.zero_code.wrapping import afterwards, wrap
+        if not call.arguments:
+            wrap(call.result, "update", after=lambda _: listener.loaded_weights(()))
 
-        wrap(call.result, "update", afterwards(lambda _: listener.loaded_weights(())))
+    wrap(type(logging.tqdm), "__call__", progress_bar)
 
 
 class _FollowedItems:
@@ -501,8 +492,7 @@ class _FollowedItems:
 def try_generation(model: Model, recorder: Recorder) -> None:
     """Generate four tokens without sampling, and say each step: what stands still has a name.
 
-    Random numbers are left as they were. A model that cannot generate, has parameters without data,
-    or is shared out over the ranks (a step of it waits for the others) is not tried.
+    Not with a model that is shared out over the ranks: a step of it waits for the others.
     """
     import torch
     from transformers import GenerationConfig
@@ -548,3 +538,72 @@ def try_generation(model: Model, recorder: Recorder) -> None:
         made = model.generate(input_ids=tokens, attention_mask=mask, **beat)
     say(f"5 output of shape {tuple(made.shape)}")
     say(f"6 {clear_cache() or 'no GPU is used, so there is no cache to clear'}")
+
+
+def instrument_loading(module: ModuleType) -> None:
+    """Watch what the classes of this module of transformers load.
+
+    Each AutoModel has copies of these methods (auto_factory.py, copy_func), so each is wrapped.
+    """
+    for owner in [one for one in vars(module).values() if isinstance(one, type)]:
+        if owner.__module__ != module.__name__ or "from_pretrained" not in vars(owner):
+            continue
+        if "Tokenizer" in owner.__name__ or "Processor" in owner.__name__:
+            wrap(owner, "from_pretrained", _tokenizer)
+        elif "Model" in owner.__name__:
+            wrap(owner, "from_pretrained", _loading_model)
+            wrap(owner, "from_config", _configured_model)
+
+
+def instrument_config(module: ModuleType) -> None:
+    """Watch how a generation config is read, but for the one that a model brings."""
+
+    @contextmanager
+    def loading(call: Call) -> Iterator[None]:
+        if is_inside("model"):
+            yield
+            return
+        if is_outermost("model config", config_title(call)):
+            _announce_call(call, "model config")
+        with section(call):
+            yield
+
+    config_title = _named("model config from_pretrained")
+    section = in_section("model config", config_title)
+    wrap(module.GenerationConfig, "from_pretrained", loading)
+
+
+def _named(what: str) -> Callable[[Call], str]:
+    """Name a section after the class whose class method is called."""
+    return lambda call: f"{what} ({call.instance.__name__})"
+
+
+_tokenizer = in_section("tokenizer", _named("tokenizer from_pretrained"), then=lambda _: passed(4))
+_configured_model = in_section("model", _named("model from_config"), then=lambda _: passed(5))
+_model_title = _named("model from_pretrained")
+_model = in_section("model", _model_title, then=lambda _: passed(5))
+
+
+@contextmanager
+def _loading_model(call: Call) -> Iterator[None]:
+    if not is_outermost("model", _model_title(call)):
+        with _model(call):
+            yield
+        return
+    recorder = current()
+    _announce_call(call, "model")
+    with _model(call), follow_loading(UNSEEN, recorder):
+        yield
+    # a model alone, or with what from_pretrained tells of the load (output_loading_info=True)
+    model = call.result[0] if isinstance(call.result, tuple) else call.result
+    attempt("a look at the model", show_class_and_device, model, recorder)
+
+
+def _announce_call(call: Call, what: Literal["model", "model config"]) -> None:
+    """Say what will be loaded and what may go wrong with it; no name is given for a new one."""
+    name = next(iter(call.arguments), call.named.get("pretrained_model_name_or_path"))
+    name = call.named.get("pretrained_model_name") if name is None else name
+    if isinstance(name, (str, os.PathLike)):
+        loader = call.instance.__name__
+        load = Load(name=str(name), loader=loader, what=what, named=dict(call.named))
+        attempt("looking at the files", announce, current(), load)

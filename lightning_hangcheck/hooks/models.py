@@ -37,7 +37,8 @@ _SAMPLING = {
 _BEAMS = {"early_stopping": False, "length_penalty": 1.0}
 # of DeepSpeed's ZeRO-3, of torch's DTensor (FSDP2, tensor parallel), and of FSDP1
 _SHARED_OUT = ("ds_id", "device_mesh", "_is_flat_param", "_fsdp_flattened")
-_offloaded: dict[str, None] = {}
+offloaded_so_far: dict[str, None] = {}
+"""What `tell_offloaded` told of this process, in that order."""
 
 
 class GpuMemory(msgspec.Struct, frozen=True):
@@ -55,11 +56,6 @@ class GpuMemory(msgspec.Struct, frozen=True):
     by_us: int
     reserved: int = 0
 
-    @property
-    def share(self) -> float:
-        """How much of it is used, 0 to 1."""
-        return self.used / self.total
-
 
 def gpu_memory(devices: Iterable[device]) -> tuple[GpuMemory, ...]:
     """Look at each GPU among these devices: asking another one makes a context there (300 MB)."""
@@ -71,14 +67,9 @@ def gpu_memory(devices: Iterable[device]) -> tuple[GpuMemory, ...]:
     found = []
     for index in sorted(indices):
         free, total = cuda.mem_get_info(index)
-        ours, reserved = cuda.memory_allocated(index), cuda.memory_reserved(index)
-        found.append(GpuMemory(index, total - free, total, ours, reserved))
+        ours = cuda.memory_allocated(index), cuda.memory_reserved(index)
+        found.append(GpuMemory(index, total - free, total, *ours))
     return tuple(found)
-
-
-def memory_of_model(model: Model) -> tuple[GpuMemory, ...]:
-    """Look at each GPU that holds a parameter of the model."""
-    return gpu_memory(parameter.device for parameter in model.parameters())
 
 
 def in_one_line(memory: tuple[GpuMemory, ...]) -> str:
@@ -87,7 +78,7 @@ def in_one_line(memory: tuple[GpuMemory, ...]) -> str:
         return "the model is on no GPU"
     return ", ".join(
         f"GPU {gpu.index}: {bytes_in_words(gpu.used)} of {bytes_in_words(gpu.total)} used "
-        f"({gpu.share:.0%}), {bytes_in_words(gpu.by_us)} by this process, "
+        f"({gpu.used / gpu.total:.0%}), {bytes_in_words(gpu.by_us)} by this process, "
         f"{bytes_in_words(gpu.reserved)} reserved by it"
         for gpu in memory
     )
@@ -99,9 +90,10 @@ def clear_cache() -> str | None:
 
     if not cuda.is_initialized():
         return None
-    before = sum(map(cuda.memory_reserved, range(cuda.device_count())))
+    gpus = range(cuda.device_count())
+    before = sum(map(cuda.memory_reserved, gpus))
     cuda.empty_cache()
-    after = sum(map(cuda.memory_reserved, range(cuda.device_count())))
+    after = sum(map(cuda.memory_reserved, gpus))
     freed = bytes_in_words(before - after)
     return f"cache of the GPU cleared: {freed} given back, {bytes_in_words(after)} reserved still"
 
@@ -144,23 +136,18 @@ def without_data(model: Model) -> list[str]:
     ]
 
 
-def offloaded_places(model: Model) -> tuple[str, ...]:
+def offloaded_places(model: Model) -> list[str]:
     """Which of ``cpu`` and ``disk`` hold parts of a model; the CPU only counts beside a GPU."""
     places = {str(place) for place in device_map_of(model).values()}
     slow = {"cpu", "disk"} if places - {"cpu", "disk"} else {"disk"}
-    return tuple(sorted(places & slow))
+    return sorted(places & slow)
 
 
 def tell_offloaded(what: str, recorder: Recorder) -> None:
     """Note once that parts of a model are offloaded: which model, where to, by which setting."""
-    if what not in _offloaded:
-        _offloaded[what] = None
+    if what not in offloaded_so_far:
+        offloaded_so_far[what] = None
         recorder.note("offloaded", what=what)
-
-
-def offloaded_so_far() -> tuple[str, ...]:
-    """What was told of this process, in the order in which it was."""
-    return tuple(_offloaded)
 
 
 def show_class_and_device(model: Model, recorder: Recorder) -> None:
@@ -183,7 +170,7 @@ def look_at_model(model: Model, recorder: Recorder) -> None:
     recorder.say(f"device map: {', '.join(places[:SHOWN_PLACES]) or 'none'}{more}")
     sizes = ", ".join(f"{bytes_in_words(size)} on {where}" for where, size in tally.items())
     recorder.say(f"parameters: {sizes}")
-    recorder.say(in_one_line(memory_of_model(model)))
+    recorder.say(in_one_line(gpu_memory(one.device for one in model.parameters())))
     pad_token_set = set_on_model(model)
     if pad_token_set:
         recorder.say(pad_token_set)

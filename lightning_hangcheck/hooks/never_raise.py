@@ -55,9 +55,22 @@ def switched_off(what: str, error: Exception, goes_on: str) -> None:
 
 def guard_hooks(guest: type[Guest]) -> type[Guest]:
     """Class decorator: a hook of this class that raises switches all of its object off."""
+
+    def guarded(name: str, hook: Callable[..., None]) -> Callable[..., None]:
+        @wraps(hook)
+        def guarded_hook(guest: object, *arguments: object, **named: object) -> None:
+            try:
+                hook(guest, *arguments, **named)
+            except Exception as error:  # noqa: BLE001 - the hooks' boundary: training must go on
+                switch_off(guest)
+                failed = f"{type(guest).__name__}.{name} failed"
+                switched_off(failed, error, " and is switched off; training goes on")
+
+        return guarded_hook
+
     for name, function in list(vars(guest).items()):
         if callable(function) and (name.startswith("on_") or name in HOOK_NAMES):
-            setattr(guest, name, _guarded(name, function))
+            setattr(guest, name, guarded(name, function))
     return guest
 
 
@@ -65,21 +78,4 @@ def switch_off(guest: object) -> None:
     """Make all hooks of one object do nothing, from now on."""
     for name in dir(type(guest)):
         if name.startswith("on_") or name in HOOK_NAMES:
-            setattr(guest, name, _nothing)
-
-
-def _guarded(name: str, hook: Callable[..., None]) -> Callable[..., None]:
-    @wraps(hook)
-    def guarded_hook(guest: object, *arguments: object, **named: object) -> None:
-        try:
-            hook(guest, *arguments, **named)
-        except Exception as error:  # noqa: BLE001 - the hooks' boundary: training must go on
-            switch_off(guest)
-            failed = f"{type(guest).__name__}.{name} failed"
-            switched_off(failed, error, " and is switched off; training goes on")
-
-    return guarded_hook
-
-
-def _nothing(*_: object, **__: object) -> None:
-    """A hook that is switched off."""
+            setattr(guest, name, lambda *_, **__: None)

@@ -103,15 +103,13 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         if not poor <= good:
             wrong = f"poor={poor:g} is above good={good:g}"
             raise BadUsage(wrong, f"write good={GOOD}, poor={POOR}")
-        self._name = one_line(str(name))
+        self._name, self._deciding = one_line(str(name)), metric or ""
         self._input_paths, self._output_paths = _absolute(inputs), _absolute(outputs)
-        self._deciding = metric or ""
         self._if_done, self._thresholds = if_done, (good, poor)
         self._id = os.urandom(4).hex()
         self._metrics: dict[str, float] = {}
         self._began_ns, self._began_cpu_s = 0, 0.0
-        self._recorder = current()
-        self._identity = identify(os.environ)
+        self._recorder, self._identity = current(), identify(os.environ)
         settings = self._recorder.settings
         self._ledger = _Ledger(settings, writes=not settings.disable and not self._identity.rank)
         self._decision = Decision(act="run", why="")
@@ -187,14 +185,13 @@ class phase:  # noqa: N801 - called like a function, as `section` is
     def _weigh(self) -> Decision:
         if self._ledger.writes:
             self._inputs = tuple(map(_look, self._input_paths))
-            so_far, thresholds = self._ledger.read(), self._thresholds
             self._decision = story.decide(
-                so_far,
+                self._ledger.read(),
                 self._name,
                 self._if_done,
                 self._inputs,
                 self._output_paths,
-                thresholds,
+                self._thresholds,
                 _look,
             )
         return self._decision
@@ -224,7 +221,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             error=said,
             metrics=self._metrics,
             outputs=() if said else tuple(map(_look, self._output_paths)),
-            offloaded=offloaded_so_far(),
+            offloaded=tuple(offloaded_so_far),
         )
         # what it takes the place of where it ended well, and what rests on that, if it differs
         earlier = self._decision.earlier if not said else None
@@ -262,16 +259,11 @@ def _look(path: str) -> book.Fingerprint:
 
 
 def _cpu_s() -> float:
-    used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
+    return sum(os.times()[:4])
 
 
 class _Ledger:
-    """The ledger as a training process writes it.
-
-    Attributes:
-        writes: Whether this process is the one of its job that writes.
-    """
+    """The ledger as a training process writes it; only one process of its job `writes`."""
 
     def __init__(self, settings: Settings, *, writes: bool) -> None:
         self.writes = writes
@@ -348,12 +340,7 @@ def _look_around(identity: Identity) -> book.Place:
 
 
 class Word(msgspec.Struct, frozen=True):
-    """What the first rank decided, for all.
-
-    Attributes:
-        act: ``stop``: a person must be asked, or said so. ``refuse``: it must not run twice.
-        remedy: Of a refusal.
-    """
+    """What the first rank decided, for all; ``refuse``: it must not run twice."""
 
     act: Literal["run", "reuse", "stop", "refuse"]
     why: str
@@ -361,30 +348,22 @@ class Word(msgspec.Struct, frozen=True):
 
 
 def agree(name: str, recorder: Recorder, time_limit: float, weigh: Callable[[], Decision]) -> Word:
-    """Let the first rank decide, and every rank do the same.
+    """Let the first rank decide whether it runs or is reused, and every rank do the same.
 
-    Returns:
-        ``run`` or ``reuse``, with the reason. All run where ranks cannot meet, or where it cannot
-        be decided: one rank that left the work out would leave the others waiting.
-
-    Raises:
-        PhaseDone: On every rank: it must not run twice.
-        SystemExit: On every rank, code 3: a person must be asked, and nobody is there to answer.
-        MeetingFailed: Ranks did not come in time.
+    All run where ranks cannot meet, or where it cannot be decided: one rank that left the work out
+    would leave the others waiting. `PhaseDone` and `SystemExit` are raised on every rank.
     """
     peers = find_peer_group(recorder)
     if peers is None and (recorder.identity.world_size or 1) > 1:
         return Word("run", "the ranks cannot meet to agree")
-    first = peers is None or peers.index == 0
-    payload = b""
+    first, payload = peers is None or peers.index == 0, b""
     if first:
         alone = peers is None or (peers.size or 1) == 1
         asking = partial(_decided, weigh, recorder.settings, alone=alone)
         word = attempt(f"deciding about phase {name}", asking)
         payload = encode(word or Word("run", "it could not be decided"))
-    if peers is not None:
-        payload = join_rendezvous(f"phase {name}", time_limit, payload, peers).get(0, payload)
-    word = json_decoder(Word).decode(payload)
+    brought = join_rendezvous(f"phase {name}", time_limit, payload, peers)
+    word = json_decoder(Word).decode(brought[0])
     if word.act == "refuse":
         raise PhaseDone(word.why, word.remedy)
     if word.act == "stop":
@@ -408,15 +387,15 @@ def _decided(weigh: Callable[[], Decision], settings: Settings, *, alone: bool) 
         return Word("stop", f"{asked}\n  nobody is here to answer; {answers}\n")
     # ask the person at the terminal until one of the words comes; no answer is a stop
     sys.stderr.write(f"{asked}\n")
+    acts: dict[str, Literal["run", "reuse"]] = {"rerun": "run"}
+    if decision.reusable:
+        acts = {"reuse": "reuse", **acts}
     while True:
-        sys.stderr.write("reuse, rerun or stop? " if decision.reusable else "rerun or stop? ")
+        sys.stderr.write(f"{', '.join(acts)} or stop? ")
         sys.stderr.flush()
         line = sys.stdin.readline()
         answer = line.strip().lower()
-        why = f"{decision.why}; a person said {answer}"
-        if answer == "rerun":
-            return Word("run", why)
-        if answer == "reuse" and decision.reusable:
-            return Word("reuse", why)
+        if answer in acts:
+            return Word(acts[answer], f"{decision.why}; a person said {answer}")
         if answer == "stop" or not line:
             return Word("stop", "")

@@ -136,8 +136,7 @@ class PlaceOfStart:
         <start>/agreed-<n> rank n needs no more answers
         <start>/...        all that the guards leave, which no other start ever reads
 
-    Attributes:
-        name: Of the start; empty until the first rank has come and answered.
+    The ``name`` of the start is empty until the first rank has come and answered.
     """
 
     ANSWER_PAUSES = (0.01, 0.2)  # seconds between two rounds of answers, the first and the longest
@@ -211,9 +210,9 @@ class PlaceOfStart:
         self._expected_until = max(self._expected_until, time.monotonic() + limit_s)
 
     def leave(self) -> None:
-        """At the first rank's end, wait for those that nobody else could answer.
+        """At the first rank's end, wait for those that nobody else could answer, as guards do.
 
-        No longer than a guard does, and not where the rank fails: its launcher will end them all.
+        Not where the rank fails: its launcher will end them all.
         """
         limit_s = max(0.0, self._expected_until - time.monotonic())
         if getattr(sys, "last_value", None) is None and limit_s:
@@ -322,10 +321,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _is_loopback(address: str) -> bool:
-    try:
+    with suppress(ValueError):
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
+    return False
 
 
 def main(arguments: Sequence[str]) -> int:

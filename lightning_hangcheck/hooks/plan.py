@@ -45,15 +45,7 @@ _REASONS = {
 
 
 def fetch_config(name: str, time_limit_s: float = TIME_LIMIT_S) -> Path:
-    """Return the path of a hub model's config.json, from the local cache where it is there.
-
-    Args:
-        name: For example ``Qwen/Qwen2.5-7B-Instruct``.
-        time_limit_s: Seconds after which a hub that does not answer is given up.
-
-    Raises:
-        BadUsage: No such name, no network, no permission, or no answer in time.
-    """
+    """Return the path of a hub model's config.json, from the local cache where it is there."""
     if not _HUB_NAME.fullmatch(name):
         raise BadUsage(f"there is no folder or file {name}", "name a folder that holds config.json")
 
@@ -130,16 +122,22 @@ class MetaModel:
         share = QUANTIZING_SHARE if sizes.quantized else 1
         room = {name: int(balanced[name] * share) for name in names}
         devices = infer_auto_device_map(self._module, max_memory=room, **options)
-        return self._count([*names, "disk"], devices, dtype)
 
-    def _count(self, names: list[Any], devices: dict[str, Any], dtype: Dtype) -> Placement:
+        def device_of(name: str) -> Device:
+            """That of the nearest module around it; "" is the whole model."""
+            while name and name not in devices:
+                name = name.rpartition(".")[0]
+            found: Device = devices[name]
+            return found
+
         linear = _linear_weights(self._module)
-        layers, weights = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+        layers: dict[Device, int] = dict.fromkeys([*names, "disk"], 0)
+        weights = dict(layers)
         for block in self._blocks:
-            layers[_device_of(block, devices)] += 1
+            layers[device_of(block)] += 1
         for name, parameter in self._module.named_parameters():
             piece = Piece(parameter.numel(), parameter.numel() if name in linear else 0)
-            weights[_device_of(name, devices)] += piece.bytes_in(dtype)
+            weights[device_of(name)] += piece.bytes_in(dtype)
         by = f"accelerate {version('accelerate')}"
         return Placement(tuple(layers.values()), tuple(weights.values()), by)
 
@@ -212,13 +210,6 @@ def _formats(module: Module, dtype: Dtype) -> dict[str, Any]:
         "dtype": torch.float16 if compute_bytes(dtype) == 2 else torch.float32,
         "special_dtypes": dict.fromkeys(_linear_weights(module), small),
     }
-
-
-def _device_of(name: str, devices: dict[str, Device]) -> Device:
-    """The entry for the module itself or for the nearest one around it; "" is the whole model."""
-    while name and name not in devices:
-        name = name.rpartition(".")[0]
-    return devices[name]
 
 
 def plan_memory(

@@ -23,7 +23,6 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed, UnreadableRun
 from lightning_hangcheck.hooks.places import SLICE, PlaceOfStart, StorePlace, notice_after, wait
 from lightning_hangcheck.identity import Identity, identify
-from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.codec import msgpack_decoder
 from lightning_hangcheck.nodes.meeting_place import DecidingPlace, FolderPlace
 from lightning_hangcheck.recorder.lifecycle import current
@@ -39,9 +38,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 LOOK_LIMIT = 4.0  # seconds for the stacks of missing ranks; py-spy needs about 10 ms for one
-GRACE = 2 * LOOK_LIMIT + 2.0
-"""Seconds that the others wait longer, so that the first rank's decision reaches them: it looks for
-stacks on its own node, and asks other nodes."""
+GRACE = LOOK_LIMIT + 2.0
+"""Seconds that the others wait longer: who looks for stacks decides only then."""
 LONGEST_NAME = 100  # of a file; Linux allows 255 bytes, quoting and number included
 
 _times_met: Counter[str] = Counter()
@@ -71,11 +69,7 @@ class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessGroup(NamedTuple):
-    """A process group of several ranks that this process is in.
-
-    Attributes:
-        store: Through which they found each other; None where this torch does not show it.
-    """
+    """A process group of several ranks, and its store, where this torch shows it."""
 
     rank: int
     size: int
@@ -105,13 +99,8 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
     launcher told nothing, or not that all ranks exist: Lightning starts them in ``fit``,
     ``ddp_spawn`` and torch.multiprocessing from one process.
 
-    Args:
-        recorder: Gives the session, and with it a folder that the ranks of this node share.
-        local: The ranks of this node instead of all ranks.
-
     Returns:
-        None where there is nobody to meet or no way to: everything is switched off, or this process
-        cannot know which rank it is; the latter is said once.
+        None where there is nobody to meet, or this process cannot know which rank it is.
 
     Raises:
         MeetingFailed: The ranks are spread over nodes that share no place.
@@ -204,20 +193,13 @@ def _place_of_nodes(
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a rendezvous, for all ranks: the first rank says it, or one that gave up.
 
-    Attributes:
-        failure: What went wrong, in one clause; empty if all went well.
-        details: Where the ranks stand that were waited for, in lines.
-        payloads: What each rank brought, by its index.
-        asked: Where the first rank asks before it decides: of each other node the rank that is to
-            say where those in `wanted` stand. The next word is the decision then.
+    An empty ``failure`` is none; ``payloads`` is what each rank brought, by its index.
     """
 
     failure: str = ""
     remedy: str = ""
     details: str = ""
     payloads: dict[int, bytes] = {}
-    asked: tuple[int, ...] = ()
-    wanted: tuple[int, ...] = ()
 
     def unwrap(self) -> dict[int, bytes]:
         """Return the payloads."""
@@ -226,32 +208,30 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.payloads
 
 
-class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank leaves when it comes: its node, whose ranks see each other, and a payload."""
-
-    node: str
-    payload: bytes = b""
-
-
-class RendezvousPoint(msgspec.Struct, frozen=True, kw_only=True):
+class RendezvousPoint:
     """One rendezvous: the n-th of its name in this start of the job."""
 
-    peers: PeerGroup
-    name: str
-    key: str
-    time_limit: float
+    def __init__(self, peers: PeerGroup, name: str, key: str, time_limit: float) -> None:
+        self.peers, self.name, self.time_limit = peers, name, time_limit
+        self._key, self._decision = key, f"{key}/decision"
+        self._notice_at: float | None = time.monotonic() + notice_after(time_limit)
+
+    @classmethod
+    def next(cls, peers: PeerGroup, name: str, time_limit: float) -> RendezvousPoint:
+        """Open the next rendezvous of this name."""
+        plain = quote(name, safe=" ")[:LONGEST_NAME]
+        _times_met[plain] += 1
+        if isinstance(peers.place, PlaceOfStart):
+            peers.place.expect(time_limit)
+        return cls(peers, name, f"{peers.noun} {plain} {_times_met[plain]}", time_limit)
 
     def arrival_of(self, index: int) -> str:
         """Key under which a rank leaves what it brought."""
-        return f"{self.key}/arrived-{index}"
+        return f"{self._key}/arrived-{index}"
 
-    def stacks_by(self, index: int) -> str:
-        """Key under which a rank leaves the stacks that it was asked for."""
-        return f"{self.key}/stacks-by-{index}"
-
-    def word(self, number: int) -> str:
-        """Key of the first rank's question, if it has one, or of the decision that all hold to."""
-        return f"{self.key}/word-{number}"
+    def arrive(self, payload: bytes) -> None:
+        """Leave word that this rank has come."""
+        self.peers.place.post(self.arrival_of(self.peers.index), b"+" + payload)
 
     def named(self, indices: Sequence[int]) -> str:
         """Write ``ranks 1-2``, or ``local rank 0``."""
@@ -267,73 +247,91 @@ class RendezvousPoint(msgspec.Struct, frozen=True, kw_only=True):
             return [0]
         return [index for index in everyone if place.look(self.arrival_of(index)) is None] or [0]
 
-    def arrive(self, payload: bytes) -> None:
-        """Leave word that this rank has come."""
-        session = self.peers.session
-        node = f"{which_machine()}:{session.path if session is not None else ''}"
-        arrival = Arrival(node=node, payload=payload)
-        self.peers.place.post(self.arrival_of(self.peers.index), msgspec.msgpack.encode(arrival))
+    def explain_missing(self) -> Outcome:
+        """Name the ranks that did not come, and where they stand."""
+        from lightning_hangcheck.hooks.missing_ranks import describe_missing  # reads stacks
 
+        return describe_missing(self)
 
-def next_point(peers: PeerGroup, name: str, time_limit: float) -> RendezvousPoint:
-    """Open the next rendezvous of this name, at which each rank waits so many seconds at most."""
-    plain = quote(name, safe=" ")[:LONGEST_NAME]
-    _times_met[plain] += 1
-    if isinstance(peers.place, PlaceOfStart):
-        peers.place.expect(time_limit)
-    key = f"{peers.noun} {plain} {_times_met[plain]}"
-    return RendezvousPoint(peers=peers, name=name, key=key, time_limit=time_limit)
+    def collect(self, payload: bytes) -> Outcome:
+        """As the first rank, wait for each other in turn, however many ranks there are."""
+        payloads, peers = {0: payload}, self.peers
+        if not peers.peers_exist:
+            return Outcome(payloads=payloads)
+        self.arrive(payload)
+        deadline = time.monotonic() + self.time_limit
+        for index in range(1, peers.size or 1):
+            while True:
+                left = deadline - time.monotonic()
+                key = self.arrival_of(index)
+                value = self._wait(key, min(left, SLICE), lambda: self.named(self.missing()))
+                if value is not None:
+                    payloads[index] = value[1:]
+                    break
+                given_up = peers.place.look(self._decision)  # by a rank that came long before
+                if given_up is not None:
+                    return msgpack_decoder(Outcome).decode(given_up)
+                if left <= 0:
+                    return self.explain_missing()
+        return Outcome(payloads=payloads)
 
+    def decide(self, outcome: Outcome) -> Outcome:
+        """Say what became of the rendezvous; return what stands, if another rank was first.
 
-class Patience:
-    """How long a rank waits at a point, and whom it says that it waits for meanwhile."""
-
-    def __init__(self, point: RendezvousPoint, limit: float, awaited: Callable[[], str]) -> None:
-        now = time.monotonic()
-        self._point, self._awaited = point, awaited
-        self._notice_at = now + notice_after(point.time_limit)
-        self.deadline = now + limit
-
-    def left(self) -> float:
-        """Seconds until the next thing is to be done; 0 after the deadline."""
-        now = time.monotonic()
-        return max(0.0, (self._notice_at if now < self._notice_at else self.deadline) - now)
-
-    def is_over(self) -> bool:
-        """Whether the deadline has passed; says once what is waited for, when it takes long.
-
-        The first two ranks speak for all.
+        A place that cannot be written is no error where the others don't exist yet.
         """
-        # what reads stacks is loaded while there is time: who gives up must do so at once
-        import_module("lightning_hangcheck.hooks.missing_ranks")
-        point, now = self._point, time.monotonic()
-        if self._notice_at <= now < self.deadline and self._notice_at != self.deadline:
-            self._notice_at = self.deadline
-            if point.peers.index < 2:
-                log.once(
-                    point.key,
-                    f"{point.peers.noun} {point.peers.index} waits at {point.name!r} for "
-                    f"{self._awaited()}, and gives up after {point.time_limit:g} s",
-                )
-        return now >= self.deadline
+        word, peers = msgspec.msgpack.encode(outcome), self.peers
+        try:
+            return msgpack_decoder(Outcome).decode(peers.place.decide(self._decision, word))
+        except MeetingFailed as error:
+            if peers.peers_exist or peers.index:
+                raise
+            log.once("meeting-post", f"{error}. Ranks that start later will wait in vain")
+            return outcome
+
+    def await_outcome(self, explain: Callable[[], Outcome], grace: float = 0.0) -> Outcome:
+        """Wait for the outcome, as any rank but the first; if it is late, `explain` why.
+
+        With ``grace`` seconds more, where the first rank has the time limit itself.
+        """
+
+        def awaited() -> str:
+            return self.named(self.missing() if grace else [0])
+
+        before_us = [self.arrival_of(index) for index in range(1, self.peers.index)]
+        value = self._wait(self._decision, self.time_limit + grace, awaited)
+        if value is None and any(map(self.peers.place.look, before_us)):
+            # another rank looks where the first one stands; one look is enough
+            value = self._wait(self._decision, GRACE, awaited)
+        if value is None:
+            return self.decide(explain())
+        return msgpack_decoder(Outcome).decode(value)
+
+    def _wait(self, key: str, seconds: float, awaited: Callable[[], str]) -> bytes | None:
+        """Wait for a key; where that takes long, the first two ranks say once for whom."""
+        deadline = time.monotonic() + seconds
+        while True:
+            until = min(deadline, self._notice_at or deadline)
+            value = wait(self.peers.place, key, max(0.0, until - time.monotonic()))
+            now, noun, index = time.monotonic(), self.peers.noun, self.peers.index
+            if value is None and self._notice_at is not None and now >= self._notice_at:
+                self._notice_at = None
+                # what reads stacks is loaded while there is time: who gives up must do so at once
+                import_module("lightning_hangcheck.hooks.missing_ranks")
+                if index < 2:
+                    waits = f"{noun} {index} waits at {self.name!r} for {awaited()}"
+                    log.once(self._key, f"{waits}, and gives up after {self.time_limit:g} s")
+            elif value is not None or now >= deadline:
+                return value
 
 
 def join_rendezvous(
     name: str, time_limit: float, payload: bytes = b"", peers: PeerGroup | None = None
 ) -> dict[int, bytes]:
-    """Wait until all ranks have come to the point of this name.
+    """Wait until all ranks have come to the point of this name; return what each brought, by rank.
 
     Under Lightning's own launchers the first rank runs before the others exist: it does not wait,
-    and the others read what it left.
-
-    Args:
-        name: The same on all ranks; may be met any number of times.
-        time_limit: Seconds that a rank waits; all but the first wait `GRACE` longer, for its word.
-        payload: What this rank brings.
-        peers: Who meets; by default all ranks of the job.
-
-    Returns:
-        What each rank brought, by rank. Without anybody to meet, only this rank's own, as rank 0.
+    and the others read what it left. Without anybody to meet, only this rank's own, as rank 0.
 
     Raises:
         MeetingFailed: Ranks did not come in time: which, where they stand, and after how long.
@@ -341,100 +339,9 @@ def join_rendezvous(
     peers = peers or find_peer_group(current())
     if peers is None:
         return {0: payload}
-    point = next_point(peers, name, time_limit)
+    point = RendezvousPoint.next(peers, name, time_limit)
     if peers.index == 0:
-        return decide(point, _collect(point, payload)).unwrap()
+        return point.decide(point.collect(payload)).unwrap()
     point.arrive(payload)
-    return await_outcome(point, lambda: _explain_missing(point), GRACE).unwrap()
-
-
-def _explain_missing(point: RendezvousPoint) -> Outcome:
-    from lightning_hangcheck.hooks.missing_ranks import describe_missing  # reads stacks
-
-    return describe_missing(point)
-
-
-def _collect(point: RendezvousPoint, payload: bytes) -> Outcome:
-    """As the first rank, wait for each other in turn, however many ranks there are."""
-    payloads = {0: payload}
-    if not point.peers.peers_exist:
-        return Outcome(payloads=payloads)
-    point.arrive(payload)
-    patience = Patience(point, point.time_limit, lambda: point.named(point.missing()))
-    place = point.peers.place
-    for index in range(1, point.peers.size or 1):
-        value = None
-        while value is None:
-            value = wait(place, point.arrival_of(index), min(patience.left(), SLICE))
-            if value is not None:
-                break
-            given_up = place.look(point.word(1))  # by a rank that came long before
-            if given_up is not None:
-                return msgpack_decoder(Outcome).decode(given_up)
-            if patience.is_over():
-                return _explain_missing(point)
-        payloads[index] = msgpack_decoder(Arrival).decode(value).payload
-    return Outcome(payloads=payloads)
-
-
-def decide(point: RendezvousPoint, outcome: Outcome) -> Outcome:
-    """Say what became of the rendezvous; return what stands, if another rank was first.
-
-    Raises:
-        MeetingFailed: The place cannot be written while others wait for it. Where they don't exist
-            yet, that is said once instead: a single process has nobody to meet.
-    """
-    word = msgspec.msgpack.encode(outcome)
-    try:
-        for number in (1, 2):
-            stands = point.peers.place.decide(point.word(number), word)
-            said = msgpack_decoder(Outcome).decode(stands)
-            if not said.asked:
-                return said
-    except MeetingFailed as error:
-        if point.peers.peers_exist or point.peers.index:
-            raise
-        log.once("meeting-post", f"{error}. Ranks that start later will wait in vain")
-    return outcome
-
-
-def await_outcome(
-    point: RendezvousPoint, explain: Callable[[], Outcome], grace: float = 0.0
-) -> Outcome:
-    """Wait for the outcome, as any rank but the first; give up if it is late.
-
-    Args:
-        point: The rendezvous.
-        explain: Called when the time is over; what it returns holds for the others too, unless
-            there is an outcome by then.
-        grace: Seconds beyond the point's time limit, where the first rank has that limit itself.
-    """
-
-    def awaited() -> str:
-        return point.named(point.missing() if grace else [0])
-
-    outcome = _await_word(point, Patience(point, point.time_limit + grace, awaited))
-    if outcome is None and any(
-        point.peers.place.look(point.arrival_of(index)) for index in range(1, point.peers.index)
-    ):
-        # another rank looks where the first one stands; one look is enough
-        outcome = _await_word(point, Patience(point, GRACE, awaited))
-    return decide(point, explain()) if outcome is None else outcome
-
-
-def _await_word(point: RendezvousPoint, patience: Patience) -> Outcome | None:
-    number = 1
-    while True:
-        value = wait(point.peers.place, point.word(number), patience.left())
-        if value is None:
-            if patience.is_over():
-                return None
-            continue
-        outcome = msgpack_decoder(Outcome).decode(value)
-        if not outcome.asked:
-            return outcome
-        if number == 1:
-            from lightning_hangcheck.hooks.missing_ranks import answer_question
-
-            answer_question(point, outcome)
-        number += 1
+    outcome = point.await_outcome(point.explain_missing, GRACE)
+    return outcome.unwrap() | {peers.index: payload}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from lightning_hangcheck.look.gpu import gpus_here
 from lightning_hangcheck.recorder.lifecycle import current
@@ -65,8 +65,7 @@ def report_state(label: str = "") -> None:
 def tell_start() -> None:
     """Leave in the journal what this rank stands in, once; for the sidecar to compare the ranks.
 
-    To be called when the rank is about to work, with torch imported and its process group made if
-    there is to be one. About a millisecond; no device is asked. Never raises.
+    Where it is about to work, with torch imported. About a millisecond; no device is asked.
     """
     recorder = current()
     if recorder.settings.disable or recorder.settings.start_report == "off":
@@ -85,32 +84,28 @@ def _asked(subjects: dict[str, Callable[[], str]]) -> dict[str, str]:
     return answers
 
 
-def _cuda() -> str:
-    """What torch has of CUDA; asking more of one that is not initialized would make a context."""
+def _cuda(*, asks: bool = True) -> str:
+    """What torch has of CUDA; asking more of one that is not initialized would make a context.
+
+    Without ``asks`` devices are not counted: that is slow, and would spoil a fork.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
         return "not known yet, torch is not imported"
-    if not torch.cuda.is_available():
+    built = torch.version.cuda or getattr(torch.version, "hip", None)
+    if asks and not torch.cuda.is_available():
         return "not available"
-    devices = several(torch.cuda.device_count(), "device")
+    if not asks and built is None:
+        return "torch is built without it"
+    devices = several(torch.cuda.device_count(), "device") if asks else str(built)
     if not torch.cuda.is_initialized():
         return f"{devices}, not initialized"
+    index = torch.cuda.current_device()
+    if not asks:
+        return f"{devices}, device {index}, {torch.cuda.get_device_name(index)}"
     allocated = bytes_in_words(torch.cuda.memory_allocated())
     reserved = bytes_in_words(torch.cuda.memory_reserved())
-    index = torch.cuda.current_device()
     return f"{devices}, current device {index}, {allocated} allocated, {reserved} reserved"
-
-
-def _cuda_untouched() -> str:
-    """What torch has of CUDA without counting devices: that is slow, and would spoil a fork."""
-    torch = sys.modules["torch"]
-    built = torch.version.cuda or getattr(torch.version, "hip", None)
-    if built is None:
-        return "torch is built without it"
-    if not torch.cuda.is_initialized():
-        return f"{built}, not initialized"
-    index = torch.cuda.current_device()
-    return f"{built}, device {index}, {torch.cuda.get_device_name(index)}"
 
 
 def _gpus() -> str:
@@ -123,22 +118,17 @@ def _gpus() -> str:
     return "; ".join(named + [gap.why for gap in gaps]) or "none that NVIDIA's driver knows"
 
 
-def _distributed() -> Any | None:  # noqa: ANN401 - a guest, which is not imported here
-    found = sys.modules.get("torch.distributed")
-    return found if found is not None and found.is_available() else None
-
-
 def _backends() -> str:
-    distributed = _distributed()
-    if distributed is None:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available():
         return "not known yet, torch.distributed is not there"
     there = (name for name in BACKENDS if getattr(distributed, f"is_{name}_available", bool)())
     return ", ".join(there) or "none"
 
 
 def _group(*, with_rank: bool = False) -> str:
-    distributed = _distributed()
-    if distributed is None or not distributed.is_initialized():
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
         return "not initialized"
     backend, size = distributed.get_backend(), distributed.get_world_size()
     if with_rank:
@@ -153,6 +143,10 @@ _SUBJECTS: dict[str, Callable[[], str]] = {
     "backends": _backends,
     "process group": lambda: _group(with_rank=True),
 }
-_UNTOUCHED = {**_SUBJECTS, "CUDA": _cuda_untouched, "process group": _group}
+_UNTOUCHED: dict[str, Callable[[], str]] = {
+    **_SUBJECTS,
+    "CUDA": partial(_cuda, asks=False),
+    "process group": _group,
+}
 del _UNTOUCHED["GPUs"]
 """What can be told in passing, of a process that has imported torch: no device is asked."""

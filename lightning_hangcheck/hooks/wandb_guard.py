@@ -27,8 +27,7 @@ from lightning_hangcheck.hooks.places import check_limit, notice_after
 from lightning_hangcheck.hooks.rendezvous import PeerGroup, find_peer_group, join_rendezvous
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.recorder.announcer import describe_exception
-from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.settings import LoggerFailure
 from lightning_hangcheck.time_limit import NoAnswer, within
 
@@ -64,16 +63,17 @@ class _Request(msgspec.Struct, frozen=True):
         _ = made.experiment  # the run is created when it is first asked for
         return made
 
+    def raise_if_asked(self, error: MeetingFailed) -> None:
+        """Else say once what training goes on with."""
+        if self.on_failure == "raise":
+            raise error
+        instead = "with wandb offline" if self.on_failure == "offline" else "without wandb"
+        sentence = f"{error.args[0]}; {error.remedy}. Training goes on {instead}"
+        log.once(sentence, sentence)
+
 
 class _Created(msgspec.Struct, frozen=True, kw_only=True):
-    """What rank 0 tells the others of its logger.
-
-    Attributes:
-        name: The project, which WandbLogger calls its name.
-        version: The run's id.
-        failure: Why there is no logger, in one clause; empty if there is one.
-        remedy: The way out, in one clause.
-    """
+    """What rank 0 tells the others of its logger, in WandbLogger's names, or why there is none."""
 
     name: str | None = None
     version: str | None = None
@@ -153,7 +153,7 @@ def _lead(request: _Request) -> WandbLogger:
     try:
         join_rendezvous(BEFORE, limit, run_id.encode(), peers)
     except MeetingFailed as error:
-        _raise_if_asked(request, error)
+        request.raise_if_asked(error)
         return _make_substitute(request, run_id)
     try:
         logger = _make(request, run_id)
@@ -166,14 +166,13 @@ def _lead(request: _Request) -> WandbLogger:
     try:
         join_rendezvous(AFTER, limit, msgspec.json.encode(made), peers)
     except MeetingFailed as error:
-        _raise_if_asked(request, error)
+        request.raise_if_asked(error)
     return logger
 
 
 def _follow(request: _Request) -> WandbLogger:
     """Make the logger of another rank: it never creates a run, and looks like rank 0's."""
-    created = _Created()
-    limit = request.init_timeout
+    created, limit = _Created(), request.init_timeout
     patience = limit + (0.0 if request.on_failure == "raise" else SUBSTITUTE_LIMIT)
     try:
         run_id = join_rendezvous(BEFORE, limit, b"", request.peers)[0].decode()
@@ -181,7 +180,7 @@ def _follow(request: _Request) -> WandbLogger:
         told = join_rendezvous(AFTER, patience, b"", request.peers)[0]
         created = json_decoder(_Created).decode(told)
     except MeetingFailed as error:
-        _raise_if_asked(request, error)
+        request.raise_if_asked(error)
     if created.failure:
         raise MeetingFailed(created.failure, created.remedy)
     known = {"project": created.name, "version": created.version, "save_dir": created.save_dir}
@@ -190,22 +189,12 @@ def _follow(request: _Request) -> WandbLogger:
     return follower
 
 
-def _raise_if_asked(request: _Request, error: MeetingFailed) -> None:
-    if request.on_failure == "raise":
-        raise error
-    instead = "with wandb offline" if request.on_failure == "offline" else "without wandb"
-    sentence = f"{error.args[0]}; {error.remedy}. Training goes on {instead}"
-    log.once(sentence, sentence)
-
-
 def _make(request: _Request, run_id: str) -> WandbLogger:
     """Make rank 0's logger; another one if that is asked for and online fails."""
     started, limit = time.monotonic(), request.init_timeout
     server = os.environ.get("WANDB_BASE_URL", "")
-    waiting = (
-        f"rank 0 waits for wandb to create its run{f' (server {server})' if server else ''}, "
-        f"and gives up after {limit:g} s"
-    )
+    of = f" (server {server})" if server else ""
+    waiting = f"rank 0 waits for wandb to create its run{of}, and gives up after {limit:g} s"
     goes_on = None if request.on_failure == "raise" else limit
     section = Section(current(), "wandb run creation", goes_on_after_s=goes_on)
     try:
@@ -218,7 +207,7 @@ def _make(request: _Request, run_id: str) -> WandbLogger:
         _bound_finish(logger.experiment, request.finish_timeout)
         return logger
     attempt("closing wandb", _forget_service)
-    _raise_if_asked(request, failed)
+    request.raise_if_asked(failed)
     return _make_substitute(request, run_id)
 
 
@@ -259,8 +248,7 @@ def _online(request: _Request) -> WandbLogger:
 def _forget_service() -> None:
     """Close wandb's connection to its service, so that a next run gets a fresh one.
 
-    A run that was there before ours is left alone. wandb forgets the service first and then waits
-    for it; however that ends, it is forgotten.
+    A run that was there before ours is left alone. However it ends, the service is forgotten.
     """
     import wandb
 
@@ -270,10 +258,7 @@ def _forget_service() -> None:
 
 
 def _make_substitute(request: _Request, run_id: str) -> WandbLogger:
-    """Make a run that stays on this disk, or a logger that takes everything and keeps nothing.
-
-    Checkpoints are not logged as artifacts: WandbLogger refuses that offline.
-    """
+    """Make a run that stays on this disk, or a logger that takes everything and keeps nothing."""
     started, offline = time.monotonic(), request.on_failure == "offline"
     mode = "offline" if offline else "disabled"
     changes = {"mode": mode, "offline": offline, "log_model": False, "version": run_id}
@@ -296,11 +281,7 @@ def _failure(error: Exception, seconds: float) -> MeetingFailed:
 
 
 def _bound_finish(run: Run, limit: float) -> None:
-    """Replace ``run.finish`` by one that returns in time.
-
-    Nothing is raised for being late: training is done, and what was not uploaded is on the disk.
-    A run that is finished at exit has wandb's own limit, which is ours less two seconds.
-    """
+    """Replace ``run.finish`` by one that returns in time, and raises nothing for being late."""
     pid, plain = os.getpid(), run.finish
     folder = Path(run.dir).parent.absolute()
     destination = "offline" if run.offline else f"server {run.settings.base_url}"

@@ -33,9 +33,6 @@ def searched_folders(name: str) -> str:
 
     Empty and relative entries mean it too: whoever can write there would choose what runs. Only
     names are compared: a folder on a dead disk must not hold anybody up.
-
-    Args:
-        name: ``PATH`` or ``LD_LIBRARY_PATH``, whose entries ld.so(8) also parts at semicolons.
     """
     here = names_of_working_folder()
     entries = re.split("[:;]" if name == "LD_LIBRARY_PATH" else ":", os.environ.get(name, ""))

@@ -35,7 +35,7 @@ from lightning_hangcheck.session.collective_notes import (
     noted_messages,
     noted_sites,
 )
-from lightning_hangcheck.session.offers import why_withheld
+from lightning_hangcheck.session.session import why_withheld
 from lightning_hangcheck.time_limit import Looked, guarded
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Gap, Sample
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, FlightRecord
-from lightning_hangcheck.session.offers import why_withheld
+from lightning_hangcheck.session.session import why_withheld
 from lightning_hangcheck.time_limit import guarded
 
 if TYPE_CHECKING:

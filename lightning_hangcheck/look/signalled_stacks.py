@@ -26,7 +26,7 @@ from lightning_hangcheck.files.safe import open_owned
 from lightning_hangcheck.look.proc import read_status, thread_ids, vitals
 from lightning_hangcheck.look.source import Sources
 from lightning_hangcheck.model.evidence import Frame, Gap, ProcessStack, ThreadStack
-from lightning_hangcheck.session.offers import StackOffer, find_offer
+from lightning_hangcheck.session.session import StackOffer, find_offer
 from lightning_hangcheck.time_limit import Looked, guarded
 
 if TYPE_CHECKING:

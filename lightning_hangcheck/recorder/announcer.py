@@ -1,6 +1,7 @@
 """What a recording process says is one clean line: no newlines, no secrets, bounded.
 
-So are its last words: what was raised, what that came from, and where in the user's own code.
+So are its last words: what was raised, what that came from, and where in the user's own code. On
+the console a line is one write(2) to stderr, from every rank that should speak.
 """
 
 from __future__ import annotations
@@ -8,16 +9,22 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from lightning_hangcheck import log
+from lightning_hangcheck.machine import TICKS_PER_SECOND, read_process_stat
 from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.text import shown as plain_text
 from lightning_hangcheck.text.redaction import redact_text
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from lightning_hangcheck.identity import Identity
 
 LONGEST_NAME = 200
 LONGEST_LAST_WORDS = 300
@@ -68,9 +75,8 @@ def describe_exception(error: BaseException, longest: int = LONGEST_LAST_WORDS) 
 def last_words(error: BaseException) -> str:
     """The exception, what it came from and the innermost frame of the user's own code.
 
-    Returns:
-        At most 300 characters, for example ``ValueError: no such split (from KeyError: 'dev') in
-        load_vocab (data.py:41)``; a long message gives way to the rest.
+    At most 300 characters, for example ``ValueError: no such split (from KeyError: 'dev') in
+    load_vocab (data.py:41)``; a long message gives way to the rest.
     """
     elsewhere = _raised_in_worker(error)
     frame = elsewhere[1] if elsewhere is not None else user_frame(error.__traceback__)
@@ -100,9 +106,6 @@ def _raised_in_worker(error: BaseException) -> tuple[str, Frame | None] | None:
 
     Torch (ExceptionWrapper in torch/_utils.py, 2.5 to 2.13) raises the same type again, and hands
     the traceback on as text in the message, which is all that is left of it.
-
-    Returns:
-        None where nothing was handed on.
     """
     try:
         told = _HANDED_ON.match(str(error)[:_LOOKED_THROUGH])
@@ -138,3 +141,72 @@ def _shorten(file: str) -> str:
     """Relative to the script's folder where it lies below it."""
     folder = sys.path[0] if sys.path else ""
     return file.removeprefix(f"{folder}{os.sep}") if folder else file
+
+
+def process_start_ns() -> int:
+    """When this process started, in nanoseconds on CLOCK_BOOTTIME.
+
+    The kernel gives it in clock ticks since boot (proc(5), field 22), up to 10 ms too early. Where
+    /proc does not show it, or shows what cannot be (gVisor), it is now.
+    """
+    now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    stat = read_process_stat(os.getpid())
+    if stat is None:
+        return now
+    start = stat.started_ticks * NANOSECONDS // TICKS_PER_SECOND
+    return start if 0 < start <= now else now
+
+
+# POSIX keeps a write to a pipe whole up to PIPE_BUF, 4096 on Linux
+LONGEST_LINE = 4096
+RANKS_THAT_ALL_SPEAK = 16
+
+
+class Console:
+    """Prints lines, unless that could hold the process up or the rank should be quiet.
+
+    One that is ``in_trouble``, after an exception, speaks at any world size.
+    """
+
+    def __init__(self, mode: Literal["auto", "all", "off"], identity: Identity) -> None:
+        self.in_trouble = False
+        self._mode = mode
+        self._start_ns = 0 if mode == "off" else process_start_ns()
+        self.identify(identity)
+
+    def identify(self, identity: Identity) -> None:
+        """Speak as this rank."""
+        self._who = name_rank(identity, os.getpid())
+        self._is_spokesman = (
+            identity.rank == 0 or (identity.world_size or 1) <= RANKS_THAT_ALL_SPEAK
+        )
+
+    def say(self, text: str) -> None:
+        """Print one line.
+
+        It is left out where standard error does not take it at once; the journal has it.
+        """
+        if self._mode == "off":
+            return
+        if not (self._is_spokesman or self.in_trouble or self._mode == "all"):
+            return
+        elapsed_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - self._start_ns
+        log.write_at_once(format_line(time.time(), elapsed_ns / NANOSECONDS, self._who, text))
+
+
+def name_rank(identity: Identity, pid: int) -> str:
+    """``[R0/2][LR0][PID:12345]``, with question marks for what is not known yet."""
+    rank = "?" if identity.rank is None else identity.rank
+    ranks = "?/?" if identity.world_size is None else f"{rank}/{identity.world_size}"
+    local_rank = "?" if identity.local_rank is None else identity.local_rank
+    return f"[R{ranks}][LR{local_rank}][PID:{pid}]"
+
+
+def format_line(at_s: float, elapsed_s: float, who: str, text: str) -> bytes:
+    """Write one line of the contract, section 1; with its newline at most 4096 bytes."""
+    hour, minute, second = time.localtime(at_s)[3:6]
+    clock = f"{hour:02}:{minute:02}:{second:02}.{int(at_s % 1 * 1000):03}"
+    data = f"[{clock}][+{elapsed_s:.3f}s]{who} {text}".encode(errors="replace")
+    if len(data) >= LONGEST_LINE:
+        data = data[: LONGEST_LINE - 1].decode(errors="ignore").encode()
+    return data + b"\n"

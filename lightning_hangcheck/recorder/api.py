@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from lightning_hangcheck import log
-from lightning_hangcheck.recorder.lifecycle import current, process_recorder
+from lightning_hangcheck.recorder.lifecycle import Section, current, process_recorder
 from lightning_hangcheck.recorder.loops import Step, Track
-from lightning_hangcheck.recorder.sections import Section
 from lightning_hangcheck.text.shown import text_of
 
 if TYPE_CHECKING:

@@ -22,14 +22,16 @@ from msgspec import Struct
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
+from lightning_hangcheck.files.safe import write_atomically
 from lightning_hangcheck.machine import is_alive, start_thread
-from lightning_hangcheck.session.run_folders import MOST_LEFT_BYTES, Carrier, Handover
+from lightning_hangcheck.session.run_folders import MOST_LEFT_BYTES, Carrier
 from lightning_hangcheck.session.session import read_sidecar
 from lightning_hangcheck.text.redaction import HIDDEN, redact_text, redact_value
 from lightning_hangcheck.text.shown import moment_of, visible_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from lightning_hangcheck.rundir import RunFolder
     from lightning_hangcheck.session.session import Session
@@ -56,25 +58,11 @@ class Entry(Struct, frozen=True):
     monotonic_ns: int
 
 
-class _Settle(Struct, frozen=True):
-    """From here on lines have a file, that of this rank; ``last``: and nothing comes after."""
-
-    rank: int | None
-    last: bool = False
-
-
 class JournalWriter:
-    """The journal of this process.
+    """The journal of this process, left in the session; `NoRoom` where its thread has none.
 
-    Args:
-        session: Where lines are left.
-        prepare: Makes the run folder and returns it; called in our thread, and only where nobody
-            takes what was left.
-        rank: None while unknown: lines wait in memory until `settle`.
-        ranks: That write one on this machine.
-
-    Raises:
-        NoRoom: There is none for its thread.
+    Lines of a rank that is not known yet wait in memory. ``prepare`` makes the run folder, in our
+    thread, and only where nobody takes what was left.
     """
 
     def __init__(
@@ -85,13 +73,15 @@ class JournalWriter:
         ranks: int = 1,
     ) -> None:
         self._session = session
-        self._handover = Handover(session.journals)
+        self._left: dict[Path, int] = {}
         self._carrier = Carrier(session.journals, prepare)
         self._pid = os.getpid()
         self._alone_from = time.monotonic() + SIDECAR_COMES_WITHIN_S
-        self._queue: queue.SimpleQueue[Entry | _Settle] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
         self._dropped = 0
-        self._name = None if rank is None else self._name_for(rank)
+        self._name = ""
+        if rank is not None:
+            self.settle(rank)
         self._broken = False
         self._closing = threading.Event()
         self._thread = start_thread(self._run, "hangcheck-journal", ranks)
@@ -103,18 +93,14 @@ class JournalWriter:
             return
         self._queue.put(Entry(kind, fields, time.time_ns(), time.monotonic_ns()))
 
-    def settle(self, rank: int) -> None:
-        """Name the file; a journal that has one keeps it."""
-        self._queue.put(_Settle(rank))
+    def settle(self, rank: int | None) -> None:
+        """Name the file, by the process where no rank is known; one that has a name keeps it."""
+        self._name = self._name or self._session.run_folder.journal(rank, self._pid).name
 
     def close(self, limit_s: float) -> bool:
-        """Leave what waits, or write it where there is nobody to leave it to.
-
-        Returns:
-            Whether all was done in time.
-        """
-        self._queue.put(_Settle(None, last=True))
+        """Leave what waits, or write it where there is nobody to; whether all was done in time."""
         self._closing.set()
+        self._queue.put(None)
         self._thread.join(limit_s)
         return not self._thread.is_alive()
 
@@ -122,33 +108,25 @@ class JournalWriter:
         unsettled: list[Entry] = []
         closed = False
         while not closed:
-            for item in self._next_items():
-                if isinstance(item, Entry):
-                    unsettled.append(item)
-                else:
-                    closed = item.last
-                    self._name = self._name or self._name_for(item.rank)
-            if len(unsettled) > MOST_UNSETTLED:
-                self._name = self._name or self._name_for(None)
+            items = self._next_items()
+            closed = None in items
+            unsettled += [item for item in items if item is not None]
+            if closed or len(unsettled) > MOST_UNSETTLED:
+                self.settle(None)
             if self._name and unsettled:
-                self._guard(partial(self._leave, self._name, unsettled))
+                self._guard(partial(self._leave_all, unsettled))
                 unsettled = []
-        if self._name:
-            last = self._dropped_so_far()
-            self._guard(partial(self._leave_at_once, self._name, last))
-            self._guard(self._carry_if_alone)
+        self._guard(partial(self._leave, self._dropped_so_far()))
+        self._guard(self._carry_if_alone)
 
-    def _name_for(self, rank: int | None) -> str:
-        return self._session.run_folder.journal(rank, self._pid).name
-
-    def _next_items(self) -> list[Entry | _Settle]:
+    def _next_items(self) -> list[Entry | None]:
         """Wait for an item, then a moment for those that follow it, unless the end is near.
 
         What was left before is seen to meanwhile.
         """
-        items: list[Entry | _Settle] = []
+        items: list[Entry | None] = []
         while not items:
-            waiting = self._handover.waiting_bytes()
+            waiting = self._waiting_bytes()
             if waiting:
                 self._guard(self._carry_if_alone)
             with suppress(queue.Empty):
@@ -159,20 +137,33 @@ class JournalWriter:
                 items.append(self._queue.get_nowait())
         return items
 
-    def _leave(self, name: str, entries: list[Entry]) -> None:
+    def _leave_all(self, entries: list[Entry]) -> None:
         """Leave lines as there comes room for them; what finds none at the end is counted."""
         for start in range(0, len(entries), MOST_TOGETHER):
             together = entries[start : start + MOST_TOGETHER]
-            if self._room_comes():
-                self._leave_at_once(name, [*together, *self._dropped_so_far()])
+            while self._waiting_bytes() >= MOST_LEFT_BYTES:
+                at_the_end = self._closing.is_set()
+                self._carry_if_alone()
+                if at_the_end:  # then there is no time to wait for room
+                    break
+                self._closing.wait(WAIT_TO_BE_TAKEN_S)
+            if self._waiting_bytes() < MOST_LEFT_BYTES:
+                self._leave([*together, *self._dropped_so_far()])
                 self._carry_if_alone()
             else:
                 self._dropped += len(together)
 
-    def _leave_at_once(self, name: str, entries: list[Entry]) -> None:
+    def _leave(self, entries: list[Entry]) -> None:
         if entries:
             lines = b"".join(encode_entry(entry, self._pid) for entry in entries)
-            self._handover.leave(name, lines)
+            name = f"{time.monotonic_ns():020d}.{self._pid}.{self._name}"
+            write_atomically(self._session.journals / name, lines)
+            self._left[self._session.journals / name] = len(lines)
+
+    def _waiting_bytes(self) -> int:
+        """Look how much of what was left has not been taken yet."""
+        self._left = {path: size for path, size in self._left.items() if path.exists()}
+        return sum(self._left.values())
 
     def _dropped_so_far(self) -> list[Entry]:
         dropped, self._dropped = self._dropped, 0
@@ -180,16 +171,6 @@ class JournalWriter:
             return []
         log.once("journal-dropped", "the journal is written too slowly; it lacks some lines")
         return [Entry("dropped", {"lines": dropped}, time.time_ns(), time.monotonic_ns())]
-
-    def _room_comes(self) -> bool:
-        """Wait for room, but not at the end: then there is no time."""
-        while self._handover.waiting_bytes() >= MOST_LEFT_BYTES:
-            at_the_end = self._closing.is_set()
-            self._carry_if_alone()
-            if at_the_end:
-                return self._handover.waiting_bytes() < MOST_LEFT_BYTES
-            self._closing.wait(WAIT_TO_BE_TAKEN_S)
-        return True
 
     def _carry_if_alone(self) -> None:
         """Write to the disk ourselves where nobody else does, or will."""

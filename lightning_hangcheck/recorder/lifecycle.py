@@ -17,37 +17,38 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.model.beat import OpenSection
-from lightning_hangcheck.model.slugs import phase_after_checkpoint, phase_of_name
+from lightning_hangcheck.model.slugs import Phase, phase_after_checkpoint, phase_of_name
 from lightning_hangcheck.recorder.announcer import (
+    Console,
     clean_name,
     describe_exception,
     last_words,
     one_line,
 )
-from lightning_hangcheck.recorder.background import Pulse, SidecarWatch, unless_no_room
-from lightning_hangcheck.recorder.console import Console
 from lightning_hangcheck.recorder.journal_writer import JournalWriter
 from lightning_hangcheck.recorder.page import BeatWriter, PageWriter
 from lightning_hangcheck.recorder.process import (
     ProcessHooks,
+    Pulse,
+    SidecarWatch,
+    TrainingThread,
     is_helper,
     is_multiprocessing_child,
     start_facts,
+    unless_no_room,
     versions,
 )
-from lightning_hangcheck.recorder.sections import OpenedSection
-from lightning_hangcheck.recorder.training_thread import TrainingThread
 from lightning_hangcheck.session.run_folders import settle_run_folder
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, join_session
 from lightning_hangcheck.session.whose import place_in, tell_place
 from lightning_hangcheck.settings import Settings, from_environment
-from lightning_hangcheck.text.shown import text_of
+from lightning_hangcheck.text.shown import NANOSECONDS, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
+    from types import TracebackType
 
-    from lightning_hangcheck.model.beat import Membership
-    from lightning_hangcheck.recorder.training_thread import TrainingEnd
+    from lightning_hangcheck.recorder.process import TrainingEnd
     from lightning_hangcheck.rundir import RunFolder
 
 EXIT_LIMIT_S = 1.0
@@ -56,6 +57,24 @@ REPLACED_WITHIN_S = 5.0
 LONGEST_SAID = 1000  # characters of a line that a hook says
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+
+
+class OpenedSection(msgspec.Struct, eq=False):
+    """A section that is open, or was: as the page shows it, and the phase that its name means.
+
+    Only a section of the thread that trains shows its phase as the rank's, and goes back to that
+    before it. One that is ``spoken`` is on the console and in the journal, too.
+    """
+
+    shown: OpenSection
+    phase: Phase | None = None
+    phase_before: Phase | None = None
+    spoken: bool = True
+
+    @property
+    def seconds(self) -> float:
+        """How long it has lasted."""
+        return (time.monotonic_ns() - self.shown.since_ns) / NANOSECONDS
 
 
 def harmless(
@@ -134,12 +153,15 @@ class Recorder:
 
     @harmless
     def _begin(self) -> None:
-        self.settings = from_environment(self._environment, _say_once)
+        def say(problem: str) -> None:
+            log.once(problem, problem)
+
+        self.settings = from_environment(self._environment, say)
         if self.settings.disable:
             return
         self.identity = identify(self._environment)
         for problem in self.identity.problems:
-            _say_once(problem)
+            say(problem)
         if not is_multiprocessing_child():
             self.session = self._join()
             self._record_unless_helper()
@@ -199,7 +221,7 @@ class Recorder:
             self.identity = identify(self._environment)
             self.session = self.session or self._join()
             self._announced_page = page = self._create_page()
-            page.announce(number)
+            page.show(announced=number)
             self._speak_through(page, Console("off", self.identity), None)
             self._hooks.install()
 
@@ -242,14 +264,25 @@ class Recorder:
         if session is not None:
             self._place_is_told = False
             self._tell_place()
-            watch = SidecarWatch(
-                session.sidecar_file,
-                self._say_sidecar_lost,
-                # for whoever keeps the sidecar, the launcher or a rank, to say so and replace it
-                lambda: REPLACED_WITHIN_S if self.on_sidecar_lost is None else 0.0,
-            )
+
+            def say_lost(pid: int) -> None:
+                gone = f"the sidecar (pid {pid}) is gone; training goes on unwatched"
+                log.once(f"sidecar-{pid}", gone)
+                if self.on_sidecar_lost is not None:
+                    self.on_sidecar_lost()
+
+            def run_errand() -> None:
+                self._tell_place()
+                if self.on_pulse is not None:
+                    self.on_pulse()
+
+            # for whoever keeps the sidecar, the launcher or a rank, to say so and replace it
+            def patience_s() -> float:
+                return REPLACED_WITHIN_S if self.on_sidecar_lost is None else 0.0
+
+            watch = SidecarWatch(session.sidecar_file, say_lost, patience_s)
             self._pulse = unless_no_room(
-                session, lambda: Pulse(page, watch, self._run_errand, identity.ranks_here)
+                session, lambda: Pulse(page, watch, run_errand, identity.ranks_here)
             )
             if self._pulse is None:
                 watch.look()  # this once
@@ -288,19 +321,11 @@ class Recorder:
         self._begin_in_silence()
 
     def give_up(self) -> None:
-        """Something in here has failed: say nothing more, on a page that only shows that we live.
-
-        The process is judged from outside then.
-        """
+        """Something in here has failed: say no more, on a page that only shows that we live."""
         self._state = "broken"
         blank = PageWriter(self.page.buffer)
         blank.identify(self.identity)
         self._begin_in_silence()
-
-    def _run_errand(self) -> None:
-        self._tell_place()
-        if self.on_pulse is not None:
-            self.on_pulse()
 
     def _tell_place(self) -> None:
         """Have the first rank of a node tell its sidecar which node that is, once it knows."""
@@ -310,15 +335,7 @@ class Recorder:
         place = place_in(self._environment)
         if place is not None:
             self._place_is_told = True
-            try:
-                tell_place(self.session, place)
-            except OSError as error:
-                log.once("place", f"this node's sidecar is not told which node it is on: {error}")
-
-    def _say_sidecar_lost(self, pid: int) -> None:
-        log.once(f"sidecar-{pid}", f"the sidecar (pid {pid}) is gone; training goes on unwatched")
-        if self.on_sidecar_lost is not None:
-            self.on_sidecar_lost()
+            tell_place(self.session, place)
 
     @harmless
     def checkpoint(self, name: str, number: int | None = None, *, ours: bool = False) -> None:
@@ -416,21 +433,10 @@ class Recorder:
             self._journal.add(kind, fields)
 
     @harmless
-    def show_membership(self, membership: Membership) -> None:
-        """Say whether this rank is in a process group."""
-        self.page.show_membership(membership)
-
-    @harmless
     def leave_startup(self) -> None:
         """Say that this rank no longer starts up, unless it has said where it is."""
         if self.page.phase == "startup":
             self.page.show_phase(None)
-
-    @harmless
-    def note_child_end(self, pid: int, exit_code: int) -> None:
-        """Hand on how a child ended that has a page: nobody but its parent is sure to be told."""
-        if self.session is not None:
-            self.session.note_end(pid, exit_code)
 
     @harmless
     def begin_training(self) -> None:
@@ -438,7 +444,7 @@ class Recorder:
         if self._training.begins_here() and self.page.ending != "running":
             self.page.end("running")
         if self._training.goes_on_beside:
-            self.page.show_training("beside")
+            self.page.show(training="beside")
 
     @harmless
     def _end_training(self, end: TrainingEnd) -> None:
@@ -446,10 +452,8 @@ class Recorder:
         if end.well:
             self.mark_finished()
         elif self.page.ending == "running":
-            error = end.error()
-            gone = f"an exception that was caught and let go in {end.left_at}"
-            self._mark_raised(gone if error is None else last_words(error))
-        self.page.show_training("over")
+            self._mark_raised(f"an exception that left {end.left_at}")
+        self.page.show(training="over")
 
     @harmless
     def mark_raised(self, error: BaseException) -> None:
@@ -495,8 +499,42 @@ class Recorder:
             self.session.leave(os.getpid())
 
 
-def _say_once(sentence: str) -> None:
-    log.once(sentence, sentence)
+class Section:
+    """``with section("WandbLogger constructor"):`` says so before and after, and how it ended.
+
+    Sections nest, and several threads may be in some at once. An exception is shown and goes on.
+    A guard that ends a wait by itself, after which the program goes on, tells its limit: until
+    then the wait is no hang.
+    """
+
+    __slots__ = ("_begin", "_opened", "_recorder")
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        name: str,
+        *,
+        spoken: bool = True,
+        goes_on_after_s: float | None = None,
+    ) -> None:
+        self._recorder = recorder
+        self._begin = functools.partial(
+            recorder.open_section, name, spoken=spoken, goes_on_after_s=goes_on_after_s
+        )
+        self._opened: list[OpenedSection | None] = []
+
+    def __enter__(self) -> None:
+        self._opened.append(self._begin())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        opened = self._opened.pop()
+        if opened is not None:
+            self._recorder.close_section(opened, error)
 
 
 process_recorder = Recorder(os.environ)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
@@ -17,12 +18,7 @@ from lightning_hangcheck.text.shown import seconds_in_words, text_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
 
-    from lightning_hangcheck.recorder.lifecycle import Recorder
-    from lightning_hangcheck.recorder.sections import OpenedSection
-
-    Drawn = tuple[Callable[[int], object], Callable[[], object]]
-    """What shows how many items are done, and what takes the bar away."""
-
+    from lightning_hangcheck.recorder.lifecycle import OpenedSection, Recorder
 
 MOST_NAMES = 64
 """Names that are kept apart; a name with a number in it would else fill the memory."""
@@ -87,8 +83,7 @@ class Scope:
     """
 
     def __init__(self, times: StepTimes, number: int = 0) -> None:
-        self.times = times
-        self.number = number
+        self.times, self.number = times, number
         self.plain: Step | None = None
 
     def end_plain(self) -> None:
@@ -117,20 +112,14 @@ class _Stay(Scope):
 
 
 class Step:
-    """One step, begun when it is made.
-
-    As a context manager it ends with its block. Without ``with`` it ends where the next step
-    begins, or with the item of the loop around it.
-    """
+    """One step, begun when it is made; it ends with its block, or with the next step or item."""
 
     __slots__ = ("_name", "_recorder", "_says", "_stack", "_stays", "_values")
 
     def __init__(
         self, recorder: Recorder, name: str, values: Mapping[str, object], *, say: bool
     ) -> None:
-        self._recorder = recorder
-        self._name = name
-        self._values = dict(values)
+        self._recorder, self._name, self._values = recorder, name, dict(values)
         self._says = say or recorder.settings.steps
         self._stack = _scopes.stack
         self._stays: list[_Stay] = []
@@ -206,12 +195,13 @@ class Track(Generic[Item]):
         *,
         say: bool = False,
     ) -> None:
-        self._recorder = recorder
-        self._iterable = iterable
-        self._name = name
-        self._total = _length(iterable) if total is None else total
-        self._bar = bar
+        self._recorder, self._iterable, self._name, self._bar = recorder, iterable, name, bar
         self._says = say or recorder.settings.steps
+        if total is None:
+            # a user's __len__ may raise anything, and the loop needs it not
+            with suppress(Exception):
+                total = len(iterable)  # type: ignore[arg-type] # whether it has one is the question
+        self._total = total
 
     def __len__(self) -> int:
         """Raises TypeError where the length is not known, as the iterable itself would."""
@@ -241,22 +231,16 @@ class _Loop(Scope):
     ) -> None:
         super().__init__(StepTimes())
         self.whole = False
-        self._says = says
-        self._recorder = recorder
-        self._name = name
+        self._recorder, self._name, self._says = recorder, name, says
         self._stack = _scopes.stack
+        self._is_outermost = not any(isinstance(scope, _Loop) for scope in self._stack)
         draws = self._is_outermost and recorder.identity.rank in (None, 0)
         self._bar = _ProgressBar(bar if draws else "off", name, total)
-        self._items = Times()
-        self._all = StepTimes()
+        self._items, self._all = Times(), StepTimes()
         recorder.leave_startup()
         self._opened = recorder.open_section(name, spoken=False)
         self._stack.append(self)
         self._began = self._item_began = perf_counter()
-
-    @property
-    def _is_outermost(self) -> bool:
-        return not any(isinstance(scope, _Loop) for scope in self._stack if scope is not self)
 
     def next_item(self) -> None:
         """The last item is done, and the next one there; its time includes waiting for it."""
@@ -310,14 +294,6 @@ class _Loop(Scope):
         self._item_began = now
 
 
-def _length(iterable: object) -> int | None:
-    """The number of items, None where it is not known or its ``__len__`` fails."""
-    try:
-        return len(iterable)  # type: ignore[arg-type] # whether it has one is the question
-    except Exception:  # noqa: BLE001 - a user's __len__ may raise anything, and the loop needs it not
-        return None
-
-
 PAUSE_S = 0.1
 """Least seconds between two drawings."""
 
@@ -327,49 +303,50 @@ class _ProgressBar:
 
     def __init__(self, kind: Bar, name: str, total: int | None) -> None:
         self._done, self._drawn_s = 0, 0.0
-        self._bar: Drawn | None = None
-        try:
-            if kind != "off" and sys.stderr.isatty():
-                self._bar = (_tqdm if kind == "tqdm" else _rich)(clean_name(name), total)
-        except Exception as error:  # noqa: BLE001 - no tqdm, another display, a program's own stderr
-            log.once("progress bar", f"no progress bar: {error!r}")
+        # what shows how many items are done, and what takes the bar away
+        self._show: Callable[[int], object] | None = None
+        self._close: Callable[[], object] = int
+        if kind != "off":
+            self._do(self._open, kind, name, total)
+
+    def _open(self, kind: Bar, name: str, total: int | None) -> None:
+        if not sys.stderr.isatty():
+            return
+        if kind == "tqdm":
+            from tqdm import tqdm
+
+            drawn = tqdm(
+                desc=clean_name(name), total=total, file=sys.stderr, mininterval=0, leave=False
+            )
+            self._show, self._close = (lambda done: drawn.update(done - drawn.n)), drawn.close
+            return
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.progress import Progress
+
+        # drawn by us: rich's own thread would run in every process forked from here
+        bar = Progress(
+            console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False
+        )
+        task = bar.add_task(escape(clean_name(name)), total=total)
+        bar.start()
+        self._show = lambda done: bar.update(task, completed=done, refresh=True)
+        self._close = bar.stop
 
     def advance(self, now_s: float) -> None:
         self._done += 1
-        if self._bar is not None and now_s - self._drawn_s >= PAUSE_S:
+        if self._show is not None and now_s - self._drawn_s >= PAUSE_S:
             self._drawn_s = now_s
-            self._draw(self._bar[0], self._done)
+            self._do(self._show, self._done)
 
     def close(self) -> None:
-        if self._bar is not None:
-            show, close = self._bar
-            self._draw(show, self._done)
-            self._draw(close)
+        if self._show is not None:
+            self._do(self._show, self._done)
+            self._do(self._close)
 
-    def _draw(self, drawing: Callable[..., object], *done: int) -> None:
+    def _do(self, drawing: Callable[..., object], *given: object) -> None:
         try:
-            drawing(*done)
-        except Exception as error:  # noqa: BLE001 - a terminal that went away must not end the loop
-            log.once("progress bar", f"the progress bar is off: {error!r}")
-            self._bar = None
-
-
-def _rich(name: str, total: int | None) -> Drawn:
-    """Open a bar that we draw: rich's own thread would run in every process forked from here."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import Progress
-
-    bar = Progress(
-        console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False
-    )
-    task = bar.add_task(escape(name), total=total)
-    bar.start()
-    return (lambda done: bar.update(task, completed=done, refresh=True)), bar.stop
-
-
-def _tqdm(name: str, total: int | None) -> Drawn:
-    from tqdm import tqdm
-
-    bar = tqdm(desc=name, total=total, file=sys.stderr, mininterval=0, leave=False)
-    return (lambda done: bar.update(done - bar.n)), bar.close
+            drawing(*given)
+        except Exception as error:  # noqa: BLE001 - no tqdm, another display, a terminal that left
+            log.once("progress bar", f"no progress bar: {error!r}")
+            self._show = None

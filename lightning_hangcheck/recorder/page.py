@@ -56,9 +56,7 @@ _PHASE_INDEX: Final = {None: UNKNOWN} | {phase: index for index, phase in enumer
 class Record:
     """A place on the page and the format of what stands there, in native byte order.
 
-    Attributes:
-        start: Offset on the page; records start on cache lines of 64 bytes.
-        form: Its fields; in one that changes, equal stamps are the first and the last of them.
+    Records start on cache lines of 64 bytes; one that changes has equal stamps at both ends.
     """
 
     __slots__ = ("form", "start", "stop")
@@ -88,6 +86,7 @@ class Rest(msgspec.Struct, array_like=True):
     """What changes less often, by the names that `Beat` has.
 
     Attributes:
+        announced: Which of the ranks that its parent starts this process is to be.
         advanced_ns: Monotonic time of the newest checkpoint, or section that showed progress.
         checkpoint: Number, name, nanoseconds since 1970.
         save: Number, nanoseconds since 1970, step.
@@ -130,11 +129,7 @@ _NOWHERE = bytearray(PAGE_SIZE)
 
 
 class BeatWriter:
-    """Where `beat` writes to.
-
-    Its ``beat`` may be taken before recording begins (``from lightning_hangcheck import beat``): it
-    reads the present buffer at each call.
-    """
+    """Where `beat` writes to, read at each call: it may be taken before recording begins."""
 
     __slots__ = ("_begin", "_buffer", "_stamp")
 
@@ -183,15 +178,11 @@ class PageWriter:
         HEADER.form.pack_into(buffer, HEADER.start, *header)
         BEAT.form.pack_into(buffer, BEAT.start, 1, 0, 1)
         self.show_phase(None)
-        self._show(advanced_ns=monotonic_ns())
+        self.show(advanced_ns=monotonic_ns())
 
     @classmethod
     def create(cls, path: Path) -> PageWriter:
-        """Make the page of this process; it appears under its name only when it is whole.
-
-        Raises:
-            OSError: Shared memory is full or not ours.
-        """
+        """Make the page of this process; under its name it appears only when it is whole."""
         temporary = name_beside(path)
         descriptor = os.open(temporary, os.O_RDWR | NEW_FILE, PRIVATE_FILE)
         try:
@@ -276,58 +267,39 @@ class PageWriter:
     def identify(self, me: Identity) -> None:
         """Say which rank this is, in which round, and where its store is, as far as known."""
         names = ("rank", "world_size", "local_rank", "round", "store_port")
-        self._show(**{name: getattr(me, name) for name in names})
-
-    def announce(self, number: int | None) -> None:
-        """Show which of the ranks that its parent starts this process is to be, if it was told."""
-        self._show(announced=number)
+        self.show(**{name: getattr(me, name) for name in names})
 
     def mark_checkpoint(self, number: int, name: str, at_ns: int) -> None:
         """Show the last checkpoint passed; ``at_ns`` is nanoseconds since 1970."""
         mark = number, fit_text(name, CHECKPOINT_NAME_BYTES), at_ns
-        self._show(checkpoint=mark, advanced_ns=monotonic_ns())
+        self.show(checkpoint=mark, advanced_ns=monotonic_ns())
 
     def show_sections(self, sections: Sequence[OpenSection], *, advanced: bool = True) -> None:
         """Show the open sections, oldest first; of more than fit, the newest.
 
-        Args:
-            sections: All that are open.
-            advanced: What changed shows that the rank gets on: a thread beside the one that trains
-                may save or log for ever while that one is stuck.
+        What changes in a thread beside the one that trains shows no progress of the rank.
         """
         shown = tuple(
             OpenSection(fit_text(one.name, SECTION_NAME_BYTES), *msgspec.structs.astuple(one)[1:])
             for one in sections[-MOST_SECTIONS:]
         )
         now_ns = monotonic_ns() if advanced else self._rest.advanced_ns
-        self._show(sections=shown, advanced_ns=now_ns)
+        self.show(sections=shown, advanced_ns=now_ns)
 
     def mark_save(self, at_ns: int) -> int | None:
-        """Count a save of a checkpoint that ended well, now and at the step shown.
-
-        Returns:
-            That step, None where none is shown.
-        """
+        """Count a save of a checkpoint that ended well, at the step shown; return that."""
         self._saves += 1
-        self._show(save=(self._saves, at_ns, self.step))
+        self.show(save=(self._saves, at_ns, self.step))
         return self.step
 
     def mark_loaded(self, at_ns: int, step: int | None) -> None:
         """Show a checkpoint that training goes on from as the last one; it is no save."""
-        self._show(save=(self._saves, at_ns, step))
-
-    def show_membership(self, membership: Membership) -> None:
-        """Show whether the rank is in a process group."""
-        self._show(membership=membership)
-
-    def show_training(self, training: Training) -> None:
-        """Show in which thread the process trains, or that this is over."""
-        self._show(training=training)
+        self.show(save=(self._saves, at_ns, step))
 
     def show_handled(self, signals: tuple[int, ...]) -> None:
         """Show which signals run Python code that may end a wait of the main thread."""
         if signals != self._rest.handled_signals:
-            self._show(handled_signals=signals)
+            self.show(handled_signals=signals)
 
     def show_awaiting(self, calls: Sequence[Frame]) -> None:
         """Show where the coroutine stands that the main thread's event loop is to end.
@@ -341,20 +313,21 @@ class PageWriter:
                 shown = shown[1:]
                 break
         if shown != self._rest.awaiting:
-            self._show(awaiting=shown)
+            self.show(awaiting=shown)
 
     def time_step(self, loader_ns: int, forward_ns: int, rest_ns: int) -> None:
         """Add one step to the sums of their parts, as in `StepTimes`."""
         steps, loader, forward, rest = self._rest.step_times
         sums = (steps + 1, loader + loader_ns, forward + forward_ns, rest + rest_ns)
-        self._show(step_times=sums)
+        self.show(step_times=sums)
 
     def end(self, ending: Ending, last_words: str = "") -> None:
         """Show how the process ended."""
         words = fit_text(last_words, LAST_WORDS_BYTES)
-        self._show(ending=ending, ended_ns=monotonic_ns(), last_words=words)
+        self.show(ending=ending, ended_ns=monotonic_ns(), last_words=words)
 
-    def _show(self, **changed: Any) -> None:  # noqa: ANN401 - fields of Rest
+    def show(self, **changed: Any) -> None:  # noqa: ANN401 - fields of Rest
+        """Show other values of these fields of `Rest`."""
         with self._lock:
             for name, value in changed.items():
                 setattr(self._rest, name, value)
@@ -363,7 +336,7 @@ class PageWriter:
             self.buffer[place : place + len(data)] = data
             REST.form.pack_into(self.buffer, REST.start, stamp * _SIZES + len(data))
             if self._stamp != stamp:  # a signal handler wrote meanwhile
-                self._show()
+                self.show()
 
 
 class Memory(Protocol):
@@ -374,10 +347,7 @@ class Memory(Protocol):
 
 
 class PageReader:
-    """One page; opened by the first `read` that finds it.
-
-    It is read and not mapped: a mapped file that somebody cuts ends the reader.
-    """
+    """One page, opened by the first `read` that finds it; not mapped: a cut would end us."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -421,11 +391,7 @@ class PageUnreadable(Exception):
 
 
 def read_page(memory: Memory) -> Beat:
-    """Read each record of a page.
-
-    Raises:
-        PageUnreadable: It is no page, is of another layout, or a record is torn.
-    """
+    """Read each record of a page; `PageUnreadable` where it is none, or torn."""
     header = HEADER.form.unpack(memory[HEADER.start : HEADER.stop])
     magic, version, _size, pid, created_ns, parent_pid = header
     if magic != MAGIC:

@@ -1,4 +1,8 @@
-"""The process that records: what it is, and what it tells the recorder."""
+"""The process that records: what it is, what it tells the recorder, and which thread trains.
+
+The pulse shows that the interpreter still turns, and looks for the sidecar. Where there is no room
+for a thread, that is said and left for the sidecar's gaps.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,43 @@ import atexit
 import os
 import platform
 import sys
+import threading
+import time
 from contextlib import suppress
+from opcode import opname
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from lightning_hangcheck.machine import ancestors
+from lightning_hangcheck import log
+from lightning_hangcheck.machine import NoRoom, ancestors, is_alive, start_thread
 from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.code_owner import is_standard, only_serves, owner_of
+from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.recorder.page import PageReader
+from lightning_hangcheck.recorder.wait_facts import awaiting, handled_signals
+from lightning_hangcheck.session.session import read_sidecar, withhold
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.text.shown import DISTRIBUTIONS, published_environment, show_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import TracebackType
+    from collections.abc import Callable, Iterator, Mapping
+    from types import FrameType, TracebackType
 
     from lightning_hangcheck.identity import Identity
+    from lightning_hangcheck.recorder.page import PageWriter
+    from lightning_hangcheck.session.session import Session, SidecarFacts
+
+YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+# linux/prctl.h: "Yama" in ASCII
+_PR_SET_PTRACER = 0x59616D61
+INTERVAL_S = 0.5
+Started = TypeVar("Started")
 
 
 class ProcessHooks:
-    """Installs them once; a forked child inherits them.
+    """Tells the exception that ends the program, its exit, maybe twice, and a fork, in the child.
 
-    Args:
-        on_uncaught: Told the exception that ends the program, before Python prints it.
-        on_exit: Called when the interpreter begins to exit; may be called twice.
-        on_fork: Called in a forked child before anything else runs in it.
+    A forked child inherits what was installed.
     """
 
     def __init__(
@@ -38,11 +55,8 @@ class ProcessHooks:
         on_exit: Callable[[], object],
         on_fork: Callable[[], object],
     ) -> None:
-        self._on_uncaught = on_uncaught
-        self._on_exit = on_exit
-        self._on_fork = on_fork
+        self._on_uncaught, self._on_exit, self._on_fork = on_uncaught, on_exit, on_fork
         self._installed = False
-        self._next_hook = sys.excepthook
 
     def install(self) -> None:
         """Install those that this process does not have yet."""
@@ -50,28 +64,24 @@ class ProcessHooks:
             self._installed = True
             atexit.register(self._on_exit)
             os.register_at_fork(after_in_child=self._on_fork)
-            self._next_hook, sys.excepthook = sys.excepthook, self._excepthook
+            before = sys.excepthook
+
+            def hook(
+                kind: type[BaseException], error: BaseException, trace: TracebackType | None
+            ) -> None:
+                try:
+                    self._on_uncaught(error)
+                finally:
+                    before(kind, error, trace)
+
+            sys.excepthook = hook
         if is_multiprocessing_child():
             from multiprocessing.util import Finalize  # imported already in such a child
 
             Finalize(None, self._end_child, exitpriority=0)
 
-    def _excepthook(
-        self,
-        kind: type[BaseException],
-        error: BaseException,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            self._on_uncaught(error)
-        finally:
-            self._next_hook(kind, error, traceback)
-
     def _end_child(self) -> None:
-        """Called in the ``finally`` of multiprocessing's bootstrap: the exception is at hand.
-
-        From Python 3.13 on it is called later, and the exception is forgotten by then.
-        """
+        """Called in the ``finally`` of multiprocessing's bootstrap; too late from 3.13 on."""
         error = sys.exc_info()[1]
         if isinstance(error, SystemExit):
             # torch's wrapper answers an exception by sys.exit(1) from within its handler
@@ -89,10 +99,7 @@ def is_multiprocessing_child() -> bool:
 
 
 def is_helper(pages: Path, identity: Identity) -> bool:
-    """Whether an ancestor records, and this process has no rank of its own beside it.
-
-    Ranks that Lightning starts from the first one have a LOCAL_RANK that differs from its own.
-    """
+    """Whether an ancestor records, and this process has no rank of its own beside it."""
     for pid in ancestors(os.getpid()):
         reader = PageReader(pages / f"{pid}.page")
         page = reader.read()
@@ -131,3 +138,175 @@ def versions() -> dict[str, str]:
         if sys.modules.get(name) is not None
     }
     return {"python": platform.python_version(), **found}
+
+
+class SidecarWatch:
+    """Looks at the sidecar that the session names; called twice a second by the pulse thread.
+
+    A sidecar that leaves on purpose removes its file first, so only one that was killed is missed,
+    unless whoever keeps it puts a new one in its place within ``patience_s``.
+    """
+
+    def __init__(
+        self, file: Path, on_lost: Callable[[int], None], patience_s: Callable[[], float]
+    ) -> None:
+        self._file, self._on_lost, self._patience_s = file, on_lost, patience_s
+        self._known: SidecarFacts | None = None
+        self._gone_since: float | None = None
+        self._lost: SidecarFacts | None = None
+
+    def look(self) -> None:
+        """Look once, about 50 microseconds."""
+        named = read_sidecar(self._file)
+        if named is None or named == self._lost:
+            return
+        if named != self._known:
+            self._known = named
+            self._gone_since = None
+            allow_to_read(named.pid)
+        if is_alive(named.pid, named.started_ticks):
+            return
+        now = time.monotonic()
+        self._gone_since = self._gone_since or now
+        if now - self._gone_since >= self._patience_s():
+            self._lost = named
+            self._on_lost(named.pid)
+
+
+def allow_to_read(pid: int) -> None:
+    """Let one process, and its children such as py-spy, read this one where Yama asks for a name.
+
+    With Yama's ptrace_scope 1, the default of Ubuntu, only an ancestor may read a process, and who
+    is named by it (Documentation/admin-guide/LSM/Yama.rst).
+    """
+    with suppress(OSError, AttributeError):  # a kernel without Yama, a libc without prctl
+        if YAMA_SCOPE.read_text().strip() == "1":
+            import ctypes  # 5 ms that only a kernel with Yama costs, and there the pulse thread
+
+            numbers = (ctypes.c_ulong(number) for number in (pid, 0, 0, 0))
+            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, *numbers)
+
+
+class Pulse:
+    """Writes the clock to the page twice a second and looks after the sidecar, if there is room."""
+
+    def __init__(
+        self, page: PageWriter, watch: SidecarWatch, errand: Callable[[], None], ranks: int
+    ) -> None:
+        self._page, self._watch, self._errand = page, watch, errand
+        self._stop = threading.Event()
+        self._thread = start_thread(self._run, "hangcheck-pulse", ranks)
+        page.pulse()
+
+    def stop(self, limit_s: float) -> None:
+        """End the thread; wait for it at most so many seconds."""
+        self._stop.set()
+        self._thread.join(limit_s)
+
+    def _run(self) -> None:
+        while not self._stop.wait(INTERVAL_S):
+            self._page.pulse()
+            self._do("signal handlers and coroutines are not told", self._show_facts)
+            self._do("the sidecar is no longer looked after", self._watch.look)
+            self._do("torch's flight record is not offered", self._errand)
+
+    def _show_facts(self) -> None:
+        self._page.show_handled(handled_signals())
+        self._page.show_awaiting(awaiting())
+
+    def _do(self, otherwise: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - it runs the hooks' callback; the pulse must go on
+            log.once(otherwise, f"{otherwise}: {error!r}")
+
+
+def unless_no_room(session: Session, start: Callable[[], Started]) -> Started | None:
+    """Start something that needs a thread; None where there is no room for one, which is said."""
+    try:
+        return start()
+    except NoRoom as refusal:
+        none = "this rank starts no further threads of ours, training may need them"
+        say_withheld(session, f"{none}: {refusal}")
+        return None
+
+
+def say_withheld(session: Session, why: str) -> None:
+    """Say once why something of ours was not started, and leave it for the sidecar's gaps."""
+    log.once("room", why)
+    withhold(session.torch_servers / str(os.getpid()), why)
+
+
+class TrainingEnd:
+    """How training ended in a thread: whether its outermost call returned, and at which line."""
+
+    def __init__(self, call: FrameType) -> None:
+        code = call.f_code
+        self.well = opname[code.co_code[call.f_lasti]].startswith("RETURN_")
+        self.left_at = Frame(code.co_name, code.co_filename, call.f_lineno)
+
+
+class TrainingThread:
+    """The main thread; where that only serves others, the first one beside it that asks.
+
+    A process that serves others does not exit with its training: an actor of Ray Train lives on
+    until the last rank is done, and is killed then (ray 2.60, train/v2/_internal/execution/
+    worker_group/thread_runner.py). So the end of the thread is taken for the end of the rank; at
+    which instruction its outermost call was left tells how it ended.
+    """
+
+    def __init__(self, on_end: Callable[[TrainingEnd], None]) -> None:
+        self._on_end = on_end
+        self._found: threading.Thread | None = None
+        self._kept_by_thread = threading.local()
+
+    @property
+    def goes_on_beside(self) -> bool:
+        """Whether it is not the main thread, and has not ended."""
+        return self._found is not None and self._found.is_alive()
+
+    def is_here(self) -> bool:
+        """Whether the thread that calls trains; 0.1 microseconds in the main one."""
+        if threading.get_ident() == threading.main_thread().ident:
+            return True
+        if self._found is None:
+            self.begins_here()
+        return self._found is threading.current_thread()
+
+    def begins_here(self) -> bool:
+        """Take the thread that calls for the one that trains, if it may be; whether it was none."""
+        here, main = threading.current_thread(), threading.main_thread()
+        if here is main or self.goes_on_beside:
+            return False
+        calls = sys._current_frames().get(main.ident or 0)  # noqa: SLF001
+        serving = [(one.f_code.co_name, one.f_code.co_filename) for one in _outwards(calls)]
+        if not only_serves(serving):
+            return False
+        self._found = here
+        # the outermost call here that is not of what the main thread runs, which started it
+        packages = {owner_of(file) for _, file in serving}
+        for call in reversed(list(_outwards(sys._getframe()))):  # noqa: SLF001
+            file = call.f_code.co_filename
+            if not is_standard(file) and owner_of(file) not in packages:
+                # what a thread keeps for itself is let go as it ends, by that thread
+                self._kept_by_thread.farewell = _Farewell(call, self._on_end)
+                break
+        return True
+
+
+class _Farewell:
+    """Tells the end of the thread that keeps it."""
+
+    def __init__(self, call: FrameType, tell: Callable[[TrainingEnd], None]) -> None:
+        self._call = call
+        self._tell = tell
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self._tell(TrainingEnd(self._call))
+
+
+def _outwards(call: FrameType | None) -> Iterator[FrameType]:
+    while call is not None:
+        yield call
+        call = call.f_back

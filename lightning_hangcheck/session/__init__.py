@@ -2,6 +2,5 @@
 
 `session` is the way in for a rank and what is found there; it frees what dead jobs left. `whose`
 tells jobs, their rounds and their nodes apart. `run_folders` settles where the run is kept, and how
-journals come there. `offers` holds what a rank offers of its stacks, `collective_notes` what it
-notes of its process groups and calls.
+journals come there. `collective_notes` holds what a rank notes of its process groups and calls.
 """

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from struct import Struct as Layout
 from threading import get_ident
+from traceback import walk_stack
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
 POSTED = Layout("<QQq")
 POSTED_KEPT = 1_024
 """Of a pipeline with 64 micro-batches four steps: two are a pattern."""
-SENT = RECEIVED = NUMBER = Layout("<Q")
-COUNTS = Layout("<QQQ")
+NUMBER, COUNTS = Layout("<Q"), Layout("<QQQ")
 """Messages to a rank, from it, and its number plus one: 0 in a slot that nobody has."""
 MOST_PEERS = 1_024
 """With how many ranks one exchanges messages: its neighbours in a mesh, or the experts' ranks."""
@@ -66,13 +66,9 @@ def messages_file(server: Path) -> Path:
 
 
 def note_group(server: Path, group: str, ranks: Sequence[int]) -> None:
-    """Note that this rank makes a group.
-
-    Raises:
-        OSError: Shared memory cannot be used.
-    """
+    """Note that this rank makes a group; OSError where shared memory cannot be used."""
     make_private_folder(server.parent)
-    _append(groups_file(server), encode(NotedGroup(group, tuple(ranks))))
+    _append(groups_file(server), NotedGroup(group, tuple(ranks)))
 
 
 def noted_groups(server: Path) -> dict[str, tuple[int, ...]]:
@@ -81,50 +77,38 @@ def noted_groups(server: Path) -> dict[str, tuple[int, ...]]:
 
 
 class MessageCounter:
-    """Counts messages of this process, for whoever looks at it from outside.
-
-    Raises:
-        OSError: Shared memory is full, or not ours.
-    """
+    """Counts messages of this process in shared memory; `OSError` where there is no room."""
 
     def __init__(self, server: Path) -> None:
         self._page = reserve_file(messages_file(server), MESSAGES_BYTES)
-        self._places: dict[int, _Place] = {}
+        # of each peer: where its messages are counted, and the next numbers to it and from it
+        self._peers: dict[int, tuple[int, count[int], count[int]]] = {}
         self._slots = count()
         self._posted = count(1)
 
     def post_send(self, peer: int) -> None:
         """Count a message to a rank; about 0.5 microseconds."""
-        place = self._places.get(peer) or self._begin(peer)
-        SENT.pack_into(self._page, place.at, next(place.sent))
+        at, sent, _ = self._peers.get(peer) or self._begin(peer)
+        NUMBER.pack_into(self._page, at, next(sent))
         self._note(peer + 1)
 
     def post_receive(self, peer: int) -> None:
         """Count that a message from a rank is asked for."""
-        place = self._places.get(peer) or self._begin(peer)
-        RECEIVED.pack_into(self._page, place.at + SENT.size, next(place.received))
+        at, _, received = self._peers.get(peer) or self._begin(peer)
+        NUMBER.pack_into(self._page, at + NUMBER.size, next(received))
         self._note(-(peer + 1))
 
-    def _begin(self, peer: int) -> _Place:
+    def _begin(self, peer: int) -> tuple[int, count[int], count[int]]:
         """Take a slot; beyond the last one is room for one that says that not all were counted."""
-        slot = min(next(self._slots), MOST_PEERS)
-        place = self._places.setdefault(peer, _Place(COUNTS_AT + slot * COUNTS.size))
-        NUMBER.pack_into(self._page, place.at + COUNTS.size - NUMBER.size, peer + 1)
-        return place
+        at = COUNTS_AT + min(next(self._slots), MOST_PEERS) * COUNTS.size
+        begun = self._peers.setdefault(peer, (at, count(1), count(1)))
+        NUMBER.pack_into(self._page, begun[0] + 2 * NUMBER.size, peer + 1)
+        return begun
 
     def _note(self, posted: int) -> None:
         number = next(self._posted)
         offset = number % POSTED_KEPT * POSTED.size
         POSTED.pack_into(self._page, offset, number, get_ident(), posted)
-
-
-class _Place:
-    """Where the messages to and from one rank are counted, and the next numbers of both."""
-
-    __slots__ = ("at", "received", "sent")
-
-    def __init__(self, at: int) -> None:
-        self.at, self.sent, self.received = at, count(1), count(1)
 
 
 def noted_messages(server: Path) -> MessageCounts | None:
@@ -143,21 +127,17 @@ def noted_messages(server: Path) -> MessageCounts | None:
     *counts, (_, _, overflown) = COUNTS.iter_unpack(data[COUNTS_AT:])
     if overflown:
         return None
+    # what each thread posted, of the numbers that follow each other up to the newest
+    ring = sorted(one for one in POSTED.iter_unpack(data[:COUNTS_AT]) if one[0] and one[2])
+    by_thread: dict[int, list[int]] = {}
+    for ahead, (number, thread, posted) in enumerate(ring, 1 - len(ring)):
+        if number == ring[-1][0] + ahead:
+            by_thread.setdefault(thread, []).append(posted)
     return MessageCounts(
         sent={number - 1: sent for sent, _, number in counts if number and sent},
         received={number - 1: asked for _, asked, number in counts if number and asked},
-        newest=_by_thread(data[:COUNTS_AT]),
+        newest=tuple(map(tuple, by_thread.values())),
     )
-
-
-def _by_thread(ring: bytes) -> tuple[tuple[int, ...], ...]:
-    """Return what each thread posted, of the numbers that follow each other up to the newest."""
-    slots = sorted((slot for slot in POSTED.iter_unpack(ring) if slot[0] and slot[2]), reverse=True)
-    kept = [slot for back, slot in enumerate(slots) if slot[0] == slots[0][0] - back]
-    found: dict[int, list[int]] = {}
-    for _, thread, posted in reversed(kept):
-        found.setdefault(thread, []).append(posted)
-    return tuple(map(tuple, found.values()))
 
 
 SLOT = Layout("<QQQ")
@@ -171,7 +151,6 @@ OURS = f"{Path(__file__).parents[1]}{os.sep}"
 """Frames of ours around a call are none of the program's."""
 DEEPEST = 64
 """Frames noted of a site, from the innermost out: Lightning's own are some 30."""
-UNKNOWN_SITE: tuple[int, tuple[CodeType, ...]] = (0, ())
 
 
 class NotedCall(msgspec.Struct, frozen=True):
@@ -190,18 +169,14 @@ class NotedSite(msgspec.Struct, frozen=True):
 
 
 class CallNoter:
-    """Notes the collectives of this process, for whoever looks at it from outside.
-
-    Raises:
-        OSError: Shared memory is full, or not ours.
-    """
+    """Notes the collectives of this process in shared memory; `OSError` where there is no room."""
 
     def __init__(self, server: Path) -> None:
         self._page = reserve_file(_calls_file(server), CALLS_KEPT * SLOT.size)
         self._sites_file = _sites_file(server)
         self._calls = count()
         self._numbers = count(1)
-        self._known: dict[tuple[int | str, ...], tuple[int, tuple[CodeType, ...]]] = {}
+        self._known: dict[tuple[int | str, ...], tuple[int, list[CodeType]]] = {}
 
     def note(self, caller: FrameType, root: str = "", reduction: str = "") -> None:
         """Note a call; about 0.1 microseconds a frame, and a write where the site is new."""
@@ -217,20 +192,11 @@ class CallNoter:
 
     def _learn(
         self, key: tuple[int | str, ...], caller: FrameType, root: str, reduction: str
-    ) -> tuple[int, tuple[CodeType, ...]]:
-        """Number a new site; its code is kept, so that its key is never another's.
-
-        Returns:
-            Its number, 0 where there is no room for it, and that code.
-        """
+    ) -> tuple[int, list[CodeType]]:
+        """Number a new site, 0 without room; its code is kept, so that its key stays its own."""
         if len(self._known) >= MOST_SITES:
-            return UNKNOWN_SITE
-        frames: list[FrameType] = []
-        frame: FrameType | None = caller
-        while frame is not None and len(frames) < DEEPEST:
-            frames.append(frame)
-            frame = frame.f_back
-        number, codes = next(self._numbers), tuple(one.f_code for one in frames)
+            return 0, []
+        frames = [one for one, _ in islice(walk_stack(caller), DEEPEST)]
         called = tuple(
             # named as py-spy does: with its class from Python 3.11 on
             Frame(
@@ -241,11 +207,11 @@ class CallNoter:
             for one in reversed(frames)
             if not one.f_code.co_filename.startswith(OURS)
         )
-        known = number, codes
+        known = next(self._numbers), [one.f_code for one in frames]
         try:
-            _append(self._sites_file, encode(NotedSite(number, CallSite(called, root, reduction))))
+            _append(self._sites_file, NotedSite(known[0], CallSite(called, root, reduction)))
         except OSError:  # shared memory is full
-            known = UNKNOWN_SITE
+            known = 0, []
         return self._known.setdefault(key, known)
 
 
@@ -269,11 +235,12 @@ def noted_sites(server: Path) -> dict[int, CallSite]:
     return {one.site: one.called for one in noted}
 
 
-def _append(file: Path, line: bytes) -> None:
+def _append(file: Path, noted: msgspec.Struct) -> None:
+    line = encode(noted) + b"\n"
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     descriptor = os.open(file, flags, PRIVATE_FILE)
     try:
-        if os.write(descriptor, line + b"\n") <= len(line):
+        if os.write(descriptor, line) < len(line):
             raise OSError("only a part was written")
     finally:
         os.close(descriptor)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 CLAIMED_WITHIN_S = 2.0
 """Time for run.json to be whole once it has appeared: it is written at once, network disks wait."""
 POLL_S = 0.05
+UNUSABLE = (UnpreparedRunFolder, UsedRunFolder, OSError)
 
 
 class Settled(NamedTuple):
@@ -48,37 +49,35 @@ def settle_run_folder(session: Session) -> Settled:
     """Find out where to keep a session's run, and prepare that folder. Touches the disk.
 
     Raises:
-        UnpreparedRunFolder: Not even a temporary folder can be had.
-        OSError: Likewise, or the session is gone.
+        UnpreparedRunFolder, OSError: Not even a temporary folder can be had.
     """
     if session.facts.launched or session.run_folder_file.exists():
         return Settled(prepare_run_folder(session.run_folder))
     named = RunFolder(Path(session.facts.run_dir))
     try:
         _take(named, session)
-    except (UnpreparedRunFolder, UsedRunFolder, OSError) as error:
-        other = _beside(named, session) or temporary_run_folder()
+    except UNUSABLE as error:
+        import hashlib  # 1 ms, and hardly ever needed
+
+        # beside the named one, where all nodes of the job find it alike
+        mark = hashlib.sha256(session.facts.job.encode()).hexdigest()[:8]
+        other = RunFolder(named.path.with_name(f"{named.path.name}-{mark}"))
+        try:
+            _take(other, session)
+        except UNUSABLE:
+            other = temporary_run_folder()
         return _agree(session, other, kept_instead(named, error, other))
     return _agree(session, named, "")
 
 
 def settle_elsewhere(session: Session, why: Exception) -> Settled:
-    """Keep a session's run in a temporary folder, where the disk of the named one does not answer.
-
-    Raises:
-        UnpreparedRunFolder: Not even a temporary folder can be had.
-        OSError: Likewise, or the session is gone.
-    """
+    """Keep it in a temporary folder, where the disk of the named one does not answer."""
     other = temporary_run_folder()
     return _agree(session, other, kept_instead(RunFolder(Path(session.facts.run_dir)), why, other))
 
 
 def temporary_run_folder() -> RunFolder:
-    """Make an empty run folder where temporary files are.
-
-    Raises:
-        OSError: There is no room.
-    """
+    """Make an empty run folder where temporary files are; OSError where there is no room."""
     import tempfile  # 2 ms, and hardly ever needed
 
     return RunFolder(Path(tempfile.mkdtemp(prefix="hangcheck-run-")))
@@ -91,19 +90,6 @@ def kept_instead(named: RunFolder, why: Exception, other: RunFolder) -> str:
     )
 
 
-def _beside(named: RunFolder, session: Session) -> RunFolder | None:
-    """A folder beside the named one that all nodes of the job find alike."""
-    import hashlib  # 1 ms, and hardly ever needed
-
-    mark = hashlib.sha256(session.facts.job.encode()).hexdigest()[:8]
-    other = RunFolder(named.path.with_name(f"{named.path.name}-{mark}"))
-    try:
-        _take(other, session)
-    except (UnpreparedRunFolder, UsedRunFolder, OSError):
-        return None
-    return other
-
-
 def _agree(session: Session, found: RunFolder, trouble: str) -> Settled:
     data = create_once(session.run_folder_file, os.fsencode(found.path))
     agreed = RunFolder(Path(os.fsdecode(data)))
@@ -114,11 +100,7 @@ def _agree(session: Session, found: RunFolder, trouble: str) -> Settled:
 
 
 def _take(folder: RunFolder, session: Session) -> None:
-    """Make a folder this job's own, or find that it is.
-
-    Raises:
-        UsedRunFolder: It holds another run.
-    """
+    """Make a folder this job's own, or find that it is; raises one of `UNUSABLE`."""
     facts = session.facts
     record = RunRecord(
         run_id=folder.run_id, command=facts.command, started_at=facts.started_at, job=facts.job
@@ -154,39 +136,11 @@ LEFT_OUT = "a long journal keeps its first and its newest lines"
 REMOVED = "its file was removed or moved while the job ran"
 
 
-class Handover:
-    """A rank's end: leaves lines of its journal."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._waiting: dict[Path, int] = {}
-
-    def waiting_bytes(self) -> int:
-        """Look how much of what was left has not been taken yet."""
-        self._waiting = {path: size for path, size in self._waiting.items() if path.exists()}
-        return sum(self._waiting.values())
-
-    def leave(self, journal: str, lines: bytes) -> None:
-        """Leave whole lines for a journal.
-
-        Raises:
-            OSError: Shared memory is full, or the session is gone.
-        """
-        batch = self._folder / f"{time.monotonic_ns():020d}.{os.getpid()}.{journal}"
-        write_atomically(batch, lines)
-        self._waiting[batch] = len(lines)
-
-
 class Carrier:
-    """The other end: appends what was left to the journals in the run folder.
+    """Appends what ranks left to the journals in the run folder, which ``prepare`` makes.
 
-    Args:
-        left: The session's ``journals``.
-        prepare: Makes the run folder and returns it; called when there is something to carry.
-        seen: Told all lines on their way, before they are written.
-
-    Attributes:
-        removed: Journals that somebody removed while they were written, and the lines lost so.
+    ``seen`` is told all lines before they are written. ``removed`` has the journals that somebody
+    removed while they were written, and how many lines were lost so.
     """
 
     def __init__(
@@ -196,11 +150,10 @@ class Carrier:
         seen: Callable[[bytes], object] = bool,
     ) -> None:
         self.removed: dict[str, int] = {}
-        self._left = left
-        self._prepare = prepare
-        self._seen = seen
+        self._left, self._prepare, self._seen = left, prepare, seen
         self._journals: dict[str, _Journal] = {}
-        self._lost: dict[str, _Lost] = {}
+        # lines that a journal lacks, which it does not say yet, and why
+        self._lost: dict[str, tuple[int, str]] = {}
 
     def carry(self, only_pid: int | None = None) -> None:
         """Carry all that was left, in that order; blocks for as long as the disk does.
@@ -209,34 +162,31 @@ class Carrier:
             UnpreparedRunFolder: The run folder cannot be made.
             OSError: A journal cannot be written; those lines are lost, which it says once it can.
         """
-        for journal, lines in self._taken(only_pid):
+        for name, lines in self._taken(only_pid):
             self._seen(lines)
-            written = self._journals.get(journal)
-            if written is not None and written.is_removed():
+            journal = self._journals.get(name)
+            if journal is not None and journal.is_removed():
                 # begin anew: what is written to it reaches nobody
-                lost = self.removed.get(journal, 0) + written.lines
-                self.removed = {**self.removed, journal: lost}
-                self._lose(journal, written.lines, REMOVED)
+                self.removed = {**self.removed, name: self.removed.get(name, 0) + journal.lines}
+                self._lose(name, journal.lines, REMOVED)
+                journal = None
             try:
-                self._append(journal, lines)
+                if journal is None:
+                    journal = _Journal(self._prepare().journals / name)
+                    self._journals[name] = journal
+                missing, why = self._lost.get(name, (0, ""))
+                journal.append((_dropped(missing, why, lines) if missing else b"") + lines)
+                self._lost.pop(name, None)
             except (OSError, UnpreparedRunFolder) as error:
-                self._lose(journal, lines.count(b"\n"), str(error))
+                self._lose(name, lines.count(b"\n"), str(error))
                 raise
 
-    def _append(self, journal: str, lines: bytes) -> None:
-        if journal not in self._journals:
-            self._journals[journal] = _Journal(self._prepare().journals / journal)
-        lost = self._lost.get(journal)
-        said = b"" if lost is None else _dropped(lost.lines, lost.why, lines)
-        self._journals[journal].append(said + lines)
-        self._lost.pop(journal, None)
-
-    def _lose(self, journal: str, lines: int, why: str) -> None:
+    def _lose(self, name: str, lines: int, why: str) -> None:
         """Let go of a journal, and remember what it lacks until it can say so."""
-        opened, before = self._journals.pop(journal, None), self._lost.get(journal)
-        if opened is not None:
-            opened.close()
-        self._lost[journal] = _Lost(lines + (before.lines if before is not None else 0), why)
+        journal = self._journals.pop(name, None)
+        if journal is not None:
+            os.close(journal.descriptor)
+        self._lost[name] = lines + self._lost.get(name, (0, ""))[0], why
 
     def _taken(self, only_pid: int | None) -> Iterator[tuple[str, bytes]]:
         try:
@@ -255,40 +205,22 @@ class Carrier:
                 yield journal, lines
 
 
-class _Lost(NamedTuple):
-    """Lines that a journal lacks, which it does not say yet."""
-
-    lines: int
-    why: str
-
-
 class _Journal:
-    """One journal in the run folder: keeps its first part and its newest lines.
-
-    Attributes:
-        lines: In it, with those that were left out.
-
-    Raises:
-        OSError: It cannot be opened.
-    """
+    """One journal in the run folder: keeps its first part and its newest lines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor = open_for_append(path)
-        self._size = os.fstat(self._descriptor).st_size
-        before = os.pread(self._descriptor, self._size, 0)
+        self.descriptor = open_for_append(path)
+        self._size = os.fstat(self.descriptor).st_size
+        before = os.pread(self.descriptor, self._size, 0)
         self.lines = before.count(b"\n")
         self._largest = MOST_BYTES
         if before and not before.endswith(b"\n"):
-            self._size += os.write(self._descriptor, b"\n")
+            self._size += os.write(self.descriptor, b"\n")
 
     def append(self, lines: bytes) -> None:
-        """Write whole lines; now and then the middle of a long journal is left out.
-
-        Raises:
-            OSError: They cannot be written.
-        """
-        if os.write(self._descriptor, lines) < len(lines):
+        """Write whole lines; now and then the middle of a long journal is left out."""
+        if os.write(self.descriptor, lines) < len(lines):
             raise OSError("the disk is full: it took only a part")
         self._size += len(lines)
         self.lines += lines.count(b"\n")
@@ -300,26 +232,26 @@ class _Journal:
     def is_removed(self) -> bool:
         """Whether its file is no longer the one that is found under its name."""
         try:
-            return not os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+            return not os.path.samestat(os.fstat(self.descriptor), self._path.stat())
         except (FileNotFoundError, NotADirectoryError):
             return True
         except OSError:
             return False
 
-    def close(self) -> None:
-        """Let go of the file."""
-        os.close(self._descriptor)
-
     def _leave_middle_out(self) -> None:
         """Keep a copy of the rest under its name; those who read the old file are not disturbed."""
-        data = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
+        data = os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0)
         earlier = data.find(b'"why":"' + LEFT_OUT.encode())
         first = data[: data.rfind(b"\n", 0, EARLY_BYTES if earlier < 0 else earlier) + 1]
         newest = data[data.find(b"\n", len(data) - NEWEST_BYTES) + 1 :]
-        between = data[len(first) : len(data) - len(newest)]
-        kept = first + _dropped(_lines_told_by(between), LEFT_OUT, between) + newest
+        between = data[len(first) : len(data) - len(newest)].splitlines()
+        # with the lines that it says are missing there
+        told = [_parsed(line).get("lines") for line in between if b'"kind":"dropped"' in line]
+        missing = [count for count in told if isinstance(count, int) and count]
+        lines = len(between) - len(missing) + sum(missing)
+        kept = first + _dropped(lines, LEFT_OUT, between[0]) + newest
         write_atomically(self._path, kept)
-        old, self._descriptor = self._descriptor, open_for_append(self._path)
+        old, self.descriptor = self.descriptor, open_for_append(self._path)
         os.close(old)
         self._size, self._largest = len(kept), MOST_BYTES
 
@@ -331,16 +263,7 @@ def _dropped(lines: int, why: str, beside: bytes) -> bytes:
     return msgspec.json.encode(told | {"kind": "dropped", "lines": lines, "why": why}) + b"\n"
 
 
-def _lines_told_by(part: bytes) -> int:
-    """Count the lines of a part of a journal, with those that it says are missing there."""
-    lines = part.splitlines()
-    told = (_parsed(line).get("lines", 0) for line in lines if b'"kind":"dropped"' in line)
-    missing = [count for count in told if isinstance(count, int) and count]
-    return len(lines) - len(missing) + sum(missing)
-
-
 def _parsed(line: bytes) -> dict[str, Any]:
-    parsed: dict[str, Any] = {}
     with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-        parsed = msgspec.json.decode(line, type=dict[str, Any])
-    return parsed
+        return msgspec.json.decode(line, type=dict[str, Any])
+    return {}

@@ -12,7 +12,7 @@
         torch/<pid>      socket of torch's worker server in that rank
         torch/<pid>.withheld   why that rank has none
         journals/        lines on their way to the run folder; see `run_folders`
-        stacks/<pid>.*   how that rank can be made to write its stacks; see `offers`
+        stacks/<pid>.*   how that rank can be made to write its stacks
         ends/<pid>       exit code of that rank, from the parent that reaped it
 
 `hangcheck run` names the session in HANGCHECK_SESSION. Without it, ranks that a launcher started
@@ -101,6 +101,16 @@ class SidecarFacts(Struct, frozen=True, kw_only=True):
     schema_version: int = 1
     pid: int
     started_ticks: int
+
+
+class StackOffer(Struct, frozen=True, kw_only=True):
+    """How a rank can be made to write its stacks, where no debugger may read it: to ``answers``."""
+
+    pid: int
+    started_ticks: int
+    signal: int
+    main_thread: int
+    answers: str
 
 
 class Session(Struct, frozen=True):
@@ -222,21 +232,15 @@ def open_session(folder: Path, facts: SessionFacts) -> Session:
     make_private_folder(folder.parent)
     remove_left_behind(folder.parent)
     make_private_folder(folder)
-    make_private_folder(folder / "pages")
+    for part in ("pages", "meet", "journals", "ends"):
+        make_private_folder(folder / part)
     write_atomically(folder / NAMESPACE_FILE, pid_namespace().encode())
-    make_private_folder(folder / "meet")
-    make_private_folder(folder / "journals")
-    make_private_folder(folder / "ends")
     data = create_once(folder / SESSION_FILE, encode(facts))
     return Session(folder, decode(data, SessionFacts, str(folder / SESSION_FILE)))
 
 
 def read_session(folder: Path) -> Session:
-    """Join a session that must exist.
-
-    Raises:
-        UnreadableRun: It is gone or unreadable.
-    """
+    """Join a session that must exist; `UnreadableRun` where it is gone or unreadable."""
     file = folder / SESSION_FILE
     try:
         data = read_owned(file)
@@ -255,6 +259,34 @@ def read_sidecar(file: Path) -> SidecarFacts | None:
         return None
 
 
+def offer_file(session: Path, pid: int) -> Path:
+    """Return where a process of a session leaves its offer."""
+    return session / "stacks" / f"{pid}.json"
+
+
+def find_offer(pid: int) -> StackOffer | None:
+    """Return what a process of this user, or an earlier one of that id, offers."""
+    for file in sessions_folder().glob(f"*/stacks/{pid}.json"):
+        with suppress(OSError, UnreadableRun):
+            return decode(read_owned(file), StackOffer, str(file))
+    return None
+
+
+def withhold(socket: Path, why: str) -> None:
+    """Leave for the sidecar why a rank has no such socket; without shared memory there is none."""
+    with suppress(OSError):
+        make_private_folder(socket.parent)
+        write_atomically(socket.with_name(f"{socket.name}.withheld"), why.encode(errors="replace"))
+
+
+def why_withheld(socket: Path) -> str | None:
+    """Return the reason that a rank left, None where it left none."""
+    try:
+        return socket.with_name(f"{socket.name}.withheld").read_text(errors="replace")
+    except OSError:
+        return None
+
+
 def remove_left_behind(sessions: Path) -> None:
     """Remove sessions that are old and whose processes are all gone: killed jobs leave them.
 
@@ -263,43 +295,31 @@ def remove_left_behind(sessions: Path) -> None:
     another pid namespace wrote (a container that shares this memory) is left alone: its processes
     cannot be seen from here.
     """
-    try:
-        folders = [folder for folder in sessions.iterdir() if folder.is_dir()]
-    except OSError:
-        return
-    for folder in folders:
-        if _is_left_behind(folder):
+    for folder in sessions.iterdir() if sessions.is_dir() else ():
+        pages = folder / "pages"
+        try:
+            if not folder.is_dir() or not of_this_namespace(folder):
+                continue
+            newest = max(path.stat().st_mtime for path in (folder, pages, *pages.iterdir()))
+            pids = {page.stem for page in pages.glob("*.page")}
+        except OSError:
+            continue
+        if time.time() - newest <= LEFT_BEHIND_AFTER_S:
+            continue
+        with suppress(UnreadableRun):
+            pids.add(str(read_session(folder).facts.root_pid))
+        sidecar = read_sidecar(folder / SIDECAR_FILE)
+        if sidecar is not None:
+            pids.add(str(sidecar.pid))
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
             import shutil  # 2 ms that a rank does not pay at its start
 
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def of_this_namespace(session: Path) -> bool:
-    """Whether a session's processes can be seen from here.
-
-    Raises:
-        OSError: The session does not say.
-    """
+    """Whether a session's processes can be seen from here; OSError where it does not say."""
     return read_owned(session / NAMESPACE_FILE) == pid_namespace().encode()
-
-
-def _is_left_behind(session: Path) -> bool:
-    pages = session / "pages"
-    try:
-        if not of_this_namespace(session):
-            return False
-        newest = max(path.stat().st_mtime for path in (session, pages, *pages.iterdir()))
-        if time.time() - newest <= LEFT_BEHIND_AFTER_S:
-            return False
-        pids = {page.stem for page in pages.glob("*.page")}
-    except OSError:
-        return False
-    with suppress(UnreadableRun):
-        pids.add(str(read_session(session).facts.root_pid))
-    sidecar = read_sidecar(session / SIDECAR_FILE)
-    if sidecar is not None:
-        pids.add(str(sidecar.pid))
-    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def sessions_folder(user_id: int | None = None) -> Path:
@@ -309,12 +329,12 @@ def sessions_folder(user_id: int | None = None) -> Path:
     which all processes of the user find in the same way.
     """
     owner = os.getuid() if user_id is None else user_id
-    names = _session_folder_names(owner)
-    owners = list(map(_owner_of, names))
+    owners = {folder: _owner_of(folder) for folder in _session_folder_names(owner)}
     for wanted in (owner, NOBODY_YET):
-        if wanted in owners:
-            return names[owners.index(wanted)]
-    return names[0]
+        for folder, found in owners.items():
+            if found == wanted:
+                return folder
+    return next(iter(owners))
 
 
 def taken_sessions_folder() -> str | None:
@@ -334,8 +354,8 @@ def _session_folder_names(user_id: int) -> list[Path]:
         import tempfile  # 2 ms, and hardly ever needed
 
         top = Path(tempfile.gettempdir())
-    first = top / f"hangcheck-{user_id}"
-    return [first, *(top / f"{first.name}-{number}" for number in range(1, MOST_NAMES))]
+    further = (f"-{number}" for number in range(1, MOST_NAMES))
+    return [top / f"hangcheck-{user_id}{ending}" for ending in ("", *further)]
 
 
 def _owner_of(folder: Path) -> int | None:

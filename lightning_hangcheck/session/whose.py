@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.safe import decode, read_owned, write_atomically
 from lightning_hangcheck.identity import identify
@@ -145,17 +146,8 @@ def _named_for_ever(pid: int) -> str:
     return f"{pid}-{stat.started_ticks if stat else 0}"
 
 
-MOST_ALONE = 2
-"""Nodes that a launcher must show before its other variables say which of them this is."""
-
-
 def place_in(environment: Mapping[str, str]) -> NodePlace | None:
-    """Read which node a rank is on.
-
-    Returns:
-        None where nothing says which node of how many this is. A job of several nodes may go on
-        with one.
-    """
+    """Read which node a rank is on; None where nothing says which of how many this is."""
     who = identify(environment)
     number, nnodes, host = who.node_rank, who.nodes, ""
     if who.launcher == "torchrun":
@@ -165,7 +157,7 @@ def place_in(environment: Mapping[str, str]) -> NodePlace | None:
             host = environment.get("MASTER_ADDR", "")
     elif who.launcher == "slurm":
         nnodes = step_nodes(environment)
-    elif nnodes < MOST_ALONE:
+    elif nnodes < 2:  # nothing says that there are others
         return None
     if number is None or number >= nnodes:
         return None
@@ -183,10 +175,8 @@ def place_in(environment: Mapping[str, str]) -> NodePlace | None:
 def place_of_task(environment: Mapping[str, str]) -> NodePlace | None:
     """Read the place of a SLURM task that is a `hangcheck run`: it watches its own ranks only.
 
-    Where a step has several tasks on a node, each counts as a node.
-
-    Returns:
-        None for the only task of its step, and for what is no task.
+    Where a step has several tasks on a node, each counts as a node. None for the only task of its
+    step, and for what is no task.
     """
     who = identify(environment)
     tasks, nodes = who.world_size or 1, step_nodes(environment)
@@ -206,11 +196,7 @@ def step_nodes(environment: Mapping[str, str]) -> int:
 
 
 def first_host(environment: Mapping[str, str]) -> str:
-    """Return the first host of a SLURM step: ``node[007-012,20],gpu3`` begins with ``node007``.
-
-    Returns:
-        Empty where no list is there, or it is of another form.
-    """
+    """Return the first host of a SLURM step: ``node[007-012,20],gpu3`` begins with ``node007``."""
     names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
     hosts = next((environment[name] for name in names if name in environment), "")
     found = re.match(r"([\w.-]+)(?:\[(\d+)[\d,-]*\]([\w.-]*))?(?:,|$)", hosts, re.ASCII)
@@ -237,12 +223,11 @@ def place_of(session: Session) -> NodePlace | None:
 
 
 def tell_place(session: Session, place: NodePlace) -> None:
-    """Tell this node's sidecar which node it is on.
-
-    Raises:
-        OSError: The session is gone.
-    """
-    write_atomically(session.place_file, encode(place))
+    """Tell this node's sidecar which node it is on; where that fails, it is said once."""
+    try:
+        write_atomically(session.place_file, encode(place))
+    except OSError as error:
+        log.once("place", f"this node's sidecar is not told which node it is on: {error}")
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

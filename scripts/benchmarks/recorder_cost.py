@@ -79,7 +79,7 @@ def _measure_import(repeats: int) -> Figure:
     heavy = {name for output in outputs for name in output[1:]}
     note = f"it imports {', '.join(heavy)}" if heavy else f"imports none of {', '.join(HEAVY)}"
     milliseconds = statistics.median(float(output[0]) for output in outputs)
-    return Figure("import lightning_hangcheck", milliseconds, "ms", "under 60 ms", note)
+    return Figure("import lightning_hangcheck", milliseconds, "ms", "under 35 ms", note)
 
 
 def _measure_other_heartbeat() -> Figure:

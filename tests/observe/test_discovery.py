@@ -284,7 +284,7 @@ def test_a_process_with_the_number_of_an_earlier_one_is_read_by_its_own_page(
 ) -> None:
     page, pages = tmp_path / "4711.page", Pages(tmp_path)
     for number in (0, 1):
-        PageWriter.create(page).announce(number)
+        PageWriter.create(page).show(announced=number)
         pages.find_new()
         beats = pages.read()
         assert beats[4711].announced == number

@@ -8,7 +8,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, StoppingCriteria
 from transformers.generation import utils
 
-from lightning_hangcheck.hooks.zero_code.hugging_face import instrument_generation
+from lightning_hangcheck.hooks.generating import instrument_generation
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.page import PageReader
 

@@ -5,7 +5,7 @@ import os
 import sys
 
 import lightning_hangcheck as hc
-from lightning_hangcheck.session.offers import find_offer
+from lightning_hangcheck.session.session import find_offer
 
 getattr(hc, sys.argv[1])()
 print(json.dumps({"event": "offer", "rank": 0, "made": find_offer(os.getpid()) is not None}))

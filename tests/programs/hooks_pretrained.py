@@ -152,13 +152,9 @@ def use_pipelines(model, tokenizer):
     torch.manual_seed(2)
     expected = plain(PROMPTS, **flags)
     torch.manual_seed(2)
-    pairs = zip(PROMPTS, expected, strict=True)
-    answers = "".join(one["generated_text"].removeprefix(prompt) for prompt, (one,) in pairs)
     say(
         "pipeline",
         same=ours(PROMPTS, **flags) == expected,
-        prompt_characters=ours.last_report.prompt_characters == len("".join(PROMPTS)),
-        response_characters=ours.last_report.response_characters == len(answers),
         kind=isinstance(ours, transformers.TextGenerationPipeline),
         prompts=ours.last_report.prompts,
         new_tokens=ours.last_report.new_tokens > 0,

@@ -9,7 +9,7 @@ import time
 
 from announcing import announce
 
-from lightning_hangcheck.recorder.stack_offer import offer_stacks
+from lightning_hangcheck.hooks.being_watched import offer_stacks
 from lightning_hangcheck.session.session import SessionFacts, new_key, open_session, session_folder
 
 PR_SET_DUMPABLE = 4

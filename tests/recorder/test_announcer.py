@@ -99,17 +99,6 @@ except ZeroDivisionError as error:
     assert run(code + "current().mark_finished()").page().ending == "finished"
 
 
-def test_the_threading_hook_is_left_alone(run: Callable[..., Program]) -> None:
-    program = run("""
-import threading
-before = threading.excepthook
-import lightning_hangcheck as hc
-hc.checkpoint("Script started")
-print(threading.excepthook is before)
-""")
-    assert program.out == "True\n"
-
-
 class Unspeakable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no message either")

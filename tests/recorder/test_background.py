@@ -17,7 +17,8 @@ from processes import end, until
 
 from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.recorder.background import SidecarWatch, awaiting, handled_signals
+from lightning_hangcheck.recorder.process import SidecarWatch
+from lightning_hangcheck.recorder.wait_facts import awaiting, handled_signals
 from lightning_hangcheck.session.session import SidecarFacts
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from lightning_hangcheck.identity import Identity
-from lightning_hangcheck.recorder.console import format_line, name_rank
+from lightning_hangcheck.recorder.announcer import format_line, name_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from lightning_hangcheck.recorder.journal_writer import (
     encode_entry,
 )
 from lightning_hangcheck.rundir import parse_journal, prepare_run_folder, read_journal
-from lightning_hangcheck.session.run_folders import MOST_LEFT_BYTES, Carrier, Handover
+from lightning_hangcheck.session.run_folders import MOST_LEFT_BYTES, Carrier
 from lightning_hangcheck.session.session import Session, SessionFacts, open_session
 
 if TYPE_CHECKING:
@@ -172,13 +172,14 @@ def test_a_rank_alone_writes_what_it_left_before_it_was_sure(tmp_path: Path) -> 
 def test_a_long_journal_keeps_its_first_and_its_newest_lines(tmp_path: Path) -> None:
     session = session_without_sidecar(tmp_path)
     path = session.run_folder.journals / "rank-0.jsonl"
-    handover, lines, together = Handover(session.journals), 20_000, 500
+    lines, together = 20_000, 500
     carrier = Carrier(session.journals, partial(prepare_run_folder, session.run_folder))
     for first in range(0, lines, together):
         notes = (
             {"kind": "note", "name": f"{one:01000d}"} for one in range(first, first + together)
         )
-        handover.leave(path.name, "".join(json.dumps(note) + "\n" for note in notes).encode())
+        batch = session.journals / f"{first:020}.1.{path.name}"
+        batch.write_text("".join(json.dumps(note) + "\n" for note in notes))
         carrier.carry()
         assert path.stat().st_size < 10 * 2**20
     entries, (gap,) = read_journal(path)

@@ -205,22 +205,6 @@ def test_without_any_memory_there_is_the_console(
     assert_trained(program, "this rank is seen on the console only")
 
 
-def test_a_wrong_phase_is_said_once_and_ignored(run: Callable[..., Program]) -> None:
-    program = run("""
-from lightning_hangcheck.recorder.lifecycle import current
-current().page.enter_phase("backward", step=3)
-for _ in range(3):
-    current().page.enter_phase("lunch")
-    current().page.enter_phase("backward", step="three")
-current().page.enter_phase("backward", step=4)
-""")
-    assert program.process.returncode == 0
-    assert len(program.troubles) == 1
-    assert "'lunch'" in program.troubles[0]
-    page = program.page()
-    assert (page.phase, page.step) == ("backward", 4)
-
-
 def test_a_failure_of_our_own_ends_recording_and_is_judged_from_outside(
     run: Callable[..., Program],
 ) -> None:

@@ -246,13 +246,3 @@ def test_the_slowest_come_first_in_words() -> None:
     most = f"s{MOST_SHOWN} 2x, {MOST_SHOWN + 1} s in all, longest {MOST_SHOWN} s"
     assert words.startswith(f"; {most}; s{MOST_SHOWN - 1} {MOST_SHOWN - 1} s; ")
     assert words.endswith("; ...")
-
-
-def test_joining_adds_counts_and_keeps_the_longest() -> None:
-    inner, outer = StepTimes(), StepTimes()
-    for seconds in (1.0, 3.0):
-        inner.of("act").add(seconds)
-    outer.of("act").add(2.0)
-    outer.join(inner)
-    act = outer.by_name["act"]
-    assert (act.count, act.total_s, act.longest_s) == (3, 6.0, 3.0)

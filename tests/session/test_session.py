@@ -208,16 +208,21 @@ def gone() -> int:
     return process.pid
 
 
-def test_an_old_session_of_processes_that_are_gone_is_removed(tmp_path: Path, gone: int) -> None:
-    session = session_of(tmp_path, gone, LEFT_BEHIND_AFTER_S + 60)
+@pytest.mark.parametrize(
+    ("alive", "age_s", "namespace", "stays"),
+    [
+        pytest.param(False, LEFT_BEHIND_AFTER_S + 60, OURS, False, id="its processes are gone"),
+        pytest.param(True, LEFT_BEHIND_AFTER_S + 60, OURS, True, id="one lives, however old"),
+        pytest.param(False, 60, OURS, True, id="it is young"),
+        pytest.param(False, LEFT_BEHIND_AFTER_S + 60, "pid:[1]", True, id="of another namespace"),
+    ],
+)
+def test_a_session_that_nobody_needs_is_removed(
+    tmp_path: Path, gone: int, *, alive: bool, age_s: float, namespace: str, stays: bool
+) -> None:
+    session = session_of(tmp_path, os.getpid() if alive else gone, age_s, namespace)
     remove_left_behind(tmp_path)
-    assert not session.exists()
-
-
-def test_a_session_with_a_live_process_stays_however_old(tmp_path: Path) -> None:
-    session = session_of(tmp_path, os.getpid(), LEFT_BEHIND_AFTER_S + 60)
-    remove_left_behind(tmp_path)
-    assert session.exists()
+    assert session.exists() is stays
 
 
 @pytest.mark.parametrize("keeper", ["root_pid", "sidecar"])
@@ -245,18 +250,6 @@ def test_an_old_session_whose_command_is_gone_too_is_removed(tmp_path: Path, gon
     age(session, LEFT_BEHIND_AFTER_S + 60)
     remove_left_behind(tmp_path)
     assert not session.exists()
-
-
-def test_a_session_of_another_pid_namespace_stays(tmp_path: Path, gone: int) -> None:
-    session = session_of(tmp_path, gone, LEFT_BEHIND_AFTER_S + 60, namespace="pid:[1]")
-    remove_left_behind(tmp_path)
-    assert session.exists()
-
-
-def test_a_young_session_stays(tmp_path: Path, gone: int) -> None:
-    session = session_of(tmp_path, gone, 60)
-    remove_left_behind(tmp_path)
-    assert session.exists()
 
 
 def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:

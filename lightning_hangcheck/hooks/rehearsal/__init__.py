@@ -4,6 +4,5 @@
 a real rank: its data, its loss, its save, its signal; never a decision that the program itself
 makes for all ranks together. A program that lets its ranks agree therefore passes.
 
-`on_cpus` takes part and makes the run short, `rank` keeps the scene and the notes, `scenes`
-provokes.
+`on_cpus` takes part and makes the run short, `scenes` provokes and keeps the notes.
 """

@@ -13,7 +13,7 @@ import msgspec
 from lightning_hangcheck import log
 from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.hooks.rehearsal import scenes
-from lightning_hangcheck.hooks.rehearsal.rank import (
+from lightning_hangcheck.hooks.rehearsal.scenes import (
     Foreign,
     Rehearsal,
     arguments_of,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 EPOCHS = 2
-STOPS = "EarlyStopping._evaluate_stopping_criteria"
 CUDA_CALLS = (
     "empty_cache", "init", "ipc_collect", "reset_max_memory_allocated", "reset_peak_memory_stats",
     "set_device", "synchronize",
@@ -200,12 +199,9 @@ CALLS: tuple[tuple[str, str, Callable[[Rehearsal, Call], Foreign]], ...] = (
     ("FABRIC.fabric", "Fabric.__init__", make_fabric),
     ("LIGHTNING.trainer.trainer", "Trainer.__init__", make_trainer),
     ("LIGHTNING.callbacks.model_checkpoint", "ModelCheckpoint.__init__", make_checkpoints),
-    (
-        "LIGHTNING.callbacks.early_stopping",
-        "EarlyStopping._evaluate_stopping_criteria",
-        scenes.stop,
-    ),
-)
+    ("LIGHTNING.callbacks.early_stopping", "EarlyStopping._evaluate_stopping_criteria",
+     scenes.stop),
+)  # fmt: skip
 """Functions whose place one of ours takes."""
 
 
@@ -218,12 +214,14 @@ def begin() -> None:
         return
     for module, instrument in INSTRUMENTS:
         on_import(module, partial(instrument, rehearsal))
+
+    def take_place(
+        owner: str, name: str, act: Callable[[Call], Foreign], module: ModuleType
+    ) -> None:
+        replace(getattr(module, owner) if owner else module, name, act)
+
     for module, function, act in CALLS:
         owner, _, name = function.rpartition(".")
-        on_import(module, partial(_take_place, owner, name, partial(act, rehearsal)))
+        on_import(module, partial(take_place, owner, name, partial(act, rehearsal)))
     tell_exceptions(rehearsal)
     atexit.register(attempt, "leaving", stay_connected, rehearsal)
-
-
-def _take_place(owner: str, name: str, act: Callable[[Call], Foreign], module: ModuleType) -> None:
-    replace(getattr(module, owner) if owner else module, name, act)

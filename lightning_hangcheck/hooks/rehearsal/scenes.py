@@ -1,26 +1,39 @@
-"""What can happen to one rank: to its data, its losses, its saves, and by a signal."""
+"""What can happen to one rank: to its data, its losses, its saves, and by a signal.
+
+`Rehearsal` is what a rank knows and notes of the scene. `stay_connected` has it end as with NCCL.
+"""
 
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import random
 import signal
+import stat
+import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
 
 from lightning_hangcheck.hooks.never_raise import attempt
-from lightning_hangcheck.hooks.rehearsal.rank import AT_CALL, Foreign, Rehearsal, arguments_of
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, replace
+from lightning_hangcheck.model.rehearsal import GLOO, Note, NoteKind, Part
+from lightning_hangcheck.recorder.announcer import user_frame
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from types import ModuleType, TracebackType
 
-    from lightning_hangcheck.model.rehearsal import NoteKind
+Foreign: TypeAlias = Any
+"""An object of a framework or of the program."""
 
 FULL_PASSES, MOST_PASSES = 2, 25
 """Over one DataLoader: later ones have one batch; a plain loop of hundreds ends on all alike."""
@@ -31,15 +44,148 @@ LOSSES = (
     "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss", "multi_margin_loss", "nll_loss",
     "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss",
 )  # fmt: skip
+AT_CALL = 3
+"""The call of a kind at which a scene begins: by then the ranks have met in a step."""
+RAISED_WAIT_S, PARTED_WAIT_S = 3.0, 8.0
+"""A rank that raises waits for the others to do the same before its launcher ends them: not so long
+that those who wait for it look hung, longer where gloo has ended the wait of all."""
+KEEPER = """
+n=0
+while [ $n -lt 1000 ] && kill -0 $1 2>/dev/null && [ $(ls "$2" | grep -c '^left-') -lt $3 ]
+do n=$((n+1)); sleep 0.3; done
+"""
+
+
+class Rehearsal:
+    """The scene that this process takes part in, and its notes."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.calls: Counter[str] = Counter()
+        self.passes: Counter[str] = Counter()
+        self.at_end: dict[str, Callable[[], None]] = {}
+        self.has_failed = False
+        self.keeper: subprocess.Popen[bytes] | None = None
+        self._noted: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def rank(self) -> int:
+        """Of this process; 0 before anybody has told."""
+        if has_joined():
+            return int(sys.modules["torch.distributed"].get_rank())
+        told = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
+        return int(told) if told.isdecimal() else 0
+
+    @property
+    def is_odd_one(self) -> bool:
+        """Whether this is the rank to which something happens: the last."""
+        return self.rank == self.part.ranks - 1
+
+    def plays(self, *scenes: str) -> bool:
+        """Whether one of these is on."""
+        return self.part.scene in scenes
+
+    def comes_to(self, what: str) -> bool:
+        """Whether this call of a kind is the one at which a scene begins."""
+        with self._lock:
+            self.calls[what] += 1
+            return self.calls[what] == AT_CALL
+
+    def provoke(self) -> None:
+        """Note that the scene takes place."""
+        self.note("provoked", self.part.scene)
+
+    def note(self, kind: NoteKind, text: str = "", **more: Any) -> None:  # noqa: ANN401 - of a Note
+        """Write a note, each once a process."""
+        about = (kind, more.get("key", text))
+        if about in self._noted:
+            return
+        self._noted.add(about)
+        note = Note(kind=kind, rank=self.rank, text=text[:300], **more)
+        path = Path(self.part.folder) / f"{os.getpid()}.jsonl"
+        with suppress(OSError):
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(file, msgspec.json.encode(note) + b"\n")
+            finally:
+                os.close(file)
+
+    def mark_end(self) -> Path:
+        """Show the other ranks that this one is at its end; return the folder of all marks."""
+        folder = Path(self.part.folder)
+        folder.joinpath(f"left-{self.rank}").touch()
+        return folder
+
+
+def arguments_of(call: Call) -> dict[str, Foreign]:
+    """All arguments by name; what the function will refuse raises TypeError here already."""
+    given = inspect.signature(call.function).bind(*call.arguments, **call.named).arguments
+    return {**given.pop("kwargs", {}), **given}
+
+
+def tell_exceptions(rehearsal: Rehearsal) -> None:
+    """Note the exception with which this rank ends."""
+    before = sys.excepthook
+
+    def wait_for_others(limit_s: float) -> None:
+        """Wait until all ranks are at their end, so that each can still say how it came to it."""
+        folder, until = rehearsal.mark_end(), time.monotonic() + limit_s
+        while time.monotonic() < until and len(list(folder.glob("left-*"))) < rehearsal.part.ranks:
+            time.sleep(0.05)
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        if kind in (KeyboardInterrupt, SystemExit):
+            return
+        rehearsal.has_failed = True
+        place = str(user_frame(trace) or "")
+        rehearsal.note("raised", f"{kind.__name__}: {error}", key=place)
+        limit_s = PARTED_WAIT_S if GLOO in str(error) else RAISED_WAIT_S
+        attempt("waiting for other ranks", wait_for_others, limit_s)
+
+    sys.excepthook = hook
+
+
+def has_joined() -> bool:
+    """Whether this process is in a process group."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and bool(getattr(distributed, "is_initialized", bool)())
+
+
+def stay_connected(rehearsal: Rehearsal) -> None:
+    """Keep the connections of a rank that leaves open, as long as others may wait for it.
+
+    gloo fails at once where a peer's connection is closed; with NCCL the others would wait. So a
+    process that does nothing else holds them until all ranks, or their launcher, have left. Not so
+    where the rank fails: that is a crash with NCCL, too.
+    """
+    if rehearsal.has_failed or rehearsal.keeper is not None or not has_joined():
+        return
+    for key, act in rehearsal.at_end.items():
+        attempt(key, act)
+    rehearsal.note("left")
+    folder = rehearsal.mark_end()
+    sockets = []
+    for one in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - numbers, no paths
+        with suppress(OSError):  # the descriptor with which they were listed
+            sockets += [one] if stat.S_ISSOCK(os.fstat(one).st_mode) else []
+    given = (str(os.getppid()), str(folder), str(rehearsal.part.ranks))
+    rehearsal.keeper = subprocess.Popen(
+        ["sh", "-c", KEEPER, "sh", *given],
+        env={"PATH": os.environ.get("PATH", os.defpath)},
+        pass_fds=sockets,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 class Few:
     """A sampler of batches or samples that ends early, with what the scene does to the last."""
 
     def __init__(self, sampler: Foreign, limit: int, *, smaller: bool) -> None:
-        self.sampler = sampler
-        self._limit = limit
-        self._smaller = smaller
+        self.sampler, self._limit, self._smaller = sampler, limit, smaller
 
     def __len__(self) -> int:
         return min(len(self.sampler), self._limit)
@@ -62,9 +208,17 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
     loader = module.DataLoader
     whole = loader._index_sampler.fget  # noqa: SLF001 - all indices come from there
 
+    def cut_short(instance: Foreign, sampler: Foreign) -> Few:
+        limit, smaller = _limit(rehearsal, instance, sampler), False
+        if rehearsal.is_odd_one and _key(instance.dataset, instance.sampler) in part.uneven:
+            smaller = rehearsal.plays("smaller-last-batch") and not instance.drop_last
+            if smaller or rehearsal.plays("fewer-samples", "no-samples"):
+                rehearsal.provoke()
+        return Few(sampler, limit, smaller=smaller)
+
     def few(instance: Foreign) -> Foreign:
         sampler = whole(instance)
-        shorter = attempt("shortening a DataLoader", _few, rehearsal, instance, sampler)
+        shorter = attempt("shortening a DataLoader", cut_short, instance, sampler)
         return sampler if shorter is None else shorter  # one of no batches is false
 
     def length(call: Call) -> int:
@@ -76,8 +230,13 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
         if rehearsal.passes[key] > MOST_PASSES:
             raise SystemExit(0)
         if rehearsal.plays("as-it-is") and not _is_stream(call.instance):
-            attempt("a look at the data", _note_loader, rehearsal, call.instance, key)
+            attempt("a look at the data", note_loader, call.instance, key)
         return call.go()
+
+    def note_loader(instance: Foreign, key: str) -> None:
+        even = _makes_even(instance.dataset, _samplers(instance))
+        mark = _mark_of_data(instance) if even is None else f"rank {rehearsal.rank}"
+        rehearsal.note("loader", key=key, shared=bool(even), mark=mark)
 
     def next_batch(call: Call) -> Foreign:
         batch = call.go()
@@ -85,20 +244,26 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
             attempt("a look at a stream", _note_stream, rehearsal, call.instance, batch)
         return batch
 
+    def with_workers(call: Call) -> Foreign:
+        named = attempt("a look at a DataLoader", arguments_of, call)
+        if named is None:  # the loader says what is wrong with them
+            return call.go()
+        rehearsal.note("workers", str(named.get("num_workers", 0)))
+        if rehearsal.plays("no-workers", "one-worker"):
+            rehearsal.provoke()
+            named["num_workers"] = int(rehearsal.plays("one-worker"))
+        if not named.get("num_workers"):
+            of_workers = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
+            for name in (*of_workers, "timeout"):
+                named.pop(name, None)
+        return call.function(**named)
+
+    part = rehearsal.part
     loader._index_sampler = property(few)  # noqa: SLF001 - as above
     replace(loader, "__len__", length)
     replace(loader, "__iter__", begin_pass)
-    replace(loader, "__init__", partial(_with_workers, rehearsal))
+    replace(loader, "__init__", with_workers)
     replace(module._BaseDataLoaderIter, "__next__", next_batch)  # noqa: SLF001 - of every iterator
-
-
-def _few(rehearsal: Rehearsal, loader: Foreign, sampler: Foreign) -> Few:
-    limit, smaller = _limit(rehearsal, loader, sampler), False
-    if rehearsal.is_odd_one and _key(loader.dataset, loader.sampler) in rehearsal.part.uneven:
-        smaller = rehearsal.plays("smaller-last-batch") and not loader.drop_last
-        if smaller or rehearsal.plays("fewer-samples", "no-samples"):
-            rehearsal.provoke()
-    return Few(sampler, limit, smaller=smaller)
 
 
 def _limit(rehearsal: Rehearsal, loader: Foreign, sampler: Foreign) -> int:
@@ -141,11 +306,7 @@ def _samplers(loader: Foreign) -> list[Foreign]:
 
 
 def _makes_even(dataset: Foreign, samplers: Sequence[Foreign]) -> bool | None:
-    """Whether something gives all ranks equally many samples, whatever there is.
-
-    Returns:
-        None where nothing gives each rank its share: the data itself may be a share, or be whole.
-    """
+    """Whether something gives all ranks equally many samples; None where nothing tells."""
     for one in (dataset, *samplers):
         name = type(one).__name__
         if name in ("BatchSamplerShard", "IterableDatasetShard"):  # of accelerate
@@ -157,12 +318,6 @@ def _makes_even(dataset: Foreign, samplers: Sequence[Foreign]) -> bool | None:
     return None
 
 
-def _note_loader(rehearsal: Rehearsal, loader: Foreign, key: str) -> None:
-    even = _makes_even(loader.dataset, _samplers(loader))
-    mark = _mark_of_data(loader) if even is None else f"rank {rehearsal.rank}"
-    rehearsal.note("loader", key=key, shared=bool(even), mark=mark)
-
-
 def _note_stream(rehearsal: Rehearsal, iterator: Foreign, batch: Foreign) -> None:
     """Note a stream once the rank is done: whether it ends at all is known only by reading on."""
     dataset, few = iterator._dataset, iterator._index_sampler  # noqa: SLF001 - it keeps no loader
@@ -170,19 +325,12 @@ def _note_stream(rehearsal: Rehearsal, iterator: Foreign, batch: Foreign) -> Non
     key = _key(dataset, getattr(sampler, "sampler", sampler))
     mark, shared = _print_of(batch), bool(_makes_even(dataset, ()))
 
-    def note() -> None:
-        if _ends(dataset):
+    def note() -> None:  # one without end gives no rank fewer samples
+        until, read = time.monotonic() + STREAM_READ_S, enumerate(iter(dataset))
+        if all(at < STREAM_SAMPLES and time.monotonic() < until for at, _ in read):
             rehearsal.note("loader", key=key, shared=shared, mark=mark)
 
     rehearsal.at_end.setdefault(key, note)
-
-
-def _ends(stream: Foreign) -> bool:
-    """Whether a stream ends soon: one without end gives no rank fewer samples."""
-    until = time.monotonic() + STREAM_READ_S
-    return all(
-        at < STREAM_SAMPLES and time.monotonic() < until for at, _ in enumerate(iter(stream))
-    )
 
 
 def _mark_of_data(loader: Foreign) -> str:
@@ -209,58 +357,38 @@ def _print_of(data: Foreign, depth: int = 0) -> str:
     return "" if " at 0x" in text else text
 
 
-def _with_workers(rehearsal: Rehearsal, call: Call) -> Foreign:
-    named = attempt("a look at a DataLoader", arguments_of, call)
-    if named is None:  # the loader says what is wrong with them
-        return call.go()
-    rehearsal.note("workers", str(named.get("num_workers", 0)))
-    if rehearsal.plays("no-workers", "one-worker"):
-        rehearsal.provoke()
-        named["num_workers"] = int(rehearsal.plays("one-worker"))
-    if not named.get("num_workers"):
-        for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
-            named.pop(name, None)
-    return call.function(**named)
-
-
 def instrument_fetching(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Have one rank meet a batch of which no sample is usable, where the program makes do."""
+    nothing = object()
+
+    def of_nothing(collate: Callable[[Foreign], Foreign], data: Sequence[Foreign]) -> Foreign:
+        """What a collate function makes of samples that could not be read, mostly None."""
+        for samples in ([None] * len(data), []):
+            with suppress(Exception):
+                return collate(samples)
+        return nothing
+
+    def collated(collate: Callable[[Foreign], Foreign], data: Foreign) -> Foreign:
+        batch = collate(data)
+        if rehearsal.plays("as-it-is"):
+            if of_nothing(collate, data) is not nothing:
+                rehearsal.note("collate")
+        elif rehearsal.is_odd_one and rehearsal.comes_to("batch"):
+            rest = of_nothing(collate, data)
+            if rest is not nothing:
+                rehearsal.provoke()
+                return rest
+        return batch
 
     def fetcher(call: Call) -> None:
         call.go()
         collate = call.instance.collate_fn
         own = "torch.utils.data" not in str(getattr(collate, "__module__", ""))
         if call.instance.auto_collation and own:
-            call.instance.collate_fn = partial(_collated, rehearsal, collate)
+            call.instance.collate_fn = partial(collated, collate)
 
     if rehearsal.plays("as-it-is", "unusable-batch"):
         replace(module._BaseDatasetFetcher, "__init__", fetcher)  # noqa: SLF001 - all collate there
-
-
-_NOTHING = object()
-
-
-def _collated(
-    rehearsal: Rehearsal, collate: Callable[[Foreign], Foreign], data: Foreign
-) -> Foreign:
-    batch = collate(data)
-    if rehearsal.plays("as-it-is"):
-        if _of_nothing(collate, data) is not _NOTHING:
-            rehearsal.note("collate")
-    elif rehearsal.is_odd_one and rehearsal.comes_to("batch"):
-        rest = _of_nothing(collate, data)
-        if rest is not _NOTHING:
-            rehearsal.provoke()
-            return rest
-    return batch
-
-
-def _of_nothing(collate: Callable[[Foreign], Foreign], data: Sequence[Foreign]) -> Foreign:
-    """What a collate function makes of samples that could not be read, mostly None."""
-    for samples in ([None] * len(data), []):
-        with suppress(Exception):
-            return collate(samples)
-    return _NOTHING
 
 
 def instrument_losses(rehearsal: Rehearsal, module: ModuleType) -> None:
@@ -334,23 +462,24 @@ def save(rehearsal: Rehearsal, call: Call) -> Foreign:
 def instrument_steps(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Send one rank SIGTERM after a step."""
 
+    def who_answers() -> str:
+        """``program``, ``Lightning``, or empty where SIGTERM just ends the process."""
+        handler = signal.getsignal(signal.SIGTERM)
+        if not callable(handler):
+            return ""
+        parts = getattr(handler, "signal_handlers", None) or [handler]
+        owners = {str(getattr(one, "__module__", "") or type(one).__module__) for one in parts}
+        owners = {one for one in owners if not one.startswith(("lightning_hangcheck", "signal"))}
+        of_lightning = ("lightning.", "pytorch_lightning.")
+        if owners and all(one.startswith(of_lightning) for one in owners):
+            return "Lightning"
+        return "program" if owners else ""
+
     def after(*_: Foreign) -> None:
         if rehearsal.plays("as-it-is"):
-            rehearsal.note("step", _who_answers(signal.getsignal(signal.SIGTERM)))
+            rehearsal.note("step", who_answers())
         if rehearsal.plays("sigterm") and rehearsal.comes_to("step") and rehearsal.is_odd_one:
             rehearsal.provoke()
             os.kill(os.getpid(), signal.SIGTERM)
 
     module.register_optimizer_step_post_hook(after)
-
-
-def _who_answers(handler: Foreign) -> str:
-    """``program``, ``Lightning``, or empty where SIGTERM just ends the process."""
-    if not callable(handler):
-        return ""
-    parts = getattr(handler, "signal_handlers", None) or [handler]
-    owners = {str(getattr(one, "__module__", "") or type(one).__module__) for one in parts}
-    owners = {one for one in owners if not one.startswith(("lightning_hangcheck", "signal"))}
-    if owners and all(one.startswith(("lightning.", "pytorch_lightning.")) for one in owners):
-        return "Lightning"
-    return "program" if owners else ""

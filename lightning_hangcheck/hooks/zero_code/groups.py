@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import lru_cache
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,22 +41,10 @@ PACKAGE = "torch.distributed"
 JOINED = "HANGCHECK_JOINED"
 """Set to the process id of a rank that has joined: whatever it starts from then on is no rank."""
 COLLECTIVES = (
-    "all_reduce",
-    "all_reduce_coalesced",
-    "broadcast",
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_gather_single",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "reduce_scatter_single",
-    "all_to_all",
-    "all_to_all_single",
-    "gather",
-    "scatter",
-    "barrier",
-)
+    "all_reduce", "all_reduce_coalesced", "broadcast", "all_gather", "all_gather_into_tensor",
+    "all_gather_single", "reduce", "reduce_scatter", "reduce_scatter_tensor",
+    "reduce_scatter_single", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier",
+)  # fmt: skip
 """Functions that enter one operation themselves; those for objects call these."""
 TORCHS_TARGET = ("torch.multiprocessing.spawn", "_wrap")
 TORCHS_NUMBER = "i"
@@ -77,7 +65,7 @@ def instrument_joining(module: ModuleType) -> None:
         with section(call):
             yield
         _learn((module.get_rank(), module.get_world_size(), told[2]))
-        current().show_membership("member")
+        current().page.show(membership="member")
         _begin()
 
     wrap(module, "init_process_group", joining)
@@ -113,13 +101,7 @@ def _begin() -> None:
 
 
 def announced(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Told:
-    """Work out which rank of how many a call is going to be, as torch does (rendezvous.py).
-
-    Args:
-        arguments: Of the call, by name.
-        environment: Of this process: its RANK, WORLD_SIZE and MASTER_PORT count where the call
-            leaves them open.
-    """
+    """Work out which rank of how many a call is going to be, as torch does (rendezvous.py)."""
     address, store = urlsplit(str(arguments.get("init_method") or "env://")), arguments.get("store")
     told, port = dict(parse_qsl(address.query)), getattr(store, "port", address.port)
     if address.scheme == "env" and store is None:
@@ -149,15 +131,13 @@ def _learn(told: Told) -> None:
 
 
 def instrument_leaving(module: ModuleType) -> None:
-    """Watch ``destroy_process_group``."""
+    """Watch ``destroy_process_group``: without a group, what is started may be ranks again."""
 
     def leave(_: Call) -> None:
-        """Once no group is left, what this process starts from now on may be ranks again."""
-        if module.is_initialized():
-            return
-        current().show_membership("left")
-        if os.environ.get(JOINED) == str(os.getpid()):
-            del os.environ[JOINED]
+        if not module.is_initialized():
+            current().page.show(membership="left")
+            if os.environ.get(JOINED) == str(os.getpid()):
+                del os.environ[JOINED]
 
     wrap(module, "destroy_process_group", in_section("destroy_process_group", then=leave))
 
@@ -172,7 +152,7 @@ def watch_children() -> None:
     3.15), and from there ``run``, once the child knows itself to be one.
     """
     wrap(BaseProcess, "_bootstrap", _beginning)
-    wrap(BaseProcess, "join", _joining)
+    wrap(BaseProcess, "join", after=_joined)
 
 
 @contextmanager
@@ -180,23 +160,15 @@ def _beginning(call: Call) -> Iterator[None]:
     """What ranks start, or what a launcher numbered, has nothing to announce."""
     number = number_of(call.instance)
     if number is not None and identify(os.environ).launcher == "none":
-
-        @contextmanager
-        def running(_call: Call) -> Iterator[None]:
-            current().announce(number)
-            yield
-
-        wrap(call.instance, "run", running)
+        wrap(call.instance, "run", before=lambda *_: current().announce(number))
     yield
 
 
-@contextmanager
-def _joining(call: Call) -> Iterator[None]:
+def _joined(call: Call) -> None:
     """Who joins a child has reaped it: the exit code is gone for all others from then on."""
-    yield
-    child = call.instance
-    if child.exitcode is not None:
-        current().note_child_end(child.pid, child.exitcode)
+    child, session = call.instance, current().session
+    if session is not None and child.exitcode is not None:
+        session.note_end(child.pid, child.exitcode)
 
 
 def number_of(process: BaseProcess) -> int | None:
@@ -225,20 +197,21 @@ def instrument_calls(module: ModuleType) -> None:
             continue
         parameters = inspect.signature(getattr(module, name)).parameters
         root, reduction = _finder(parameters, "src", "dst"), _finder(parameters, "op")
-        wrap(module, name, before=_noting(root, reduction))
 
+        def note(
+            caller: FrameType,
+            arguments: tuple[Any, ...],
+            named: Mapping[str, Any],
+            root: Finder = root,
+            reduction: Finder = reduction,
+        ) -> None:
+            noter = _noter(os.getpid())
+            if noter is not None:
+                number, kind = root(arguments, named), reduction(arguments, named)
+                given = "" if number is None else f"root {number}"
+                noter.note(caller, given, getattr(kind, "name", ""))
 
-def _noting(
-    root: Finder, reduction: Finder
-) -> Callable[[FrameType, tuple[Any, ...], Mapping[str, Any]], None]:
-    def note(caller: FrameType, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        noter = _noter(os.getpid())
-        if noter is not None:
-            number, kind = root(arguments, named), reduction(arguments, named)
-            given = "" if number is None else f"root {number}"
-            noter.note(caller, given, getattr(kind, "name", ""))
-
-    return note
+        wrap(module, name, before=note)
 
 
 def _finder(parameters: Mapping[str, inspect.Parameter], *names: str) -> Finder:
@@ -263,12 +236,16 @@ def instrument_notes(module: ModuleType) -> None:
     if hasattr(module, maker):
         signature = inspect.signature(getattr(module, maker))
 
-        @contextmanager
-        def making(call: Call) -> Iterator[None]:
-            _note_group(module, by_name(call, signature))
-            yield
+        def note(_: FrameType, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+            """Only a group whose members are numbered as the job's ranks are."""
+            given = by_name(Call(None, arguments, named), signature)
+            server, job = _server(), current().identity.world_size
+            members = given.get("global_ranks_in_group") or ()
+            size = module.get_world_size() if members else given.get("group_size")
+            if server is not None and job is not None and size == job:
+                note_group(server, str(given["group_name"]), members or range(job))
 
-        wrap(module, maker, making)
+        wrap(module, maker, before=note)
     if hasattr(sys.modules.get(PACKAGE), "isend"):
         return
     for blocking, end, post in (
@@ -281,15 +258,6 @@ def instrument_notes(module: ModuleType) -> None:
             _count(module, blocking, end, post)
 
 
-def _note_group(module: ModuleType, arguments: Mapping[str, Any]) -> None:
-    """Note a group whose members are numbered as the job's ranks are."""
-    server, job = _server(), current().identity.world_size
-    members = arguments.get("global_ranks_in_group") or ()
-    size = module.get_world_size() if members else arguments.get("group_size")
-    if server is not None and job is not None and size == job:
-        note_group(server, str(arguments["group_name"]), members or range(job))
-
-
 def _count(module: ModuleType, name: str, end: str, post: Post) -> None:
     parameters = inspect.signature(getattr(module, name)).parameters
     # torch 2.5 has no group_dst
@@ -297,8 +265,8 @@ def _count(module: ModuleType, name: str, end: str, post: Post) -> None:
         _finder(parameters, one) for one in (end, "group", f"group_{end}")
     )
 
-    def counting(call: Call) -> AbstractContextManager[None]:
-        counter, given = _counter(os.getpid()), (call.arguments, call.named)
+    def count(_: FrameType, *given: Any) -> None:  # noqa: ANN401 - its arguments
+        counter = _counter(os.getpid())
         if counter is not None:
             peer, group = peer_of(*given), group_of(*given)
             if peer is None:
@@ -307,9 +275,8 @@ def _count(module: ModuleType, name: str, end: str, post: Post) -> None:
                     peer = int(module.get_global_rank(group, peer))
             if peer is not None and peer >= 0:  # else the message may come from any
                 post(counter, peer)
-        return nullcontext()
 
-    wrap(module, name, counting)
+    wrap(module, name, before=count)
 
 
 def _server() -> Path | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import sys
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -25,7 +25,6 @@ from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.start import SECTIONS, modules_of, passed
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
-    afterwards,
     by_name,
     in_section,
     unwatched,
@@ -40,11 +39,10 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
 
     from lightning_hangcheck.hooks.zero_code.start import Number
-    from lightning_hangcheck.hooks.zero_code.wrapping import Around
+    from lightning_hangcheck.hooks.zero_code.wrapping import Around, Before
     from lightning_hangcheck.model.slugs import Phase
 
 
-STAGES = ("fit", "validate", "test", "predict")
 _guests: WeakKeyDictionary[Any, HangCheck | None] = WeakKeyDictionary()
 """Our callback of each Trainer; None where the user has added one."""
 
@@ -93,53 +91,49 @@ class StepTeller:
         page.enter_phase("training_step", None, self._steps, beats=beats)
         self._told = self._steps
 
-    def on_schedule(self) -> None:
+    def on_schedule(self, *_: object) -> None:
         """A scheduler set the learning rate, which it does first when it is made."""
         self.scheduled = True
         self.on_loop()
 
-    def on_loop(self) -> None:
+    def on_loop(self, *_: object) -> None:
         """The loop goes on, whether or not an optimizer stepped."""
         if self._steps:
             self._recorder.page.show_phase(self._recorder.page.phase)
 
 
 @cache
-def _teller() -> StepTeller:
+def teller() -> StepTeller:
+    """Return that of this process."""
     compiler = getattr(sys.modules.get("torch"), "compiler", None)  # absent before torch 2.1
     return StepTeller(getattr(compiler, "is_compiling", bool))
 
 
-def has_scheduler() -> bool:
-    """Whether this process made a scheduler of the learning rate, as far as it was watched."""
-    return _teller().scheduled
-
-
 def instrument_optimizers(module: ModuleType) -> None:
     """Have the steps of all optimizers told; ``module`` is ``torch.optim.optimizer``."""
-    module.register_optimizer_step_post_hook(_teller().on_optimizer_step)
+    module.register_optimizer_step_post_hook(teller().on_optimizer_step)
 
 
 def instrument_loop(module: ModuleType) -> None:
     """Watch schedulers' steps or the scaler's updates; ``module`` is torch's of either."""
     for owner in [one for one in vars(module).values() if isinstance(one, type)]:
         is_scaler = owner.__name__ == "GradScaler"
-        name, act = ("update", _teller().on_loop) if is_scaler else ("step", _teller().on_schedule)
+        name, act = ("update", teller().on_loop) if is_scaler else ("step", teller().on_schedule)
         if owner.__module__ == module.__name__ and name in vars(owner):
             wrap(owner, name, after=act)
 
 
 def instrument_sections(module: ModuleType) -> None:
     """Make sections of the calls that the table names of this module."""
-
-    def proven(number: Number) -> Callable[[Call], None]:
-        return lambda _: passed(number)
-
     for name, function, kind, title, number in SECTIONS:
         if module.__name__ in modules_of(name):
             owner, _, method = function.rpartition(".")
-            then = None if number is None else proven(number)
-            wrap(getattr(module, owner) if owner else module, method, in_section(kind, title, then))
+            section = in_section(kind, title, then=number and partial(_passed, number))
+            wrap(getattr(module, owner) if owner else module, method, section)
+
+
+def _passed(number: Number, _: Call) -> None:
+    passed(number)
 
 
 def instrument_first_batch(module: ModuleType) -> None:
@@ -164,16 +158,11 @@ def instrument_sharding(module: ModuleType) -> None:
 
             tell_offloaded(what, current())
 
-    wrap(owner, name, afterwards(note))
+    wrap(owner, name, after=note)
 
 
 def offload_asked_for(given: Mapping[str, Any]) -> str:
-    """Say what the arguments of FSDP offload; empty where nothing is.
-
-    Args:
-        given: ``cpu_offload=CPUOffload(offload_params=True)`` of FSDP 1,
-            ``offload_policy=CPUOffloadPolicy()`` of FSDP 2, and others.
-    """
+    """Say what the arguments of FSDP 1 or 2 offload; empty where nothing is."""
     first = getattr(given.get("cpu_offload"), "offload_params", False)
     second = type(given.get("offload_policy")).__name__ == "CPUOffloadPolicy"
     if not (first or second):
@@ -184,8 +173,7 @@ def offload_asked_for(given: Mapping[str, Any]) -> str:
 
 def instrument_connector(module: ModuleType) -> None:
     """Watch the connector with which Lightning's Trainer chooses an accelerator."""
-    connector = module._AcceleratorConnector  # noqa: SLF001 - there is no other door
-    wrap(connector, "__init__", afterwards(lambda _: passed(8)))
+    wrap(module._AcceleratorConnector, "__init__", after=partial(_passed, 8))  # noqa: SLF001 - no other door
 
 
 def instrument_trainer(module: ModuleType) -> None:
@@ -197,9 +185,23 @@ def instrument_trainer(module: ModuleType) -> None:
             current().learn_identity(0, 1, 0)
         passed(11)
 
+    def stage(name: str) -> Around:
+        signature = inspect.signature(getattr(trainer, name))
+        done = partial(_passed, 12) if name == "fit" else None
+        section = in_section(f"Trainer.{name}", then=done)
+
+        @contextmanager
+        def staged(call: Call) -> Iterator[None]:
+            if by_name(call, signature).get("datamodule") is not None:
+                passed(7)
+            with section(call):
+                yield
+
+        return staged
+
     wrap(trainer, "__init__", in_section("Trainer constructor", then=made))
-    for name in STAGES:
-        wrap(trainer, name, _stage(name, getattr(trainer, name)))
+    for name in ("fit", "validate", "test", "predict"):
+        wrap(trainer, name, stage(name))
     watch_saves(trainer)
 
 
@@ -214,21 +216,6 @@ def _stays_alone(trainer: Any) -> bool:  # noqa: ANN401 - a guest's, of either p
     if told or is_multiprocessing_child():
         return False
     return trainer.strategy.launcher is None and trainer.num_devices * trainer.num_nodes == 1
-
-
-def _stage(name: str, function: Callable[..., object]) -> Around:
-    signature = inspect.signature(function)
-    finished = (lambda _: passed(12)) if name == "fit" else None
-    section = in_section(f"Trainer.{name}", then=finished)
-
-    @contextmanager
-    def stage(call: Call) -> Iterator[None]:
-        if by_name(call, signature).get("datamodule") is not None:
-            passed(7)
-        with section(call):
-            yield
-
-    return stage
 
 
 def instrument_hooks(module: ModuleType) -> None:
@@ -254,18 +241,18 @@ def instrument_hooks(module: ModuleType) -> None:
         call_theirs(trainer, hook_name, *given, **named)
 
     module._call_callback_hooks = call_hooks  # type: ignore[attr-defined] # noqa: SLF001 - as above
+
+    def calling_ours(hook: str) -> Before:
+        def call_ours(_: FrameType, arguments: tuple[Any, ...], _named: Mapping[str, Any]) -> None:
+            trainer, *given = arguments
+            ours = _ours_of(trainer, hook)
+            if ours is not None:
+                getattr(ours, hook)(trainer, trainer.lightning_module, *given)
+
+        return call_ours
+
     for hook in ("on_save_checkpoint", "on_load_checkpoint"):
-        wrap(module, f"_call_callbacks_{hook}", before=_calling_ours(hook))
-
-
-def _calling_ours(hook: str) -> Callable[[FrameType, tuple[Any, ...], Mapping[str, Any]], None]:
-    def call_ours(_: FrameType, arguments: tuple[Any, ...], _named: Mapping[str, Any]) -> None:
-        trainer, *given = arguments
-        ours = _ours_of(trainer, hook)
-        if ours is not None:
-            getattr(ours, hook)(trainer, trainer.lightning_module, *given)
-
-    return call_ours
+        wrap(module, f"_call_callbacks_{hook}", before=calling_ours(hook))
 
 
 def _ours_of(trainer: Any, hook: str) -> HangCheck | None:  # noqa: ANN401 - a guest's
@@ -276,30 +263,29 @@ def _ours_of(trainer: Any, hook: str) -> HangCheck | None:  # noqa: ANN401 - a g
 
 
 def instrument_fabric(module: ModuleType) -> None:
-    """Watch Fabric, or the optimizer that it hands out."""
-    if hasattr(module, "_FabricOptimizer") and not module.__name__.endswith("fabric.fabric"):
-        wrap(module._FabricOptimizer, "step", _in_phase("optimizer_step"))  # noqa: SLF001 - no other
-        return
+    """Watch Fabric, or the optimizer that it hands out, whose module has no ``Fabric.launch``."""
+
+    def in_phase(phase: Phase) -> Around:
+        """Show a part of a step on the page; the rest of the loop is the script's own."""
+
+        @contextmanager
+        def visit(_: Call) -> Iterator[None]:
+            enter = current().page.enter_phase
+            enter(phase)
+            yield
+            enter("training_step")
+
+        return visit
 
     def launched(call: Call) -> None:
         fabric = call.instance
         current().learn_identity(fabric.global_rank, fabric.world_size, fabric.local_rank)
 
-    wrap(module.Fabric, "launch", in_section("Fabric.launch", then=launched))
-    wrap(module.Fabric, "backward", _in_phase("backward"))
-
-
-def _in_phase(phase: Phase) -> Around:
-    """Show a part of a step on the page; the rest of the loop is the script's own."""
-
-    @contextmanager
-    def visit(call: Call) -> Iterator[None]:
-        enter = current().page.enter_phase
-        enter(phase)
-        yield
-        enter("training_step")
-
-    return visit
+    if module.__name__.endswith("fabric.fabric"):
+        wrap(module.Fabric, "launch", in_section("Fabric.launch", then=launched))
+        wrap(module.Fabric, "backward", in_phase("backward"))
+    else:
+        wrap(module._FabricOptimizer, "step", in_phase("optimizer_step"))  # noqa: SLF001 - no other
 
 
 def instrument_huggingface(module: ModuleType) -> None:

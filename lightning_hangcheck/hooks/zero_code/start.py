@@ -63,14 +63,14 @@ WATCHED = (
     ("torch.distributed.fsdp._fully_shard._fully_shard", "zero_code.loops.instrument_sharding"),
     ("torch.serialization", "checkpoints.instrument_saves"),
     ("torch.utils.data.dataloader", "zero_code.loops.instrument_first_batch"),
-    ("transformers.generation.utils", "zero_code.hugging_face.instrument_generation"),
-    ("transformers.generation.configuration_utils", "zero_code.hugging_face.instrument_config"),
-    ("transformers.pipelines.base", "zero_code.hugging_face.instrument_pipelines"),
-    ("transformers.modeling_utils", "zero_code.hugging_face.instrument_loading"),
-    ("transformers.tokenization_utils_base", "zero_code.hugging_face.instrument_loading"),
-    ("transformers.models.auto.modeling_auto", "zero_code.hugging_face.instrument_loading"),
-    ("transformers.models.auto.tokenization_auto", "zero_code.hugging_face.instrument_loading"),
-    ("transformers.models.auto.processing_auto", "zero_code.hugging_face.instrument_loading"),
+    ("transformers.generation.utils", "generating.instrument_generation"),
+    ("transformers.generation.configuration_utils", "loading.instrument_config"),
+    ("transformers.pipelines.base", "generating.instrument_pipelines"),
+    ("transformers.modeling_utils", "loading.instrument_loading"),
+    ("transformers.tokenization_utils_base", "loading.instrument_loading"),
+    ("transformers.models.auto.modeling_auto", "loading.instrument_loading"),
+    ("transformers.models.auto.tokenization_auto", "loading.instrument_loading"),
+    ("transformers.models.auto.processing_auto", "loading.instrument_loading"),
     (_HF_TRAINER, "zero_code.loops.instrument_huggingface"),
     ("FABRIC.fabric", "zero_code.loops.instrument_fabric"),
     ("FABRIC.wrappers", "zero_code.loops.instrument_fabric"),
@@ -134,17 +134,11 @@ def watch(*, is_child: bool) -> None:
         from lightning_hangcheck.hooks.rehearsal.on_cpus import begin
 
         begin()
-    watch_joining()
+    for module, ours in JOINING:
+        on_import(module, ours)
     watch_children()
     if not is_child:
         watch_ranks()
-
-
-@cache
-def watch_joining() -> None:
-    """Notice when this process becomes a rank of a process group, or of RPC."""
-    for module, ours in JOINING:
-        on_import(module, ours)
 
 
 @cache
@@ -157,11 +151,9 @@ def watch_ranks() -> None:
 
 
 def on_import(named: str, ours: str | Callable[[ModuleType], None]) -> None:
-    """Have a function of ours called with a module when that is imported, or now if it is there.
+    """Call a function of ours with a module when that is imported, or now if it is there.
 
-    Args:
-        named: The module; of a family, either of its packages.
-        ours: The function, or its file below hooks and its name: it is imported only then.
+    It may be named by its file below hooks: it is imported only then.
     """
 
     def instrument(module: ModuleType) -> None:

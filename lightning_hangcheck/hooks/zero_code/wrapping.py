@@ -16,6 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pkgutil import resolve_name
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -24,8 +25,7 @@ import wrapt
 from msgspec import Struct
 
 from lightning_hangcheck.hooks.never_raise import switched_off
-from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.recorder.lifecycle import Section, current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,15 +53,15 @@ class Call(Struct, eq=False):
         instance: What it is a method of: an object, a class for a class method, else None.
         arguments: A watcher's first half may put others in their place, and so of the next.
         named: By their names.
-        result: What it returned; set before the watcher's second half runs.
         function: The one that is wrapped, bound.
+        result: What it returned; set before the watcher's second half runs.
     """
 
     instance: Any
     arguments: tuple[Any, ...]
     named: Mapping[str, Any]
-    result: Any = None
     function: Any = None
+    result: Any = None
 
     def go(self, **changed: Any) -> Any:  # noqa: ANN401 - a guest's
         """Make the call, with other values of these named arguments."""
@@ -74,7 +74,7 @@ def wrap(
     around: Around | None = None,
     *,
     before: Before | None = None,
-    after: Callable[[], None] | None = None,
+    after: Callable[[Call], object] | None = None,
 ) -> bool:
     """Watch a function of a module, or a method; what a watcher raises is never seen by the caller.
 
@@ -84,7 +84,7 @@ def wrap(
         around: Makes the context manager in which a call runs; it cannot suppress what that raises.
         before: For a tenth of the cost, called before each call: gets the frame that calls, and
             the arguments.
-        after: As cheap, called after each call.
+        after: As cheap, called when a call has returned.
 
     Returns:
         Whether there is such a function; another version of the framework may not have it.
@@ -92,8 +92,51 @@ def wrap(
     plain = getattr(owner, name, None)
     if not callable(plain):
         return False
-    watcher = _lightly(name, before, after) if around is None else _fully(name, around)
-    ours = wrapt.wrap_object(owner, name, WatchedFunction, (watcher,))
+    works = True
+
+    def ask(work: Callable[..., Any], *given: Any) -> Any:  # noqa: ANN401 - what a watcher takes
+        nonlocal works
+        try:
+            return work(*given)
+        except Exception as error:  # noqa: BLE001 - the hooks' boundary: the call must go on
+            if error not in given:  # else it is what the call itself raised
+                works = False
+                unwatched(name, error)
+
+    def lightly(
+        wrapped: Function, instance: object, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> object:
+        if before is not None and works:
+            ask(before, sys._getframe(1), arguments, named)  # noqa: SLF001 - the one way to the caller
+        result = wrapped(*arguments, **named)
+        if after is not None and works:
+            ask(after, Call(instance, arguments, named, wrapped, result))
+        return result
+
+    def fully(
+        around: Around,
+        wrapped: Function,
+        instance: object,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> object:
+        call, visit = Call(instance, arguments, named, wrapped), None
+        if works:
+            visit = ask(around, call)
+        if visit is not None:
+            ask(visit.__enter__)
+        if visit is None or not works:
+            return wrapped(*arguments, **named)
+        try:
+            call.result = wrapped(*call.arguments, **call.named)
+        except BaseException as raised:
+            ask(visit.__exit__, type(raised), raised, raised.__traceback__)
+            raise
+        ask(visit.__exit__, None, None, None)
+        return call.result
+
+    watched = lightly if around is None else partial(fully, around)
+    ours = wrapt.wrap_object(owner, name, WatchedFunction, (watched,))
     if isinstance(owner, ModuleType):
         # packages hand out a module's functions as their own, as torch does: torch.save
         package = owner.__name__.rpartition(".")[0]
@@ -109,7 +152,7 @@ def replace(owner: Any, name: str, instead: Callable[[Call], Any]) -> None:  # n
     """Have a function of a module or class called by ours, if there is one of this name."""
 
     def call(function: Function, instance: Any, arguments: Any, named: Any) -> Any:  # noqa: ANN401
-        return instead(Call(instance, arguments, named, function=function))
+        return instead(Call(instance, arguments, named, function))
 
     if callable(getattr(owner, name, None)):
         wrapt.wrap_object(owner, name, WatchedFunction, (call,))
@@ -129,69 +172,6 @@ def by_name(call: Call, signature: Signature) -> Mapping[str, Any]:
         return signature.bind(*first, *call.arguments, **call.named).arguments
     except TypeError:
         return {}
-
-
-def _fully(name: str, around: Around) -> Function:
-    works = True
-
-    def off(error: Exception) -> None:
-        nonlocal works
-        works = False
-        unwatched(name, error)
-
-    def call_wrapped(
-        wrapped: Function, instance: object, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> object:
-        if not works:
-            return wrapped(*arguments, **named)
-        call = Call(instance, arguments, named)
-        try:
-            visit = around(call)
-            visit.__enter__()
-        except Exception as error:  # noqa: BLE001 - the hooks' boundary: the call must go on
-            off(error)
-            return wrapped(*arguments, **named)
-        try:
-            call.result = wrapped(*call.arguments, **call.named)
-        except BaseException as raised:
-            try:
-                visit.__exit__(type(raised), raised, raised.__traceback__)
-            except Exception as error:  # noqa: BLE001 - as above: the very exception must come out
-                if error is not raised:
-                    off(error)
-            raise
-        try:
-            visit.__exit__(None, None, None)
-        except Exception as error:  # noqa: BLE001 - as above: the result must come back
-            off(error)
-        return call.result
-
-    return call_wrapped
-
-
-def _lightly(name: str, before: Before | None, after: Callable[[], None] | None) -> Function:
-    works = True
-
-    def call_wrapped(
-        wrapped: Function, _instance: object, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> object:
-        nonlocal works
-        if before is not None and works:
-            try:
-                before(sys._getframe(1), arguments, named)  # noqa: SLF001 - the one way to the caller
-            except Exception as error:  # noqa: BLE001 - the hooks' boundary: the call must go on
-                works = False
-                unwatched(name, error)
-        result = wrapped(*arguments, **named)
-        if after is not None and works:
-            try:
-                after()
-            except Exception as error:  # noqa: BLE001 - as above
-                works = False
-                unwatched(name, error)
-        return result
-
-    return call_wrapped
 
 
 def unwatched(name: str, error: Exception) -> None:
@@ -273,17 +253,6 @@ def in_section(
     return visit
 
 
-def afterwards(then: Callable[[Call], object]) -> Around:
-    """Make a watcher that only acts when a call has returned."""
-
-    @contextmanager
-    def visit(call: Call) -> Iterator[None]:
-        yield
-        then(call)
-
-    return visit
-
-
 @contextmanager
 def inside(kind: str) -> Iterator[None]:
     """Have calls of this kind, by this thread, be calls within the one that goes on."""
@@ -297,7 +266,7 @@ def inside(kind: str) -> Iterator[None]:
 
 def is_inside(kind: str) -> bool:
     """Whether this thread is in a call of this kind."""
-    return kind in getattr(_inside, "kinds", ())
+    return kind in _inside.__dict__.get("kinds", ())
 
 
 def is_outermost(kind: str, title: str) -> bool:

@@ -15,7 +15,6 @@ from lightning_hangcheck.hooks.generating import (
     Limits,
     asked_new_tokens,
     doubts_before,
-    end_line,
 )
 from lightning_hangcheck.hooks.models import (
     GpuMemory,
@@ -83,7 +82,7 @@ def report(**figures: Any) -> GenerationReport:
 
 
 def test_a_time_past_a_minute_is_told_in_minutes_too() -> None:
-    line = end_line(report(generate_s=180.0, move_s=3.0))
+    line = str(report(generate_s=180.0, move_s=3.0))
     assert "in 180.000 s (1.1 a second)" in line
     assert line.endswith("total 183.002 s = 3 min 03 s")
 

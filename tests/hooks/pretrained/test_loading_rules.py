@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from lightning_hangcheck.hooks.loading import (
     SMALLEST_MODEL,
@@ -35,32 +36,36 @@ def named_traps(source: Source = CACHED, world_size: int = 1, **named: Any) -> s
     return "\n".join(traps(load(**named), source, version, world_size))
 
 
-def test_offload_state_dict_is_a_trap_of_old_versions_and_nothing_in_new_ones() -> None:
-    old = named_traps(offload_state_dict=True, version=(4, 48))
-    assert "seems never to end" in old
-    assert "has no effect" in named_traps(offload_state_dict=True, version=(4, 57))
+TYPO = Source(name="./modles/llama", kind="hub", offline=False)
 
 
-def test_an_offload_folder_is_a_trap_only_beside_a_device_map() -> None:
-    assert "meta device" in named_traps(device_map="auto", offload_folder="x")
-    assert "meta device" in named_traps(device_map={"": "disk"})
-    assert "meta device" not in named_traps(offload_folder="x")
+@pytest.mark.parametrize(
+    ("given", "trap"),
+    [
+        ({"offload_state_dict": True, "version": (4, 48)}, "seems never to end"),
+        ({"offload_state_dict": True, "version": (4, 57)}, "has no effect"),
+        ({"device_map": "auto", "offload_folder": "x"}, "meta device"),
+        ({"device_map": {"": "disk"}}, "meta device"),
+        ({"device_map": "auto", "world_size": 4}, "in each of 4 ranks"),
+        ({}, "local_files_only=True"),
+        ({"source": TYPO}, "there is no folder ./modles/llama"),
+        ({"source": msgspec.structs.replace(TYPO, offline=True)}, "this fails"),
+    ],
+)
+def test_a_trap_is_named(given: dict[str, Any], trap: str) -> None:
+    assert trap in named_traps(**given)
 
 
-def test_an_automatic_device_map_in_several_ranks_is_a_trap() -> None:
-    assert "in each of 4 ranks" in named_traps(device_map="auto", world_size=4)
-    assert "in each of" not in named_traps(device_map={"": 0}, world_size=4)
-
-
-def test_the_hub_is_asked_even_for_what_is_in_the_cache() -> None:
-    assert "local_files_only=True" in named_traps()
-    assert "asks the hub" not in named_traps(msgspec.structs.replace(CACHED, offline=True))
-
-
-def test_a_path_that_is_no_folder_is_taken_for_a_name_of_the_hub() -> None:
-    typo = Source(name="./modles/llama", kind="hub", offline=False)
-    assert "there is no folder ./modles/llama" in named_traps(typo)
-    assert "this fails" in named_traps(msgspec.structs.replace(typo, offline=True))
+@pytest.mark.parametrize(
+    ("given", "trap"),
+    [
+        ({"offload_folder": "x"}, "meta device"),
+        ({"device_map": {"": 0}, "world_size": 4}, "in each of"),
+        ({"source": msgspec.structs.replace(CACHED, offline=True)}, "asks the hub"),
+    ],
+)
+def test_what_is_no_trap_is_not_named(given: dict[str, Any], trap: str) -> None:
+    assert trap not in named_traps(**given)
 
 
 def test_a_missing_generation_config_is_named_for_models_that_generate() -> None:

@@ -26,7 +26,7 @@ for device_map in ({"": "cpu"}, {"transformer": 0, "lm_head": "cpu"}):
     show_class_and_device(model, current())
 with hc.phase("generate"):
     pass
-print(offloaded_so_far())
+print(tuple(offloaded_so_far))
 """
 TOLD = "GPT2LMHeadModel, parts on cpu (device map)"
 

@@ -37,12 +37,11 @@ def session(tmp_path: Path) -> Session:
 def test_rank_without_a_process_is_said_not_to_be_here(session: Session) -> None:
     found = look_for_missing(session, [4711], local=False)
 
-    assert "no process of it is seen on this node" in found[4711].lines
-    assert not found[4711].seen
+    assert found == {4711: "no process of it is seen on this node"}
 
 
 def test_without_a_session_the_way_out_is_said() -> None:
-    assert "start the job with hangcheck run" in look_for_missing(None, [1], local=False)[1].lines
+    assert "start the job with hangcheck run" in look_for_missing(None, [1], local=False)[1]
 
 
 def test_stopped_rank_is_read_and_one_that_ended_is_told_by_its_last_words(
@@ -54,12 +53,12 @@ def test_stopped_rank_is_read_and_one_that_ended_is_told_by_its_last_words(
     os.kill(running.pid, signal.SIGSTOP)
     until(lambda: psutil.Process(running.pid).status() == psutil.STATUS_STOPPED, "it to stop")
 
-    stopped = look_for_missing(session, [1], local=False)[1].lines
+    stopped = look_for_missing(session, [1], local=False)[1]
     assert f"pid {running.pid}, which is stopped, main thread:" in stopped
     assert "waits_in_sleep (" in stopped
 
     running.process.kill()
     running.process.wait()
     page.end("raised", "ValueError: no such split")
-    ended = look_for_missing(session, [1], local=False)[1].lines
+    ended = look_for_missing(session, [1], local=False)[1]
     assert ended == f"pid {running.pid} has ended (ValueError: no such split)"

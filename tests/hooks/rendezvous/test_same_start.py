@@ -114,7 +114,7 @@ def test_a_rank_that_never_came_to_a_guard_before_passes_no_older_one(join: Join
 def test_only_the_first_rank_is_missing_before_it_has_come(join: Join) -> None:
     """Whether the others are of this start, nobody can know."""
     peers = PeerGroup(place=join(Memory(), 2, 4), index=2, size=4, peers_exist=True)
-    point = RendezvousPoint(peers=peers, name="data", key="rank data 1", time_limit=1.0)
+    point = RendezvousPoint(peers, "data", "rank data 1", 1.0)
     peers.place.post(point.arrival_of(2), b"")
     assert point.missing() == [0]
 

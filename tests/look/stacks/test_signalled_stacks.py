@@ -21,7 +21,7 @@ from processes import PATIENCE_S, PROGRAMS, until
 
 from lightning_hangcheck.look.signalled_stacks import read_stacks, signalled_stacks
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.session.offers import find_offer
+from lightning_hangcheck.session.session import find_offer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -56,8 +56,8 @@ def test_the_most_that_is_shown_fits_into_one_place() -> None:
     page.show_sections([OpenSection(wide, most, most, 1.5, False)] * 20)
     page.mark_save(most)
     page.time_step(most, most, most)
-    page.announce(most)
     page.show_handled(tuple(range(1, 65)))
+    page.show(announced=most)
     page.end("finished", wide)
     page.end("raised", wide)
     _, second = layout.PLACES
@@ -82,8 +82,8 @@ def test_a_page_reads_as_it_was_written(
     writer.attach(page.buffer)
     me = Identity(rank=3, world_size=8, local_rank=1, round=2, store_port=29500)
     page.identify(me)
-    page.announce(1)
-    page.show_membership("left")
+    page.show(announced=1)
+    page.show(membership="left")
     page.enter_phase(phase, epoch, step, batch)
     page.mark_checkpoint(7, "Model created", 1_700_000_000_123_456_789)
     page.show_sections([OpenSection("Trainer", 5), OpenSection("fit", 6, 3, 1.5, False)])
@@ -316,13 +316,3 @@ def test_a_wrong_phase_changes_nothing() -> None:
     page.enter_phase("backward")
     page.enter_phase("lunch")
     assert read_page(page.buffer).phase == "backward"
-
-
-def test_the_first_beat_begins_recording_and_counts() -> None:
-    page = PageWriter.unseen()
-    writer = BeatWriter(lambda: writer.attach(page.buffer))
-    beat = writer.beat
-    assert read_page(page.buffer).beats == 0
-    beat()
-    beat()
-    assert read_page(page.buffer).beats == 2

@@ -19,29 +19,14 @@ if TYPE_CHECKING:
 
 _FOLDER = str(Path(__file__).parent)
 _LAUNCHERS = (
-    "accelerate",
-    "accelerate.commands.accelerate_cli",
-    "accelerate.commands.launch",
-    "deepspeed",
-    "deepspeed.launcher.launch",
-    "deepspeed.launcher.runner",
-    "fabric",
-    "torch.distributed.launch",
-    "torch.distributed.run",
-    "torchrun",
-)
+    "accelerate", "accelerate.commands.accelerate_cli", "accelerate.commands.launch", "deepspeed",
+    "deepspeed.launcher.launch", "deepspeed.launcher.runner", "fabric",
+    "torch.distributed.launch", "torch.distributed.run", "torchrun",
+)  # fmt: skip
 _RANK_NAMES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 _FRAMEWORKS = frozenset(
-    {
-        "accelerate",
-        "datasets",
-        "lightning",
-        "lightning_fabric",
-        "pytorch_lightning",
-        "torch",
-        "transformers",
-        "wandb",
-    }
+    {"accelerate", "datasets", "lightning", "lightning_fabric", "pytorch_lightning", "torch"}
+    | {"transformers", "wandb"}
 )
 
 

@@ -50,9 +50,7 @@ def test_tokens_and_texts_are_those_of_the_script_alone_and_it_is_said_what_happ
     assert "generate: 2 prompts, 6 tokens; max_new_tokens=5; first parameter on cpu" in said
     assert "generate: 2 prompts of 6 tokens gave 10 new ones in " in said
     assert said.count("generate: 2 prompts of 6 tokens gave ") == 3
-    assert "pipeline text-generation (GPT2LMHeadModel): 1 prompt, 5 characters" in said
     assert "About to call pipeline text-generation (GPT2LMHeadModel)..." in said
-    assert "pipeline text-generation (GPT2LMHeadModel): 1 prompt gave 1 answer, " in said
 
 
 @pytest.fixture(scope="module")
