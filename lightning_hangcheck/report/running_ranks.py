@@ -190,7 +190,7 @@ def render_unjudged(
         *shown,
         *([""] if shown else []),
         *command,
-        *listed("not seen", gaps or ["nothing"], MOST_GAPS),
+        *listed("not seen", gaps, MOST_GAPS),
         *labelled("more", f"hangcheck report {shlex.quote(run_folder)}", most=1),
     ]
     return "\n".join(lines) + "\n"

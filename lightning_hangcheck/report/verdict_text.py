@@ -12,8 +12,8 @@ from signal import Signals
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.judge.alike import shown_threads
-from lightning_hangcheck.judge.wording import duration, hours_of_ranks
-from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR, rank_hours
+from lightning_hangcheck.judge.wording import duration, rank_time
+from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR
 from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.verdict import MOST_LISTED
@@ -134,8 +134,8 @@ def render_short(verdict: Verdict, run_folder: str) -> str:
 def render_reminder(verdict: Verdict, stood_s: float, run_folder: str) -> str:
     """Write as one line that a verdict still stands."""
     kind, place = verdict.verdict.upper(), shlex.quote(run_folder)
-    told = f"as it was told: {summary(verdict)}"
-    return f"{kind}  still so {duration(stood_s)} later; {told}; run folder {place}"
+    still = f"still so {duration(stood_s)} later; the last report: {summary(verdict)}"
+    return f"{kind}  {still}; run folder {place}"
 
 
 def render_again(verdict: Verdict, run_folder: str) -> str:
@@ -173,9 +173,8 @@ def stall_cost(verdict: Verdict) -> str:
     # in hours from two hours on: it stands beside rank hours
     hours = f"{stalled_s / SECONDS_PER_HOUR:.1f} h"
     shown = duration(stalled_s) if stalled_s < HOURS_FROM_S else hours
-    return (
-        f"job {verb} {shown} = {hours_of_ranks(rank_hours(verdict.world_size, stalled_s))} rank h"
-    )
+    of_ranks = rank_time(verdict.world_size, stalled_s)
+    return f"job {verb} {shown}{f' = {of_ranks}' if of_ranks else ''}"
 
 
 def gap_lines(gaps: Sequence[Gap]) -> Iterator[str]:
@@ -183,8 +182,6 @@ def gap_lines(gaps: Sequence[Gap]) -> Iterator[str]:
 
     A missing py-spy is one fact, not one for each rank.
     """
-    if not gaps:
-        yield "nothing"
     together: dict[str, list[Gap]] = {}
     for gap in gaps:
         together.setdefault(gap.why, []).append(gap)

@@ -189,7 +189,7 @@ def test_the_end_of_a_job_that_saved_too_seldom_says_below_how_to_save() -> None
 
 def test_a_reminder_is_one_line_that_says_since_when_and_where_to_read() -> None:
     assert verdict_text.render_reminder(suspect(), 241.0, FOLDER) == (
-        "SUSPECT  still so 4 min later; as it was told: rank 3 is silent since 12 s in evaluate "
+        "SUSPECT  still so 4 min later; the last report: rank 3 is silent since 12 s in evaluate "
         f"(train.py:120); run folder {FOLDER}"
     )
 
