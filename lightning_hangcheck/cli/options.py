@@ -57,6 +57,12 @@ OF_RUN: dict[str, tuple[str, str | None, str]] = {
 """Settings that are options of `hangcheck run`, each with group, unit and help."""
 
 
+class Whole(click.IntRange):
+    """A whole number within bounds, by a name that people use."""
+
+    name = "whole number"
+
+
 class Option(click.Option):
     """An option that stands under the title of its group."""
 
@@ -172,7 +178,7 @@ def _of_setting(name: str, group: str, unit: str | None, text: str) -> Decorator
         return option(names, None, text, group, default=None)
     facts: dict[str, Any] = {"type": str}
     if name == "nodes_port":
-        facts["type"] = click.IntRange(1, 65_535)
+        facts["type"] = Whole(1, 65_535)
     elif get_origin(field.type) is Literal:
         facts["type"] = click.Choice(get_args(field.type))
     elif field.type is float:
@@ -197,7 +203,7 @@ def positive(_: click.Context, option: click.Parameter, text: str | None) -> flo
     except ValueError:
         number = float("nan")
     if not 0 < number < float("inf"):
-        sentence = f"{text!r} is no positive number; write for example 30"
+        sentence = f"{text!r} is not a number above 0; write for example 30"
         raise click.BadParameter(sentence, param=option)
     return number
 

@@ -106,7 +106,7 @@ def _of_run_folders(
     if beside is not None and beside.left is not None:
         told, by_files = beside.left, judge(beside)
         if by_files.verdict in ENDED_BADLY:
-            also = [EvidenceItem("also", None, f"the files beside it say: {by_files.summary}")]
+            also = [EvidenceItem("also", None, f"other files say: {by_files.summary}")]
     paths = [str(one.folder.path) for one in job.nodes]
     merged = merge_runs(paths, folder, also)
     refused = {one.what.removeprefix("run folder "): one.reason for one in merged.left_out}
@@ -131,7 +131,9 @@ def _unused(job: Job) -> LeftOut:
 
 def _nothing_in(named: Sequence[str], case: Case) -> UnreadableRun:
     whys = Counter(one.why for one in case.left.left_out) if case.left is not None else Counter()
-    told = "; ".join(f"{count} of them: {why}" for why, count in whys.most_common(3))
+    told = "; ".join(
+        f"{count} files: {why}" if count > 1 else why for why, count in whys.most_common(3)
+    )
     first = f"nothing in {', '.join(named)[:200]} can be read"
     return UnreadableRun(
         f"{first}{f' ({told})' if told else ', it holds no file'}",

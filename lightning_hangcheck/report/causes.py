@@ -29,7 +29,6 @@ WORDS = {
 }
 """What a verdict fills in: here a word that a reader replaces."""
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
-_THREAD = re.compile(r"https://(github\.com/[\w.-]+/[\w.-]+/(issues|discussions|pull)/|discuss\.)")
 INTRODUCTION = """\
 # Causes
 
@@ -57,7 +56,8 @@ def render(cause: Cause) -> str:
     for number, remedy in enumerate(known.remedies, start=1):
         limits = ", ".join(filter(None, (remedy.raised, remedy.needs, remedy.phase)))
         when = f" ({limits})" if limits else ""
-        text = f"{number}. {_text(remedy)}{when}\n   {_link(remedy)}"
+        head = f"{number}. "
+        text = f"{head}{_text(remedy)}{when}\n{' ' * len(head)}see {remedy.see}"
         lines += labelled("do" if number == 1 else "", text, MOST)
     return "\n".join(lines) + "\n"
 
@@ -80,9 +80,8 @@ def render_docs() -> str:
         ]
         of_ranks = [remedy for remedy in known.remedies if remedy.needs != "one process"]
         for number, remedy in enumerate(of_ranks, start=1):
-            kind, address = _link(remedy).split()
             text = _escaped(_text(remedy).removeprefix(f"{WORDS['place']}: "))
-            parts.append(f"{number}. {text} ([{kind}]({address}))")
+            parts.append(f"{number}. {text} ([see]({remedy.see}))")
         parts.append("")
     return "\n".join(parts)
 
@@ -107,10 +106,6 @@ def causes() -> Mapping[Cause, CauseKnowledge]:
 def _text(remedy: RemedyKnowledge) -> str:
     text = f"{remedy.text}: {remedy.command}" if remedy.command else remedy.text
     return _PLACEHOLDER.sub(lambda match: WORDS.get(match[1], match[0]), text)
-
-
-def _link(remedy: RemedyKnowledge) -> str:
-    return f"{'thread' if _THREAD.match(remedy.see) else 'see'} {remedy.see}"
 
 
 def _escaped(text: str) -> str:

@@ -164,8 +164,7 @@ def test_nothing_from_the_job_can_steer_the_terminal(foreign: str) -> None:
 def test_a_suspicion_is_one_line() -> None:
     line = verdict_text.render_line(suspect())
     assert line == (
-        "SUSPECT  rank 3 is silent since 12 s in evaluate (train.py:120)"
-        "  (job blocked 12 s = 0.03 rank h)"
+        "SUSPECT  rank 3 is silent since 12 s in evaluate (train.py:120)  (job blocked 12 s)"
     )
 
 

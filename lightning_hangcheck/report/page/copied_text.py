@@ -87,7 +87,8 @@ def _facts(facts: PageFacts) -> Iterator[str]:
         block = _block([str(source.frame), *code], "python")
         yield from _section(f"The line of {source.who}", [*trouble, *block])
     groups = [
-        f"group {one.group} #{one.seq}: " + "; ".join(f"{op}: {who}" for op, who in one.ops.items())
+        f"{'the default group' if one.group == '0' else f'group {one.group}'} #{one.seq}: "
+        + "; ".join(f"{op}: ranks {who}" for op, who in one.ops.items())
         for one in verdict.collectives
     ]
     evidence = [of_rank(item.rank, item.text) for item in verdict.evidence]
