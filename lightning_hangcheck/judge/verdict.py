@@ -258,7 +258,7 @@ def _unseen_ends(job: JobReading, culprits: Sequence[int]) -> list[Gap]:
     ends = {one.rank: one.view.process_exit for one in job.ranks.values()}
     why = "its parent took it before it could be read, or the system does not show it"
     return [
-        Gap("exit code", rank, why, "process_exit")
+        Gap("exit code", rank, why)
         for rank in culprits
         if job.case.left is None and (end := ends.get(rank)) is not None and end.exit_code is None
     ]
