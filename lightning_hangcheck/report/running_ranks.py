@@ -89,7 +89,7 @@ def _cells(one: RunningRank, now: datetime, saved: bool) -> tuple[str, ...]:
         ago = ""
     return (
         f"rank {one.rank}",
-        ", ".join([beat.phase or "phase not told", *place]),
+        ", ".join([beat.phase or "phase unknown", *place]),
         f"{pace}{unit}" if pace else "",
         f"last sign {_age(one.silent_s)} ago",
         f"{kept.words}{ago}",

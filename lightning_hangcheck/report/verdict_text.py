@@ -162,7 +162,8 @@ def reason(verdict: Verdict) -> str:
         parts.append(f"{name_ranks(verdict.victims)} {verb} for {name_ranks(verdict.culprits)}")
     reasons = "; ".join(filter(None, parts))
     told = f"{verdict.cause}: {reasons}" if reasons else verdict.cause
-    return f"{told} (confidence {verdict.confidence:.2f})"
+    unproven = "; not proven yet" if verdict.verdict == "suspect" else ""
+    return f"{told} (confidence {verdict.confidence:.2f}{unproven})"
 
 
 def stall_cost(verdict: Verdict) -> str:

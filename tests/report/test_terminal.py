@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from cases import gone, job, rank
 from constructed import (
     FOLDER,
     case,
@@ -27,6 +28,7 @@ from jsonschema import Draft202012Validator
 from msgspec import json
 
 from lightning_hangcheck.cli.showing import coloured
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.codec import encode, verdict_schema
 from lightning_hangcheck.model.slugs import CAUSES, VERDICT_KINDS
@@ -253,3 +255,32 @@ def test_the_report_stays_light_in_the_sidecar() -> None:
         "sys.exit(bool(heavy & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=120, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("world_size", "seconds", "cost"),
+    [
+        (1, 900.0, "job blocked 15 min"),
+        (2, 5.0, "job blocked 5 s"),
+        (64, 30.0, "job blocked 30 s = 32 rank minutes"),
+        (8, 3600.0, "job blocked 60 min = 8.0 rank hours"),
+        (4096, 9000.0, "job blocked 2.5 h = 10,240 rank hours"),
+    ],
+)
+def test_what_a_stall_costs_is_told_in_units_that_fit(
+    world_size: int, seconds: float, cost: str
+) -> None:
+    judged = verdict("hang", world_size=world_size, stalled_for_s=seconds)
+    assert verdict_text.stall_cost(judged) == cost
+
+
+def test_a_cause_that_needs_no_more_words_gets_none() -> None:
+    """Of files the summary says what a cause looks like in them."""
+    judged = verdict("hang", cause="rendezvous", confidence=0.4, seen_in="files")
+    assert verdict_text.reason(judged) == "rendezvous (confidence 0.40)"
+
+
+def test_an_exit_code_that_nobody_saw_is_named_as_not_seen() -> None:
+    case = job(rank(0), gone(1, None), ended=True, exit_code=1)
+    text = verdict_text.render(case, judge(case), FOLDER)
+    assert "not seen rank 1: exit code: its parent took it before it could be read" in text

@@ -99,7 +99,7 @@ def test_a_run_that_does_not_end_is_ended_at_the_limit(tmp_path: Path) -> None:
     program = [sys.executable, str(PROGRAMS / "smoking.py"), "1", "0", "always", "wait"]
     ran = _hangcheck(tmp_path, "--limit", "6", "--", *program)
     assert ran.returncode == 3, ran.stdout + ran.stderr
-    assert ran.stdout.startswith("SMOKE  as given: did not end in its time; 0 of 1 run passed")
+    assert ran.stdout.startswith("SMOKE  as given: still ran at its limit; 0 of 1 run passed")
     assert "still ran after 6 s" in ran.stdout
 
 
