@@ -193,9 +193,9 @@ def _where(saved: SavedRun, exit_code: int | None, limit_s: float) -> str:
         said = saved.verdict.summary
         return said if saved.verdict.verdict in FOUND else f"{ending}: {said}"
     reached = [
-        f"{end.name.replace('-', ' ')} passed checkpoint {end.checkpoint.number} {end.checkpoint.name}"
+        f"{end.name.replace('-', ' ')} passed checkpoint {mark.number} {mark.name}"
         for end in saved.journals
-        if end.checkpoint is not None
+        if (mark := end.checkpoint) is not None
     ]
     return f"{ending}: {', '.join(reached) or 'no rank said where it is'}"
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from cases import gone, job, rank
 from constructed import (
     FOLDER,
     case,
@@ -28,7 +27,6 @@ from jsonschema import Draft202012Validator
 from msgspec import json
 
 from lightning_hangcheck.cli.showing import coloured
-from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.codec import encode, verdict_schema
 from lightning_hangcheck.model.slugs import CAUSES, VERDICT_KINDS
@@ -278,9 +276,3 @@ def test_a_cause_that_needs_no_more_words_gets_none() -> None:
     """Of files the summary says what a cause looks like in them."""
     judged = verdict("hang", cause="rendezvous", confidence=0.4, seen_in="files")
     assert verdict_text.reason(judged) == "rendezvous (confidence 0.40)"
-
-
-def test_an_exit_code_that_nobody_saw_is_named_as_not_seen() -> None:
-    case = job(rank(0), gone(1, None), ended=True, exit_code=1)
-    text = verdict_text.render(case, judge(case), FOLDER)
-    assert "not seen rank 1: exit code: its parent took it before it could be read" in text
