@@ -277,4 +277,4 @@ def test_source_code_beside_logs_is_no_log_of_the_rank_in_its_name(tmp_path: Pat
         "save_on_rank_0.py": "source code or documentation; name the file to read it"
     }
     assert [one.path for one in found.left.read] == [str(tmp_path / "job.log")]
-    assert len(read(tmp_path, source).left.read) == 2
+    assert len(read(tmp_path / "job.log", source).left.read) == 2
