@@ -17,9 +17,9 @@ from lightning_hangcheck.text.shown import one_line, seconds_in_words, several
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lightning_hangcheck.ledger.book import Run
+    from lightning_hangcheck.ledger.ledger_file import Run
+    from lightning_hangcheck.ledger.phase_history import PhaseStory, Story
     from lightning_hangcheck.ledger.spending import Prices
-    from lightning_hangcheck.ledger.story import PhaseStory, Story
 
 LOADER_BOUND = 0.3
 """Share of the ranks' time in the loader from which it is worth a worker more."""

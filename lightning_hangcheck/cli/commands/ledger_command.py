@@ -11,9 +11,9 @@ import click
 from lightning_hangcheck.cli.options import option
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.ledger import book
+from lightning_hangcheck.ledger import ledger_file
+from lightning_hangcheck.ledger.phase_history import decide, question, tell
 from lightning_hangcheck.ledger.spending import read_prices
-from lightning_hangcheck.ledger.story import decide, question, tell
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.report import ledger_text
 from lightning_hangcheck.settings import from_environment
@@ -21,8 +21,8 @@ from lightning_hangcheck.settings import from_environment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lightning_hangcheck.ledger.phase_history import Story
     from lightning_hangcheck.ledger.spending import Prices
-    from lightning_hangcheck.ledger.story import Story
     from lightning_hangcheck.report.ledger_text import Bill
 
 Answer = TypeVar("Answer")
@@ -151,8 +151,8 @@ def check(given: tuple[str | None, Prices], name: str) -> int:
 
 
 def _read(named: str | None) -> Story:
-    file = book.find_ledger(named)
-    return tell(_answered(READ_LIMIT_S, lambda: book.read(file), str(file)))
+    file = ledger_file.find_ledger(named)
+    return tell(_answered(READ_LIMIT_S, lambda: ledger_file.read(file), str(file)))
 
 
 def _answered(limit_s: float, work: Callable[[], Answer], what: str) -> Answer:

@@ -67,7 +67,7 @@ def plan(
     it will be, and what would help. Exit code 2 if the configuration cannot be used.
     """
     # imported here, so that other commands need not load what checks of a machine need
-    from lightning_hangcheck.doctor.fitting import find_machine
+    from lightning_hangcheck.doctor.memory_checks import find_machine
 
     made = plan_memory(
         model,
