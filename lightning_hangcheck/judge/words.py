@@ -163,9 +163,12 @@ def _ended(job: JobReading) -> str:
         return "; ".join(filter(None, (told, lost_progress(job.case), suspected, left)))
     if left:
         return f"the command ended; {left}"
-    count = len(job.ranks)
+    count, code = len(job.ranks), job.case.exit_code
+    if not count:
+        how = "and nobody saw how" if code is None else f"with exit code {code}"
+        return f"the command ended {how}; no rank was seen"
     everybody = "the only rank" if count == 1 else f"all {count} ranks"
-    return f"the job ended well; {everybody} exited cleanly" if count else "the job ended"
+    return f"the job ended well; {everybody} exited cleanly"
 
 
 # Rounds of a run that its launcher starts again.
