@@ -53,12 +53,15 @@ def render(cause: Cause) -> str:
         *labelled("what", known.explanation, MOST),
         *(labelled("seen by", known.recognised, MOST) if known.recognised else []),
     ]
+    lines += labelled(
+        "do", "A verdict shows only what fits, with the words in capitals filled in.", 1
+    )
     for number, remedy in enumerate(known.remedies, start=1):
         limits = ", ".join(filter(None, (remedy.raised, remedy.needs, remedy.phase)))
         when = f" ({limits})" if limits else ""
         head = f"{number}. "
         text = f"{head}{_text(remedy)}{when}\n{' ' * len(head)}see {remedy.see}"
-        lines += labelled("do" if number == 1 else "", text, MOST)
+        lines += labelled("", text, MOST)
     return "\n".join(lines) + "\n"
 
 

@@ -61,7 +61,7 @@ FIRST_REMEDY = {
     "pipeline_one_less": "post both at once",
     "pipes_full_beside_monitor": "let it read on",
     "queued_stopped": "kill -CONT",
-    "raised": "mend what rank 1 raised",
+    "raised": "fix what rank 1 raised",
     "server_never_answers": "requests.get(..., timeout=30)",
     "uneven_ddp_batches": "give every rank as many batches",
     "worker_after_fork_wants_lock": 'multiprocessing_context="spawn"',
