@@ -43,16 +43,16 @@ SETTINGS_NOTE = (
 OF_RUN: dict[str, tuple[str, str | None, str]] = {
     "stall_timeout": (PATIENCE, "SECONDS", "Any silence this long is a hang"),
     "patience": (PATIENCE, "FACTOR", "Multiply all times; 2 waits twice as long"),
-    "slow_after": (PATIENCE, "SECONDS", "Report steps this long below pace; 0: never"),
+    "slow_after": (PATIENCE, "SECONDS", "Report steps below their pace for so long; 0: never"),
     "on_hang": (ON_HANG, "ACTION", "report, abort (exit code 75) or restart"),
     "locals": (ON_HANG, None, "Also read local variables of suspected ranks"),
     "console": (TOLD, "RANKS", "Whose lines are printed: auto, all or off"),
     "quiet": (TOLD, None, "Print only what went wrong, and errors"),
-    "prometheus": (TOLD, "FILE", "Keep metrics for node-exporter there"),
+    "prometheus": (TOLD, "FILE", "Keep metrics there, for Prometheus' node-exporter"),
     "run_dir": (FILES, "DIR", "Run folder [default: a new one below hangcheck_runs]"),
-    "ledger": (FILES, "FILE", "What ran [default: hangcheck_runs/ledger.jsonl]"),
-    "nodes_dir": (NODES, "DIR", "Where nodes meet [default: torchrun's store]"),
-    "nodes_port": (NODES, "PORT", "Serve a store for them there"),
+    "ledger": (FILES, "FILE", "Add the run there [default: hangcheck_runs/ledger.jsonl]"),
+    "nodes_dir": (NODES, "DIR", "Shared folder to meet in [default: torchrun's store]"),
+    "nodes_port": (NODES, "PORT", "Or the first node's port"),
 }
 """Settings that are options of `hangcheck run`, each with group, unit and help."""
 

@@ -113,8 +113,8 @@ def attach(
 ) -> int:
     """Say which rank of a running job hangs, where, why, and what to do.
 
-    The job needs no preparation and is not disturbed. Exit code 0: no hang was found; a suspicion
-    is none, look again. 3: it hangs. 4: there is no job, or it may not be read.
+    The job needs no preparation and is not disturbed. Exit code 0: no hang was found, or only a
+    suspicion: look again. 3: it hangs. 4: there is no job, or it may not be read.
     """
     # imported here so that the other commands need no part of the sidecar
     from lightning_hangcheck.attach import hosts, visit

@@ -59,17 +59,17 @@ RENDERERS: dict[str, Callable[[Bill], str]] = {
 
 
 @click.group("ledger", epilog=EPILOG, invoke_without_command=True, no_args_is_help=False)
-@option("--ledger", "FILE", "Its file [hangcheck_runs/ledger.jsonl] (HANGCHECK_LEDGER).")
+@option("--ledger", "FILE", "The ledger [hangcheck_runs/ledger.jsonl] (HANGCHECK_LEDGER).")
 @option(
     "--price prices",
     "PRICE",
-    "Of a rank for an hour: 0.89/h, or by GPU model A100=1.89/h (HANGCHECK_PRICE).",
+    "One rank for an hour: 0.89/h, or by GPU model A100=1.89/h (HANGCHECK_PRICE).",
     multiple=True,
 )
 @option("--json", None, "Print all of it as JSON, for programs.")
 @option("--csv", None, "Print phases and runs as CSV.")
 @option("--markdown", None, "Print tables for a log.")
-@option("--chart", "FILE", "Draw it into a PNG file instead (extra plots).")
+@option("--chart", "FILE", "Draw it into a PNG file (needs lightning-hangcheck[plots]).")
 @click.pass_context
 def ledger(
     context: click.Context,

@@ -39,7 +39,7 @@ Examples:
 @option(
     "--extra extras",
     "NAME=SIZE",
-    "What is kept beside the model: GB, or numbers and their type, 174M*complex64; @cpu.",
+    "What else is in memory: GB, or a count and a type (174M*complex64); @cpu: not on a GPU.",
     multiple=True,
 )
 @option(
