@@ -138,7 +138,7 @@ def test_a_run_that_fails_is_no_hang(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--limit", "soon"], "'soon' is no positive number"),
+        (["--limit", "soon"], "'soon' is not a number above 0"),
         (["--run-dir", "/proc/smoke", "--", "true"], "cannot be made"),
         (["--", "nosuchcommand"], "'nosuchcommand' cannot be started (no such program"),
         (["--", "./no-interpreter"], "'./no-interpreter' cannot be started (the reason is in "),
