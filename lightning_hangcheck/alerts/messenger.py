@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lightning_hangcheck import log
-from lightning_hangcheck.alerts.asked_for import Errand
+from lightning_hangcheck.alerts.alert_settings import Errand
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE
 from lightning_hangcheck.look.proc import descendants
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from apprise import Apprise
 
-    from lightning_hangcheck.alerts.asked_for import HangNews
+    from lightning_hangcheck.alerts.alert_settings import HangNews
 
 PACKAGE = "apprise"
 NOTIFY_LIMIT_S = 30.0

@@ -129,7 +129,8 @@ def invoke(arguments: Sequence[str]) -> int:
         return error.exit_code
     except click.UsageError as error:
         message = " ".join(error.format_message().split()).rstrip(".")
-        path = error.ctx.command_path if error.ctx else "hangcheck"
+        named = " ".join(["hangcheck", *(one for one in arguments[:1] if one in COMMANDS)])
+        path = error.ctx.command_path if error.ctx else named
         say(f"{message[:1].lower()}{message[1:]}; see: {path} --help")
         return BAD_USAGE
     except click.Abort:

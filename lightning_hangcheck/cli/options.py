@@ -43,18 +43,24 @@ SETTINGS_NOTE = (
 OF_RUN: dict[str, tuple[str, str | None, str]] = {
     "stall_timeout": (PATIENCE, "SECONDS", "Any silence this long is a hang"),
     "patience": (PATIENCE, "FACTOR", "Multiply all times; 2 waits twice as long"),
-    "slow_after": (PATIENCE, "SECONDS", "Report steps this long below pace; 0: never"),
+    "slow_after": (PATIENCE, "SECONDS", "Report steps below their pace for so long; 0: never"),
     "on_hang": (ON_HANG, "ACTION", "report, abort (exit code 75) or restart"),
     "locals": (ON_HANG, None, "Also read local variables of suspected ranks"),
     "console": (TOLD, "RANKS", "Whose lines are printed: auto, all or off"),
     "quiet": (TOLD, None, "Print only what went wrong, and errors"),
-    "prometheus": (TOLD, "FILE", "Keep metrics for node-exporter there"),
+    "prometheus": (TOLD, "FILE", "Keep metrics there, for Prometheus' node-exporter"),
     "run_dir": (FILES, "DIR", "Run folder [default: a new one below hangcheck_runs]"),
-    "ledger": (FILES, "FILE", "What ran [default: hangcheck_runs/ledger.jsonl]"),
-    "nodes_dir": (NODES, "DIR", "Where nodes meet [default: torchrun's store]"),
-    "nodes_port": (NODES, "PORT", "Serve a store for them there"),
+    "ledger": (FILES, "FILE", "Add the run there [default: hangcheck_runs/ledger.jsonl]"),
+    "nodes_dir": (NODES, "DIR", "Shared folder to meet in [default: torchrun's store]"),
+    "nodes_port": (NODES, "PORT", "Or the first node's port"),
 }
 """Settings that are options of `hangcheck run`, each with group, unit and help."""
+
+
+class Whole(click.IntRange):
+    """A whole number within bounds, by a name that people use."""
+
+    name = "whole number"
 
 
 class Option(click.Option):
@@ -172,7 +178,7 @@ def _of_setting(name: str, group: str, unit: str | None, text: str) -> Decorator
         return option(names, None, text, group, default=None)
     facts: dict[str, Any] = {"type": str}
     if name == "nodes_port":
-        facts["type"] = click.IntRange(1, 65_535)
+        facts["type"] = Whole(1, 65_535)
     elif get_origin(field.type) is Literal:
         facts["type"] = click.Choice(get_args(field.type))
     elif field.type is float:
@@ -197,7 +203,7 @@ def positive(_: click.Context, option: click.Parameter, text: str | None) -> flo
     except ValueError:
         number = float("nan")
     if not 0 < number < float("inf"):
-        sentence = f"{text!r} is no positive number; write for example 30"
+        sentence = f"{text!r} is not a number above 0; write for example 30"
         raise click.BadParameter(sentence, param=option)
     return number
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.doctor.launch import Launch, read_launch
+from lightning_hangcheck.doctor.launch_command import Launch, read_launch
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.planning.plan import Extra
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.ledger.book import Pages
+    from lightning_hangcheck.ledger.ledger_file import Pages
 
 Group = Literal["seeing", "launch", "ranks", "environment", "storage", "data", "memory"]
 GROUPS: tuple[Group, ...] = get_args(Group)
@@ -113,13 +113,13 @@ class Subject(Struct, frozen=True, kw_only=True):
 
     def ledger(self) -> Pages:
         """Read the ledger that the run will write to; nothing where it cannot be read in time."""
-        from lightning_hangcheck.ledger import book  # most checks do not ask
+        from lightning_hangcheck.ledger import ledger_file  # most checks do not ask
 
-        ledger = book.find_ledger(self.environment.get("HANGCHECK_LEDGER") or None)
+        ledger = ledger_file.find_ledger(self.environment.get("HANGCHECK_LEDGER") or None)
         try:
-            return apart(LEDGER_LIMIT_S, lambda: book.read(ledger))
+            return apart(LEDGER_LIMIT_S, lambda: ledger_file.read(ledger))
         except (UnreadableRun, NoAnswerFromStorage):
-            return book.Pages()
+            return ledger_file.Pages()
 
 
 class Check(NamedTuple):

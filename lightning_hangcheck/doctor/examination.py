@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, get_args
 from msgspec import Struct
 
 from lightning_hangcheck.doctor import (
-    fitting,
-    launching,
-    needed,
-    ranks,
-    seeing,
-    storing,
-    surroundings,
+    data_checks,
+    environment_checks,
+    launch_checks,
+    memory_checks,
+    ranks_checks,
+    seeing_checks,
+    storage_checks,
 )
 from lightning_hangcheck.doctor.check import CHECKS, GROUPS, Check, Status, Subject, warning
 from lightning_hangcheck.text.redaction import redact_text
@@ -28,7 +28,10 @@ from lightning_hangcheck.time_limit import NoAnswer, within
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-ROOMS = (seeing, launching, ranks, surroundings, storing, needed, fitting)
+MODULES = (
+    *(seeing_checks, launch_checks, ranks_checks, environment_checks, storage_checks),
+    *(data_checks, memory_checks),
+)
 """The modules whose checks these are."""
 AT_ONCE = 8
 """Checks wait for others rather than compute, and `time_limit` gives 16 places to all of us."""

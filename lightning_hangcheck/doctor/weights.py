@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.doctor.surroundings import cache_folder
+from lightning_hangcheck.doctor.environment_checks import cache_folder
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.planning.config import CONFIG_NAME, Fields, read_config, read_fields
 

@@ -23,9 +23,9 @@ from lightning_hangcheck.hooks.models import offloaded_so_far
 from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.hooks.rendezvous import find_peer_group, join_rendezvous
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.ledger import book, story
+from lightning_hangcheck.ledger import ledger_file, phase_history
+from lightning_hangcheck.ledger.phase_history import GOOD, POOR, Decision, IfDone, PhaseDone, Story
 from lightning_hangcheck.ledger.spending import Prices, read_prices
-from lightning_hangcheck.ledger.story import GOOD, POOR, Decision, IfDone, PhaseDone, Story
 from lightning_hangcheck.look.gpu import gpu_names
 from lightning_hangcheck.look.programs import ChildLate, answer_of
 from lightning_hangcheck.machine import read_process_stat
@@ -113,7 +113,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         settings = self._recorder.settings
         self._ledger = _Ledger(settings, writes=not settings.disable and not self._identity.rank)
         self._decision = Decision(act="run", why="")
-        self._inputs: tuple[book.Fingerprint, ...] = ()
+        self._inputs: tuple[ledger_file.Fingerprint, ...] = ()
         self._needed = True
 
     @property
@@ -143,7 +143,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         self._metrics[str(name)] = number
         if self._needed:
             after_s, told = self._seconds(), {str(name): number}
-            line = book.Measured(id=self._id, at=utc_now(), after_s=after_s, metrics=told)
+            line = ledger_file.Measured(id=self._id, at=utc_now(), after_s=after_s, metrics=told)
             self._ledger.write(line)
 
     def __enter__(self) -> phase:
@@ -172,20 +172,20 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         self._decision = msgspec.structs.replace(self._decision, why=word.why)
         if not self._ledger.writes or earlier is None:
             return
-        stale = story.stale_in_words(self._decision)
+        stale = phase_history.stale_in_words(self._decision)
         if self._needed and (stale or self._if_done != "rerun"):
             log.once(f"phase {self._id}", f"phase {self._name} runs again: {word.why}{stale}")
         if not self._needed:
             does = f"is reused, made {earlier.begun_at}: {word.why}"
             log.once(f"phase {self._id}", f"phase {self._name} {does}")
             self._metrics = dict(earlier.metrics)
-            line = book.Reused(id=earlier.id, at=utc_now(), phase=self._name, why=word.why)
+            line = ledger_file.Reused(id=earlier.id, at=utc_now(), phase=self._name, why=word.why)
             self._ledger.write(line)
 
     def _weigh(self) -> Decision:
         if self._ledger.writes:
             self._inputs = tuple(map(_look, self._input_paths))
-            self._decision = story.decide(
+            self._decision = phase_history.decide(
                 self._ledger.read(),
                 self._name,
                 self._if_done,
@@ -198,7 +198,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
 
     def _begin(self) -> None:
         if self._ledger.writes and self._needed:
-            begun = book.Begun(
+            begun = ledger_file.Begun(
                 id=self._id,
                 at=utc_now(),
                 phase=self._name,
@@ -213,7 +213,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
     def _end(self, error: BaseException | None) -> None:
         ended_well = error is None or (isinstance(error, SystemExit) and not error.code)
         said = "" if ended_well or error is None else describe_exception(error, LONGEST_ERROR)
-        ended = book.Ended(
+        ended = ledger_file.Ended(
             id=self._id,
             at=utc_now(),
             duration_s=self._seconds(),
@@ -230,7 +230,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             left = f"{self._name}, which it rests on, was run again"
             gone += [(one, left) for one in self._decision.invalidated]
         discarded = [
-            book.Discarded(id=one.id, at=utc_now(), phase=one.name, by=self._id, why=why)
+            ledger_file.Discarded(id=one.id, at=utc_now(), phase=one.name, by=self._id, why=why)
             for one, why in gone
         ]
         self._ledger.write(ended, *discarded)
@@ -250,12 +250,12 @@ def _absolute(paths: Paths) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _look(path: str) -> book.Fingerprint:
+def _look(path: str) -> ledger_file.Fingerprint:
     """Take a fingerprint, of storage that answers."""
     try:
-        return within(LOOK_LIMIT_S, partial(book.fingerprint, path))
+        return within(LOOK_LIMIT_S, partial(ledger_file.fingerprint, path))
     except NoAnswer as error:
-        return book.Fingerprint(path=path, how=f"not read: {error}")
+        return ledger_file.Fingerprint(path=path, how=f"not read: {error}")
 
 
 def _cpu_s() -> float:
@@ -268,17 +268,17 @@ class _Ledger:
     def __init__(self, settings: Settings, *, writes: bool) -> None:
         self.writes = writes
         try:
-            self._file = book.find_ledger(settings.ledger)
+            self._file = ledger_file.find_ledger(settings.ledger)
         except OSError:  # the working folder was removed; the first line says that nothing fits
-            self._file = Path(settings.ledger or book.LEDGER_FILE)
+            self._file = Path(settings.ledger or ledger_file.LEDGER_FILE)
 
-    def write(self, *lines: book.AnyLine) -> None:
+    def write(self, *lines: ledger_file.AnyLine) -> None:
         """Append lines and renew ``state.json``; what goes wrong is said once, and that is all."""
 
         def work() -> None:
             for line in lines:
-                book.append(self._file, line)
-            book.write_state(self._file, story.tell(book.read(self._file)))
+                ledger_file.append(self._file, line)
+            ledger_file.write_state(self._file, phase_history.tell(ledger_file.read(self._file)))
 
         if not self.writes:
             return
@@ -298,14 +298,18 @@ class _Ledger:
         try:
             return within(
                 WRITE_LIMIT_S,
-                lambda: story.tell(book.read(self._file)) if self._file.exists() else Story(),
+                lambda: (
+                    phase_history.tell(ledger_file.read(self._file))
+                    if self._file.exists()
+                    else Story()
+                ),
             )
         except Exception as error:  # noqa: BLE001 - as above
             log.once("ledger read", f"what was done before is not known: {error}")
             return Story()
 
 
-def _look_around(identity: Identity) -> book.Place:
+def _look_around(identity: Identity) -> ledger_file.Place:
     """Find out where this process is; about 20 ms, or 0.3 s with GPUs. Each look is bounded."""
 
     def git(*words: str) -> str | None:
@@ -325,7 +329,7 @@ def _look_around(identity: Identity) -> book.Place:
     commit = git("rev-parse", "HEAD")
     tracked = ("status", "--porcelain", "--untracked-files=no")
     changes = git(*tracked) if commit is not None else None
-    return book.Place(
+    return ledger_file.Place(
         host=os.uname().nodename,
         pid=os.getpid(),
         started_ticks=stat.started_ticks if stat is not None else 0,
@@ -375,13 +379,13 @@ def agree(name: str, recorder: Recorder, time_limit: float, weigh: Callable[[], 
 
 def _decided(weigh: Callable[[], Decision], settings: Settings, *, alone: bool) -> Word:
     try:
-        decision = story.answered(weigh(), settings.if_done)
+        decision = phase_history.answered(weigh(), settings.if_done)
     except PhaseDone as error:
         return Word("refuse", str(error.args[0]), error.remedy)
     if decision.act != "ask":
         return Word(decision.act, decision.why)
     prices = attempt("reading HANGCHECK_PRICE", read_prices, [settings.price or ""])
-    asked = story.question(decision, prices or Prices())
+    asked = phase_history.question(decision, prices or Prices())
     if not (alone and sys.stdin is not None and sys.stdin.isatty()):
         answers = REUSABLE if decision.reusable else NOT_REUSABLE
         return Word("stop", f"{asked}\n  nobody is here to answer; {answers}\n")

@@ -103,7 +103,7 @@ class MetaModel:
             after=found[-1],
             sureness="counted",
             source=f"{type(self._module).__name__} of transformers {version('transformers')}, "
-            "built without its data",
+            "built without loading weights",
         )
 
     def place(self, sizes: Sizes, limits: tuple[int, ...], dtype: Dtype) -> Placement:

@@ -229,6 +229,7 @@ def _gaps(conclusion: Conclusion) -> tuple[ToldGap, ...]:
         gaps += finding.gaps
         gaps += () if finding.ended_by == "pace" else (*conclusion.gaps, *_unseen(job))
         gaps += _suspended(job, finding.culprits)
+        gaps += _unseen_ends(job, finding.culprits)
     try:
         read_utc(job.case.taken_at)
     except ValueError:
@@ -250,6 +251,17 @@ def _unseen(job: JobReading) -> list[Gap]:
         more = len(unseen) - MOST_UNSEEN
         gaps.append(Gap(f"activity of {more} more ranks", None, "likewise", "activity"))
     return gaps
+
+
+def _unseen_ends(job: JobReading, culprits: Sequence[int]) -> list[Gap]:
+    """Culprits that are gone, and nobody saw with which exit code."""
+    ends = {one.rank: one.view.process_exit for one in job.ranks.values()}
+    why = "its parent took it before it could be read, or the system does not show it"
+    return [
+        Gap("exit code", rank, why)
+        for rank in culprits
+        if job.case.left is None and (end := ends.get(rank)) is not None and end.exit_code is None
+    ]
 
 
 def _suspended(job: JobReading, culprits: Sequence[int]) -> list[Gap]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MINUTES_FROM_S = 120.0
 UNTOLD_S = 10 * 365 * 86_400.0
 """Ten years stand for a time that nobody can tell, as of a stack that lies in a file."""
+FEWEST_MINUTES = 2.0
+HOURS_FROM_MIN = 120.0
 ROUNDED_FROM_H = 10.0
 PARTS_OF_A_PATH = 2
 MOST_RANGES = 32
@@ -62,9 +64,18 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < MINUTES_FROM_S else f"{seconds / 60:.0f} min"
 
 
-def hours_of_ranks(hours: float) -> str:
-    """Write ``0.02``, or ``31`` from ten on; whose hours they are, the sentence says."""
-    return f"{hours:.2f}" if hours < ROUNDED_FROM_H else f"{hours:.0f}"
+def rank_time(ranks: int, seconds: float) -> str:
+    """Write what so long a time of all ranks costs, ``12 rank minutes`` or ``2.5 rank hours``.
+
+    Empty of one rank, and of little: there it says no more than the time itself.
+    """
+    minutes = ranks * seconds / 60
+    if ranks < 2 or minutes < FEWEST_MINUTES:
+        return ""
+    if minutes < HOURS_FROM_MIN:
+        return f"{minutes:.0f} rank minutes"
+    hours = minutes / 60
+    return f"{hours:.1f} rank hours" if hours < ROUNDED_FROM_H else f"{hours:,.0f} rank hours"
 
 
 def short_place(frame: Frame) -> str:
@@ -84,8 +95,11 @@ def within(frame: Frame | None) -> str:
 def function_name(frame: Frame) -> str:
     """Write a function as ``prepare`` or ``Samples.prepare``, or ``load_shards.<listcomp>``.
 
-    The name of a comprehension or lambda says nothing without the function around it.
+    The name of a comprehension or lambda says nothing without the function around it. Code outside
+    of any function has no name that a reader would know.
     """
+    if frame.function == "<module>":
+        return "this file"
     *around, name = frame.function.split(".<locals>.")
     return ".".join((around[-1], name)) if around and name in NAMELESS else name
 

@@ -26,13 +26,12 @@ from lightning_hangcheck.judge.waits import pids_here
 from lightning_hangcheck.judge.wording import (
     duration,
     function_name,
-    hours_of_ranks,
     join,
     name_ranks,
+    rank_time,
     short_place,
     verb,
 )
-from lightning_hangcheck.ledger.spending import rank_hours
 from lightning_hangcheck.model.verdict import EvidenceItem, Remedy
 from lightning_hangcheck.text.shown import format_ranks, one_line, several
 
@@ -164,9 +163,12 @@ def _ended(job: JobReading) -> str:
         return "; ".join(filter(None, (told, lost_progress(job.case), suspected, left)))
     if left:
         return f"the command ended; {left}"
-    count = len(job.ranks)
+    count, code = len(job.ranks), job.case.exit_code
+    if not count:
+        how = "and nobody saw how" if code is None else f"with exit code {code}"
+        return f"the command ended {how}; no rank was seen"
     everybody = "the only rank" if count == 1 else f"all {count} ranks"
-    return f"the job ended well; {everybody} exited cleanly" if count else "the job ended"
+    return f"the job ended well; {everybody} exited cleanly"
 
 
 # Rounds of a run that its launcher starts again.
@@ -390,7 +392,7 @@ def _known(finding: Finding, job: JobReading) -> dict[str, str]:
 def lost_progress(case: Case) -> str:
     """Say what ends with the job, in one sentence.
 
-    ``last checkpoint step 10; 2 steps, 90 s, 0.05 rank hours are lost``. The time is that in which
+    ``last checkpoint step 10; 2 steps, 90 s, 3 rank minutes are lost``. The time is that in which
     ranks advanced, without the silence since. Where only some ranks save, the newest save counts.
 
     Returns:
@@ -408,8 +410,8 @@ def lost_progress(case: Case) -> str:
     lost = [several(reached - saved, "step")] if reached and saved is not None else []
     if kept.spent is not None and kept.spent.unsaved_s is not None:
         seconds = max(0.0, kept.spent.unsaved_s - min(view.silent_for_s for view in seen))
-        hours = rank_hours(max(case.run.world_size, len(case.ranks)), seconds)
-        lost += [duration(seconds), f"{hours_of_ranks(hours)} rank hours"]
+        of_ranks = rank_time(max(case.run.world_size, len(case.ranks)), seconds)
+        lost += [duration(seconds), *([of_ranks] if of_ranks else [])]
     shown = f"last checkpoint step {'unknown' if saved is None else saved}"
     told = shown if saving else "no save of a checkpoint was seen"
     return f"{told}; {', '.join(lost)} are lost" if lost else told

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MOST_SINGLE = 32
 """More ranks are shown as groups of equals."""
 PHASES_SHOWN = 2
-MOST_HEADLINE = 3
+MOST_HEADLINE, MOST_STATUS = 3, 2
 MOST_GAPS, MOST_GAP_LINES = 2, 3
 LEAST_ROWS = 3
 UNBOUNDED_ROWS = 40
@@ -248,7 +248,8 @@ def view_lines(now: RunNow, width: int = WIDTH, height: int | None = None) -> li
                 seconds = (now.at - read_utc(verdict.detected_at)).total_seconds()
                 ago = f"{seconds_in_words(round(seconds))} ago" if seconds >= 1 else "just now"
             status += f", {verdict.verdict} reported {ago}"
-    top += [Line(fit(plain(status), room)), Line(fit(plain(now.command), room), "dim"), Line("")]
+    top += [Line(fit(line, room)) for line in wrapped(status, "", INDENT, MOST_STATUS, room)]
+    top += [Line(fit(plain(now.command), room), "dim"), Line("")]
     bottom = [
         Line(fit(line, room), "dim")
         for gap in now.gaps[:MOST_GAPS]

@@ -271,10 +271,10 @@ TIGHT = 0.05
 """Share of a GPU's memory that should be left: the allocator's fragments take some of it."""
 MEANS: dict[SpeedClass, str] = {
     "fast": f"one GPU holds all, with {TIGHT:.0%} left for the allocator's fragments",
-    "good": "GPUs hold all, and nothing is carried for a token",
-    "acceptable": f"{ANSWER} tokens within {ACCEPTABLE_S / 60:.0f} minutes, weights carried for "
+    "good": "GPUs hold all, and nothing is copied for a token",
+    "acceptable": f"{ANSWER} tokens within {ACCEPTABLE_S / 60:.0f} minutes, weights copied for "
     "each; above that `generate` warns",
-    "slow": f"{ANSWER} tokens within {SLOW_S / 60:.0f} minutes, weights carried for each; "
+    "slow": f"{ANSWER} tokens within {SLOW_S / 60:.0f} minutes, weights copied for each; "
     "nobody waits longer for one answer",
     "too slow": f"{ANSWER} tokens take over {SLOW_S / 60:.0f} minutes, or it does not fit",
 }
@@ -325,6 +325,6 @@ def _carried(shares: tuple[Share, ...], seconds: float) -> str:
         for share in shares
         if share.device in names and share.weights
     )
-    what = "must be carried to the GPU" if any(s.device == "0" for s in shares) else "must be read"
+    what = "must be copied to the GPU" if any(s.device == "0" for s in shares) else "must be read"
     answer = f"{seconds * ANSWER / 60:.0f} minutes" if seconds * ANSWER > 99 else "under 2 minutes"
     return f"{where} {what} for every token: {seconds:.2g} s each, {answer} for {ANSWER} tokens"

@@ -83,8 +83,10 @@ def ways_out(model: Model, plan: Plan) -> Iterator[WayOut]:
 
     def tried(change: str, machine: Machine = plan.machine, **changed: object) -> WayOut:
         made = outline(model, machine, replace(plan.use, **changed))
-        told = f"{'fits' if made.fits else 'not enough'}: {made.reason}"
-        return WayOut(change=change, outcome=told, fits=made.fits, speed=made.speed)
+        better = SPEEDS.index(made.speed) < SPEEDS.index(plan.speed)
+        told = "fits" if made.fits else "better" if better else "not enough"
+        outcome = f"{told}: {made.reason}"
+        return WayOut(change=change, outcome=outcome, fits=made.fits, speed=made.speed)
 
     # other formats, with what is gained only where it is
     names = {"bfloat16": "half the bytes", "int8": "8-bit", "int4": "4-bit"}

@@ -11,9 +11,9 @@ from lightning_hangcheck.model.evidence import Gap, ProcessLook, Sample
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.model.left_behind import LeftBehind, LeftOut, ReadFile
 from lightning_hangcheck.model.verdict import MOST_LISTED
-from lightning_hangcheck.postmortem.records import KIND, Dump, of_one_incident
-from lightning_hangcheck.postmortem.texts import KIND as LOG
-from lightning_hangcheck.postmortem.texts import STACKS, Text
+from lightning_hangcheck.postmortem.flight_records import KIND, Dump, of_one_incident
+from lightning_hangcheck.postmortem.text_files import KIND as LOG
+from lightning_hangcheck.postmortem.text_files import STACKS, Text
 from lightning_hangcheck.text.shown import NANOSECONDS, moment_of, utc
 
 if TYPE_CHECKING:

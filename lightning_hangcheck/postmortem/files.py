@@ -48,6 +48,11 @@ ARCHIVES = {
     b"\x28\xb5\x2f\xfd": "packed with zstd: unpack it first",
     b"\x7fELF": "a program",
 }
+SOURCES = frozenset(
+    {".c", ".cc", ".cpp", ".cu", ".h", ".html", ".ipynb", ".js", ".md", ".pyi", ".py", ".rst"}
+    | {".sh", ".toml", ".yaml", ".yml"}
+)
+"""Ends of names of what lies beside logs and may quote them, or have a rank in its name."""
 _SAFELY = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -132,7 +137,10 @@ def _walk(roots: Sequence[Path], left: Left) -> Iterator[Path]:
                 _leave(left, path, f"only the first {MOST_FILES:,} files and folders are looked at")
                 return
             if stat.S_ISREG(found.st_mode):
-                yield path
+                if depth and path.suffix in SOURCES:
+                    _leave(left, path, "source code or documentation; name the file to read it")
+                else:
+                    yield path
             elif not stat.S_ISDIR(found.st_mode):
                 _leave(left, path, "it is a link, device, pipe or socket")
             elif _is_run_folder(path):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.log_facts import LastWord, LogFact, LogReading, seconds
+from lightning_hangcheck.postmortem.hangcheck_lines import OWN_NEEDLES, OwnLines
 from lightning_hangcheck.postmortem.log_words import (
     MOST_SHOWN,
     PARSERS,
@@ -24,7 +25,6 @@ from lightning_hangcheck.postmortem.log_words import (
     group_of,
     moment,
 )
-from lightning_hangcheck.postmortem.own_lines import OWN_NEEDLES, OwnLines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,17 +14,17 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.left_behind import LeftBehind, LeftOut, ReadFile
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.observe.run_record import save_run
-from lightning_hangcheck.postmortem import texts
+from lightning_hangcheck.postmortem import text_files
 from lightning_hangcheck.postmortem.case import case_of
 from lightning_hangcheck.postmortem.files import Reader, read_left
-from lightning_hangcheck.postmortem.records import (
+from lightning_hangcheck.postmortem.flight_records import (
     KIND,
     is_json,
     is_pickle,
     read_json,
     read_pickle,
 )
-from lightning_hangcheck.postmortem.runs import ENDED_BADLY, jobs_in
+from lightning_hangcheck.postmortem.run_folders import ENDED_BADLY, jobs_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.postmortem.files import Left
-    from lightning_hangcheck.postmortem.runs import Job
+    from lightning_hangcheck.postmortem.run_folders import Job
     from lightning_hangcheck.rundir import RunFolder
 
 READERS = (
     Reader(KIND, is_pickle, read_pickle),
     Reader(KIND, is_json, read_json),
-    Reader(texts.KIND, texts.is_text, texts.read_text),
+    Reader(text_files.KIND, text_files.is_text, text_files.read_text),
 )
 """The most specific first: the first that knows a file reads it."""
 
@@ -106,7 +106,7 @@ def _of_run_folders(
     if beside is not None and beside.left is not None:
         told, by_files = beside.left, judge(beside)
         if by_files.verdict in ENDED_BADLY:
-            also = [EvidenceItem("also", None, f"the files beside it say: {by_files.summary}")]
+            also = [EvidenceItem("also", None, f"other files say: {by_files.summary}")]
     paths = [str(one.folder.path) for one in job.nodes]
     merged = merge_runs(paths, folder, also)
     refused = {one.what.removeprefix("run folder "): one.reason for one in merged.left_out}
@@ -131,7 +131,9 @@ def _unused(job: Job) -> LeftOut:
 
 def _nothing_in(named: Sequence[str], case: Case) -> UnreadableRun:
     whys = Counter(one.why for one in case.left.left_out) if case.left is not None else Counter()
-    told = "; ".join(f"{count} of them: {why}" for why, count in whys.most_common(3))
+    told = "; ".join(
+        f"{count} files: {why}" if count > 1 else why for why, count in whys.most_common(3)
+    )
     first = f"nothing in {', '.join(named)[:200]} can be read"
     return UnreadableRun(
         f"{first}{f' ({told})' if told else ', it holds no file'}",

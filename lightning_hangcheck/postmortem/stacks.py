@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import html
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.look.py_spy import DumpedThread
 from lightning_hangcheck.look.signalled_stacks import FRAME, THREAD, unescaped
@@ -24,7 +25,6 @@ from lightning_hangcheck.model.evidence import Frame, ProcessStack, ThreadStack
 from lightning_hangcheck.postmortem.logs import Writer, rank_of_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import PurePath
 
 StackKind = Literal["py-spy", "py-spy json", "faulthandler", "gdb", "pystack"]
@@ -32,46 +32,66 @@ LARGEST = 64 * 1024 * 1024
 MOST_THREADS = 20_000
 MOST_FRAMES = 1_000
 """Of a thread; a stack without an end keeps its innermost calls."""
-
-_PY_SPY = re.compile(r"^Thread (0x[0-9A-Fa-f]+|\d+) \((\w[\w+ ]*)\)(?:: \"(.*)\")?\s*$")
-_PY_SPY_PROCESS = re.compile(r"^Process (\d+): (.*)$")
-_PY_SPY_FRAME = re.compile(r"^ {2,}(\S.*) \((.+?)(?::(\d+))?\)\s*$")
-_GDB_THREAD = re.compile(
-    r"^Thread (\d+) \((?:Thread (0x[0-9a-f]+)(?: \(LWP (\d+)\))?|LWP (\d+))\)?(.*)$"
-)
-_GDB_FRAME = re.compile(
-    r"(?:^#\d+\s+.*?Frame 0x[0-9a-f]+, for file (?P<file>.+?), line (?P<line>\d+),"
-    r" in (?P<name>[^\s(]+))"
-    r"|(?:^\s+File \"(?P<file2>[^\"]+)\", line (?P<line2>\d+), in (?P<name2>\S+))"
-)
-_PYSTACK = re.compile(r"^Traceback for thread (\d+)(?: \((.*?)\))? .*\(most recent call last\):")
-_PYSTACK_FRAME = re.compile(r"^\s+(?:\(Python\) )?File \"([^\"]+)\", line (\d+), in (\S+)")
-_RANK_LINE = re.compile(r"^\W*(?:<h\d>\s*)?(?:global[ _])?rank[ :_=#]{0,3}(\d{1,7})\b(?!\.)", re.I)
-_LINE_OF_FILE = re.compile(r'^\s+File "')
+LONGEST_NUMBER = 9
+"""Digits that are read of a pid, a thread's id or a line."""
+PACKAGES = TRAINING | {"datasets", "fairseq", "lightning_utilities", "safetensors", "tqdm", "wandb"}
+GDB_UNNAMED = "Traceback (most recent call first)"
+"""What ``py-bt`` writes where no line named the thread."""
 
 
-_PACKAGES = TRAINING | {
-    "datasets",
-    "fairseq",
-    "lightning_utilities",
-    "safetensors",
-    "tqdm",
-    "wandb",
-}
+class TextForm(NamedTuple):
+    """How a tool writes stacks.
 
-
-def whole_path(file: str) -> str:
-    """Return the path of a file that py-spy's text shortened, as far as its name tells.
-
-    It shows ``torch/nn/modules/module.py`` and ``threading.py`` of what is on the interpreter's
-    path, whose files would be taken for the user's own.
+    Attributes:
+        begins: What its files have near their beginning.
+        thread: A line that begins a thread: its ``tid`` or ``ident``, ``name``, ``state``.
+        frames: Lines of a call: ``function``, ``file``, ``line``.
     """
-    top = file.partition("/")[0]
-    if file.startswith(("/", "<", "\\")) or ":" in file:
-        return file
-    if top in _PACKAGES:
-        return f"/site-packages/{file}"
-    return f"/lib/python3/{file}" if top.removesuffix(".py") in MODULES else file
+
+    begins: re.Pattern[bytes]
+    thread: re.Pattern[str]
+    frames: tuple[re.Pattern[str], ...]
+
+
+_FILE_LINE = re.compile(
+    r"^\s+(?:\(Python\) )?File \"(?P<file>[^\"]+)\", line (?P<line>\d+), in (?P<function>\S+)"
+)
+FORMS: dict[StackKind, TextForm] = {
+    "py-spy": TextForm(
+        re.compile(rb"^.{0,80}?Thread (?:0x[0-9A-Fa-f]+|\d+) \((?:active|idle)[^)]*\)", re.M),
+        re.compile(
+            r"^Thread (?:0x(?P<ident>[0-9A-Fa-f]+)|(?P<tid>\d+)) \((?P<state>\w[\w+ ]*)\)"
+            r"(?:: \"(?P<name>.*)\")?$"
+        ),
+        (re.compile(r"^ {2,}(?!File \")(?P<function>\S.*) \((?P<file>.+?):(?P<line>\d+)\)$"),),
+    ),
+    "faulthandler": TextForm(
+        re.compile(rb"[Tt]hread 0x[0-9a-f]+ .{0,120}?\(most recent call first\):"), THREAD, (FRAME,)
+    ),
+    "pystack": TextForm(
+        re.compile(rb"^Traceback for thread \d+ ", re.M),
+        re.compile(r"^Traceback for thread (?P<tid>\d+)(?: \(.*?\))? .*\(most recent call last\):"),
+        (_FILE_LINE,),
+    ),
+    "gdb": TextForm(
+        re.compile(
+            rb"Frame 0x[0-9a-f]+, for file .+, line \d+, in |Traceback \(most recent call first\):"
+        ),
+        re.compile(
+            r"^Thread \d+ \((?:Thread 0x(?P<ident>[0-9a-f]+)(?: \(LWP (?P<tid>\d+)\))?"
+            r"|LWP (?P<lone_tid>\d+))\)?"
+        ),
+        (
+            re.compile(
+                r"^#\d+\s+.*?Frame 0x[0-9a-f]+, for file (?P<file>.+?), line (?P<line>\d+),"
+                r" in (?P<function>[^\s(]+)"
+            ),
+            _FILE_LINE,
+        ),
+    ),
+}
+_PY_SPY_PROCESS = re.compile(r"^Process (\d+): (.*)$")
+_RANK_LINE = re.compile(r"^\W*(?:<h\d>\s*)?(?:global[ _])?rank[ :_=#]{0,3}(\d{1,7})\b(?!\.)", re.I)
 
 
 class StackDump(Struct, frozen=True, kw_only=True):
@@ -90,46 +110,22 @@ class StackDump(Struct, frozen=True, kw_only=True):
     command: str = ""
 
 
-def looks_like_py_spy_text(head: bytes) -> bool:
-    """Whether the beginning of a file is a dump of py-spy as text."""
-    text = head.decode("utf-8", "replace")
-    return bool(
-        re.search(r"^.{0,80}?Thread (?:0x[0-9A-Fa-f]+|\d+) \((?:active|idle)[^)]*\)", text, re.M)
-    )
+class _Process(Struct):
+    """What was read of one process so far."""
 
+    line: int
+    rank: int | None
+    pid: int = 0
+    command: str = ""
+    threads: list[ThreadStack] = []
+    current: ThreadStack | None = None
+    frames: list[Frame] = []
 
-def looks_like_py_spy_json(head: bytes) -> bool:
-    """Whether the beginning of a file is ``py-spy dump --json``."""
-    return head.lstrip()[:1] == b"[" and b'"frames"' in head and b'"thread_id"' in head
-
-
-def looks_like_faulthandler(head: bytes) -> bool:
-    """Whether the beginning of a file is what faulthandler writes."""
-    return (
-        re.search(rb"[Tt]hread 0x[0-9a-f]+ .{0,120}?\(most recent call first\):", head) is not None
-    )
-
-
-def looks_like_gdb(head: bytes) -> bool:
-    """Whether the beginning of a file has Python frames as gdb shows them."""
-    return (
-        re.search(rb"Frame 0x[0-9a-f]+, for file .+, line \d+, in ", head) is not None
-        or b"Traceback (most recent call first):" in head
-    )
-
-
-def looks_like_pystack(head: bytes) -> bool:
-    """Whether the beginning of a file is what pystack writes."""
-    return re.search(rb"^Traceback for thread \d+ ", head, re.M) is not None
-
-
-_KINDS: tuple[tuple[StackKind, Callable[[bytes], bool]], ...] = (
-    ("py-spy json", looks_like_py_spy_json),
-    ("py-spy", looks_like_py_spy_text),
-    ("faulthandler", looks_like_faulthandler),
-    ("pystack", looks_like_pystack),
-    ("gdb", looks_like_gdb),
-)
+    def begin(self, thread: ThreadStack | None) -> None:
+        """Keep the thread that was being read, and go on with another."""
+        if self.current is not None and len(self.threads) < MOST_THREADS:
+            self.threads.append(replace(self.current, frames=tuple(self.frames[:MOST_FRAMES])))
+        self.current, self.frames = thread, []
 
 
 def stack_kind(head: bytes) -> StackKind | None:
@@ -138,7 +134,9 @@ def stack_kind(head: bytes) -> StackKind | None:
     Args:
         head: Its first bytes; 64 KiB are enough.
     """
-    return next((kind for kind, looks in _KINDS if looks(head)), None)
+    if head.lstrip()[:1] == b"[" and b'"frames"' in head and b'"thread_id"' in head:
+        return "py-spy json"
+    return next((kind for kind, form in FORMS.items() if form.begins.search(head)), None)
 
 
 def read_stack_file(path: str | PurePath, data: bytes) -> tuple[StackDump, ...]:
@@ -153,31 +151,38 @@ def read_stack_file(path: str | PurePath, data: bytes) -> tuple[StackDump, ...]:
     if kind is None:
         return ()
     if kind == "py-spy json":
-        return _from_json(str(path), data)
-    return _Scan(str(path), kind).read(data.decode("utf-8", "replace").replace("\0", " "))
+        found = _from_json(str(path), data)
+    else:
+        text = data.decode("utf-8", "replace").replace("\0", " ")
+        found = _Scan(str(path), kind).read(html.unescape(text) if "<pre>" in text else text)
+    seen: set[int] = set()
+    kept = []
+    for one in found:  # a file's rank is the first process's: those after it are its children
+        kept.append(one if one.rank not in seen else replace(one, rank=None))
+        seen |= {one.rank} if one.rank is not None else set()
+    return tuple(kept)
 
 
 class _Dumped(DumpedThread):
     pid: int = 0
 
 
-def _from_json(path: str, data: bytes) -> tuple[StackDump, ...]:
+def _from_json(path: str, data: bytes) -> list[StackDump]:
     try:
         threads = json_decoder(list[_Dumped]).decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return ()
+        return []
+    rank = rank_of_name(path)
     found = []
     for pid in dict.fromkeys(one.pid for one in threads):
         stacks = [one.stack(MOST_FRAMES) for one in threads[:MOST_THREADS] if one.pid == pid]
-        found.append(_dump(path, 1, rank_of_name(path), pid, "py-spy", "", stacks))
-    return _once_a_rank(found)
+        found.append(_dump(path, "py-spy", _Process(1, rank, pid, threads=stacks)))
+    return found
 
 
-def _dump(
-    path: str, line: int, rank: int | None, pid: int, source: str, command: str,
-    threads: list[ThreadStack],
-) -> StackDump:  # fmt: skip
+def _dump(path: str, source: str, process: _Process) -> StackDump:
     """Put the main thread first: by its name, its number, or because it began a module."""
+    pid = process.pid
 
     def is_main(one: ThreadStack) -> bool:
         if one.name:
@@ -185,21 +190,11 @@ def _dump(
         begins = one.frames[0].function if one.frames else ""
         return one.tid == pid != 0 or begins in ("<module>", "_run_module_as_main")
 
-    ordered = tuple(sorted(threads, key=lambda one: not is_main(one)))
+    ordered = tuple(sorted(process.threads, key=lambda one: not is_main(one)))
     stack = ProcessStack(pid=pid, source=source, threads=ordered, from_file=True)
-    return StackDump(file=path, line=line, rank=rank, stack=stack, command=command)
-
-
-def _once_a_rank(dumps: list[StackDump]) -> tuple[StackDump, ...]:
-    """A file's rank is the first process's: those after it are its children."""
-    seen: set[int] = set()
-    kept = []
-    for one in dumps:
-        again = one.rank in seen
-        if one.rank is not None:
-            seen.add(one.rank)
-        kept.append(one if not again else msgspec.structs.replace(one, rank=None))
-    return tuple(kept)
+    return StackDump(
+        file=path, line=process.line, rank=process.rank, stack=stack, command=process.command
+    )
 
 
 class _Scan:
@@ -212,9 +207,7 @@ class _Scan:
         self.heading: int | None = None
         self.open: dict[int | None, _Process] = {}
 
-    def read(self, text: str) -> tuple[StackDump, ...]:
-        if "<pre>" in text:
-            text = html.unescape(text)
+    def read(self, text: str) -> list[StackDump]:
         for number, line in enumerate(text.splitlines(), start=1):
             writer = Writer(line, labelled=True)
             rank = writer.rank if writer.rank is not None else writer.label
@@ -223,114 +216,84 @@ class _Scan:
             if heading is not None:
                 self._close(rank)
                 self.heading = int(heading[1])
-                continue
-            self._line(number, rank, body.replace("<pre>", ""))
+            else:
+                self._line(number, rank, body.replace("<pre>", "").rstrip())
         for key in tuple(self.open):
             self._close(key)
-        return _once_a_rank(self.found)
+        return self.found
 
     def _line(self, number: int, rank: int | None, line: str) -> None:
         begins = _PY_SPY_PROCESS.match(line) if self.kind == "py-spy" else None
         if begins is not None:
             self._close(rank)
-            self._process(number, rank).name(int(begins[1][:9]), begins[2])
+            now = self._process(number, rank)
+            now.pid, now.command = int(begins[1][:LONGEST_NUMBER]), begins[2].strip()
         elif (thread := self._thread(line)) is not None:
             now = self._process(number, rank)
             if thread.ident and any(one.ident == thread.ident for one in now.threads):
                 self._close(rank)  # the same thread once more: a later dump of the process
                 now = self._process(number, rank)
             now.begin(thread)
-        elif (frame := self._frame(line)) is not None and rank in self.open:
+        elif rank in self.open and (frame := self._frame(line)) is not None:
             self.open[rank].frames.append(frame)
 
     def _process(self, number: int, rank: int | None) -> _Process:
-        if rank not in self.open:
-            told = rank if rank is not None else self.heading
-            self.open[rank] = _Process(number, told if told is not None else self.of_file)
-        return self.open[rank]
+        told = next((one for one in (rank, self.heading, self.of_file) if one is not None), None)
+        return self.open.setdefault(rank, _Process(number, told))
 
     def _close(self, key: int | None) -> None:
         now = self.open.pop(key, None)
         if now is None:
             return
         now.begin(None)
-        outward = self.kind != "pystack"
-        threads = [
-            msgspec.structs.replace(one, frames=one.frames[::-1] if outward else one.frames)
-            for one in now.threads
-            if one.frames
+        outermost_first = slice(None) if self.kind == "pystack" else slice(None, None, -1)
+        now.threads = [
+            replace(one, frames=one.frames[outermost_first]) for one in now.threads if one.frames
         ]
-        if threads:
-            source = "faulthandler" if self.kind == "faulthandler" else self.kind
-            self.found.append(
-                _dump(self.path, now.line, now.rank, now.pid, source, now.command, threads)
-            )
+        if now.threads:
+            self.found.append(_dump(self.path, self.kind, now))
 
     def _thread(self, line: str) -> ThreadStack | None:
         """Read the line that begins a thread; None if it is none."""
-        if self.kind == "py-spy" and (found := _PY_SPY.match(line)):
-            number = int(found[1], 0)
-            is_tid = not found[1].startswith("0x")
-            return ThreadStack(tid=number if is_tid else None, ident=0 if is_tid else number,
-                               name=found[3] or "", active="active" in found[2],
-                               owns_gil="gil" in found[2])  # fmt: skip
-        if self.kind == "faulthandler" and (found := THREAD.match(line.rstrip())):
+        found = FORMS[self.kind].thread.match(line)
+        if found is not None:
+            told = found.groupdict(default="")
+            tid = told.get("tid") or told.get("lone_tid")
+            state = told.get("state", "")
             return ThreadStack(
-                tid=None, ident=int(found["ident"], 16), name=unescaped(found["name"] or "")
+                tid=int(tid[:LONGEST_NUMBER]) if tid else None,
+                ident=int(told.get("ident") or "0", 16),
+                name=self._plain(told.get("name", "")),
+                active="active" in state,
+                owns_gil="gil" in state,
             )
-        if self.kind == "pystack" and (found := _PYSTACK.match(line)):
-            return ThreadStack(tid=int(found[1][:9]), name="")
-        if self.kind == "gdb":
-            if found := _GDB_THREAD.match(line):
-                tid = found[3] or found[4]
-                return ThreadStack(
-                    tid=int(tid[:9]) if tid else None, ident=int(found[2] or "0", 16)
-                )
-            if line.startswith("Traceback (most recent call first)") and not self._in_thread():
-                return ThreadStack(tid=None)
+        inside = any(one.current is not None and not one.frames for one in self.open.values())
+        if self.kind == "gdb" and line.startswith(GDB_UNNAMED) and not inside:
+            return ThreadStack(tid=None)
         return None
-
-    def _in_thread(self) -> bool:
-        return any(one.current is not None and not one.frames for one in self.open.values())
 
     def _frame(self, line: str) -> Frame | None:
         """Read the line of a call; None if it is none, or one of native code."""
-        if self.kind == "py-spy":
-            found = _PY_SPY_FRAME.match(line)
-            if found is None or _LINE_OF_FILE.match(line) or not found[3]:
-                return None
-            return Frame(found[1].strip(), whole_path(found[2]), int(found[3][:9]))
-        if self.kind == "faulthandler":
-            told = FRAME.match(line.rstrip())
-            if told is None:
-                return None
-            return Frame(
-                unescaped(told["function"]), unescaped(told["file"]), int(told["line"][:9])
-            )
-        if self.kind == "pystack":
-            told = _PYSTACK_FRAME.match(line)
-            return Frame(told[3], told[1], int(told[2][:9])) if told else None
-        told = _GDB_FRAME.search(line)
-        if told is None:
+        found = next(filter(None, (one.match(line) for one in FORMS[self.kind].frames)), None)
+        if found is None:
             return None
-        name, file, number = (told[one] or told[f"{one}2"] for one in ("name", "file", "line"))
-        return Frame(name, file, int(number[:9]))
+        file = self._plain(found["file"])
+        file = whole_path(file) if self.kind == "py-spy" else file
+        return Frame(self._plain(found["function"]), file, int(found["line"][:LONGEST_NUMBER]))
+
+    def _plain(self, text: str) -> str:
+        return unescaped(text) if self.kind == "faulthandler" else text
 
 
-class _Process:
-    def __init__(self, line: int, rank: int | None) -> None:
-        self.line, self.rank = line, rank
-        self.pid, self.command = 0, ""
-        self.threads: list[ThreadStack] = []
-        self.current: ThreadStack | None = None
-        self.frames: list[Frame] = []
+def whole_path(file: str) -> str:
+    """Return the path of a file that py-spy's text shortened, as far as its name tells.
 
-    def name(self, pid: int, command: str) -> None:
-        self.pid, self.command = pid, command.strip()
-
-    def begin(self, thread: ThreadStack | None) -> None:
-        """Keep the thread that was being read, and go on with another."""
-        if self.current is not None and len(self.threads) < MOST_THREADS:
-            frames = tuple(self.frames[:MOST_FRAMES])
-            self.threads.append(msgspec.structs.replace(self.current, frames=frames))
-        self.current, self.frames = thread, []
+    It shows ``torch/nn/modules/module.py`` and ``threading.py`` of what is on the interpreter's
+    path, whose files would be taken for the user's own.
+    """
+    top = file.partition("/")[0]
+    if file.startswith(("/", "<", "\\")) or ":" in file:
+        return file
+    if top in PACKAGES:
+        return f"/site-packages/{file}"
+    return f"/lib/python3/{file}" if top.removesuffix(".py") in MODULES else file

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.doctor.launch import read_launch
+from lightning_hangcheck.doctor.launch_command import read_launch
 from lightning_hangcheck.errors import HangcheckError
 
 if TYPE_CHECKING:

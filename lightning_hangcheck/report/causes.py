@@ -29,7 +29,6 @@ WORDS = {
 }
 """What a verdict fills in: here a word that a reader replaces."""
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
-_THREAD = re.compile(r"https://(github\.com/[\w.-]+/[\w.-]+/(issues|discussions|pull)/|discuss\.)")
 INTRODUCTION = """\
 # Causes
 
@@ -54,11 +53,15 @@ def render(cause: Cause) -> str:
         *labelled("what", known.explanation, MOST),
         *(labelled("seen by", known.recognised, MOST) if known.recognised else []),
     ]
+    lines += labelled(
+        "do", "A verdict shows only what fits, with the words in capitals filled in.", 1
+    )
     for number, remedy in enumerate(known.remedies, start=1):
         limits = ", ".join(filter(None, (remedy.raised, remedy.needs, remedy.phase)))
         when = f" ({limits})" if limits else ""
-        text = f"{number}. {_text(remedy)}{when}\n   {_link(remedy)}"
-        lines += labelled("do" if number == 1 else "", text, MOST)
+        head = f"{number}. "
+        text = f"{head}{_text(remedy)}{when}\n{' ' * len(head)}see {remedy.see}"
+        lines += labelled("", text, MOST)
     return "\n".join(lines) + "\n"
 
 
@@ -80,9 +83,8 @@ def render_docs() -> str:
         ]
         of_ranks = [remedy for remedy in known.remedies if remedy.needs != "one process"]
         for number, remedy in enumerate(of_ranks, start=1):
-            kind, address = _link(remedy).split()
             text = _escaped(_text(remedy).removeprefix(f"{WORDS['place']}: "))
-            parts.append(f"{number}. {text} ([{kind}]({address}))")
+            parts.append(f"{number}. {text} ([see]({remedy.see}))")
         parts.append("")
     return "\n".join(parts)
 
@@ -107,10 +109,6 @@ def causes() -> Mapping[Cause, CauseKnowledge]:
 def _text(remedy: RemedyKnowledge) -> str:
     text = f"{remedy.text}: {remedy.command}" if remedy.command else remedy.text
     return _PLACEHOLDER.sub(lambda match: WORDS.get(match[1], match[0]), text)
-
-
-def _link(remedy: RemedyKnowledge) -> str:
-    return f"{'thread' if _THREAD.match(remedy.see) else 'see'} {remedy.see}"
 
 
 def _escaped(text: str) -> str:

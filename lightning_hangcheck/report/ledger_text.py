@@ -17,9 +17,9 @@ from lightning_hangcheck.text.shown import one_line, seconds_in_words, several
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lightning_hangcheck.ledger.book import Run
+    from lightning_hangcheck.ledger.ledger_file import Run
+    from lightning_hangcheck.ledger.phase_history import PhaseStory, Story
     from lightning_hangcheck.ledger.spending import Prices
-    from lightning_hangcheck.ledger.story import PhaseStory, Story
 
 LOADER_BOUND = 0.3
 """Share of the ranks' time in the loader from which it is worth a worker more."""
@@ -222,7 +222,7 @@ def render(bill: Bill) -> str:
             one.verdict,
             one.cause or "unknown",
             seconds_in_words(one.seconds),
-            f"{one.rank_hours:.3f} rank hours",
+            f"{seconds_in_words(one.rank_hours * SECONDS_PER_HOUR)} of all ranks",
             _money(one.cost),
             cut(one.summary, MOST_NOTE) if one.explained else "the cause is unknown",
         )
@@ -307,7 +307,8 @@ def render_markdown(bill: Bill) -> str:
         parts += ["## Stalls", ""]
         for one in bill.stalls:
             money = "" if one.cost is None else f", {one.cost:.2f}"
-            took = f"{seconds_in_words(one.seconds)}, {one.rank_hours:.2f} rank hours{money}"
+            ranks_time = seconds_in_words(one.rank_hours * SECONDS_PER_HOUR)
+            took = f"{seconds_in_words(one.seconds)}, all ranks together {ranks_time}{money}"
             parts.append(f"- {one.run}: {took}: {safe(one.summary or one.cause)}")
         parts.append("")
     return "\n".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.planning.placing import ANSWER, MEANS
-from lightning_hangcheck.planning.plan import GB
+from lightning_hangcheck.planning.plan import GB, SPEEDS
 from lightning_hangcheck.report.paragraphs import (
     INDENT,
     LABEL_WIDTH,
@@ -43,9 +43,11 @@ def render(plan: Plan) -> str:
         answer = _about(plan.seconds_per_token * ANSWER)
         time = f"about {token} a token, {answer} for {ANSWER} tokens"
     on_disk = any(share.device == "disk" for share in plan.shares)
+    better = SPEEDS[: SPEEDS.index(plan.speed)]
+    helping = [way for way in plan.ways_out if way.fits or way.speed in better]
     ways = [
         f"{index}. {way.change} ({way.speed}): {way.outcome}"
-        for index, way in enumerate(plan.ways_out, 1)
+        for index, way in enumerate(helping or plan.ways_out, 1)
     ]
     phases = [
         [
@@ -53,7 +55,7 @@ def render(plan: Plan) -> str:
             f"context {one.use.context}, batch {one.use.batch}",
             f"cache {_gb(one.cache)}",
             f"activations {_gb(one.activations)}",
-            f"beside {_gb(sum(one.extras.values()))}",
+            f"extra {_gb(sum(one.extras.values()))}" if one.extras else "",
             f"{one.speed}: {_left(one.least_left)}",
         ]
         for one in plan.phases

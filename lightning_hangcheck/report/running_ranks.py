@@ -89,7 +89,7 @@ def _cells(one: RunningRank, now: datetime, saved: bool) -> tuple[str, ...]:
         ago = ""
     return (
         f"rank {one.rank}",
-        ", ".join([beat.phase or "phase not told", *place]),
+        ", ".join([beat.phase or "phase unknown", *place]),
         f"{pace}{unit}" if pace else "",
         f"last sign {_age(one.silent_s)} ago",
         f"{kept.words}{ago}",
@@ -190,7 +190,7 @@ def render_unjudged(
         *shown,
         *([""] if shown else []),
         *command,
-        *listed("not seen", gaps or ["nothing"], MOST_GAPS),
+        *listed("not seen", gaps, MOST_GAPS),
         *labelled("more", f"hangcheck report {shlex.quote(run_folder)}", most=1),
     ]
     return "\n".join(lines) + "\n"

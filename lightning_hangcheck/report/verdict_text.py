@@ -12,9 +12,9 @@ from signal import Signals
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.judge.alike import shown_threads
-from lightning_hangcheck.judge.wording import duration, hours_of_ranks
-from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR, rank_hours
-from lightning_hangcheck.model.code_owner import is_users
+from lightning_hangcheck.judge.wording import duration, rank_time
+from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR
+from lightning_hangcheck.model.code_owner import MODULE, is_users
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.verdict import MOST_LISTED
 from lightning_hangcheck.report.causes import causes, explanation
@@ -134,8 +134,8 @@ def render_short(verdict: Verdict, run_folder: str) -> str:
 def render_reminder(verdict: Verdict, stood_s: float, run_folder: str) -> str:
     """Write as one line that a verdict still stands."""
     kind, place = verdict.verdict.upper(), shlex.quote(run_folder)
-    told = f"as it was told: {summary(verdict)}"
-    return f"{kind}  still so {duration(stood_s)} later; {told}; run folder {place}"
+    still = f"still so {duration(stood_s)} later; the last report: {summary(verdict)}"
+    return f"{kind}  {still}; run folder {place}"
 
 
 def render_again(verdict: Verdict, run_folder: str) -> str:
@@ -160,8 +160,10 @@ def reason(verdict: Verdict) -> str:
         wait = "waits" if len(verdict.victims) == 1 else "wait"
         verb = "waited" if verdict.verdict == "recovered" else wait
         parts.append(f"{name_ranks(verdict.victims)} {verb} for {name_ranks(verdict.culprits)}")
-    reasons = "; ".join(filter(None, parts)) or "no more is known"
-    return f"{verdict.cause}: {reasons} (confidence {verdict.confidence:.2f})"
+    reasons = "; ".join(filter(None, parts))
+    told = f"{verdict.cause}: {reasons}" if reasons else verdict.cause
+    unproven = "; not proven yet" if verdict.verdict == "suspect" else ""
+    return f"{told} (confidence {verdict.confidence:.2f}{unproven})"
 
 
 def stall_cost(verdict: Verdict) -> str:
@@ -173,9 +175,8 @@ def stall_cost(verdict: Verdict) -> str:
     # in hours from two hours on: it stands beside rank hours
     hours = f"{stalled_s / SECONDS_PER_HOUR:.1f} h"
     shown = duration(stalled_s) if stalled_s < HOURS_FROM_S else hours
-    return (
-        f"job {verb} {shown} = {hours_of_ranks(rank_hours(verdict.world_size, stalled_s))} rank h"
-    )
+    of_ranks = rank_time(verdict.world_size, stalled_s)
+    return f"job {verb} {shown}{f' = {of_ranks}' if of_ranks else ''}"
 
 
 def gap_lines(gaps: Sequence[Gap]) -> Iterator[str]:
@@ -183,8 +184,6 @@ def gap_lines(gaps: Sequence[Gap]) -> Iterator[str]:
 
     A missing py-spy is one fact, not one for each rank.
     """
-    if not gaps:
-        yield "nothing"
     together: dict[str, list[Gap]] = {}
     for gap in gaps:
         together.setdefault(gap.why, []).append(gap)
@@ -275,7 +274,8 @@ def _place(frames: Sequence[str]) -> Place:
     """The user's innermost frame; the innermost of all where none is theirs and it can be read."""
     read = (frame for text in reversed(frames) if (frame := Frame.parse(text)))
     frame = users_frame(frames) or next(read, None)
-    return Place(frame.function, f"{short_path(frame.file)}:{frame.line}") if frame else Place()
+    function = "" if frame is None or frame.function == MODULE else frame.function
+    return Place(function, f"{short_path(frame.file)}:{frame.line}") if frame else Place()
 
 
 def edges_by_source(verdict: Verdict) -> dict[str, list[Edge]]:
@@ -352,19 +352,22 @@ def _cells(
     seen: Mapping[int, tuple[float, str]],
 ) -> tuple[str, ...]:
     ranks = [state.rank for state in states]
-    runs = situation.state == STATE_WORDS["running"]
+    runs, own = situation.state == STATE_WORDS["running"], {f"rank:{rank}" for rank in ranks}
     targets = [edge.target for rank in ranks for edge in edges.get(f"rank:{rank}", ())]
     made = [state.step for state in states if state.step is not None and not targets]
     steps = ""
     if made:
         first, last = min(made), max(made)
         steps = f"step {first}" if first == last else f"steps {first}-{last}"
+    waited_for = awaited(target for target in targets if target not in own)
+    if situation.doing.startswith("for "):  # "for the lock, file cache/lock-1"
+        waited_for = waited_for.removeprefix("for ")
     mark = states[0].last_checkpoint
     passed = f"after checkpoint {mark.number} {plain(mark.name)}" if mark else ""
     return (
         name_ranks(ranks),
         situation.state[len(ranks) > 1],
-        ", ".join(filter(None, (steps, situation.doing, awaited(targets)))) or passed,
+        ", ".join(filter(None, (steps, situation.doing, waited_for))) or passed,
         plain(situation.place.function),
         plain(situation.place.line).rpartition("/")[2],
         f"phase {situation.phase}" if situation.phase else "",

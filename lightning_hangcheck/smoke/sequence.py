@@ -193,9 +193,9 @@ def _where(saved: SavedRun, exit_code: int | None, limit_s: float) -> str:
         said = saved.verdict.summary
         return said if saved.verdict.verdict in FOUND else f"{ending}: {said}"
     reached = [
-        f"{end.name} passed checkpoint {end.checkpoint.number} {end.checkpoint.name}"
+        f"{end.name.replace('-', ' ')} passed checkpoint {mark.number} {mark.name}"
         for end in saved.journals
-        if end.checkpoint is not None
+        if (mark := end.checkpoint) is not None
     ]
     return f"{ending}: {', '.join(reached) or 'no rank said where it is'}"
 
@@ -203,7 +203,7 @@ def _where(saved: SavedRun, exit_code: int | None, limit_s: float) -> str:
 SHOWN: dict[Result, tuple[str, str]] = {
     "passed": ("passed", "passed"),
     "hang": ("HANG", "hangs"),
-    "late": ("LATE", "did not end in its time"),
+    "late": ("LATE", "still ran at its limit"),
     "failed": ("FAILED", "failed"),
 }
 """In the table, and in the headline."""
@@ -220,7 +220,7 @@ PASSED = Meaning("the runs that usually show a hang at once all ended well")
 ONLY_WITH_WORKERS = Meaning(
     "only with workers: the DataLoader, or what its fork copies (threads, locks, open connections)",
     (
-        "go on with num_workers=0, and see which worker stands where in the verdict",
+        "go on with num_workers=0, and see in the verdict at which line each worker is",
         'start workers without fork: DataLoader(..., multiprocessing_context="spawn")',
         "export TOKENIZERS_PARALLELISM=false: a tokenizer's threads do not survive a fork",
     ),
@@ -237,7 +237,7 @@ ONLY_WITH_RANKS = Meaning(
 )
 ALONE_TOO = Meaning(
     "alone, too: the program itself, not communication and not the number of ranks",
-    ("mend the run with 1 process first: it is the quickest to repeat",),
+    ("fix the run with 1 process first: it is the quickest to repeat",),
 )
 ONLY_ALONE = Meaning(
     "only alone: the program needs what a launcher gives (a process group, RANK, WORLD_SIZE)",
@@ -246,6 +246,10 @@ ONLY_ALONE = Meaning(
 WITHOUT_WORKERS_TOO = Meaning(
     "without workers, too: not the DataLoader's workers",
     ("let the number of ranks be chosen as well: write {devices} where the command names it",),
+)
+ALL_LATE = Meaning(
+    "no run ended, and none is proven to hang: the limit may be too short for this job",
+    ("allow more time (--limit 900), or shorten the job: --fast_dev_run 5, --max_steps 5",),
 )
 NOTHING_TO_COMPARE = Meaning(
     "nothing was compared: the command names neither {devices} nor {workers}, so it ran once",
@@ -260,6 +264,8 @@ def interpret(outcomes: Sequence[Outcome]) -> Meaning:
         return NOTHING_TO_COMPARE
     if all(passed.values()):
         return PASSED
+    if all(one.result == "late" and one.verdict is None for one in outcomes):
+        return ALL_LATE
     alone = next((well for (devices, _), well in passed.items() if devices == 1), None)
     without = next(
         (well for (devices, workers), well in passed.items() if devices != 1 and not workers), None
@@ -320,7 +326,7 @@ def render(outcomes: Sequence[Outcome]) -> str:
     if trouble is not None:
         lines += labelled("where", trouble.where, most=5)
     if known is not None and (picture := name_picture(known)):
-        lines += labelled("picture", picture, most=3)
+        lines += labelled("pattern", picture, most=3)
     lines += labelled("means", meaning.sentence, most=3)
     # what is known of this hang says more than what is known of its kind
     texts = [*(remedy.text for remedy in (known.remedies[:1] if known else ())), *meaning.remedies]

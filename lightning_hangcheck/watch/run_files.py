@@ -23,8 +23,8 @@ from lightning_hangcheck.alerts.metrics_text import RunReading, render
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.safe import decode, read_owned, write_atomically
-from lightning_hangcheck.ledger import book
-from lightning_hangcheck.ledger.book import Run
+from lightning_hangcheck.ledger import ledger_file
+from lightning_hangcheck.ledger.ledger_file import Run
 from lightning_hangcheck.ledger.spending import longest_first
 from lightning_hangcheck.look.gpu import gpu_names
 from lightning_hangcheck.machine import which_machine
@@ -237,13 +237,13 @@ class RunFiles:
         folder = self._session.run_folder
         runs = folder.path.parent
         if self._ledger is not None:
-            ledger = book.find_ledger(self._ledger)
+            ledger = ledger_file.find_ledger(self._ledger)
         elif runs.name == RUNS_FOLDER:
-            ledger = runs / book.LEDGER_FILE
+            ledger = runs / ledger_file.LEDGER_FILE
         else:
             return
         try:
-            book.append(ledger, replace(line, offloaded=offloaded(folder)))
+            ledger_file.append(ledger, replace(line, offloaded=offloaded(folder)))
         except OSError as error:
             log.once("ledger", f"the ledger {ledger} cannot be written ({error}): HANGCHECK_LEDGER")
 

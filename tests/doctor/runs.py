@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_hangcheck.ledger.book import Run
+from lightning_hangcheck.ledger.ledger_file import Run
 from lightning_hangcheck.model.case import PhaseTime
 
 AT = "2026-11-20T10:00:00.000Z"

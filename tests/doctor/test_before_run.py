@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.doctor.seeing import checks_before_run
+from lightning_hangcheck.doctor.seeing_checks import checks_before_run
 
 if TYPE_CHECKING:
     from pathlib import Path

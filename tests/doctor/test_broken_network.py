@@ -16,8 +16,8 @@ TIME_LIMIT_S = 240.0
 ASK = """
 import fcntl, json, socket, struct, sys
 from msgspec.structs import asdict
-from lightning_hangcheck.doctor.launching import network_interface
-from lightning_hangcheck.doctor.launching import master_port
+from lightning_hangcheck.doctor.launch_checks import network_interface
+from lightning_hangcheck.doctor.launch_checks import master_port
 from lightning_hangcheck.doctor.check import Subject
 from pathlib import Path
 name, check, command, environment = json.loads(sys.argv[1])

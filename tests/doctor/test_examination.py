@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor import launching, needed, ranks, storing
+from lightning_hangcheck.doctor import data_checks, launch_checks, ranks_checks, storage_checks
 from lightning_hangcheck.doctor.check import GROUPS, Check, Finding, failed, ok, warning
 from lightning_hangcheck.doctor.examination import checks_of, examine, render
 
@@ -87,10 +87,14 @@ def test_every_check_says_what_it_looks_at_and_why() -> None:
 @pytest.mark.parametrize(
     "check",
     [
-        *(needed.needed_files, needed.files_belong_together, needed.model_fits),
-        *(storing.checkpoints, storing.writing_checkpoints, storing.rclone_remotes),
-        *(launching.master_address, launching.master_port, launching.time_left),
-        ranks.ranks_start,
+        *(data_checks.needed_files, data_checks.files_belong_together, data_checks.model_fits),
+        *(
+            storage_checks.checkpoints,
+            storage_checks.writing_checkpoints,
+            storage_checks.rclone_remotes,
+        ),
+        *(launch_checks.master_address, launch_checks.master_port, launch_checks.time_left),
+        ranks_checks.ranks_start,
     ],
 )
 def test_what_the_run_does_not_name_is_not_asked_about(check: Check, tmp_path: Path) -> None:

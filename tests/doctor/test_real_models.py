@@ -9,7 +9,7 @@ from long_tests import WHEN_ASKED_FOR
 from planning.tiny_models import FAMILIES, real_model, save_config
 
 from lightning_hangcheck.doctor.check import Subject
-from lightning_hangcheck.doctor.needed import FIT, model_fits
+from lightning_hangcheck.doctor.data_checks import FIT, model_fits
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -61,7 +61,7 @@ FIRST_REMEDY = {
     "pipeline_one_less": "post both at once",
     "pipes_full_beside_monitor": "let it read on",
     "queued_stopped": "kill -CONT",
-    "raised": "mend what rank 1 raised",
+    "raised": "fix what rank 1 raised",
     "server_never_answers": "requests.get(..., timeout=30)",
     "uneven_ddp_batches": "give every rank as many batches",
     "worker_after_fork_wants_lock": 'multiprocessing_context="spawn"',
@@ -95,3 +95,11 @@ def test_no_healthy_program_is_called_a_hang(healthy: Judged) -> None:
 def test_the_recordings_are_those_of_the_corpus(hanging: Judged, healthy: Judged) -> None:
     assert len({one.program for one, _ in hanging}) > 140
     assert len({one.program for one, _ in healthy}) > 85
+
+
+def test_what_is_advised_and_proven_needs_no_second_reading(hanging: Judged) -> None:
+    """No name of Python's that a user did not write; a test of the rank is shown once, as code."""
+    for one, verdict in hanging:
+        assert not [remedy for remedy in verdict.remedies if "<module>" in remedy.in_words], one
+        kinds = [item.kind for item in verdict.evidence if "under a test of the rank" in item.text]
+        assert not kinds or "code" not in [item.kind for item in verdict.evidence], one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cases import IN_ALL_REDUCE, IN_LOAD, job, rank
+from cases import IN_ALL_REDUCE, IN_LOAD, gone, job, rank
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
@@ -38,3 +38,10 @@ def test_variables_are_told_with_the_users_line_and_only_where_they_were_read() 
     assert [(item.rank, item.text) for item in verdict.evidence if item.kind == "variables"] == [
         (1, 'variables in load (demo/train.py:41): path = "train.bin", batch = 17')
     ]
+
+
+def test_an_exit_code_that_nobody_saw_is_a_gap() -> None:
+    verdict = judge(job(WAITS, gone(1, None)))
+    assert verdict.culprits == (1,)
+    assert [gap.what for gap in verdict.gaps if gap.rank == 1] == ["exit code"]
+    assert "exit code" not in [gap.what for gap in judge(job(WAITS, gone(1, 1))).gaps]

@@ -37,7 +37,7 @@ def lost(*ranks: RankView) -> str:
 
 def test_steps_and_time_since_the_last_save_are_lost_for_every_rank() -> None:
     ranks = [stepped(rank(n, silent=0.0), 12, SaveMark(1, AT, 10), 90.0) for n in range(2)]
-    assert lost(*ranks) == "last checkpoint step 10; 2 steps, 90 s, 0.05 rank hours are lost"
+    assert lost(*ranks) == "last checkpoint step 10; 2 steps, 90 s, 3 rank minutes are lost"
 
 
 def test_where_only_rank_0_saves_its_save_counts_for_the_job() -> None:
@@ -52,7 +52,7 @@ def test_of_several_saves_the_newest_counts() -> None:
 
 def test_a_save_without_steps_is_told_by_its_time() -> None:
     view = stepped(rank(0, silent=0.0), None, SaveMark(1, AT), 3_600.0)
-    assert lost(view) == "last checkpoint step unknown; 60 min, 1.00 rank hours are lost"
+    assert lost(view) == "last checkpoint step unknown; 60 min are lost"
 
 
 def test_steps_of_other_ranks_are_not_counted_from_a_save_of_unknown_step() -> None:
@@ -66,7 +66,7 @@ def test_an_end_that_was_asked_for_says_it_in_its_one_line() -> None:
     assert (verdict.verdict, verdict.evidence) == ("finished", ())
     assert verdict.summary == (
         "the job was ended by SIGINT from the terminal; no rank failed by itself; "
-        "last checkpoint step 10; 2 steps, 90 s, 0.05 rank hours are lost"
+        "last checkpoint step 10; 2 steps, 90 s, 3 rank minutes are lost"
     )
 
 

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.ledger.book import Begun, Discarded, Ended, Fingerprint, Pages, Place, Run
-from lightning_hangcheck.ledger.story import Story, tell
+from lightning_hangcheck.ledger.ledger_file import (
+    Begun,
+    Discarded,
+    Ended,
+    Fingerprint,
+    Pages,
+    Place,
+    Run,
+)
+from lightning_hangcheck.ledger.phase_history import Story, tell
 from lightning_hangcheck.model.case import PhaseTime
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.ledger.book import AnyLine
+    from lightning_hangcheck.ledger.ledger_file import AnyLine
     from lightning_hangcheck.ledger.spending import Stall
 
 AT = "2026-11-20T10:00:00.000Z"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from ledger.lines import begun, ended, file, story
 
-from lightning_hangcheck.ledger.book import Fingerprint
-from lightning_hangcheck.ledger.spending import Prices, read_prices
-from lightning_hangcheck.ledger.story import (
+from lightning_hangcheck.ledger.ledger_file import Fingerprint
+from lightning_hangcheck.ledger.phase_history import (
     Answer,
     Decision,
     IfDone,
@@ -16,6 +15,7 @@ from lightning_hangcheck.ledger.story import (
     decide,
     question,
 )
+from lightning_hangcheck.ledger.spending import Prices, read_prices
 
 DATA, MADE = file("/data"), file("/last.ckpt")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.ledger.book import WHOLE_BYTES, difference, fingerprint
+from lightning_hangcheck.ledger.ledger_file import WHOLE_BYTES, difference, fingerprint
 
 if TYPE_CHECKING:
     from pathlib import Path

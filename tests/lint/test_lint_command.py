@@ -204,3 +204,11 @@ def test_many_files_take_no_torch_and_ten_milliseconds_each(tmp_path: Path) -> N
     )
     assert json.loads(ran.stdout)["files"] == 200
     assert float(ran.stderr) < 4.0, f"{time.monotonic() - began:.1f} s of wall time"
+
+
+def test_where_no_file_was_looked_at_nothing_is_summed_up(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert invoke(["lint", "nowhere"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "hangcheck: nowhere is no file or folder\n")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.postmortem.case import case_of
 from lightning_hangcheck.postmortem.files import Reading
-from lightning_hangcheck.postmortem.records import KIND, read_pickle
+from lightning_hangcheck.postmortem.flight_records import KIND, read_pickle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -266,3 +266,15 @@ def test_dumps_with_foreign_bytes_end_in_a_sentence_or_are_read(tmp_path: Path) 
         (folder / "dump_1").write_bytes(data)
         found = read(folder)
         assert found.verdict.verdict == "hang", "rank 0 waits, whatever is left of rank 1"
+
+
+def test_source_code_beside_logs_is_no_log_of_the_rank_in_its_name(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("[rank1]: ValueError: no data\n")
+    source = tmp_path / "save_on_rank_0.py"
+    source.write_text("print('saving')\n")
+    found = read(tmp_path)
+    assert reasons(found) == {
+        "save_on_rank_0.py": "source code or documentation; name the file to read it"
+    }
+    assert [one.path for one in found.left.read] == [str(tmp_path / "job.log")]
+    assert len(read(tmp_path / "job.log", source).left.read) == 2

@@ -72,7 +72,7 @@ def stalled() -> tuple[Case, Verdict]:
             ),
             EvidenceItem("stack", 0, "backward waits for the gradients of rank 1"),
             EvidenceItem(
-                "lost", None, "last checkpoint step 10; 2 steps, 90 s, 0.05 rank hours are lost"
+                "lost", None, "last checkpoint step 10; 2 steps, 90 s, 3 rank minutes are lost"
             ),
         ),
         remedies=(

@@ -61,7 +61,7 @@ def test_phases_stand_in_rows_of_their_own() -> None:
     text = render(make_plan(model(), machine(80), use(), phases=phases))
     rollout, train = text.partition("phases   ")[2].splitlines()[:2]
     assert rollout.split()[:5] == ["rollout", "context", "8192,", "batch", "2"]
-    assert "beside 30.0 GB" in train
+    assert "extra 30.0 GB" in train
 
 
 def test_nothing_of_a_foreign_name_reaches_the_terminal_raw() -> None:

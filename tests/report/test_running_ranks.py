@@ -45,7 +45,7 @@ def test_a_rank_is_in_the_innermost_section_of_its_main_thread() -> None:
         OpenSection("upload", 0, in_main_thread=False),
     )
     (line,) = render([running(0, step_s=12.0, sections=sections)], NOW, 8)
-    assert "phase not told, in tool  12 s a beat  " in line
+    assert "phase unknown, in tool  12 s a beat  " in line
     assert "no checkpoint yet" in line
     assert "save" not in line
 

@@ -164,8 +164,7 @@ def test_nothing_from_the_job_can_steer_the_terminal(foreign: str) -> None:
 def test_a_suspicion_is_one_line() -> None:
     line = verdict_text.render_line(suspect())
     assert line == (
-        "SUSPECT  rank 3 is silent since 12 s in evaluate (train.py:120)"
-        "  (job blocked 12 s = 0.03 rank h)"
+        "SUSPECT  rank 3 is silent since 12 s in evaluate (train.py:120)  (job blocked 12 s)"
     )
 
 
@@ -189,7 +188,7 @@ def test_the_end_of_a_job_that_saved_too_seldom_says_below_how_to_save() -> None
 
 def test_a_reminder_is_one_line_that_says_since_when_and_where_to_read() -> None:
     assert verdict_text.render_reminder(suspect(), 241.0, FOLDER) == (
-        "SUSPECT  still so 4 min later; as it was told: rank 3 is silent since 12 s in evaluate "
+        "SUSPECT  still so 4 min later; the last report: rank 3 is silent since 12 s in evaluate "
         f"(train.py:120); run folder {FOLDER}"
     )
 
@@ -254,3 +253,26 @@ def test_the_report_stays_light_in_the_sidecar() -> None:
         "sys.exit(bool(heavy & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=120, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("world_size", "seconds", "cost"),
+    [
+        (1, 900.0, "job blocked 15 min"),
+        (2, 5.0, "job blocked 5 s"),
+        (64, 30.0, "job blocked 30 s = 32 rank minutes"),
+        (8, 3600.0, "job blocked 60 min = 8.0 rank hours"),
+        (4096, 9000.0, "job blocked 2.5 h = 10,240 rank hours"),
+    ],
+)
+def test_what_a_stall_costs_is_told_in_units_that_fit(
+    world_size: int, seconds: float, cost: str
+) -> None:
+    judged = verdict("hang", world_size=world_size, stalled_for_s=seconds)
+    assert verdict_text.stall_cost(judged) == cost
+
+
+def test_a_cause_that_needs_no_more_words_gets_none() -> None:
+    """Of files the summary says what a cause looks like in them."""
+    judged = verdict("hang", cause="rendezvous", confidence=0.4, seen_in="files")
+    assert verdict_text.reason(judged) == "rendezvous (confidence 0.40)"

@@ -21,6 +21,7 @@ from lightning_hangcheck.smoke.sequence import first_trouble, interpret, name_pi
         (WHOLE, "LL.", "only with 2 ranks: communication"),
         (WHOLE, "FF.", "only with 2 ranks: communication"),
         (WHOLE, "HHH", "alone, too: the program itself"),
+        (WHOLE, "LLL", "the limit may be too short"),
         (WHOLE, "..H", "only alone: the program needs what a launcher gives"),
         ("train.py {devices}", "H.", "only with 2 ranks"),
         ("train.py {devices}", "HH", "alone, too"),

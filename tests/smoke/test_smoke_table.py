@@ -27,7 +27,7 @@ def test_the_first_that_hangs_with_its_place_picture_and_meaning() -> None:
     assert lines[0] == "SMOKE  2 ranks, 0 workers: hangs; 1 of 3 runs passed"
     assert lines[2] == "      2 ranks, 0 workers  HANG    12.3 s  logger_init  phase logger_init"
     assert "      where    rank 1 stands still in load (train.py:41)" in lines
-    assert "      picture  at the logger: all ranks are creating" in text
+    assert "      pattern  at the logger: all ranks are creating" in text
     assert "      means    only with 2 ranks" in text
     assert f"      do       1. {verdict.remedies[0].text[:40]}" in text
     assert "2. look for calls under a rank condition" in text

@@ -15,8 +15,8 @@ from processes import PATIENCE_S, until
 from recorded_run import recorded_run
 from watch.launched import record_of
 
-from lightning_hangcheck.ledger import book
-from lightning_hangcheck.ledger.book import Run
+from lightning_hangcheck.ledger import ledger_file
+from lightning_hangcheck.ledger.ledger_file import Run
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.watched_rank import Faults, WatchedRound
 from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
@@ -82,7 +82,7 @@ def watched(folder: Path, code: str, *options: str, **environment: str) -> int:
 @pytest.mark.real
 def test_a_run_is_kept_with_its_stalls_and_what_they_cost(tmp_path: Path) -> None:
     assert watched(tmp_path, STALLS) == 0
-    (line,) = book.read(tmp_path / "hangcheck_runs" / "ledger.jsonl").lines
+    (line,) = ledger_file.read(tmp_path / "hangcheck_runs" / "ledger.jsonl").lines
     assert isinstance(line, Run)
     assert (line.verdict, line.exit_code, line.ranks) == ("finished", 0, 1)
     (stall,) = line.stalls
@@ -97,7 +97,7 @@ def test_a_run_folder_that_was_named_gets_nothing_beside_it(tmp_path: Path) -> N
     assert watched(tmp_path, "raise SystemExit(4)", "--run-dir", "mine") == 4
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     watched(tmp_path, "pass", "--run-dir", "other", "--ledger", "ledger.jsonl")
-    (line,) = book.read(tmp_path / "ledger.jsonl").lines
+    (line,) = ledger_file.read(tmp_path / "ledger.jsonl").lines
     assert isinstance(line, Run)
     assert line.run_id == "other"
 

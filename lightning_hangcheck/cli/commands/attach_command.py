@@ -11,6 +11,7 @@ import click
 from lightning_hangcheck.cli.options import (
     FILES,
     GroupedCommand,
+    Whole,
     option,
     patience_options,
     positive,
@@ -49,7 +50,7 @@ Examples:
     "PID",
     "A rank, its worker, or the launcher; repeatable",
     FOUND,
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     multiple=True,
 )
 @option(
@@ -92,11 +93,11 @@ Examples:
     "N",
     "Hosts at a time [default: 32]",
     HOSTS,
-    type=click.IntRange(1, 1024),
+    type=Whole(1, 1024),
     envvar="HANGCHECK_AT_ONCE",
     default=32,
 )
-@click.argument("more", nargs=-1, type=click.IntRange(min=1), metavar="[PID...]")
+@click.argument("more", nargs=-1, type=Whole(min=1), metavar="[PID...]")
 def attach(
     pids: tuple[int, ...],
     run_dir: str | None,
@@ -112,8 +113,8 @@ def attach(
 ) -> int:
     """Say which rank of a running job hangs, where, why, and what to do.
 
-    The job needs no preparation and is not disturbed. Exit code 0: no hang was found; a suspicion
-    is none, look again. 3: it hangs. 4: there is no job, or it may not be read.
+    The job needs no preparation and is not disturbed. Exit code 0: no hang was found, or only a
+    suspicion: look again. 3: it hangs. 4: there is no job, or it may not be read.
     """
     # imported here so that the other commands need no part of the sidecar
     from lightning_hangcheck.attach import visit

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lightning_hangcheck.cli.options import command_behind_dashes, json_option, option
+from lightning_hangcheck.cli.options import Whole, command_behind_dashes, json_option, option
 from lightning_hangcheck.cli.showing import show
 from lightning_hangcheck.doctor.check import DEPTH, GROUPS, Subject
 from lightning_hangcheck.errors import BadUsage
@@ -52,7 +52,7 @@ SEVERAL = "; may be given several times."
     "--depth",
     "FOLDERS",
     "How deep that place is looked at and shown [3].",
-    type=click.IntRange(1, 20),
+    type=Whole(1, 20),
     default=DEPTH,
 )
 @option(

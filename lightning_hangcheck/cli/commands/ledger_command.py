@@ -11,9 +11,9 @@ import click
 from lightning_hangcheck.cli.options import option
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.ledger import book
+from lightning_hangcheck.ledger import ledger_file
+from lightning_hangcheck.ledger.phase_history import decide, question, tell
 from lightning_hangcheck.ledger.spending import read_prices
-from lightning_hangcheck.ledger.story import decide, question, tell
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.report import ledger_text
 from lightning_hangcheck.settings import from_environment
@@ -21,8 +21,8 @@ from lightning_hangcheck.settings import from_environment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lightning_hangcheck.ledger.phase_history import Story
     from lightning_hangcheck.ledger.spending import Prices
-    from lightning_hangcheck.ledger.story import Story
     from lightning_hangcheck.report.ledger_text import Bill
 
 Answer = TypeVar("Answer")
@@ -59,24 +59,25 @@ RENDERERS: dict[str, Callable[[Bill], str]] = {
 
 
 @click.group("ledger", epilog=EPILOG, invoke_without_command=True, no_args_is_help=False)
-@option("--ledger", "FILE", "Its file [hangcheck_runs/ledger.jsonl] (HANGCHECK_LEDGER).")
+@option("--ledger", "FILE", "The ledger [hangcheck_runs/ledger.jsonl] (HANGCHECK_LEDGER).")
 @option(
     "--price prices",
     "PRICE",
-    "Of a rank for an hour: 0.89/h, or by GPU model A100=1.89/h (HANGCHECK_PRICE).",
+    "One rank for an hour: 0.89/h, or by GPU model A100=1.89/h (HANGCHECK_PRICE).",
     multiple=True,
 )
-@click.option("--json", "form", flag_value="json", help="Print all of it as JSON, for programs.")
-@click.option("--csv", "form", flag_value="csv", help="Print phases and runs as CSV.")
-@click.option("--markdown", "form", flag_value="markdown", help="Print tables for a log.")
-@option("--chart", "FILE", "Draw it into a PNG file instead (extra plots).")
+@option("--json", None, "Print all of it as JSON, for programs.")
+@option("--csv", None, "Print phases and runs as CSV.")
+@option("--markdown", None, "Print tables for a log.")
+@option("--chart", "FILE", "Draw it into a PNG file (needs lightning-hangcheck[plots]).")
 @click.pass_context
 def ledger(
     context: click.Context,
+    /,
     ledger: str | None,
     prices: tuple[str, ...],
-    form: str | None,
     chart: str | None,
+    **forms: bool,
 ) -> int:
     """Print what ran, how long, what it cost, and what was thrown away.
 
@@ -87,10 +88,15 @@ def ledger(
     context.obj = (ledger or settings.ledger, read_prices(prices or [settings.price or ""]))
     if context.invoked_subcommand is not None:
         return 0
+    asked = [form for form, wanted in forms.items() if wanted]
+    if len(asked) + (chart is not None) > 1:
+        raise BadUsage(
+            "ledger writes one form at a time", "name one of --json, --csv, --markdown, --chart"
+        )
     named, known = context.obj
     bill = ledger_text.make_bill(_read(named), known)
     if chart is None:
-        click.echo(RENDERERS[form or "text"](bill), nl=False)
+        click.echo(RENDERERS[asked[0] if asked else "text"](bill), nl=False)
         return 0
     picture = ledger_text.draw(bill)
     try:
@@ -132,7 +138,7 @@ def check(given: tuple[str | None, Prices], name: str) -> int:
     named, prices = given
     story = _read(named)
     if not any(phase.name == name for phase in story.phases):
-        known = ", ".join(dict.fromkeys(phase.name for phase in story.phases)) or "none"
+        known = ", ".join(dict.fromkeys(phase.name for phase in story.phases)) or "no phases yet"
         raise BadUsage(f"the ledger has no phase {name}", f"it has {known}")
     decision = _answered(
         CHECK_LIMIT_S, lambda: decide(story, name, "ask"), f"the files of phase {name}"
@@ -145,8 +151,8 @@ def check(given: tuple[str | None, Prices], name: str) -> int:
 
 
 def _read(named: str | None) -> Story:
-    file = book.find_ledger(named)
-    return tell(_answered(READ_LIMIT_S, lambda: book.read(file), str(file)))
+    file = ledger_file.find_ledger(named)
+    return tell(_answered(READ_LIMIT_S, lambda: ledger_file.read(file), str(file)))
 
 
 def _answered(limit_s: float, work: Callable[[], Answer], what: str) -> Answer:

@@ -61,7 +61,7 @@ def lint(paths: tuple[Path, ...], form: str | None, explain: str | None, *, note
         click.echo(json.dumps(output.as_sarif(found), indent=2))
     elif form == "github":
         click.echo(output.as_github(found), nl=False)
-    else:
+    elif found.files or not found.unreadable:  # else there is nothing to sum up
         show(output.as_text(found), output.STYLES)
     for sentence in found.unreadable:
         say(sentence)

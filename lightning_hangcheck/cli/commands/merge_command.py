@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from lightning_hangcheck.cli.options import run_dir_option
@@ -24,8 +26,12 @@ def merge(folders: tuple[str, ...], run_dir: str | None) -> int:
     """Join what attach or run wrote on several nodes into one verdict.
 
     Exit code 0 if no hang was found, 3 if the job hangs, 2 if no folder can be used. One that
-    cannot is named and left out.
+    cannot is named and left out, and so are files, such as the ledger in hangcheck_runs/.
     """
+    files = [name for name in folders if Path(name).is_file()]
+    for name in files:
+        say(f"left out: {name} is a file, not a run folder")
+    folders = tuple(name for name in folders if name not in files)
     if not folders:
         raise BadUsage(
             "merge needs the run folders of the nodes",

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from lightning_hangcheck.cli.options import json_option, option, positive
+from lightning_hangcheck.cli.options import Whole, json_option, option, positive
 from lightning_hangcheck.hooks.plan import plan_memory
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.config import DTYPES
@@ -25,7 +25,7 @@ Examples:
 
 @click.command("plan", epilog=EPILOG)
 @click.argument("model", metavar="MODEL_OR_CONFIG")
-@option("--gpus", "N", "GPUs [those of this machine].", type=click.IntRange(0, 1024))
+@option("--gpus", "N", "GPUs [those of this machine].", type=Whole(0, 1024))
 @option("--gpu-memory", "GB", "Memory of each GPU.", callback=positive)
 @option("--cpu-memory", "GB", "Main memory for weights [90 % of what is free].", callback=positive)
 @click.option("--dtype", type=click.Choice(DTYPES), help="Format of the weights [as stored].")
@@ -33,13 +33,13 @@ Examples:
     "--context",
     "TOKENS",
     "Prompt and answer together [4096, or what the model takes].",
-    type=click.IntRange(1, 100_000_000),
+    type=Whole(1, 100_000_000),
 )
-@option("--batch", "N", "Sequences at a time.", type=click.IntRange(1, 1_000_000), default=1)
+@option("--batch", "N", "Sequences at a time.", type=Whole(1, 1_000_000), default=1)
 @option(
     "--extra extras",
     "NAME=SIZE",
-    "What is kept beside the model: GB, or numbers and their type, 174M*complex64; @cpu.",
+    "What else is in memory: GB, or a count and a type (174M*complex64); @cpu: not on a GPU.",
     multiple=True,
 )
 @option(
@@ -67,7 +67,7 @@ def plan(
     it will be, and what would help. Exit code 2 if the configuration cannot be used.
     """
     # imported here, so that other commands need not load what checks of a machine need
-    from lightning_hangcheck.doctor.fitting import find_machine
+    from lightning_hangcheck.doctor.memory_checks import find_machine
 
     made = plan_memory(
         model,

@@ -8,7 +8,7 @@ from lightning_hangcheck.cli.options import option, run_dir_option
 from lightning_hangcheck.cli.showing import HANG, as_typed, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.report import left_behind_text, verdict_text
+from lightning_hangcheck.report import postmortem_text, verdict_text
 from lightning_hangcheck.rundir import name_run_folder, refuse_used
 
 NOTHING_WRONG = ("healthy", "finished", "recovered")
@@ -46,5 +46,5 @@ def postmortem(paths: tuple[str, ...], run_dir: str | None, as_json: bool) -> in
         click.echo(encode_pretty(found.verdict), nl=False)
     else:
         report = verdict_text.render(found.case, found.verdict, run_dir or as_typed(folder.path))
-        show(left_behind_text.render(found.verdict, found.left) + report)
+        show(postmortem_text.render(found.verdict, found.left) + report)
     return 0 if found.verdict.verdict in NOTHING_WRONG else HANG

@@ -7,6 +7,7 @@ import time
 import click
 
 from lightning_hangcheck.cli.options import (
+    Whole,
     command_behind_dashes,
     end_on_sigterm,
     limit_option,
@@ -31,19 +32,14 @@ Scenes: fewer-samples, no-samples, smaller-last-batch, unusable-batch,
 
 
 @click.command("rehearse", epilog=EPILOG, context_settings={"allow_interspersed_args": False})
-@click.option(
-    "--ranks",
-    type=click.IntRange(2, 16),
-    default=2,
-    show_default=True,
-    help="CPU ranks to run the command on.",
-)
-@click.option(
+@option("--ranks", "N", "CPU ranks to run it on.", type=Whole(2, 16), default=2, show_default=True)
+@option(
     "--batches",
-    type=click.IntRange(2, 1000),
+    "N",
+    "Most batches of a pass over a DataLoader.",
+    type=Whole(2, 1000),
     default=4,
     show_default=True,
-    help="Most batches of a pass over a DataLoader.",
 )
 @option("--scene scenes", "NAME", "Only this scene; may be repeated.", multiple=True)
 @limit_option("600", "Time that each scene may take at most.")

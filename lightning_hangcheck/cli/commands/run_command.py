@@ -27,7 +27,7 @@ from lightning_hangcheck.rundir import RUNS_FOLDER
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
+    from lightning_hangcheck.alerts.alert_settings import AlertsAskedFor
     from lightning_hangcheck.settings import Settings
 
 EPILOG = f"""{SETTINGS_NOTE}
@@ -78,7 +78,7 @@ def run(
         refuse_without_folder("--prometheus", settings.prometheus)
     if not (settings.disable or settings.quiet):
         # before the run, what will be missing from its verdict, and how to mend it
-        from lightning_hangcheck.doctor.seeing import checks_before_run
+        from lightning_hangcheck.doctor.seeing_checks import checks_before_run
 
         for check in checks_before_run(Path(settings.run_dir or RUNS_FOLDER), os.environ):
             if check.status != "ok":
@@ -94,7 +94,7 @@ def run_watched(
 ) -> int:
     """Run a command as `hangcheck run` does with these settings; return its exit code."""
     # imported here so that `hangcheck report` needs no part of the sidecar
-    from lightning_hangcheck.doctor.launch import job_of_nodes
+    from lightning_hangcheck.doctor.launch_command import job_of_nodes
     from lightning_hangcheck.hooks.zero_code.start import injected
     from lightning_hangcheck.launch.run import run_command
 
@@ -112,7 +112,7 @@ def alerts_of(
     Raises:
         BadUsage: A message could not be sent: a package is missing, or an address unknown.
     """
-    from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
+    from lightning_hangcheck.alerts.alert_settings import AlertsAskedFor
 
     if settings.disable or not (notify or on_hang_exec is not None):
         return AlertsAskedFor()

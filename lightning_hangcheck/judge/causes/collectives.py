@@ -264,15 +264,15 @@ def _evidence(job: JobReading, parted: Divergence) -> list[EvidenceItem]:
     number = f"#{parted.last_agreed + 1}" if parted.last_agreed is not None else "now"
     where = _group_name(job, parted.group) if parted.group is not None else "collectives"
     who = name_ranks(parted.diverged)
-    items = [
-        EvidenceItem("collective", None, f"{where}, {number}: {told}"),
-        EvidenceItem("departed", None, f"{who}: {TOLD_BY[parted.basis]}"),
-    ]
+    items = [EvidenceItem("collective", None, f"{where}, {number}: {told}")]
+    tests = []
     for one in parted.pending_collectives[:MOST_SHOWN]:
         for file, line, test in parting_tests(job.case.code, parted, one)[:1]:
-            where = f"{file}:{line}" if line else file
-            items.append(EvidenceItem("code", one.rank, f"its call is under {test} ({where})"))
-    return items
+            place = f"{file}:{line}" if line else file
+            tests.append(EvidenceItem("code", one.rank, f"its call is under {test} ({place})"))
+    if parted.basis != "condition" or not tests:  # else the test itself says it
+        items.append(EvidenceItem("departed", None, f"{who}: {TOLD_BY[parted.basis]}"))
+    return [*items, *tests]
 
 
 def _group_name(job: JobReading, group: str) -> str:

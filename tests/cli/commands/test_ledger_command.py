@@ -15,8 +15,8 @@ from ledger.lines import begun, discarded, ended, run
 from msgspec.structs import replace
 
 from lightning_hangcheck.cli.main import invoke
-from lightning_hangcheck.ledger import book
-from lightning_hangcheck.ledger.book import fingerprint
+from lightning_hangcheck.ledger import ledger_file
+from lightning_hangcheck.ledger.ledger_file import fingerprint
 from lightning_hangcheck.ledger.spending import Stall
 
 STALL = Stall(
@@ -37,7 +37,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         begun("b", "train", data), ended("b", made, val_acc=0.91),
         run("7b", loading_s=7200.0), run("70b", STALL),
     ):  # fmt: skip
-        book.append(path, line)
+        ledger_file.append(path, line)
     return path
 
 
@@ -57,7 +57,8 @@ def test_the_table_shows_phases_runs_and_stalls_with_their_cost(
         "2026-11-20 10:00:00 train discarded 1 h 00 min 2 50% 3.00 val_acc 0.6 c0ffee poor" in lines
     )
     assert "2026-11-20 10:00:00 70b finished 2 h 00 min 2 50% 6.00 torchrun train.py" in lines
-    assert "70b hang file_lock 30 min 00 s 1.000 rank hours 1.50 rank 0 waits for a lock" in lines
+    stall = "70b hang file_lock 30 min 00 s 1 h 00 min of all ranks 1.50 rank 0 waits for a lock"
+    assert stall in lines
     assert "7b 2 h 00 min loader-bound: 50% of the time in dataloading" in lines
     assert "70b 2 h 00 min waiting: 30 min 00 s stalled (file_lock)" in lines
 
@@ -66,7 +67,7 @@ def test_of_many_runs_the_newest_are_shown_and_the_others_counted(
     ledger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(30):
-        book.append(ledger, run(f"night-{number}-"))
+        ledger_file.append(ledger, run(f"night-{number}-"))
     text = printed(capsys)
     assert [f"night-{number}-" in text for number in (9, 10, 29)] == [False, True, True]
     assert "12 older ones are left out: --csv, --json have all" in text
@@ -88,7 +89,7 @@ def test_json_and_csv_hold_the_same_numbers(capsys: pytest.CaptureFixture[str]) 
 def test_markdown_is_a_log_to_append_to(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "--markdown")
     assert "| 2026-11-20 10:00:00 | train | done | 1 h 00 min | 2 | 50% | - | val_acc 0.91" in text
-    assert "- 70b: 30 min 00 s, 1.00 rank hours: rank 0 waits for a lock" in text
+    assert "- 70b: 30 min 00 s, all ranks together 1 h 00 min: rank 0 waits for a lock" in text
 
 
 @pytest.mark.usefixtures("ledger")
@@ -127,9 +128,9 @@ def test_a_model_that_was_offloaded_is_a_reason_that_was_seen(
 ) -> None:
     ledger = tmp_path / "ledger.jsonl"
     told = ("GPT2LMHeadModel, parts on cpu (device map)",)
-    book.append(ledger, replace(run("slow"), offloaded=told))
-    book.append(ledger, begun("c", "generate"))
-    book.append(ledger, replace(ended("c"), offloaded=told))
+    ledger_file.append(ledger, replace(run("slow"), offloaded=told))
+    ledger_file.append(ledger, begun("c", "generate"))
+    ledger_file.append(ledger, replace(ended("c"), offloaded=told))
     text = printed(capsys, "--ledger", str(ledger))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert f"slow 2 h 00 min offloaded: {told[0]}" in lines
@@ -178,7 +179,7 @@ def test_a_phase_is_checked_by_its_metric_and_its_files(
     said = capsys.readouterr().out
     assert said.startswith("ask: phase train: ")
     assert "rerun  1 h 00 min, price 2.00" in said
-    book.append(ledger, discarded("b", "train", "no good"))
+    ledger_file.append(ledger, discarded("b", "train", "no good"))
     assert invoke(["ledger", "check", "train"]) == 1
     assert capsys.readouterr().out == "run: phase train: it is not done yet\n"
 
@@ -187,9 +188,9 @@ def test_what_rests_on_a_phase_that_was_run_again_is_stale_and_still_asked_about
     ledger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("data").write_text("22")
-    book.append(ledger, begun("p", "prepare"))
-    book.append(ledger, ended("p", fingerprint("data")))
-    book.append(ledger, replace(discarded("b", "train", "prepare was run again"), by="p"))
+    ledger_file.append(ledger, begun("p", "prepare"))
+    ledger_file.append(ledger, ended("p", fingerprint("data")))
+    ledger_file.append(ledger, replace(discarded("b", "train", "prepare was run again"), by="p"))
     assert invoke(["ledger", "check", "train"]) == 3
     said = capsys.readouterr().out
     assert said.startswith("ask: phase train: ")

@@ -218,3 +218,14 @@ def test_nodes_that_count_their_rounds_apart_are_joined_where_they_were_seen_tog
     assert invoke(["merge", "b", "c", "--run-dir", "whole"]) == 3
     verdict = msgspec.json.decode(Path("whole/verdict.json").read_bytes(), type=Verdict)
     assert (verdict.culprits, verdict.victims) == ((1,), (0,))
+
+
+def test_a_file_among_the_folders_is_left_out_and_said(
+    nodes: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``hangcheck merge hangcheck_runs/*`` names the ledger as well."""
+    Path("ledger.jsonl").write_text("{}\n")
+    assert invoke(["merge", *nodes, "ledger.jsonl", "--run-dir", "whole"]) == 3
+    said = capsys.readouterr()
+    assert said.out.startswith("HANG  rank 3 ")
+    assert said.err == "hangcheck: left out: ledger.jsonl is a file, not a run folder\n"

@@ -78,10 +78,10 @@ def test_what_is_beside_the_model_may_be_counted_in_numbers(
         (["--extra", "operators=1MM*int8"], "and no NAME=COUNT*TYPE"),
         (["--extra", "operators=*int8"], "and no NAME=COUNT*TYPE"),
         (["--gpus", "-1"], "-1 is not in the range"),
-        (["--gpu-memory", "-80"], "'-80' is no positive number"),
-        (["--gpu-memory", "inf"], "'inf' is no positive number"),
+        (["--gpu-memory", "-80"], "'-80' is not a number above 0"),
+        (["--gpu-memory", "inf"], "'inf' is not a number above 0"),
         (["--context", "0"], "0 is not in the range"),
-        (["--batch", "many"], "'many' is not a valid integer"),
+        (["--batch", "many"], "'many' is not a valid whole number"),
         (["--dtype", "float8"], "'float8' is not one of"),
     ],
 )

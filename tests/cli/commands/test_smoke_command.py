@@ -99,7 +99,7 @@ def test_a_run_that_does_not_end_is_ended_at_the_limit(tmp_path: Path) -> None:
     program = [sys.executable, str(PROGRAMS / "smoking.py"), "1", "0", "always", "wait"]
     ran = _hangcheck(tmp_path, "--limit", "6", "--", *program)
     assert ran.returncode == 3, ran.stdout + ran.stderr
-    assert ran.stdout.startswith("SMOKE  as given: did not end in its time; 0 of 1 run passed")
+    assert ran.stdout.startswith("SMOKE  as given: still ran at its limit; 0 of 1 run passed")
     assert "still ran after 6 s" in ran.stdout
 
 
@@ -138,7 +138,7 @@ def test_a_run_that_fails_is_no_hang(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--limit", "soon"], "'soon' is no positive number"),
+        (["--limit", "soon"], "'soon' is not a number above 0"),
         (["--run-dir", "/proc/smoke", "--", "true"], "cannot be made"),
         (["--", "nosuchcommand"], "'nosuchcommand' cannot be started (no such program"),
         (["--", "./no-interpreter"], "'./no-interpreter' cannot be started (the reason is in "),

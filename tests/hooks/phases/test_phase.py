@@ -12,8 +12,8 @@ import pytest
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.ledger import book
-from lightning_hangcheck.ledger.story import Story, tell
+from lightning_hangcheck.ledger import ledger_file
+from lightning_hangcheck.ledger.phase_history import Story, tell
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "phases.py"
 
@@ -43,7 +43,7 @@ def ran(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
 
 
 def story(folder: Path) -> Story:
-    return tell(book.read(folder / "hangcheck_runs" / "ledger.jsonl"))
+    return tell(ledger_file.read(folder / "hangcheck_runs" / "ledger.jsonl"))
 
 
 def test_phases_are_kept_with_what_they_were_made_from(folder: Path) -> None:

@@ -159,7 +159,7 @@ def test_ranks_that_make_one_folder_are_told_who_makes_it(words: str, helps: boo
 
     assert verdict.cause == "process_dead"
     assert ("lightning_hangcheck.make_directory" in first_advice(verdict)) == helps
-    assert any("mend what rank 1 raised" in remedy.in_words for remedy in verdict.remedies)
+    assert any("fix what rank 1 raised" in remedy.in_words for remedy in verdict.remedies)
 
 
 def test_a_remedy_holds_no_sign_that_a_terminal_obeys() -> None:

@@ -125,7 +125,7 @@ def test_a_name_that_only_looks_like_a_lost_connection_is_an_own_failure() -> No
 
 @pytest.mark.parametrize(
     ("words", "code", "advised"),
-    [("SystemExit: 0 in stop (a.py:7)", 0, "sys.exit"), ("ValueError: 7", 0, "mend what rank 0")],
+    [("SystemExit: 0 in stop (a.py:7)", 0, "sys.exit"), ("ValueError: 7", 0, "fix what rank 0")],
 )
 def test_sys_exit_is_nothing_that_was_raised(words: str, code: int, advised: str) -> None:
     left = member(gone(0, code, words=words))

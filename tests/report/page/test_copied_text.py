@@ -31,7 +31,7 @@ def test_an_issue_has_the_graph(tmp_path: Path) -> None:
 
 def test_a_prompt_says_what_to_do_and_how_to_try_again(tmp_path: Path) -> None:
     prompt = written(tmp_path, alike(8), form="prompt")
-    assert "mend it so that every rank goes through it alike" in prompt
+    assert "fix it so that every rank goes through it alike" in prompt
     assert "hangcheck run -- torchrun train.py" in prompt
     assert "+ load (/home/ada/demo/train.py:41)" in prompt
 

@@ -165,7 +165,7 @@ def test_the_page_of_a_run(folder: RunFolder, capsys: pytest.CaptureFixture[str]
     [
         ([], "HANG  "),
         (["--issue"], "# hang"),
-        (["--prompt"], "# Mend"),
+        (["--prompt"], "# Fix"),
         (["--perfetto", "-"], '{"traceEvents"'),
     ],
 )

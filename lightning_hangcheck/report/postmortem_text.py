@@ -8,7 +8,6 @@ from lightning_hangcheck.judge.log_book import LogBook
 from lightning_hangcheck.report.paragraphs import INDENT, aligned, labelled, plain
 from lightning_hangcheck.report.verdict_text import name_ranks, summary
 from lightning_hangcheck.text.redaction import redact_text
-from lightning_hangcheck.text.shown import several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +34,7 @@ def render(verdict: Verdict, left: LeftBehind) -> str:
         who = f"nobody is proven to be at fault; {guess}"
     elif verdict.verdict in ("healthy", "finished"):
         who = "nobody: nothing wrong is seen"
-    missing = next((gap.why for gap in verdict.gaps), "") or "nothing"
+    missing = next((gap.why for gap in verdict.gaps), "") or "nothing: no remedy is known"
     now = verdict.remedies[0].in_words if verdict.remedies else missing
     lines = [
         *labelled("who", who, most=1),
@@ -57,7 +56,8 @@ def _what_was_read(left: LeftBehind) -> Iterator[str]:
     for kind, same in list(kinds.items())[:MOST_KINDS]:
         ranks = sorted({rank for one in same for rank in one.ranks})
         whose = f" of {name_ranks(ranks)}" if ranks else ""
-        text = f"{kind}{whose}: {several(len(same), 'file')}, such as {same[0].path}"
+        count = "" if len(same) == 1 else f"{len(same)} files, such as "
+        text = f"{kind}{whose}: {count}{same[0].path}"
         yield from labelled("read", text, most=2)
     whys: dict[str, list[str]] = {}
     for out in left.left_out:

@@ -8,8 +8,8 @@ import pytest
 from ledger.lines import HERE, begun, discarded, ended, file, story
 from msgspec.structs import replace
 
-from lightning_hangcheck.ledger.book import Measured, Reused
-from lightning_hangcheck.ledger.story import process_alive
+from lightning_hangcheck.ledger.ledger_file import Measured, Reused
+from lightning_hangcheck.ledger.phase_history import process_alive
 from lightning_hangcheck.machine import read_process_stat
 
 

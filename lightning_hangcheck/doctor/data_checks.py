@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from lightning_hangcheck.doctor.check import Finding, check, failed, ok, warning
 from lightning_hangcheck.doctor.weights import ModelFiles, Shape, find_model, read_model_files
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.ledger.book import difference, fingerprint
-from lightning_hangcheck.ledger.story import tell
+from lightning_hangcheck.ledger.ledger_file import difference, fingerprint
+from lightning_hangcheck.ledger.phase_history import tell
 from lightning_hangcheck.planning.config import FAMILIES
 from lightning_hangcheck.text.shown import bytes_in_words, several
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lightning_hangcheck.doctor.check import Subject
-    from lightning_hangcheck.ledger.story import PhaseStory
+    from lightning_hangcheck.ledger.phase_history import PhaseStory
     from lightning_hangcheck.planning.config import Fields
 
 FILE_LIMIT_S = 3.0

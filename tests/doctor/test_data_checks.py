@@ -13,9 +13,14 @@ from doctor.checkpoints import LARGE, SMALL, tensors_of, write_model, write_safe
 from ledger.lines import begun, ended
 
 from lightning_hangcheck.doctor.check import Subject
-from lightning_hangcheck.doctor.needed import FIT, files_belong_together, model_fits, needed_files
-from lightning_hangcheck.ledger import book
-from lightning_hangcheck.ledger.book import fingerprint
+from lightning_hangcheck.doctor.data_checks import (
+    FIT,
+    files_belong_together,
+    model_fits,
+    needed_files,
+)
+from lightning_hangcheck.ledger import ledger_file
+from lightning_hangcheck.ledger.ledger_file import fingerprint
 
 if TYPE_CHECKING:
     from lightning_hangcheck.doctor.check import Finding
@@ -74,9 +79,9 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def make(name: str) -> None:
     Path(name).write_text(f"made of {Path('raw.txt').read_text()}")
-    ledger = book.find_ledger("ledger.jsonl")
-    book.append(ledger, begun(name, f"make {name}", fingerprint("raw.txt")))
-    book.append(ledger, ended(name, fingerprint(name)))
+    ledger = ledger_file.find_ledger("ledger.jsonl")
+    ledger_file.append(ledger, begun(name, f"make {name}", fingerprint("raw.txt")))
+    ledger_file.append(ledger, ended(name, fingerprint(name)))
 
 
 def checks(*needs: str) -> tuple[Finding, ...]:

@@ -23,10 +23,10 @@ from lightning_hangcheck.doctor.check import (
     ok,
     warning,
 )
-from lightning_hangcheck.doctor.launch import C10D_PORT, DEFAULT_PORT, split_endpoint
+from lightning_hangcheck.doctor.launch_command import C10D_PORT, DEFAULT_PORT, split_endpoint
 from lightning_hangcheck.files.apart import NoAnswerFromStorage
 from lightning_hangcheck.identity import SLURM_SHELLS, identify
-from lightning_hangcheck.ledger.book import Run
+from lightning_hangcheck.ledger.ledger_file import Run
 from lightning_hangcheck.text.shown import seconds_in_words, show_command
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from lightning_hangcheck.doctor.check import Finding, check, failed, ok, warning
-from lightning_hangcheck.doctor.launch import Launch, read_launch
+from lightning_hangcheck.doctor.launch_command import Launch, read_launch
 from lightning_hangcheck.machine import end_with_children
 from lightning_hangcheck.text.shown import bytes_in_words, format_ranks, several
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.errors import HangcheckError
-from lightning_hangcheck.ledger.book import (
+from lightning_hangcheck.ledger.ledger_file import (
     Begun,
     Ended,
     Fingerprint,
@@ -26,7 +26,7 @@ from lightning_hangcheck.text.shown import seconds_in_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from lightning_hangcheck.ledger.book import Pages
+    from lightning_hangcheck.ledger.ledger_file import Pages
     from lightning_hangcheck.ledger.spending import Prices
 
 Status = Literal["running", "done", "failed", "interrupted", "unknown"]

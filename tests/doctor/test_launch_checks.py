@@ -11,7 +11,7 @@ import pytest
 from doctor.runs import run
 from subjects import subject
 
-from lightning_hangcheck.doctor.launching import (
+from lightning_hangcheck.doctor.launch_checks import (
     expect,
     launch_variables,
     master_address,
@@ -23,7 +23,7 @@ from lightning_hangcheck.doctor.launching import (
     time_left,
     trainers_strategy,
 )
-from lightning_hangcheck.ledger import book
+from lightning_hangcheck.ledger import ledger_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -352,7 +352,7 @@ def test_little_time_is_a_warning(left: int, status: str) -> None:
 def ledger(tmp_path: Path) -> Path:
     """A run of 100 steps took ten minutes."""
     file = tmp_path / "ledger.jsonl"
-    book.append(file, run("python a.py --max_steps 100", 600.0))
+    ledger_file.append(file, run("python a.py --max_steps 100", 600.0))
     return file
 
 
@@ -375,7 +375,7 @@ def test_the_pace_of_an_earlier_run_is_set_against_the_time(
 def test_an_earlier_run_that_was_not_done_in_time_is_told(
     tmp_path: Path, took: float, status: str
 ) -> None:
-    book.append(tmp_path / "ledger.jsonl", run("python a.py", took, "crashed"))
+    ledger_file.append(tmp_path / "ledger.jsonl", run("python a.py", took, "crashed"))
     environment = {
         "SLURM_JOB_END_TIME": str(int(NOW) + 6 * 3600),
         "HANGCHECK_LEDGER": str(tmp_path / "ledger.jsonl"),

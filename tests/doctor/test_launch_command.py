@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from lightning_hangcheck.doctor.launch import (
+from lightning_hangcheck.doctor.launch_command import (
     C10D_PORT,
     DEFAULT_PORT,
     job_of_nodes,

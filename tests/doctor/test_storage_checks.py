@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from subjects import saving, subject
 
-from lightning_hangcheck.doctor.storing import (
+from lightning_hangcheck.doctor.storage_checks import (
     MOST_LINES,
     checkpoints,
     largest_checkpoint,

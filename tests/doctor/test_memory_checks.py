@@ -11,7 +11,7 @@ import pytest
 from planning.planned import LLAMA_8B, machine
 
 from lightning_hangcheck.doctor.check import Subject
-from lightning_hangcheck.doctor.fitting import find_machine, model_memory
+from lightning_hangcheck.doctor.memory_checks import find_machine, model_memory
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.look.gpu import gpu_memory
 from lightning_hangcheck.model.evidence import Gap

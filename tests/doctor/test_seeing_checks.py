@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.seeing import (
+from lightning_hangcheck.doctor.seeing_checks import (
     FIRST_RELEASE,
     clock,
     judge_clock,

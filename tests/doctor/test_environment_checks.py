@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.surroundings import (
+from lightning_hangcheck.doctor.environment_checks import (
     cache_folder,
     computing_threads,
     debug_settings,

@@ -14,8 +14,8 @@ from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, free_port, is_alive, until
 from subjects import subject
 
-from lightning_hangcheck.doctor.launch import read_launch
-from lightning_hangcheck.doctor.ranks import (
+from lightning_hangcheck.doctor.launch_command import read_launch
+from lightning_hangcheck.doctor.ranks_checks import (
     PROGRAM,
     Limits,
     Note,

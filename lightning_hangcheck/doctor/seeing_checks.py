@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.doctor.check import Finding, Subject, check, failed, nearest, ok, warning
-from lightning_hangcheck.doctor.surroundings import debug_settings
+from lightning_hangcheck.doctor.environment_checks import debug_settings
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE, name_beside
 from lightning_hangcheck.isolation.command import interpreter
