@@ -922,7 +922,7 @@ class Partings:
         )
         alone = tuple(
             replace(one, conditional=True)
-            if one.guards & self._switched or one.settings & self._asked
+            if one.guards & self._switched or (one.settings and one.settings & self._asked(node))
             else one
             for one in made
             if one.name not in names
@@ -950,6 +950,9 @@ class Partings:
     def _agreed(self, node: ast.If, loops: frozenset[str]) -> bool:
         """Whether all ranks have agreed on a test's names before, or all come to it in a loop."""
         names, ranks = _ids(node.test), self._function.module.ranks
+        if ranks.asks(node.test):  # of ``accelerator.is_main_process`` the owner is no value
+            owners = [one.value for one in walk(node.test) if isinstance(one, ast.Attribute)]
+            names -= {one.id for one in owners if isinstance(one, ast.Name)}
         compared = [one for one in walk(node.test) if isinstance(one, ast.Compare)]
         if any(_ids(one) & loops and ranks.asks(one) for one in compared):
             return True
@@ -974,11 +977,17 @@ class Partings:
         )
         return {ast.unparse(target) for one in constants for target in one.targets}
 
-    @cached_property
-    def _asked(self) -> set[str]:
-        """Names in all tests of the function: a setting that it asks itself may part other ways."""
-        tests = (one.test for one in self._function.nodes if isinstance(one, (ast.If, ast.IfExp)))
-        return set().union(*map(last_names, tests))
+    def _asked(self, node: ast.If) -> set[str]:
+        """Names in the tests on the way to one: a setting that is asked there parts otherwise."""
+        return set().union(
+            *(
+                last_names(one.test)
+                for one in self._function.nodes
+                if isinstance(one, ast.If)
+                and one.lineno <= node.lineno
+                and (leaving(one.body) or node.lineno <= (one.end_lineno or 0))
+            )
+        )
 
     @cached_property
     def _sharded(self) -> int:
