@@ -780,6 +780,18 @@ def leaving(block: list[ast.stmt]) -> ast.stmt | None:
     return block[-1] if block and isinstance(block[-1], LEAVES) else None
 
 
+def _last(block: list[ast.stmt]) -> ast.stmt | None:
+    """Return the statement by which all who come to a block leave it, if there is one."""
+    for one in block:
+        if isinstance(one, (*LEAVES, ast.Raise)):
+            return one
+        if isinstance(one, ast.If):
+            sides = _last(one.body), _last(one.orelse)
+            if sides[0] is not None and sides[1] is not None:
+                return next((side for side in sides if isinstance(side, ast.Continue)), sides[0])
+    return None
+
+
 # Where ranks part
 
 
@@ -843,7 +855,13 @@ class Partings:
     ) -> None:
         for place, statement in enumerate(block):
             rest = block[place + 1 :]
-            then = _After((rest, *after.function), (rest, *after.passing), after.loop)
+            last = _last(rest)
+            if isinstance(last, (ast.Return, ast.Raise)):
+                then = _After((rest,), (rest,))
+            elif last is not None:
+                then = _After((rest, *after.function), (rest,), after.loop)
+            else:
+                then = _After((rest, *after.function), (rest, *after.passing), after.loop)
             if isinstance(statement, ast.If):
                 self._compare(statement, then, loops, inside)
             if isinstance(statement, LOOPS):
