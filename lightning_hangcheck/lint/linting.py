@@ -200,6 +200,9 @@ def _files(
     """Yield all Python files, each once, as they are named."""
     seen: set[str] = set()
     for path in paths:
+        if not (path.is_dir() or path.is_file()):
+            unreadable.append(f"{path} is no file or folder")
+            continue
         for file in _below(path) if path.is_dir() else [str(path)]:
             if file not in seen and not _excluded(file, configuration, base):
                 seen.add(file)

@@ -552,7 +552,7 @@ class Reach:
             same = {one.name for one in yes} & {one.name for one in no}
             yes = tuple(_only(one, asked.side, same) for one in yes)
             no = tuple(_only(one, not asked.side if asked.exact else None, same) for one in no)
-        elif not (_of_kind(test) or (_of_single(test) and not isinstance(test, ast.Name))) and (
+        elif (not _of_single(test) or isinstance(test, ast.Name)) and (
             {one.name for one in yes} != {one.name for one in no}
         ):
             switch = None if _of_single(test) else _switch(test, function)

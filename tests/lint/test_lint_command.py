@@ -136,7 +136,7 @@ def test_nothing_found_is_exit_code_0(project: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.usefixtures("project")
 def test_path_that_does_not_exist_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["lint", "train.py", "nix"]) == 2
+    assert invoke(["lint", "nix"]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "nix is no file or folder; name " in err

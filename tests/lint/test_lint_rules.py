@@ -163,7 +163,7 @@ ERRORS = {
         def gather(parameters, wanted):
             for name, value in parameters:
                 if name not in wanted: continue
-                if hasattr(value, "_local_tensor"): value.full_tensor()
+                value.full_tensor()
         def update(model):
             if rank != 0: return
             gather(model.state_dict(), model.trained)

@@ -51,13 +51,12 @@ def lint(paths: tuple[Path, ...], form: str | None, explain: str | None, *, note
         click.echo(_explained(explain))
         return 0
     places = paths or (Path(),)
-    for one in places:
-        if not (one.is_file() or one.is_dir()):
-            raise BadUsage(f"{one} is no file or folder", "name a Python file or a folder")
     configuration, base = read_configuration(places[0])
     if notes:
         configuration = msgspec.structs.replace(configuration, notes=True)
     found = look(places, configuration, base)
+    if found.unreadable and not found.files:
+        raise BadUsage("; ".join(found.unreadable), "name a Python file or a folder")
     if form == "json":
         click.echo(encode_pretty(found.report()), nl=False)
     elif form == "sarif":
