@@ -19,7 +19,7 @@ from lightning_hangcheck.lint.rules import RULES, Code, Found, Rule, Severity
 from lightning_hangcheck.lint.sides import Reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from lightning_hangcheck.lint.project import Function, Module
 
@@ -200,14 +200,10 @@ def _files(
     """Yield all Python files, each once, as they are named."""
     seen: set[str] = set()
     for path in paths:
-        if path.is_dir():
-            files: Iterable[str] = _below(path)
-        elif path.is_file():
-            files = [str(path)]
-        else:
+        if not (path.is_dir() or path.is_file()):
             unreadable.append(f"{path} is no file or folder")
             continue
-        for file in files:
+        for file in _below(path) if path.is_dir() else [str(path)]:
             if file not in seen and not _excluded(file, configuration, base):
                 seen.add(file)
                 yield file

@@ -22,6 +22,7 @@ from lightning_hangcheck.lint.sides import (
     last_names,
     leaving,
 )
+from lightning_hangcheck.look.rank_tests import ONE_RANK, RANK
 from lightning_hangcheck.look.syntax import LOOPS, called_name, names_of, walk
 
 if TYPE_CHECKING:
@@ -133,12 +134,34 @@ def _without_meetings(found: list[Parting]) -> list[Parting]:
             if other.under is not one.under
             and one.asked.asks
             and other.asked.asks
-            and (other.side is None or other.side is not one.side or other.test != one.test)
+            and (
+                other.side is None
+                or other.side is not one.side
+                or (other.test != one.test and not _same_rank(other.under.test, one.under.test))
+            )
             for event in other.made
         }
         if made := tuple(event for event in one.made if event.name not in names):
             kept.append(replace(one, made=made))
     return kept
+
+
+def _same_rank(*tests: ast.expr) -> bool:
+    """Whether two tests hold for the same rank: by its number, or by a name for the first."""
+    ranks = []
+    for test in tests:
+        compared = [one for one in walk(test) if isinstance(one, ast.Compare)]
+        ranks.append(
+            {
+                side.value
+                for one in compared
+                if any(map(RANK.fullmatch, last_names(one)))
+                for side in (one.left, *one.comparators)
+                if isinstance(side, ast.Constant)
+            }
+            or {0 for name in last_names(test) if ONE_RANK.fullmatch(name)}
+        )
+    return bool(ranks[0]) and ranks[0] == ranks[1]
 
 
 LOCAL_CALLS = frozenset(
@@ -563,6 +586,7 @@ def except_goes_on(code: Code) -> Iterator[Found]:
                     continue
                 # what fails is the work before the collective, and then a pass is left out
                 own = isinstance(leaves, ast.Continue) or (not leaves and not first)
+                own = own and _works(node.body, missing[0], code)
                 named = handler.type is not None and last_names(handler.type) & DATA_ERRORS
                 yield Found(
                     handler.body[-1],
@@ -572,6 +596,21 @@ def except_goes_on(code: Code) -> Iterator[Found]:
                     missing[0],
                     (handler.lineno,),
                 )
+
+
+def _works(block: list[ast.stmt], event: Event, code: Code) -> bool:
+    """Whether a block does something before a collective that may fail on one rank only.
+
+    Making tensors for it does not: where that fails the call is not supported, on any rank.
+    """
+    calls = [one for one in walk(*block, into=False) if isinstance(one, ast.Call)]
+    before = [one for one in calls if one.lineno < event.node.lineno] or calls
+    return any(
+        one is not event.node
+        and not callee(one.func, code.function).path.startswith("torch.")
+        and called_name(one) not in ("cuda", "to", "item", "cpu")
+        for one in before
+    )
 
 
 DATA_ERRORS = frozenset({"RuntimeError", "MemoryError", "OutOfMemoryError", "StopIteration"})

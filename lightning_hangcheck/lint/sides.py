@@ -57,6 +57,18 @@ BUFFERS = re.compile(
     rb"^(?!\s*(?:from|import)\b)(?!\s*\w+\s*=\s*[\w.]*BatchNorm).*BatchNorm", re.MULTILINE
 )
 """A line that makes a batch norm which is part of a model: not one in a variable of its own."""
+SETTING = re.compile(
+    r"(not )?(\w+\.)*(args|\w*cfg|\w*config|opts?|hparams|conf|flags|settings|options)"
+    r"(?!.*(rank|stage|main|master|leader|primary|worker))(\.\w+)+"
+    r"( (==|!=|is|is not|<|>|<=|>=) ('\w*'|None|True|False|\d+))?",
+    re.IGNORECASE,
+)
+"""A condition on what the user set, which all ranks were given alike."""
+GONE_HOOKS = re.compile(
+    r"on_(keyboard_interrupt|pretrain_routine_(start|end)|init_(start|end)|(epoch|batch)_(start|end))"
+    r"|(training|validation|test)_epoch_end"
+)
+"""Hooks that Lightning no longer calls since 2.0."""
 AGREES = re.compile(r"reduce|broadcast|gather|bcast|clip_grad_norm")
 """Calls after which all ranks know the same; gradients were averaged before they are clipped."""
 STATES = frozenset({"get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"})
@@ -79,6 +91,7 @@ class Event:
         needs: Parameters of the function that must be true or false for it.
         guards: Conditions under which it is made in the function that was asked for.
         conditional: Whether a function below makes it only under a condition of its own.
+        settings: Names of the settings on which functions below make it.
     """
 
     name: str
@@ -92,6 +105,7 @@ class Event:
     needs: frozenset[tuple[str, bool]] = frozenset()
     guards: frozenset[str] = frozenset()
     conditional: bool = False
+    settings: frozenset[str] = frozenset()
 
 
 # The table
@@ -364,6 +378,16 @@ def _of_single(test: ast.expr) -> bool:
     return any(map(SINGLE.fullmatch, last_names(test)))
 
 
+def _of_kind(test: ast.expr) -> bool:
+    """Whether a condition asks what a value is: one that is sharded is so on all ranks."""
+    return called_name(test) in ("isinstance", "hasattr")
+
+
+def _setting(guard: str) -> str:
+    """The name of the setting in a condition: ``save_state`` of ``not self.args.save_state``."""
+    return guard.removeprefix("not ").partition(" ")[0].rpartition(".")[2]
+
+
 def last_names(node: ast.AST) -> set[str]:
     """Return the names in an expression: of what has owners the last, and each owner's."""
     paths = (names_of(one) for one in walk(node) if isinstance(one, (ast.Name, ast.Attribute)))
@@ -405,8 +429,15 @@ class Reach:
             ):
                 one = replace(one, needs=frozenset(), guards=frozenset())
             guards = {guard.removeprefix("not ") for guard in one.guards}
-            own = not (one.needs or all(map(SINGLE.fullmatch, guards)))
-            below = replace(one, conditional=one.conditional or own, guards=frozenset())
+            asked = {guard for guard in guards if not SINGLE.fullmatch(guard)}
+            set_there = {guard for guard in asked if SETTING.fullmatch(guard)}
+            own = bool(asked - set_there) and not one.needs
+            below = replace(
+                one,
+                conditional=one.conditional or own,
+                guards=frozenset(),
+                settings=one.settings.union(map(_setting, set_there)),
+            )
             key = (one.name, one.only, one.sure, one.group, one.needs, below.conditional)
             distinct.setdefault(key, below)
         self._functions[function] = tuple(distinct.values())[:MOST_OF_A_FUNCTION]
@@ -465,7 +496,8 @@ class Reach:
                     only = not test.side if test.exact and test.side is not None else only
                     after = _needed_after(statement.test, function)
                     needed |= after
-                    if not (after or test.side is not None or _ordinary(statement.test)):
+                    passed = isinstance(statement.body[-1], ast.Continue)  # others of the loop come
+                    if not (after or passed or test.side is not None or _ordinary(statement.test)):
                         guards |= {_plain(statement.test, value=False)}
             elif isinstance(statement, LEAVES):
                 break
@@ -536,10 +568,7 @@ class Reach:
             below
             for choice in nodes
             if isinstance(choice, ast.IfExp)
-            # a value that is sharded is so on all ranks
-            and not (
-                _of_single(choice.test) or called_name(choice.test) in ("isinstance", "hasattr")
-            )
+            and not (_of_single(choice.test) or _of_kind(choice.test))
             for below in walk(choice.body, choice.orelse, into=False)
         }
         for one in nodes:
@@ -592,7 +621,11 @@ class Reach:
             sure = False
         if (since := SINCE.fullmatch(row["library"])) is not None:
             pinned = function.module.project.pinned(since[1], function.module)
-            sure = sure and not (pinned and pinned < (int(since[2]), int(since[3])))
+            version = int(since[2]), int(since[3])
+            hook = since[1] == "Lightning" and GONE_HOOKS.fullmatch(
+                function.name.rpartition(".")[2]
+            )
+            sure = sure and not ((pinned and pinned < version) or (hook and version > (2, 0)))
         if row.get("sharded"):
             sure = SHARDED.search(function.module.text) is not None
         name = str(
@@ -747,6 +780,18 @@ def leaving(block: list[ast.stmt]) -> ast.stmt | None:
     return block[-1] if block and isinstance(block[-1], LEAVES) else None
 
 
+def _last(block: list[ast.stmt]) -> ast.stmt | None:
+    """Return the statement by which all who come to a block leave it, if there is one."""
+    for one in block:
+        if isinstance(one, (*LEAVES, ast.Raise)):
+            return one
+        if isinstance(one, ast.If):
+            sides = _last(one.body), _last(one.orelse)
+            if sides[0] is not None and sides[1] is not None:
+                return next((side for side in sides if isinstance(side, ast.Continue)), sides[0])
+    return None
+
+
 # Where ranks part
 
 
@@ -810,7 +855,13 @@ class Partings:
     ) -> None:
         for place, statement in enumerate(block):
             rest = block[place + 1 :]
-            then = _After((rest, *after.function), (rest, *after.passing), after.loop)
+            last = _last(rest)
+            if isinstance(last, (ast.Return, ast.Raise)):
+                then = _After((rest,), (rest,))
+            elif last is not None:
+                then = _After((rest, *after.function), (rest,), after.loop)
+            else:
+                then = _After((rest, *after.function), (rest, *after.passing), after.loop)
             if isinstance(statement, ast.If):
                 self._compare(statement, then, loops, inside)
             if isinstance(statement, LOOPS):
@@ -888,7 +939,9 @@ class Partings:
             else set()
         )
         alone = tuple(
-            replace(one, conditional=True) if one.guards & self._switched else one
+            replace(one, conditional=True)
+            if one.guards & self._switched or (one.settings and one.settings & self._asked(node))
+            else one
             for one in made
             if one.name not in names
             and one.only is None
@@ -915,6 +968,9 @@ class Partings:
     def _agreed(self, node: ast.If, loops: frozenset[str]) -> bool:
         """Whether all ranks have agreed on a test's names before, or all come to it in a loop."""
         names, ranks = _ids(node.test), self._function.module.ranks
+        if ranks.asks(node.test):  # of ``accelerator.is_main_process`` the owner is no value
+            owners = [one.value for one in walk(node.test) if isinstance(one, ast.Attribute)]
+            names -= {one.id for one in owners if isinstance(one, ast.Name)}
         compared = [one for one in walk(node.test) if isinstance(one, ast.Compare)]
         if any(_ids(one) & loops and ranks.asks(one) for one in compared):
             return True
@@ -938,6 +994,18 @@ class Partings:
             if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant)
         )
         return {ast.unparse(target) for one in constants for target in one.targets}
+
+    def _asked(self, node: ast.If) -> set[str]:
+        """Names in the tests on the way to one: a setting that is asked there parts otherwise."""
+        return set().union(
+            *(
+                last_names(one.test)
+                for one in self._function.nodes
+                if isinstance(one, ast.If)
+                and one.lineno <= node.lineno
+                and (leaving(one.body) or node.lineno <= (one.end_lineno or 0))
+            )
+        )
 
     @cached_property
     def _sharded(self) -> int:

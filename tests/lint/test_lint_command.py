@@ -134,6 +134,14 @@ def test_nothing_found_is_exit_code_0(project: Path, capsys: pytest.CaptureFixtu
     assert invoke(["lint"]) == 0
 
 
+@pytest.mark.usefixtures("project")
+def test_path_that_does_not_exist_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["lint", "nix"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "nix is no file or folder; name " in err
+
+
 def test_settings_of_the_project(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = project / "pyproject.toml"
     settings.write_text('[tool.hangcheck.lint]\nignore = ["HC1"]\n')

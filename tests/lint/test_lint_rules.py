@@ -154,6 +154,27 @@ ERRORS = {
             if rank == 1: ready -= 1
             for _ in range(ready): dist.all_reduce(steps)
         """,
+    "a setting of all ranks": """
+        def finish(args, value):
+            if args.sync_metrics: dist.all_reduce(value)
+        if rank == 0: finish(args, 1)
+        """,
+    "some passes of a loop below": """
+        def gather(parameters, wanted):
+            for name, value in parameters:
+                if name not in wanted: continue
+                value.full_tensor()
+        def update(model):
+            if rank != 0: return
+            gather(model.state_dict(), model.trained)
+        """,
+    "an accelerator that was given to a reduction": """
+        from accelerate import Accelerator
+        accelerator = Accelerator()
+        def train(model):
+            all_reduce_network(accelerator, model)
+            if accelerator.is_main_process: accelerator.wait_for_everyone()
+        """,
     "a method of a class above": """
         class Base:
             def sync(self): dist.barrier()
@@ -354,6 +375,32 @@ HARMLESS = {
             teacher = Net()
             if rank == 0: validate(teacher, data)
         """,
+    "the others leave, too": """
+        def load(cached):
+            if cached:
+                if rank == 0: return read()
+                return None
+            dist.barrier()
+        """,
+    "a setting that decides who comes": """
+        def save(args, model):
+            if args.sharded: dist.all_gather_object([], model)
+        def finish(args, model):
+            if args.sharded: return save(args, model)
+            if rank == 0: save(args, model)
+        """,
+    "whether a call is supported": """
+        def probe(device):
+            try:
+                t = torch.zeros([4]).to(device)
+                dist.all_to_all_single(t, t)
+            except RuntimeError as error: print(error)
+        """,
+    "a hook that Lightning no longer calls": """
+        class Save(lightning.Callback):
+            def on_keyboard_interrupt(self, trainer, module):
+                if trainer.global_rank == 0: trainer.save_checkpoint("last.ckpt")
+        """,
     "reversed conditions": """
         def evaluate(sharded):
             if not sharded and rank != 0: return
@@ -386,6 +433,16 @@ def test_call_is_as_collective_as_in_the_version_that_the_project_has(
     tmp_path.joinpath("environment.yaml").write_text(f"- pytorch-lightning=={version}\n")
     source = "if rank == 0: trainer.save_checkpoint('last.ckpt')\n"
     assert [one.severity for one in found(tmp_path, source)] == [severity]
+
+
+def test_one_rank_that_comes_twice_does_not_meet_itself(tmp_path: Path) -> None:
+    """Unlike rank 0 here and rank 1 there, which are both of a pair."""
+    source = """
+        if rank == 0: dist.barrier()
+        if rank == {other} and last: dist.barrier()
+        """
+    assert len(found(tmp_path, source.format(other=0), notes=False)) == 2
+    assert found(tmp_path, source.format(other=1), notes=False) == []
 
 
 def test_function_named_in_the_configuration_is_collective(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ def lint(paths: tuple[Path, ...], form: str | None, explain: str | None, *, note
     if notes:
         configuration = msgspec.structs.replace(configuration, notes=True)
     found = look(places, configuration, base)
+    if found.unreadable and not found.files:
+        raise BadUsage("; ".join(found.unreadable), "name a Python file or a folder")
     if form == "json":
         click.echo(encode_pretty(found.report()), nl=False)
     elif form == "sarif":
