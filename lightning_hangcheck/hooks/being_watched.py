@@ -61,6 +61,8 @@ def be_watched(recorder: Recorder) -> None:
     keep_sidecar(recorder)
     offer_flight_record(recorder)
     offer_stacks(recorder.session)
+    # else a thread of NCCL's looks as one of any library that may call the user back
+    os.environ.setdefault("NCCL_SET_THREAD_NAME", "1")
 
 
 def keep_sidecar(recorder: Recorder) -> None:
