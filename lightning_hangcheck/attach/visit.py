@@ -119,13 +119,14 @@ class _Visit:
     def take_evidence(self, limits: Limits, run_id: str) -> Case:
         """Look at the job: for two seconds, or for a quarter where the kernel knows the rest."""
         try:
+            tree = ProcessTree(*self._born_ns, root_belongs=True)
+            tree.take(self._began_ns)
+            targets: list[Target] = []
             for found in self._job.ranks:
                 self._slept[found.pid] = slept_s(found.pid)
                 self._exit_watcher.watch(found.pid)
-                tree = ProcessTree(found.pid, root_belongs=True)
-                tree.take(self._began_ns)
-                self._targets += tree.targets(found.rank, found.pid, self._job.pids)
-            self._targets, left_out = with_room(self._targets)
+                targets += tree.targets(found.rank, found.pid, self._job.pids)
+            self._targets, left_out = with_room(targets)
             self._note(left_out)
             first = self._look(last=False)
             self._refuse_blindness(first)
