@@ -119,13 +119,14 @@ class _Visit:
     def take_evidence(self, limits: Limits, run_id: str) -> Case:
         """Look at the job: for two seconds, or for a quarter where the kernel knows the rest."""
         try:
+            tree = ProcessTree(*self._born_ns, root_belongs=True)
+            tree.take(self._began_ns)
+            targets: list[Target] = []
             for found in self._job.ranks:
                 self._slept[found.pid] = slept_s(found.pid)
                 self._exit_watcher.watch(found.pid)
-                tree = ProcessTree(found.pid, root_belongs=True)
-                tree.take(self._began_ns)
-                self._targets += tree.targets(found.rank, found.pid, self._job.pids)
-            self._targets, left_out = with_room(self._targets)
+                targets += tree.targets(found.rank, found.pid, self._job.pids)
+            self._targets, left_out = with_room(targets)
             self._note(left_out)
             first = self._look(last=False)
             self._refuse_blindness(first)
@@ -158,20 +159,23 @@ class _Visit:
         alive = [one.found.rank for one in self._round.alive]
         present = [one for one in self._targets if one.rank in alive]
         session, began_s = self._recorded.session, time.monotonic()
-        rounds = max(1, -(-len(present) // AT_ONCE))
-        limit_s = max(LEAST_S, min(PROBE_LIMIT_S, (self._deadline - began_s) / STEPS / rounds))
+        rounds = max(1, -(-len(alive) // AT_ONCE))
+        left_s = max(LEAST_S, (self._deadline - began_s) / STEPS)
+        limit_s = max(LEAST_S, min(PROBE_LIMIT_S, left_s / rounds))
         look = look_at(
             [replace(one, python=one.python and one not in self._mute) for one in present],
             limit_s,
             None if session is None else session.torch_servers,
             time.time() - max(self._ages_s(), default=0.0),
             with_values=alive if last and self._local_values else (),
+            given_up=lambda: time.monotonic() > began_s + left_s,
         )
         samples = tuple(
             (one, sample) for one, (_, sample) in zip(present, look.samples, strict=True)
         )
         if time.monotonic() - began_s >= limit_s:
-            self._mute.update(one for one, sample in samples if sample.stack is None)
+            asked = ((one, sample) for one, sample in samples if one.role == "rank")
+            self._mute.update(one for one, sample in asked if sample.stack is None)
         look = replace(look, samples=samples)
         self._note(look.gaps)
         self._round.add(look, self._faults)

@@ -255,6 +255,9 @@ def sample_all(
     def stacks_of(number: int, taken: Sampled) -> Sampled:
         """What goes wrong here costs this process its stacks, and no other anything."""
         one = targets[number]
+        if given_up():
+            why = "no time was left to ask for it"
+            return taken[0], (*taken[1], Gap(f"stack of pid {one.pid}", one.rank, why, "stack"))
         asked = (first[number] and one.rank in with_values, first[number] and one.rank in closer)
         found, gaps = guarded(
             "stack",
@@ -286,7 +289,7 @@ def sample_all(
         later = [
             number
             for number, one in enumerate(targets)
-            if one.python and not first[number] and one.pid in awaited and not given_up()
+            if one.python and not first[number] and one.pid in awaited
         ]
         again = pool.map(lambda number: stacks_of(number, taken[number]), later)
         for number, found in zip(later, again, strict=True):

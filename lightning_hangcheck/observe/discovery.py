@@ -353,15 +353,16 @@ SETTLED_AFTER_S = 10.0
 
 
 class ProcessTree:
-    """Counts the processes below the job's root, which may be one of it, without the sidecar."""
+    """Counts the processes below the job's roots, which may be of it, without the sidecar."""
 
-    def __init__(self, root_pid: int, *, root_belongs: bool) -> None:
-        self._root_pid = root_pid
+    def __init__(self, *root_pids: int, root_belongs: bool) -> None:
+        self._root_pids = root_pids
         self._root_belongs = root_belongs
         self._known: dict[ProcessRef, tuple[SeenProcess, int]] = {}
         self._roles: dict[tuple[int, int], Role] = {}
-        root = process_ref(root_pid)
-        self._root_ticks = root.started_ticks if root is not None else None
+        # a parent's end changes whose child it is, and no more
+        refs = filter(None, map(process_ref, root_pids))
+        self._started = {(one.pid, one.started_ticks) for one in refs}
         self._root_was_there = True
 
     def take(self, now_ns: int, recording: Iterable[int] = ()) -> tuple[SeenProcess, ...]:
@@ -370,10 +371,11 @@ class ProcessTree:
         Processes that have a page are, with what was known, all that is left to go by once the root
         was killed.
         """
-        root = process_ref(self._root_pid)
-        if root is not None and root.started_ticks == self._root_ticks:
-            below = _without_our_own(descendants(self._root_pid), self._root_pid)
-            present = [root, *below] if self._root_belongs else below
+        refs = filter(None, map(process_ref, self._root_pids))
+        roots = [one for one in refs if (one.pid, one.started_ticks) in self._started]
+        if roots:
+            below = _without_our_own(descendants(*self._root_pids), self._root_pids)
+            present = list(dict.fromkeys([*roots, *below])) if self._root_belongs else below
         else:
             present = self._left(recording)
         self._known = {ref: self._read(ref, now_ns) for ref in present}
@@ -390,7 +392,7 @@ class ProcessTree:
             pids |= set(recording)
         pids |= {ref.pid for ref in descendants(*pids)}
         refs = tuple(filter(None, map(process_ref, sorted(pids))))
-        return _without_our_own(refs, self._root_pid)
+        return _without_our_own(refs, self._root_pids)
 
     def _told_apart(self, ref: ProcessRef, children: Mapping[int, int]) -> SeenProcess:
         """Say whether a process may be a rank that no launcher numbered; imports take a while.
@@ -401,7 +403,7 @@ class ProcessTree:
         unnumbered = process.python and process.identity.launcher == "none"
         if not unnumbered or process.trains:
             return process
-        top = self._root_pid in (ref.pid, ref.parent_pid)
+        top = not {ref.pid, ref.parent_pid}.isdisjoint(self._root_pids)
         if top or children[ref.parent_pid] == 1:
             return replace(process, trains=True)
         if has_loaded(ref.pid, TORCH):
@@ -491,14 +493,14 @@ def with_room(targets: list[Target]) -> tuple[list[Target], tuple[Gap, ...]]:
     return kept, (Gap(left_out, None, reason, "stack", "raise that limit"),)
 
 
-def _without_our_own(refs: tuple[ProcessRef, ...], root_pid: int) -> list[ProcessRef]:
+def _without_our_own(refs: tuple[ProcessRef, ...], root_pids: Collection[int]) -> list[ProcessRef]:
     """The sidecar may itself be below the root, with the py-spy processes that it starts.
 
     What works on storage for it is an orphan, which `hangcheck run` adopts as it does the job's.
     """
     ours, others = {os.getpid()}, []
     for ref in refs:
-        adopted = ref.parent_pid == root_pid and is_apart(ref.pid)
+        adopted = ref.parent_pid in root_pids and is_apart(ref.pid)
         if adopted or ref.pid in ours or ref.parent_pid in ours:
             ours.add(ref.pid)
         else:

@@ -124,3 +124,10 @@ def test_of_a_look_that_was_given_up_nothing_more_is_begun() -> None:
     """The job has ended: who waits for this process to end does not wait for all its probes."""
     taken = sample_all([Target(pid=os.getpid(), rank=0)] * 100, PATIENCE_S, given_up=lambda: True)
     assert [(one.kernel, one.stack, gaps) for one, gaps in taken] == [(None, None, ())] * 100
+
+
+def test_where_time_is_over_before_its_stack_was_asked_for_a_process_has_a_gap() -> None:
+    over = iter([False, True])
+    ((seen, gaps),) = sample_all([Target(pid=os.getpid())], PATIENCE_S, given_up=lambda: next(over))
+    assert (seen.kernel is not None, seen.stack) == (True, None)
+    assert "no time was left" in gaps[-1].why

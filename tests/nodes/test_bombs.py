@@ -133,15 +133,6 @@ def test_millions_of_valid_parts_take_neither_memory_nor_time(kind: str, many: i
     assert traced(lambda: read_word(data))[1] < 0.6 * MOST_MEMORY
 
 
-@pytest.mark.parametrize("kind", ["reach", "addresses", "many stacks", "groups", "lines"])
-def test_what_was_found_to_fill_a_sidecar_is_refused(kind: str) -> None:
-    data = MARK + zlib.compress(msgspec.msgpack.encode(OF_ALL[kind](500_000)), 6)
-    assert len(data) < 16_000
-    refused, most = traced(lambda: read_word(data))
-    assert isinstance(refused, BadWord)
-    assert most < 24 * MB
-
-
 @pytest.mark.parametrize(
     "verdict",
     [

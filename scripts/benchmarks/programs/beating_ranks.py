@@ -17,7 +17,6 @@ import lightning_hangcheck as hc
 
 STEP_S = 0.0125
 """For each rank: as many beats a second together, however many there are."""
-MEETING = "MEETING_PORT"
 
 
 def main() -> None:
@@ -47,7 +46,7 @@ def beat_forever(children: int) -> None:
     for _ in range(children):
         if not os.fork():
             signal.pause()
-    meeting = socket.create_connection(("127.0.0.1", int(os.environ[MEETING])))
+    meeting = socket.create_connection(("127.0.0.1", int(os.environ["MASTER_PORT"])))
     hc.checkpoint("Training begins")
     while True:
         hc.beat()
@@ -57,7 +56,7 @@ def beat_forever(children: int) -> None:
 
 def _start(rank: int, port: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, *sys.argv, "0"][:4]
-    numbers = {"RANK": rank, "LOCAL_RANK": rank, MEETING: port}
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "MASTER_PORT": port}
     numbers |= {"WORLD_SIZE": int(sys.argv[1]), "LOCAL_WORLD_SIZE": int(sys.argv[1])}
     environment = {**os.environ, **{name: str(value) for name, value in numbers.items()}}
     return subprocess.Popen(command, env=environment, start_new_session=True)
