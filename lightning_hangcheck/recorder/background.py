@@ -21,6 +21,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.machine import NoRoom, is_alive, start_thread
 from lightning_hangcheck.model.code_owner import TRAINING, is_users, owner_of
 from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.recorder.announcer import last_words
 from lightning_hangcheck.session.offers import withhold
 from lightning_hangcheck.session.session import read_sidecar
 
@@ -197,6 +198,7 @@ class Pulse:
         self._page = page
         self._watch = watch
         self._errand = errand
+        self._handled = 0
         self._stop = threading.Event()
         self._thread = start_thread(self._run, "hangcheck-pulse", ranks)
         page.pulse()
@@ -216,6 +218,12 @@ class Pulse:
     def _show_facts(self) -> None:
         self._page.show_handled(handled_signals())
         self._page.show_awaiting(awaiting())
+        found: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)  # noqa: SLF001
+        error = found[1] if isinstance(found, tuple) else found  # before Python 3.12
+        # one that is handled in passing says nothing, and is not worth the words
+        lasts = error is not None and id(error) == self._handled
+        self._handled = id(error) if error is not None else 0
+        self._page.show_handling(last_words(error) if lasts else "")
 
     def _do(self, otherwise: str, work: Callable[[], None]) -> None:
         try:
