@@ -198,7 +198,7 @@ class Pulse:
         self._page = page
         self._watch = watch
         self._errand = errand
-        self._handled = 0
+        self._handled, self._told = 0, False  # which exception, and whether it was told
         self._stop = threading.Event()
         self._thread = start_thread(self._run, "hangcheck-pulse", ranks)
         page.pulse()
@@ -216,14 +216,18 @@ class Pulse:
             self._do("torch's flight record is not offered", self._errand)
 
     def _show_facts(self) -> None:
+        """What nobody can see from outside."""
         self._page.show_handled(handled_signals())
         self._page.show_awaiting(awaiting())
         found: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)  # noqa: SLF001
         error = found[1] if isinstance(found, tuple) else found  # before Python 3.12
-        # one that is handled in passing says nothing, and is not worth the words
-        lasts = error is not None and id(error) == self._handled
-        self._handled = id(error) if error is not None else 0
-        self._page.show_handling(last_words(error) if lasts else "")
+        known, self._handled = self._handled, id(error) if error is not None else 0
+        if self._handled != known:
+            self._told = False
+            self._page.show_handling("")
+        elif error is not None and not self._told:  # not only in passing
+            self._told = True
+            self._page.show_handling(last_words(error))
 
     def _do(self, otherwise: str, work: Callable[[], None]) -> None:
         try:
