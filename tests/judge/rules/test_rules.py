@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from cases import (
     IN_ALL_REDUCE,
+    IN_BARRIER,
     IN_CONNECT,
     IN_GETITEM,
     IN_INIT,
