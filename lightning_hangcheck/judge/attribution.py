@@ -1,10 +1,11 @@
 """Of ranks that parted, who left? The majority tells, the rank's own past, or code under a test.
 
-Without a majority, other groups that came the same way so far tell, then, in this order: code under
-a test that only one rank passes, the sequence of operations that earlier steps followed, code under
-any test of the rank, a loop that the others are still in, an operation that was never seen before,
-and where Lightning parks a rank that does nothing special. The test comes first: an evaluation on
-one rank begins with what any step begins with, so the others seem to diverge.
+Without a majority, other groups that came the same way so far tell, then, in this order: an
+exception that only one rank handles, code under a test that only one rank passes, the sequence of
+operations that earlier steps followed, code under any test of the rank, a loop that the others are
+still in, an operation that was never seen before, and where Lightning parks a rank that does
+nothing special. The test comes before the sequence: an evaluation on one rank begins with what any
+step begins with, so the others seem to diverge.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ Way = tuple[Sequence[Hashable], Hashable]
 Basis = Literal[
     "majority",
     "messages",
+    "exception",
     "sequence",
     "condition",
     "loop",
@@ -120,6 +122,7 @@ def find_diverged(
 
     of_one = [note for note in code if not note.condition_of_most]
     signs: tuple[tuple[Basis, Callable[[_Side], bool]], ...] = (  # the surest first
+        ("exception", lambda side: all(one.reading.handling for one in side.members)),
         ("condition", lambda side: under_test(side, of_one)),
         ("sequence", lambda side: unexpected(side, SURE_CONTEXT)),
         ("condition", lambda side: under_test(side, code)),

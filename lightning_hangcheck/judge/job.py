@@ -220,6 +220,11 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
         return owner.kind == "user" or owner.package == "torch"
 
     @property
+    def handling(self) -> str:
+        """The exception that its main thread handles, by its own word; empty if none."""
+        return self.view.beat.handling if self.view.beat is not None else ""
+
+    @property
     def rank(self) -> int:
         """Its global rank."""
         return self.view.rank

@@ -279,7 +279,14 @@ def blame(
         samples=min(one.process_activity.samples for one in culprits),
         span_s=min(one.seen_s for one in culprits),
         aspect=aspect,
-        evidence=tuple(evidence),
+        evidence=(
+            *evidence,
+            *(
+                EvidenceItem("exception", one.rank, f"its main thread handles {one.handling}")
+                for one in culprits[:MOST_SHOWN]
+                if one.handling
+            ),
+        ),
     )
 
 

@@ -182,6 +182,12 @@ def called_back(look: ProcessLook) -> bool:
     of_python = {one.tid for one in newest.threads}
     known = newest.complete or not of_python  # a native program's threads are all its own
     native = [one for one in newest.states[1:] if known and one.tid not in of_python]
+    # one that nobody named has the name of who started it, mostly the main thread
+    native = [
+        one
+        for one in native
+        if not one.name.startswith(HOUSEKEEPERS) or one.name == newest.states[0].name
+    ]
     return newest.kernel.catches_timers or any(_may_call_back(one, look.pid) for one in native)
 
 
@@ -193,7 +199,7 @@ def _may_call_back(native: ThreadState, pid: int) -> bool:
     Where its name was not recorded, only a sleep or a read counts: torch's threads wait for a word
     of memory until a time, or for any of several connections.
     """
-    if native.name.startswith(HOUSEKEEPERS) or native.state in "ZX":
+    if native.state in "ZX":
         return False
     if SLEEP in native.wchan:
         return True

@@ -149,6 +149,8 @@ class Beat(Struct, frozen=True, kw_only=True):
             framework's. None as long as it did not say so.
         awaiting: Of the user's own code, outermost first, the calls of the coroutine that the main
             thread's event loop is to end; none where it runs no such loop, or did not wait then.
+        handling: Type, message and place of the exception that its main thread handles, as in
+            ``except`` and ``finally``, redacted, in one line; empty where it handles none.
     """
 
     pid: int
@@ -178,6 +180,7 @@ class Beat(Struct, frozen=True, kw_only=True):
     step_times: StepTimes | None = None
     handled_signals: tuple[int, ...] | None = None
     awaiting: tuple[Frame, ...] = ()
+    handling: str = ""
 
     @property
     def main_sections(self) -> tuple[OpenSection, ...]:

@@ -49,6 +49,7 @@ SECTION_NAME_BYTES: Final = 88
 CHECKPOINT_NAME_BYTES: Final = 160
 LAST_WORDS_BYTES: Final = 1208  # 300 characters of up to 4 bytes each
 AWAITING_BYTES: Final = 600
+HANDLING_BYTES: Final = 200
 ATTEMPTS: Final = 8
 _PHASE_INDEX: Final = {None: UNKNOWN} | {phase: index for index, phase in enumerate(PHASES)}
 
@@ -111,6 +112,7 @@ class Rest(msgspec.Struct, array_like=True):
     step_times: tuple[int, int, int, int] = (0, 0, 0, 0)
     handled_signals: tuple[int, ...] | None = None
     awaiting: tuple[Frame, ...] = ()
+    handling: str = ""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -300,6 +302,12 @@ class PageWriter:
         """Show which signals run Python code that may end a wait of the main thread."""
         if signals != self._rest.handled_signals:
             self.show(handled_signals=signals)
+
+    def show_handling(self, words: str) -> None:
+        """Show the exception that the main thread handles, in one redacted line; empty if none."""
+        words = fit_text(words, HANDLING_BYTES)
+        if words != self._rest.handling:
+            self.show(handling=words)
 
     def show_awaiting(self, calls: Sequence[Frame]) -> None:
         """Show where the coroutine stands that the main thread's event loop is to end.

@@ -23,7 +23,7 @@ from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.code_owner import is_standard, only_serves, owner_of
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.recorder.page import PageReader
-from lightning_hangcheck.recorder.wait_facts import awaiting, handled_signals
+from lightning_hangcheck.recorder.wait_facts import Handling, awaiting, handled_signals
 from lightning_hangcheck.session.session import read_sidecar, withhold
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.text.shown import DISTRIBUTIONS, published_environment, show_command
@@ -194,6 +194,7 @@ class Pulse:
         self, page: PageWriter, watch: SidecarWatch, errand: Callable[[], None], ranks: int
     ) -> None:
         self._page, self._watch, self._errand = page, watch, errand
+        self._handling = Handling()
         self._stop = threading.Event()
         self._thread = start_thread(self._run, "hangcheck-pulse", ranks)
         page.pulse()
@@ -211,8 +212,10 @@ class Pulse:
             self._do("torch's flight record is not offered", self._errand)
 
     def _show_facts(self) -> None:
+        """What nobody can see from outside."""
         self._page.show_handled(handled_signals())
         self._page.show_awaiting(awaiting())
+        self._page.show_handling(self._handling.words())
 
     def _do(self, otherwise: str, work: Callable[[], None]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What only the rank itself can tell of its wait: whose signal handlers, and which coroutine."""
+"""What only the rank itself can tell of its wait: signal handlers, its coroutine, an exception."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning_hangcheck.model.code_owner import TRAINING, is_users, owner_of
 from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.recorder.announcer import last_words
 
 SENT_BY_PROGRAMS = (
     *(signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
@@ -101,3 +102,21 @@ def awaiting() -> list[Frame]:
         if task is None:
             break
     return found
+
+
+class Handling:
+    """The exception that the main thread handles, told once it was met twice: not in passing."""
+
+    def __init__(self) -> None:
+        self._handled, self._told = 0, ""
+
+    def words(self) -> str:
+        """Return it as one redacted line; empty where there is none, or it is new."""
+        found: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)  # noqa: SLF001
+        error = found[1] if isinstance(found, tuple) else found  # before Python 3.12
+        known, self._handled = self._handled, id(error) if error is not None else 0
+        if error is None or self._handled != known:
+            self._told = ""
+        elif not self._told:
+            self._told = last_words(error)
+        return self._told

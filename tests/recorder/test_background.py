@@ -17,7 +17,8 @@ from processes import end, until
 
 from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.recorder.process import SidecarWatch
+from lightning_hangcheck.recorder.page import PageWriter, read_page
+from lightning_hangcheck.recorder.process import Pulse, SidecarWatch
 from lightning_hangcheck.recorder.wait_facts import awaiting, handled_signals
 from lightning_hangcheck.session.session import SidecarFacts
 
@@ -244,3 +245,18 @@ def test_where_a_coroutine_stands_is_told_while_its_loop_waits(
     assert awaiting() == []
     asyncio.run(main())
     assert seen == list(dict.fromkeys(("main", through.__name__, "next_rollout")))
+
+
+def test_an_exception_that_is_handled_for_long_is_told(tmp_path: Path) -> None:
+    page = PageWriter.unseen()
+    watch = SidecarWatch(tmp_path / "sidecar.json", lambda _: None, AT_ONCE)
+    pulse = Pulse(page, watch, lambda: None, 1)
+    try:
+        int("no such split")
+    except ValueError:
+        until(lambda: read_page(page.buffer).handling, "the exception to be told")
+        words = read_page(page.buffer).handling
+    until(lambda: not read_page(page.buffer).handling, "it to be over")
+    pulse.stop(10.0)
+    assert words.startswith("ValueError: invalid literal")
+    assert "test_background.py" in words

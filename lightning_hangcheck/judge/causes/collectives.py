@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
 DEFAULT_GROUP = "0"
 TOLD_BY: dict[Basis, str] = {
+    "exception": "only this rank handles an exception",
     "majority": "most ranks do otherwise",
     "messages": "it left out a message that most ranks posted",
     "sequence": "earlier steps followed another sequence of operations",
@@ -156,12 +157,17 @@ def _on_their_way_out(
 def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     """Tell the three causes apart.
 
-    A rank that a test of its rank led away diverged, wherever it stands. Where all came the same
+    A rank that a test of its rank led away diverged, wherever it stands, and so did one that an
+    exception led away which no other handles. Where all came the same
     way, they only meet with other operations, shapes or groups. One that has left the loop that the
     others are in ran out of work, as did the others where most have left it.
     """
     code = job.case.code
-    if parted_by_test(code, parted):
+    left, stayed = parted.sides
+    threw = all(one.reading.handling for one in left) and not any(
+        one.reading.handling for one in stayed
+    )
+    if parted_by_test(code, parted) or (stayed and threw):
         return "rank_diverged"
     if parted.same_way:
         return "collective_mismatch"
@@ -211,9 +217,10 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
     tests = parting_tests(job.case.code, parted, first)
     return say(
         culprits,
-        "{who} {does} {under} , while {others} {there}{agreed}",
+        "{who} {does} {under} {handling} , while {others} {there}{agreed}",
         does=_does(job, parted, first, parted.diverged),
         under=f"under {tests[0][2]}" if tests else "",
+        handling=f"(handling {first.reading.handling})" if first.reading.handling else "",
         others=name_ranks(ranks),
         there=there,
         agreed=agreed,

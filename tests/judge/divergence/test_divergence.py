@@ -213,3 +213,25 @@ def test_where_no_earlier_step_had_it_there_nobody_is_named_for_it(early: str) -
     past = early.replace("b", "") + "a"
     verdict = judged(waiting_for_save(0, saving * 2 + early), stepping(1, saving * 2 + past))
     assert verdict.culprits != (1,)
+
+
+def test_a_rank_that_alone_handles_an_exception_has_left() -> None:
+    """A ``finally`` behind the loop looks as the end of its data does."""
+    error = "ValueError: no such split in check (demo/train.py:12)"
+
+    def told(handling: str, other: str = "") -> Verdict:
+        ways = (("all_reduce 4", IN_LOOP, other), ("barrier", IN_BARRIER, handling))
+        return judge(
+            job(
+                *(
+                    flying(rank(n, way, beat=Beat(pid=100 + n, rank=n, handling=words)), op)
+                    for n, (op, way, words) in enumerate(ways)
+                )
+            )
+        )
+
+    verdict = told(error)
+    assert (verdict.culprits, verdict.cause) == ((1,), "rank_diverged")
+    assert f"(handling {error})" in verdict.summary
+    assert "handling" not in told("").summary
+    assert told(error, error).culprits == told("").culprits

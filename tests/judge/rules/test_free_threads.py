@@ -113,6 +113,31 @@ def test_a_timer_may_end_whatever_its_process_waits_for(timer: tuple[Frame, ...]
     )
 
 
+@pytest.mark.parametrize(("sockets", "verdict"), [(1, "hang"), (2, "suspect")])
+def test_a_loop_that_listens_may_bring_news(sockets: int, verdict: str) -> None:
+    """By one socket without a name its own process wakes it; at a second one it listens."""
+    stands: dict[str, Any] = {"waits_for": FUTEX, "syscall": 202}
+    waits = rank(0, (MAIN, user("next_request", 9), EVENT_WAIT), silent=200.0, **stands)
+    at = (WaitTarget(call="epoll_wait", kind="socket"),) * sockets
+    serves = beside(waits, (user("serve", 3), *LOOP), waits_for=at)
+    assert judge(job(serves, rank(1, IN_BARRIER, silent=200.0))).verdict == verdict
+
+
+IN_POOL = (
+    Frame("_worker", f"{STDLIB}/concurrent/futures/thread.py", 83),
+    Frame("_WorkItem.run", f"{STDLIB}/concurrent/futures/thread.py", 58),
+    Frame("get", f"{SITE}/requests/api.py", 73),
+)
+
+
+def test_what_a_pool_was_given_may_feed_a_pipe_whoever_wrote_it() -> None:
+    pipe = waiting_for("pipe", "read", "pipe:[9]", 100)
+    remote = (WaitTarget(call="recvfrom", kind="socket", name="10.0.0.1:443"),)
+    assert told(beside(rank(0, IN_BARRIER), IN_POOL, waits_for=remote), 200.0, **pipe) == "suspect"
+    of_library = (IN_POOL[-1],)
+    assert told(beside(rank(0, IN_BARRIER), of_library, waits_for=remote), 6.0, **pipe) == "hang"
+
+
 @pytest.mark.parametrize(
     ("call", "name"),
     [

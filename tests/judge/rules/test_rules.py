@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from cases import (
     IN_ALL_REDUCE,
+    IN_BARRIER,
     IN_CONNECT,
     IN_GETITEM,
     IN_INIT,
@@ -193,3 +194,10 @@ def test_what_a_more_specific_rule_explains_is_not_called_sooner_as_unknown() ->
     lost, waits = rank(1, IN_CONNECT, silent=60.0), rank(0, IN_INIT, silent=60.0)
     verdict = judge(job(waits, lost, local_world_size=None))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("suspect", (1,), "rendezvous")
+
+
+def test_the_exception_that_a_stuck_rank_handles_is_evidence() -> None:
+    beat = Beat(pid=101, rank=1, handling="ValueError: no such split in check (train.py:12)")
+    verdict = judge(job(rank(0, IN_BARRIER), rank(1, IN_LOAD, beat=beat)))
+    told = [one.text for one in verdict.evidence if one.kind == "exception"]
+    assert told == [f"its main thread handles {beat.handling}"]

@@ -177,6 +177,24 @@ def test_a_native_thread_may_feed_a_pipe_whatever_its_main_thread_waits_for() ->
     assert ended_by(_beside(own, ANSWERS_LATER)) == "outside"
 
 
+@pytest.mark.parametrize(
+    ("name", "who"), [("pt_data_worker", "outside"), ("pt_autograd_0", "inside")]
+)
+def test_a_thread_that_nobody_named_has_the_name_of_its_worker(name: str, who: str) -> None:
+    """Torch names a DataLoader's workers, and a library's decoder inherits that."""
+    reads = WaitTarget(call="read", kind="file", name="/data/clip.mp4")
+    native = ThreadState(tid=900, name=name, state="D", cpu_s=0.0, waits_for=(reads,))
+    decodes = _with(worker(0, IN_GETITEM, waits_for=FUTEX), native)
+    samples = tuple(
+        replace(one, kernel=replace(one.kernel, threads=(main, *others)))
+        for one in decodes.samples
+        if one.kernel is not None
+        for main, *others in [one.kernel.threads]
+        for main in [replace(main, name="pt_data_worker")]
+    )
+    assert ended_by(rank(1, IN_LOADER, children=[replace(decodes, samples=samples)])) == who
+
+
 def test_a_word_of_shared_memory_is_the_jobs_own_only_in_a_lock_of_pythons() -> None:
     """What a library in C waits for there, a simulator that nobody knows may bring."""
     word = waiting_for("shared", "futex", "memory:[00:1c:8]")

@@ -15,7 +15,7 @@ from hypothesis import strategies as some
 
 from lightning_hangcheck.identity import Identity
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark, StepTimes
-from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.slugs import PHASES
 from lightning_hangcheck.recorder import page as layout
 from lightning_hangcheck.recorder.page import (
@@ -58,6 +58,8 @@ def test_the_most_that_is_shown_fits_into_one_place() -> None:
     page.time_step(most, most, most)
     page.show_handled(tuple(range(1, 65)))
     page.show(announced=most)
+    page.show_awaiting([Frame("f" * 90, wide, 9)] + [Frame("f" * 90, "g" * 90, 9)] * 20)
+    page.show_handling(wide)
     page.end("finished", wide)
     page.end("raised", wide)
     _, second = layout.PLACES
