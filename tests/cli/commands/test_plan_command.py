@@ -68,10 +68,10 @@ def test_what_is_beside_the_model_may_be_counted_in_numbers(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--extra", "operators"], "--extra operators is no NAME=GB"),
-        (["--extra", "=6"], "--extra =6 is no NAME=GB"),
-        (["--phase", "rollout"], "--phase rollout is no NAME:SETTING,SETTING"),
-        (["--phase", "a:batch=x"], "'x' is no number from 1"),
+        (["--extra", "operators"], "--extra operators is neither NAME=GB"),
+        (["--extra", "=6"], "--extra =6 is neither NAME=GB"),
+        (["--phase", "rollout"], "--phase rollout is not NAME:SETTING,SETTING"),
+        (["--phase", "a:batch=x"], "'x' is not a number from 1"),
         (["--extra", "operators=-1"], "write for example --extra operators=6"),
         (["--extra", "operators=nan"], "write for example --extra operators=6"),
         (["--extra", "operators=174M*complex65"], "write for example --extra operators=6"),
