@@ -145,7 +145,7 @@ def refuse_unknown(addresses: Sequence[str]) -> None:
     for number, address in enumerate(addresses, 1):
         if _courier_of(address) is None:
             raise BadUsage(
-                f"{named(number, address)} is no address that apprise knows",
+                f"{named(number, address)} is not an address that apprise knows",
                 "write one as https://github.com/caronc/apprise/wiki says: json://host:8000",
             )
 

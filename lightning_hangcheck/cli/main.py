@@ -39,7 +39,7 @@ TENSES: dict[str, dict[str, str]] = {
         "report": "the newest verdict, as text, page or JSON",
     },
     "It is stuck": {
-        "attach": "diagnose a job that never heard of hangcheck",
+        "attach": "diagnose a job started without hangcheck",
         "merge": "join what several nodes saw into one verdict",
     },
     "It is dead": {

@@ -257,7 +257,7 @@ def _doubt(files: ModelFiles, model: ModelFiles, compared: int) -> str:
     names = (name.rpartition("/")[2] for name in (files.base, model.name))
     sizes = [{float(one) for one in BILLIONS.findall(name)} for name in names]
     if all(sizes) and sizes[0].isdisjoint(sizes[1]):
-        return f"{files.name} was trained on {files.base}, and {model.name} shall load it"
+        return f"{files.name} was trained on {files.base}, and {model.name} would load it"
     if files.tokens and model.tokens and files.digest != model.digest:
         tokens = f"{files.tokens} and {model.tokens} tokens"
         return f"{files.name} and {model.name} have different tokenizers ({tokens})"

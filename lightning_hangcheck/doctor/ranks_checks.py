@@ -216,7 +216,7 @@ def judge_trial(trial: Trial) -> tuple[Finding, ...]:
     """Say how far the ranks came: each step that all have done, and the first that is not done."""
     starts = [note for note in trial.notes if note.did == "start"]
     if not starts:
-        found = f"no rank was heard{_ending(trial)}"
+        found = f"no rank reported{_ending(trial)}"
         if trial.ended == "by itself" and trial.exit_code == 0:
             leave_out = "leave out options that send output elsewhere: --log-dir, --redirects"
             return (warning(found, advice=f"{leave_out}, srun -o", check=START),)

@@ -48,7 +48,7 @@ FIRST_RELEASE = 1_790_000_000.0
 """Autumn 2026, in seconds since 1970: a clock before that was never set."""
 
 
-@check("seeing", "without stacks a verdict cannot name the line at which a rank stands")
+@check("seeing", "without stacks a verdict cannot name the line at which a rank is")
 def stacks_readable(_: Subject, time_limit_s: float = 3.0) -> Finding:
     """A small Python process, started for this and read by py-spy as ranks will be."""
     deadline = time.monotonic() + time_limit_s
@@ -194,7 +194,7 @@ def judge_clock(here: float, there: float | None) -> Finding:
     remedy = "timedatectl set-ntp true"
     if here < FIRST_RELEASE:
         stands = time.strftime("%Y-%m-%d", time.gmtime(here))
-        return failed(f"the clock stands at {stands}: it was never set", remedy)
+        return failed(f"the clock shows {stands}: it was never set", remedy)
     if there is None:
         sentence = "the clock could not be compared: the run folder cannot be written"
         return warning(sentence, advice=ELSEWHERE)

@@ -75,7 +75,7 @@ def checkpoints(subject: Subject) -> Iterator[Finding]:
         advice = "correct its spelling, or leave it to the first run"
         if REMOTE.match(url):
             sentence = (
-                f"{url} was not looked at: it is no folder here, and only rclone knows remotes"
+                f"{url} was not looked at: it is not a folder here, and only rclone knows remotes"
             )
             advice = "name it as fsspec does: s3://BUCKET/PATH; to see what is there:"
             commands = (f"rclone lsf {quote(url)}",)

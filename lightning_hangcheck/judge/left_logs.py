@@ -117,7 +117,7 @@ def killed(book: LogBook) -> LogFinding | None:
         return None
     signals = " and ".join(sorted({KILLED[one.code or 0] for one in first}))
     text = f"{name_ranks(ranks)} {'was' if len(ranks) == 1 else 'were'} ended by {signals}."
-    text += " Who sent it is not told." if "SIGKILL" in signals else ""
+    text += " The log does not say who sent it." if "SIGKILL" in signals else ""
     sure = all(book.before_timeouts(one) for one in first)
     return finding(book, _failed(book), "process_dead", text, first, ranks if sure else (),
                   guessed=() if sure else ranks)  # fmt: skip
@@ -242,7 +242,7 @@ def _apart(
         for content, _ in counts[::-1][:4]
     )
     text = f": {'; '.join(told)}." if contents else "."
-    text += "" if odd else " Which of them is wrong is not told."
+    text += "" if odd else " The log does not say which of them is wrong."
     return tuple(odd), "rank_diverged" if several and odd else "collective_mismatch", text
 
 
@@ -491,8 +491,8 @@ def never_came(book: LogBook) -> LogFinding | None:
     text = f"{fact.seq} of {fact.count} processes came" if short else "not all processes came"
     text += " to the meeting point"
     text += f" within {fact.limit_ms / 1000:.0f} s." if fact.limit_ms else "."
-    return finding(book, "hang", "rendezvous", f"{text} Whether the others started is not told.",
-                  facts)  # fmt: skip
+    text += " The log does not say whether the others started."
+    return finding(book, "hang", "rendezvous", text, facts)
 
 
 def ras_differs(book: LogBook) -> LogFinding | None:

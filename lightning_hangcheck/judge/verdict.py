@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 SUSPICION = 0.75
 """Share of its confidence that a finding keeps while it is only a suspicion."""
 MOST_UNSEEN = 8
+OF_A_LOOK = ("stack", "local_values", "native_calls", "kernel_state", "flight_record")
+"""Kinds of gaps: looks that came while the ranks of a job that ended well were leaving."""
 COSTS_THE_JOB = ("hang", "dead", "crashed")
 OVER = ("crashed", "finished")
 STATES: dict[Activity, State] = {
@@ -225,6 +227,8 @@ def _gaps(conclusion: Conclusion) -> tuple[ToldGap, ...]:
     gaps = [*job.case.gaps, *job.gaps]
     if job.world_size <= 1:
         gaps = [gap for gap in gaps if gap.kind != "flight_record"]
+    if finding is None and conclusion.kind == "finished":  # exit codes tell all of it
+        gaps = [gap for gap in gaps if gap.kind not in OF_A_LOOK]
     if finding is not None:
         gaps += finding.gaps
         gaps += () if finding.ended_by == "pace" else (*conclusion.gaps, *_unseen(job))

@@ -32,6 +32,7 @@ from lightning_hangcheck.judge.wording import (
     short_place,
     verb,
 )
+from lightning_hangcheck.model.code_owner import MODULE
 from lightning_hangcheck.model.verdict import EvidenceItem, Remedy
 from lightning_hangcheck.text.shown import format_ranks, one_line, several
 
@@ -52,6 +53,8 @@ ENDED = ("crashed", "finished")
 NOTABLE_SILENCE_S = 2.0
 FOR_GPU = re.compile(r"^cu(da)?(Stream|Device|Ctx|Event)Synchronize")
 """Calls of CUDA's runtime and driver that return when the GPU has done its work."""
+STATES = {"R": "running", "S": "asleep", "D": "asleep, and no signal wakes it", "T": "stopped"}
+"""The kernel's letters that say something here (proc_pid_stat(5))."""
 MOST_FRAMES = 6
 MOST_CULPRITS = 4
 MOST_WAITS = 4
@@ -233,7 +236,7 @@ def waits(job: JobReading, graph: WaitGraph) -> Iterator[EvidenceItem]:
     together: dict[str, list[int]] = {}
     for wait, line, ranks in _waits_and_places(job, graph.waiters):
         if wait is not None:
-            place = f", called in {line}" if line is not None else ""
+            place = f", called in {_line(line)}" if line is not None else ""
             together.setdefault(f"in {wait.name}{place}", []).extend(ranks)
     for where, ranks in sorted(together.items(), key=lambda item: -len(item[1]))[:MOST_WAITS]:
         text = f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} {where}"
@@ -270,7 +273,7 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
             shown = ", ".join(f"{name} = {value}" for name, value in one.values.items())
             at = f"{one.frame.function} ({short_place(one.frame)})"
             yield "variables", f"variables in {at}: {shown}"
-    if observed.span_s > 0:
+    if observed.span_s > 0 and view.process_exit is None:
         does = "idle itself" if reading.works_in_child else reading.activity
         yield (
             "activity",
@@ -293,10 +296,13 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
         yield "torch", f"torch counts threads that wait: {told}"
     if own is not None:
         yield from (("gpu", text) for text in describe_gpus(own))
-    if (state := next((one.kernel for one in newest if one.kernel), None)) is not None:
+    state = next((one.kernel for one in newest if one.kernel), None)
+    if state is not None and view.process_exit is None:
         channel = state.threads[0].wchan if state.threads else ""
         waits_in = f", main thread waits in {channel}" if channel else ""
-        yield "kernel", f"pid {state.pid} in state {state.state}{waits_in}"
+        known = STATES.get(state.state, "")
+        shown = f"is {known} (state {state.state})" if known else f"is in state {state.state}"
+        yield "kernel", f"pid {state.pid} {shown}{waits_in}"
     if view.beat is None:
         return
     beat, tracked = view.beat, tracked_place(view.beat)
@@ -316,8 +322,13 @@ def _where(frames: Sequence[Frame]) -> str:
     """Say where a thread stands: the user's line, and what is called from there."""
     place, innermost = users_place(frames), (shown_frames(frames) or frames)[-1]
     if place is None or place == innermost:
-        return str(innermost)
-    return f"{place}, inside it {innermost.function} ({short_place(innermost)})"
+        return _line(innermost)
+    return f"{_line(place)}, inside it {innermost.function} ({short_place(innermost)})"
+
+
+def _line(frame: Frame) -> str:
+    """Write a frame with its whole path; code outside of any function has no name to show."""
+    return f"{frame.file}:{frame.line}" if frame.function == MODULE else str(frame)
 
 
 # What to do.

@@ -63,7 +63,7 @@ def fingerprint(path: str) -> Fingerprint:
         if stat.S_ISDIR(found.st_mode):
             return _of_folder(place)
         if not stat.S_ISREG(found.st_mode):
-            return Fingerprint(path=str(place), how="not looked at: it is no file and no folder")
+            return Fingerprint(path=str(place), how="not looked at: neither a file nor a folder")
         return _of_file(place, found)
     except FileNotFoundError:
         return Fingerprint(path=str(place), how="it is not there")
@@ -82,7 +82,7 @@ def difference(before: Fingerprint, now: Fingerprint) -> str:
         return ""
     if before.size != now.size:
         return f"{name} has changed: {before.size:,} bytes then, {now.size:,} now"
-    return f"{name} has changed (told by {now.how})"
+    return f"{name} has changed (known by {now.how})"
 
 
 def _of_file(path: Path, found: os.stat_result) -> Fingerprint:

@@ -254,7 +254,7 @@ def decide(
     pairs = [(one, found[path]) for path, one in known.items() if path in found]
     pairs += [(one, look(one.path)) for one in earlier.outputs]
     changes = [f"{path} is a new input" for path in found if path not in known]
-    changes += [f"{path} is no input any more" for path in known if path not in found]
+    changes += [f"{path} is not an input any more" for path in known if path not in found]
     changes += filter(None, (difference(before, after) for before, after in pairs))
     changes = changes or [earlier.stale] * bool(earlier.stale)
     act, why = _weigh(earlier, if_done, "; ".join(changes), thresholds)

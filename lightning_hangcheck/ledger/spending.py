@@ -212,7 +212,7 @@ def read_prices(texts: Iterable[str]) -> Prices:
             per_hour = math.nan
         if not 0 <= per_hour < math.inf or (equals and not model.strip()):
             raise BadUsage(
-                f"--price {text} is no price of an hour",
+                f"--price {text} is not a price per hour",
                 "write for example --price 0.89/h, or --price A100=1.89/h",
             )
         prices.append(Price(per_hour, model.strip()))

@@ -25,7 +25,7 @@ def gradient_accumulation(buffer: int, world_size: int, micro_batch: int) -> int
 
     Raises:
         BadUsage: It is no whole number: the nearest buffers and micro batches that fit, and a table
-            for other world sizes; or an argument is no whole number above 0.
+            for other world sizes; or an argument is not a whole number above 0.
     """
     for name, value in (
         ("buffer", buffer),
@@ -33,7 +33,9 @@ def gradient_accumulation(buffer: int, world_size: int, micro_batch: int) -> int
         ("micro_batch", micro_batch),
     ):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise BadUsage(f"{name}={value!r} is no whole number above 0", "count samples or ranks")
+            raise BadUsage(
+                f"{name}={value!r} is not a whole number above 0", "count samples or ranks"
+            )
     at_once = world_size * micro_batch
     if buffer % at_once == 0:
         return buffer // at_once

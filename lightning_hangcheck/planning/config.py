@@ -145,7 +145,7 @@ def read_config(path: Path) -> Mapping[str, object]:
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadUsage(
-            f"{path} is no JSON ({error})", f"fetch the model's {CONFIG_NAME} once more"
+            f"{path} is not JSON ({error})", f"fetch the model's {CONFIG_NAME} once more"
         ) from error
     if not isinstance(content, dict):
         raise BadUsage(f"{path} holds no JSON object", f"fetch the model's {CONFIG_NAME} once more")
@@ -263,7 +263,7 @@ def _number(config: Mapping[str, object], field: str, names: tuple[str, ...]) ->
         whole = isinstance(value, int) and not isinstance(value, bool)
         if not whole or not 0 <= value <= most:  # type: ignore[operator] # whole: it is an int
             raise BadUsage(
-                f"config.json has {name}={value!r}, which is no whole number from 0 to {most:,}",
+                f"config.json has {name}={value!r}, which is not a whole number from 0 to {most:,}",
                 "correct it, or fetch the model's config.json once more",
             )
         return int(str(value))

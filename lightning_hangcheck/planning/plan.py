@@ -175,7 +175,7 @@ def read_extra(text: str) -> Extra:
             wanted = float(count) * GB
     if not (name.strip() and equals and 0 <= wanted < math.inf):
         raise BadUsage(
-            f"--extra {text} is no NAME=GB and no NAME=COUNT*TYPE",
+            f"--extra {text} is neither NAME=GB nor NAME=COUNT*TYPE",
             "write for example --extra operators=6, or --extra operators=174M*complex64@cpu",
         )
     return Extra(name.strip(), int(wanted), on_cpu=on_cpu)
@@ -217,7 +217,7 @@ def read_phase(text: str) -> PlannedPhase:
     name, colon, rest = text.partition(":")
     settings = [one.strip() for one in rest.split(",") if one.strip()]
     if not (name.strip() and colon and settings):
-        raise BadUsage(f"--phase {text} is no NAME:SETTING,SETTING", EXAMPLE)
+        raise BadUsage(f"--phase {text} is not NAME:SETTING,SETTING", EXAMPLE)
     numbers: dict[str, int] = {}
     extras = []
     for one in settings:
@@ -227,7 +227,7 @@ def read_phase(text: str) -> PlannedPhase:
         elif value.isdecimal() and 0 < int(value) <= LARGEST_NUMBER:
             numbers[key] = int(value)
         else:
-            why = f"{value!r} is no number from 1 to {LARGEST_NUMBER}"
+            why = f"{value!r} is not a number from 1 to {LARGEST_NUMBER}"
             raise BadUsage(f"--phase {text}: {why}", EXAMPLE)
     return PlannedPhase(name=name.strip(), extras=tuple(extras), **numbers)
 
@@ -251,5 +251,5 @@ def settle_use(
         assumed.append(f"weights in {dtype}: {why}")
     if context is None:
         context = min(CONTEXT, fields.positions or CONTEXT)
-        assumed.append(f"a context of {context} tokens; --context sets yours")
+        assumed.append(f"a context of {context} tokens where nobody says more: see --context")
     return Use(dtype=dtype, context=context, batch=batch, extras=extras), tuple(assumed)

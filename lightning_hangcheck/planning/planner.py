@@ -197,7 +197,7 @@ def _notes(model: Model, machine: Machine, use: Use) -> Iterator[str]:
             "as they are"
         )
     if machine.gpus and any(not extra.on_cpu for extra in use.extras):
-        yield "modules beside the model are counted on GPU 0; @cpu behind a size moves one away"
+        yield "what --extra names is counted on GPU 0; @cpu behind a size moves it away"
     yield (
         "the time of an answer is an estimate from usual hardware, without the reading of the "
         "prompt; hc.section around generate measures yours"

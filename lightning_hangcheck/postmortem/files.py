@@ -183,7 +183,7 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, bytes]]:
     with io.BufferedReader(io.FileIO(os.open(path, _SAFELY)), HEAD_BYTES) as raw:
         found = os.fstat(raw.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise NotRead("it is no regular file")
+            raise NotRead("it is not a regular file")
         start = raw.peek()
         packer = next((one for magic, one in PACKERS.items() if start.startswith(magic)), None)
         if packer is None:

@@ -153,7 +153,7 @@ def _whole(file: BinaryIO) -> bytes:
 
 def _dump_of(path: Path, data: object) -> Dump:
     if not isinstance(data, dict) or not isinstance(data.get("entries", []), (list, tuple)):
-        raise NotRead("it is no flight record")
+        raise NotRead("it is not a flight record")
     entries = _telling([one for one in data.get("entries", ()) if isinstance(one, dict)])
     config = data.get("pg_config")
     config = config if isinstance(config, dict) else {}
@@ -314,7 +314,7 @@ class Incident(Struct):
     def when(self) -> str:
         """When its newest operation was entered, for a sentence."""
         newest = max((one.last_ns for one in self.dumps.values()), default=0)
-        return utc(moment_of(newest), "seconds") if newest else "a time that is not told"
+        return utc(moment_of(newest), "seconds") if newest else "an unknown time"
 
 
 def of_one_incident(dumps: Iterable[Dump]) -> tuple[dict[int, Dump], list[LeftOut]]:
@@ -325,7 +325,7 @@ def of_one_incident(dumps: Iterable[Dump]) -> tuple[dict[int, Dump], list[LeftOu
         rank = dump.rank
         if rank is None:
             fits = f"its groups fit {len(dump.ranks)} ranks" if dump.ranks else "it names no group"
-            why = f"whose flight record it is, is not told: {fits}, and its name has no such number"
+            why = f"nothing says whose flight record it is: {fits}, and its name has no such number"
             left_out.append(LeftOut(dump.path, why))
             continue
         taken = next((one for one in reversed(incidents) if one.takes(rank, dump)), None)

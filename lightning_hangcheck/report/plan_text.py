@@ -82,7 +82,7 @@ def _needs(plan: Plan) -> list[list[str]]:
     use = plan.use
     sure = f"{several(plan.layers, 'layer')}; {plan.sureness} by {plain(plan.source)}"
     extras = [
-        [plain(one.name), _gb(one.size), "in main memory" if one.on_cpu else "beside the model"]
+        [plain(one.name), _gb(one.size), "in main memory" if one.on_cpu else "with the model"]
         for one in use.extras
     ]
     return [

@@ -213,10 +213,10 @@ def parse_ranks(text: str, most: int = LARGEST_RANK + 1) -> tuple[int, ...]:
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         first, dash, last = (piece.strip() for piece in part.partition("-"))
         if not (first.isdecimal() and (last.isdecimal() if dash else True)):
-            raise ValueError(f"{part!r} is no rank or range of ranks; write for example 0-6,8")
+            raise ValueError(f"{part!r} is not a rank or range of ranks; write for example 0-6,8")
         low, high = int(first), int(last) if dash else int(first)
         if high < low or high > LARGEST_RANK:
-            raise ValueError(f"{part!r} is no ascending range of ranks up to {LARGEST_RANK}")
+            raise ValueError(f"{part!r} is not an ascending range of ranks up to {LARGEST_RANK}")
         if len(ranks) + high - low >= most:
             raise ValueError(f"{text[:40]!r} has more than {most} ranks")
         ranks.update(range(low, high + 1))

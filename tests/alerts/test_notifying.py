@@ -57,7 +57,7 @@ def test_one_that_is_not_there_is_named_without_its_address(
 def test_an_address_that_apprise_does_not_know_is_refused_at_the_start() -> None:
     with pytest.raises(BadUsage) as refusal:
         refuse_unknown(["json://127.0.0.1", f"nosuch://{LEAK}"])
-    assert str(refusal.value).startswith("notify address 2 (nosuch://) is no address")
+    assert str(refusal.value).startswith("notify address 2 (nosuch://) is not an address")
     assert LEAK not in str(refusal.value)
 
 

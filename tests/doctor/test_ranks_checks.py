@@ -81,7 +81,7 @@ def test_a_node_that_never_comes_is_given_up_within_the_limit() -> None:
     trial = _try((*words, "--master_addr=127.0.0.1", "--nproc_per_node=1"), Limits(start_s=3.0))
     (check,) = judge_trial(trial)
     assert check.status == "failed"
-    assert check.sentence.startswith("no rank was heard (given up after 3 s")
+    assert check.sentence.startswith("no rank reported (given up after 3 s")
 
 
 def test_a_launcher_that_is_not_there_fails() -> None:

@@ -6,7 +6,7 @@ from cases import IN_ALL_REDUCE, IN_LOAD, gone, job, rank
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.evidence import Frame, LocalValues
+from lightning_hangcheck.model.evidence import Frame, Gap, LocalValues
 from lightning_hangcheck.model.flight import FlightRecord
 
 WAITS = rank(0, IN_ALL_REDUCE)
@@ -45,3 +45,19 @@ def test_an_exit_code_that_nobody_saw_is_a_gap() -> None:
     assert verdict.culprits == (1,)
     assert [gap.what for gap in verdict.gaps if gap.rank == 1] == ["exit code"]
     assert "exit code" not in [gap.what for gap in judge(job(WAITS, gone(1, 1))).gaps]
+
+
+def test_of_a_job_that_ended_well_no_stack_is_missed() -> None:
+    gaps = (
+        Gap("stack of pid 1", 0, "the process has ended", "stack"),
+        Gap("journal rank-0.jsonl", 0, "3 lines were lost", "journal"),
+    )
+    well = job(gone(0, 0), gone(1, 0), ended=True, exit_code=0, gaps=gaps)
+    assert [gap.what for gap in judge(well).gaps] == ["journal rank-0.jsonl"]
+    badly = job(gone(0, 0), gone(1, 1), ended=True, exit_code=1, gaps=gaps)
+    assert "stack of pid 1" in [gap.what for gap in judge(badly).gaps]
+
+
+def test_what_a_process_did_is_not_told_of_one_that_is_gone() -> None:
+    kinds = {item.kind for item in judge(job(WAITS, gone(1, -9))).evidence if item.rank == 1}
+    assert kinds.isdisjoint({"activity", "kernel"})

@@ -59,7 +59,7 @@ def test_changed_files_are_asked_about_however_good_the_metric_was() -> None:
 @pytest.mark.parametrize(
     ("present", "why"),
     [
-        ((file("/data", "2"), MADE), "/data has changed (told by its whole content)"),
+        ((file("/data", "2"), MADE), "/data has changed (known by its whole content)"),
         ((DATA,), "/last.ckpt cannot be compared (it is not there)"),
     ],
 )
@@ -73,7 +73,7 @@ def test_reuse_only_where_everything_is_as_it_was(
 
 def test_other_inputs_are_a_change() -> None:
     assert decided("reuse", inputs=(file("/other"),)).why == (
-        "/other is a new input; /data is no input any more"
+        "/other is a new input; /data is not an input any more"
     )
 
 

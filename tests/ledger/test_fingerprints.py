@@ -20,7 +20,7 @@ def test_content_tells_and_time_does_not(tmp_path: Path) -> None:
     os.utime(file, (1, 1))
     assert difference(before, fingerprint(str(file))) == ""
     file.write_text("1,3\n")
-    assert difference(before, fingerprint(str(file))).endswith("(told by its whole content)")
+    assert difference(before, fingerprint(str(file))).endswith("(known by its whole content)")
 
 
 def test_a_large_file_is_told_by_its_ends_and_says_so(tmp_path: Path) -> None:

@@ -22,5 +22,5 @@ def test_without_a_price_nothing_is_made_up() -> None:
 
 @pytest.mark.parametrize("text", ["cheap", "-1/h", "nan", "=0.5", "A100=", "0.5/d"])
 def test_what_is_no_price_is_one_sentence(text: str) -> None:
-    with pytest.raises(BadUsage, match="is no price of an hour; write for example"):
+    with pytest.raises(BadUsage, match="is not a price per hour; write for example"):
         read_prices([text])

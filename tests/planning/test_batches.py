@@ -53,4 +53,4 @@ def test_other_world_sizes_are_shown_with_their_steps_or_the_buffers_nearest_to_
 
 @pytest.mark.parametrize("numbers", [(0, 2, 4), (8, 0, 4), (8, 2, -1), (8, 2, True), (8.0, 2, 4)])
 def test_what_is_no_count_is_refused(numbers: tuple[int, int, int]) -> None:
-    assert "is no whole number above 0" in refused(*numbers)
+    assert "is not a whole number above 0" in refused(*numbers)

@@ -49,7 +49,7 @@ def test_a_window_that_is_not_used_does_not_count() -> None:
     ("changes", "said"),
     [
         ({"hidden_size": None}, "no hidden_size (its model_type is 'llama')"),
-        ({"hidden_size": -1}, "hidden_size=-1, which is no whole number"),
+        ({"hidden_size": -1}, "hidden_size=-1, which is not a whole number"),
         ({"num_hidden_layers": 0}, "no num_hidden_layers"),
         ({"num_hidden_layers": 10**6}, "num_hidden_layers=1000000"),
         ({"vocab_size": "many"}, "vocab_size='many'"),
@@ -74,10 +74,10 @@ def test_a_config_of_no_text_model_says_what_it_lacks() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"{", "is no JSON"),
+        (b"{", "is not JSON"),
         (b"[1]", "holds no JSON object"),
-        (b"\xff\xfe", "is no JSON"),
-        (b"", "is no JSON"),
+        (b"\xff\xfe", "is not JSON"),
+        (b"", "is not JSON"),
     ],
 )
 def test_a_broken_file_is_one_sentence(content: bytes, said: str, tmp_path: Path) -> None:

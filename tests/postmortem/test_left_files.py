@@ -192,7 +192,7 @@ FOREIGN = {
     "empty": (b"", "it is empty"),
     "memo": (huge_memo(), "too much memory"),
     "other_pickle": (pickle.dumps({"pg_config": 3, "weights": [1.0]}), "flight record"),
-    "other_json": (b'{"pg_config": 5, "entries": "none"}', "it is no flight record"),
+    "other_json": (b'{"pg_config": 5, "entries": "none"}', "it is not a flight record"),
     "notes": (b"# Notes\n\nTry again with a smaller batch.\n", "says nothing of ranks"),
     "torn_json": (b'{"pg_config": {"0": ', "its JSON is torn"),
     "deep_json": (b'{"pg_config": ' + b"[" * 100_000, "its JSON is torn"),

@@ -190,7 +190,7 @@ def _hostfile_text(name: str) -> str:
             with open(name, encoding="utf-8") as file:  # noqa: PTH123 - no path where it is a pipe
                 text = file.read(MOST_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise BadUsage(
             f"--hostfile {name} cannot be read ({why})", "name a file with one host a line"
         ) from error

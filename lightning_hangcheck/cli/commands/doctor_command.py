@@ -74,7 +74,7 @@ SEVERAL = "; may be given several times."
 @option(
     "--extra extras",
     "NAME=SIZE",
-    "What is kept in memory beside that model, as for `hangcheck plan`.",
+    "What is kept in memory with that model, as for `hangcheck plan`.",
     multiple=True,
 )
 @option(
@@ -105,7 +105,7 @@ def doctor(
     if run["expect"] and run["checkpoints"] is None:
         raise BadUsage("--expect needs a place to look", "say it too: --checkpoints PLACE")
     if extras and run["backbone"] is None:
-        raise BadUsage("--extra stands beside a model", "say which: --backbone MODEL")
+        raise BadUsage("--extra needs a model", "say which: --backbone MODEL")
     subject = Subject(
         environment=dict(os.environ),
         run_dir=run_dir or Path(os.environ.get("HANGCHECK_RUN_DIR") or RUNS_FOLDER),

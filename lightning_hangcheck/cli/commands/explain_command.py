@@ -41,6 +41,6 @@ def explain(cause: str | None, *, agent: bool) -> int:
     if slug not in causes():
         near = get_close_matches(slug, causes(), n=3, cutoff=0.5)
         remedy = f"did you mean {' or '.join(near)}?" if near else "list them: hangcheck explain"
-        raise BadUsage(f"{cause!r} is no cause that a verdict names", remedy)
+        raise BadUsage(f"{cause!r} is not a cause", remedy)
     click.echo(render(cast("Cause", slug)), nl=False)
     return 0

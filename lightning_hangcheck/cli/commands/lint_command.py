@@ -73,5 +73,5 @@ def lint(paths: tuple[Path, ...], form: str | None, explain: str | None, *, note
 def _explained(code: str) -> str:
     known = RULES.get(code.strip().upper())
     if known is None:
-        raise BadUsage(f"{code!r} is no rule", f"known are {', '.join(RULES)}")
+        raise BadUsage(f"{code!r} is not a rule", f"known are {', '.join(RULES)}")
     return f"{known.code}: {inspect.cleandoc(known.doc)}\n\nSee: {known.see}"

@@ -131,7 +131,7 @@ def _write(text: str, file: str | bool | None) -> None:
     path = Path(file)
     remedy = "name a file that you may write"
     if path.exists() and not path.is_file():
-        raise BadUsage(f"{path} is there and is no file", remedy)
+        raise BadUsage(f"{path} exists and is not a file", remedy)
     try:
         write_atomically(path, text.encode())
     except OSError as error:

@@ -46,7 +46,7 @@ def test_an_unknown_cause_is_one_sentence_with_near_matches(
     assert invoke(["explain", word]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith(f"hangcheck: '{word}' is no cause that a verdict names; ")
+    assert said.err.startswith(f"hangcheck: '{word}' is not a cause; ")
     assert said.err.count("\n") == 1
     assert remedy in said.err
 

@@ -72,7 +72,7 @@ def test_what_is_done_is_reused_until_its_input_changes(folder: Path) -> None:
     (folder / "raw.txt").write_text("b\n")
     changed = ran(folder, "reuse", "0.9")
     assert "prepare True" in changed.stdout
-    assert "raw.txt has changed (told by its whole content)" in changed.stderr
+    assert "raw.txt has changed (known by its whole content)" in changed.stderr
 
 
 def test_what_is_thrown_away_is_recorded_with_what_rests_on_it(folder: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_price_that_is_none_is_said_and_the_question_put_all_the_same(folder: 
     (folder / "raw.txt").write_text("b\n")
     asked = ran(folder, "ask", "0.9", HANGCHECK_PRICE="cheap")
     assert asked.returncode == 3
-    assert "--price cheap is no price" in asked.stderr
+    assert "--price cheap is not a price" in asked.stderr
     assert "rerun  " in asked.stderr
 
 
