@@ -1,7 +1,7 @@
 """The boundary around everything of ours that runs within the user's calls: it never raises there.
 
-What fails is said once. `attempt` is for work that is left out then; `switched_off` says that
-something of ours, which would be asked again, is not asked any more.
+What fails is said once. `recorder.announcer.attempt` is for work that is left out then;
+`switched_off` says that something of ours, which would be asked again, is not asked any more.
 """
 
 from __future__ import annotations
@@ -9,27 +9,16 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from lightning_hangcheck import log
-from lightning_hangcheck.recorder.announcer import describe_exception
+from lightning_hangcheck.recorder.announcer import attempt, describe_exception
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 Guest = TypeVar("Guest")
-Result = TypeVar("Result")
 HOOK_NAMES = ("setup", "teardown")  # besides all that begin with on_
-
-
-def attempt(what: str, work: Callable[..., Result], *given: Any) -> Result | None:  # noqa: ANN401
-    """Do something of our own beside the user's call; None if it failed."""
-    try:
-        return work(*given)
-    except Exception as error:  # noqa: BLE001 - our additions must not end the user's own call
-        shown = describe_exception(error)
-        log.once(f"attempt-{what}", f"{what} failed ({shown}) and is left out; all else goes on")
-        return None
 
 
 @contextmanager
