@@ -18,7 +18,7 @@ from lightning_hangcheck.text.shown import seconds_in_words, text_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
 
-    from lightning_hangcheck.recorder.lifecycle import OpenedSection, Recorder
+    from lightning_hangcheck.recorder.lifecycle import Recorder
 
 MOST_NAMES = 64
 """Names that are kept apart; a name with a number in it would else fill the memory."""
@@ -103,18 +103,13 @@ class _Scopes(threading.local):
 _scopes = _Scopes()
 
 
-class _Stay(Scope):
-    """One time that a step is in: the scope of steps within it, once it is entered by ``with``."""
+class Step(Scope):
+    """One step, begun when it is made; it ends with its block, or with the next step or item.
 
-    def __init__(self, around: Scope, opened: OpenedSection | None) -> None:
-        super().__init__(around.times, around.number)
-        self.around, self.opened, self.began = around, opened, perf_counter()
+    Entered by ``with``, it is the scope of the steps within it.
+    """
 
-
-class Step:
-    """One step, begun when it is made; it ends with its block, or with the next step or item."""
-
-    __slots__ = ("_name", "_recorder", "_says", "_stack", "_stays", "_values")
+    _around: Scope
 
     def __init__(
         self, recorder: Recorder, name: str, values: Mapping[str, object], *, say: bool
@@ -122,60 +117,57 @@ class Step:
         self._recorder, self._name, self._values = recorder, name, dict(values)
         self._says = say or recorder.settings.steps
         self._stack = _scopes.stack
-        self._stays: list[_Stay] = []
         self._begin()
-        self._stack[-1].plain = self
+        self._around.plain = self
+
+    def _begin(self) -> None:
+        around = self._around = self._stack[-1]
+        around.end_plain()
+        self._recorder.beat()
+        self._opened = self._recorder.open_section(self._name, spoken=False)
+        if around is self._stack[0]:  # in no loop, where the thread counts its steps
+            around.number += 1
+        super().__init__(around.times, around.number)
+        if self._says:
+            self._recorder.say(f"step {self.number}: calling {self._in_words()}")
+        self._goes_on, self._began = True, perf_counter()
 
     def add(self, **values: object) -> None:
         """Say these, too, when it ends: what is known only later."""
         self._values.update(values)
 
     def __enter__(self) -> Step:
-        last = self._stays[-1] if self._stays else None
-        if last is not None and last.around.plain is self:
-            last.around.plain = None
-        else:  # entered once more: a step that is over begins anew, one that goes on nests
-            last = self._begin()
-        self._stack.append(last)
+        if not self._goes_on:  # entered once more
+            self._begin()
+        if self._around.plain is self:
+            self._around.plain = None
+        self._stack.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        last = self._stays[-1] if self._stays else None
-        if last is not None and last in self._stack:
-            last.end_plain()
-            self._stack.remove(last)
+        if self in self._stack:
+            self.end_plain()
+            self._stack.remove(self)
         self.end()
 
     def end(self) -> None:
         """Say that it is over, and take its time."""
-        if not self._stays:
+        if not self._goes_on:
             return
-        stay = self._stays.pop()
-        if stay.opened is not None:
-            self._recorder.close_section(stay.opened, None)
+        self._goes_on = False
+        if self._opened is not None:
+            self._recorder.close_section(self._opened, None)
         self._recorder.beat()
-        seconds = perf_counter() - stay.began
-        stay.times.of(self._name).add(seconds)
+        seconds = perf_counter() - self._began
+        self.times.of(self._name).add(seconds)
         if self._says:
             took = seconds_in_words(seconds)
-            self._recorder.say(f"step {stay.number}: {self._in_words()} returned ({took})")
+            self._recorder.say(f"step {self.number}: {self._in_words()} returned ({took})")
 
     def _in_words(self) -> str:
         return self._name + "".join(
             f", {name}={text_of(value)}" for name, value in self._values.items()
         )
-
-    def _begin(self) -> _Stay:
-        around = self._stack[-1]
-        around.end_plain()
-        self._recorder.beat()
-        opened = self._recorder.open_section(self._name, spoken=False)
-        if around is self._stack[0]:  # in no loop, where the thread counts its steps
-            around.number += 1
-        if self._says:
-            self._recorder.say(f"step {around.number}: calling {self._in_words()}")
-        self._stays.append(_Stay(around, opened))
-        return self._stays[-1]
 
 
 Item = TypeVar("Item")
