@@ -27,7 +27,6 @@ from lightning_hangcheck.hooks.models import (
     offloaded_places,
     set_on_tokenizer,
 )
-from lightning_hangcheck.hooks.never_raise import later
 from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
@@ -36,6 +35,7 @@ from lightning_hangcheck.hooks.zero_code.wrapping import (
     inside,
     is_outermost,
     is_spoken,
+    later,
     wrap,
 )
 from lightning_hangcheck.recorder.announcer import attempt
