@@ -61,13 +61,29 @@ _LOADED_WHEN_NAMED = {
 }
 
 
+class _NotYet:
+    """Records nothing: for a signal handler that comes while the first call loads the recorder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *given: object, **_: object) -> object:
+        return given[0] if self._name == "track" else self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 def __getattr__(name: str) -> object:
     if name == "transformers":  # not in __all__: a star import must not hide the real one
         return importlib.import_module(f"{__name__}.{name}")
     for module, names in _LOADED_WHEN_NAMED.items():
         if name in names:
-            found = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-            return globals().setdefault(name, found)
+            loaded = importlib.import_module(f"{__name__}.{module}")
+            if not hasattr(loaded, name) and module == "recorder.api":
+                return _NotYet(name)
+            return globals().setdefault(name, getattr(loaded, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -17,7 +17,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.being_watched import be_watched, tell_of_nodes
 from lightning_hangcheck.hooks.checkpoints import of_lightning, tell, watch_resuming, watch_saves
-from lightning_hangcheck.hooks.never_raise import guard_hooks, switch_off
+from lightning_hangcheck.hooks.zero_code.wrapping import guard_hooks, switch_off
 from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
 

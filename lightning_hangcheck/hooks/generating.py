@@ -27,7 +27,6 @@ from lightning_hangcheck.hooks.models import (
     offloaded_places,
     set_on_tokenizer,
 )
-from lightning_hangcheck.hooks.never_raise import attempt, later
 from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
@@ -36,8 +35,10 @@ from lightning_hangcheck.hooks.zero_code.wrapping import (
     inside,
     is_outermost,
     is_spoken,
+    later,
     wrap,
 )
+from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.text.shown import seconds_in_words, several
 

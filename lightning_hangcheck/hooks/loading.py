@@ -31,7 +31,6 @@ from lightning_hangcheck.hooks.models import (
     show_class_and_device,
     without_data,
 )
-from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.hooks.zero_code.start import passed
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
@@ -40,6 +39,7 @@ from lightning_hangcheck.hooks.zero_code.wrapping import (
     is_outermost,
     wrap,
 )
+from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.text.shown import bytes_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within

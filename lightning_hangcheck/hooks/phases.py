@@ -20,7 +20,6 @@ import msgspec
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.models import offloaded_so_far
-from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.hooks.rendezvous import find_peer_group, join_rendezvous
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.ledger import ledger_file, phase_history
@@ -30,7 +29,7 @@ from lightning_hangcheck.look.gpu import gpu_names
 from lightning_hangcheck.look.programs import ChildLate, answer_of
 from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.codec import encode, json_decoder
-from lightning_hangcheck.recorder.announcer import describe_exception
+from lightning_hangcheck.recorder.announcer import attempt, describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.text.shown import one_line, show_command, utc_now
 from lightning_hangcheck.time_limit import NoAnswer, within

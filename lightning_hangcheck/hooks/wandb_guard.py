@@ -22,11 +22,11 @@ import msgspec
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, MeetingFailed
 from lightning_hangcheck.hooks.callbacks import lightning_packages
-from lightning_hangcheck.hooks.never_raise import attempt, later
 from lightning_hangcheck.hooks.places import check_limit, notice_after
 from lightning_hangcheck.hooks.rendezvous import PeerGroup, find_peer_group, join_rendezvous
+from lightning_hangcheck.hooks.zero_code.wrapping import later
 from lightning_hangcheck.model.codec import json_decoder
-from lightning_hangcheck.recorder.announcer import describe_exception
+from lightning_hangcheck.recorder.announcer import attempt, describe_exception
 from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.settings import LoggerFailure
 from lightning_hangcheck.time_limit import NoAnswer, within

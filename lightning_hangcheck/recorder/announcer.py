@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lightning_hangcheck import log
 from lightning_hangcheck.machine import TICKS_PER_SECOND, read_process_stat
@@ -22,10 +22,12 @@ from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from lightning_hangcheck.identity import Identity
 
+Result = TypeVar("Result")
 LONGEST_NAME = 200
 LONGEST_LAST_WORDS = 300
 # redaction looks at this much of a message: enough for what is shown, whatever its length
@@ -70,6 +72,16 @@ def describe_exception(error: BaseException, longest: int = LONGEST_LAST_WORDS) 
         message = "(its message cannot be shown)"
     shown = one_line(message, longest - len(kind) - 2)
     return f"{kind}: {shown}" if shown else kind
+
+
+def attempt(what: str, work: Callable[..., Result], *given: Any) -> Result | None:  # noqa: ANN401
+    """Do something of our own beside the user's call; None if it failed, which is said once."""
+    try:
+        return work(*given)
+    except Exception as error:  # noqa: BLE001 - our additions must not end the user's own call
+        shown = describe_exception(error)
+        log.once(f"attempt-{what}", f"{what} failed ({shown}) and is left out; all else goes on")
+        return None
 
 
 def last_words(error: BaseException) -> str:

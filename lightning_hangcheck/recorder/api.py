@@ -1,22 +1,350 @@
-"""What a training script calls: checkpoint, section, beat."""
+"""What a training script calls: checkpoint, section, beat, and loops of its own with steps."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+import sys
+import threading
+from contextlib import suppress
+from time import perf_counter
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from lightning_hangcheck import log
+from lightning_hangcheck.recorder.announcer import clean_name
 from lightning_hangcheck.recorder.lifecycle import Section, current, process_recorder
-from lightning_hangcheck.recorder.loops import Step, Track
-from lightning_hangcheck.text.shown import text_of
+from lightning_hangcheck.text.shown import seconds_in_words, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Generator, Iterable, Mapping
 
-    from lightning_hangcheck.recorder.loops import Bar
+    from lightning_hangcheck.recorder.lifecycle import Recorder
 
 Item = TypeVar("Item")
 LARGEST_NUMBER = 2**53
 """Every reader of JSON holds whole numbers up to here exactly."""
+MOST_NAMES = 64
+"""Names that are kept apart; a name with a number in it would else fill the memory."""
+OTHERS = "others"
+MOST_SHOWN = 6
+
+
+class Times(Struct):
+    """Durations of one kind of step, in seconds."""
+
+    count: int = 0
+    total_s: float = 0.0
+    longest_s: float = 0.0
+
+    def add(self, seconds: float, longest_s: float | None = None, count: int = 1) -> None:
+        """Take one more, or so many that took these seconds together."""
+        self.count += count
+        self.total_s += seconds
+        self.longest_s = max(self.longest_s, seconds if longest_s is None else longest_s)
+
+    def __str__(self) -> str:
+        total = seconds_in_words(self.total_s)
+        if self.count == 1:
+            return total
+        return f"{self.count}x, {total} in all, longest {seconds_in_words(self.longest_s)}"
+
+
+class StepTimes:
+    """Durations by the name of the step, in the order in which they first came."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Times] = {}
+
+    def of(self, name: str) -> Times:
+        """The times of this step, begun if it is new."""
+        found = self.by_name.get(name)
+        if found is None:
+            name = name if len(self.by_name) < MOST_NAMES else OTHERS
+            found = self.by_name.setdefault(name, Times())
+        return found
+
+    def join(self, other: StepTimes) -> None:
+        """Take all of another's."""
+        for name, times in other.by_name.items():
+            self.of(name).add(times.total_s, times.longest_s, times.count)
+
+    def __str__(self) -> str:
+        """The steps that took most, for example ``; get observation 41x, ...``."""
+        most = sorted(self.by_name.items(), key=lambda one: -one[1].total_s)
+        shown = "".join(f"; {name} {times}" for name, times in most[:MOST_SHOWN])
+        return shown + ("; ..." if len(most) > MOST_SHOWN else "")
+
+
+class Scope:
+    """What a step lies in: a loop, a step around it, or the thread.
+
+    Attributes:
+        times: Where the durations go.
+        number: Of a step in here: that of the loop's item or of the step around. The thread itself
+            counts its steps.
+        plain: The step begun in here without ``with``, which the next one ends.
+    """
+
+    def __init__(self, times: StepTimes, number: int = 0) -> None:
+        self.times, self.number = times, number
+        self.plain: Step | None = None
+
+    def end_plain(self) -> None:
+        """End the step that nobody else ends."""
+        if self.plain is not None:
+            self.plain.end()
+            self.plain = None
+
+
+class _Scopes(threading.local):
+    """The scopes of each thread, outermost first; the first is the thread itself."""
+
+    def __init__(self) -> None:
+        self.stack: list[Scope] = [Scope(StepTimes())]
+
+
+_scopes = _Scopes()
+
+
+class Step(Scope):
+    """One step, begun when it is made; it ends with its block, or with the next step or item.
+
+    Entered by ``with``, it is the scope of the steps within it.
+    """
+
+    _around: Scope
+
+    def __init__(
+        self, recorder: Recorder, name: str, values: Mapping[str, object], *, say: bool
+    ) -> None:
+        self._recorder, self._name, self._values = recorder, name, dict(values)
+        self._says = say or recorder.settings.steps
+        self._stack = _scopes.stack
+        self._begin()
+        self._around.plain = self
+
+    def _begin(self) -> None:
+        around = self._around = self._stack[-1]
+        around.end_plain()
+        self._recorder.beat()
+        self._opened = self._recorder.open_section(self._name, spoken=False)
+        if around is self._stack[0]:  # in no loop, where the thread counts its steps
+            around.number += 1
+        super().__init__(around.times, around.number)
+        if self._says:
+            self._recorder.say(f"step {self.number}: calling {self._in_words()}")
+        self._goes_on, self._began = True, perf_counter()
+
+    def add(self, **values: object) -> None:
+        """Say these, too, when it ends: what is known only later."""
+        self._values.update(values)
+
+    def __enter__(self) -> Step:
+        if not self._goes_on:  # entered once more
+            self._begin()
+        if self._around.plain is self:
+            self._around.plain = None
+        self._stack.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self in self._stack:
+            self.end_plain()
+            self._stack.remove(self)
+        self.end()
+
+    def end(self) -> None:
+        """Say that it is over, and take its time."""
+        if not self._goes_on:
+            return
+        self._goes_on = False
+        if self._opened is not None:
+            self._recorder.close_section(self._opened, None)
+        self._recorder.beat()
+        seconds = perf_counter() - self._began
+        self.times.of(self._name).add(seconds)
+        if self._says:
+            took = seconds_in_words(seconds)
+            self._recorder.say(f"step {self.number}: {self._in_words()} returned ({took})")
+
+    def _in_words(self) -> str:
+        return self._name + "".join(
+            f", {name}={text_of(value)}" for name, value in self._values.items()
+        )
+
+
+Bar = Literal["rich", "tqdm", "off"]
+
+
+class Track(Generic[Item]):
+    """An iterable whose items are counted, timed and shown; the items are the very same objects."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        iterable: Iterable[Item],
+        name: str,
+        total: int | None,
+        bar: Bar,
+        *,
+        say: bool = False,
+    ) -> None:
+        self._recorder, self._iterable, self._name, self._bar = recorder, iterable, name, bar
+        self._says = say or recorder.settings.steps
+        if total is None:
+            # a user's __len__ may raise anything, and the loop needs it not
+            with suppress(Exception):
+                total = len(iterable)  # type: ignore[arg-type] # whether it has one is the question
+        self._total = total
+
+    def __len__(self) -> int:
+        """Raises TypeError where the length is not known, as the iterable itself would."""
+        if self._total is None:
+            raise TypeError(f"the length of the loop {self._name!r} is not known")
+        return self._total
+
+    def __iter__(self) -> Generator[Item, None, None]:
+        if self._recorder.settings.disable:
+            yield from self._iterable
+            return
+        loop = _Loop(self._recorder, self._name, self._total, self._bar, says=self._says)
+        try:
+            for item in self._iterable:
+                loop.next_item()
+                yield item
+            loop.whole = True
+        finally:
+            loop.end()
+
+
+class _Loop(Scope):
+    """One passage through a tracked loop."""
+
+    def __init__(
+        self, recorder: Recorder, name: str, total: int | None, bar: Bar, *, says: bool
+    ) -> None:
+        super().__init__(StepTimes())
+        self.whole = False
+        self._recorder, self._name, self._says = recorder, name, says
+        self._stack = _scopes.stack
+        self._is_outermost = not any(isinstance(scope, _Loop) for scope in self._stack)
+        draws = self._is_outermost and recorder.identity.rank in (None, 0)
+        self._bar = _ProgressBar(bar if draws else "off", name, total)
+        self._items, self._all = Times(), StepTimes()
+        recorder.leave_startup()
+        self._opened = recorder.open_section(name, spoken=False)
+        self._stack.append(self)
+        self._began = self._item_began = perf_counter()
+
+    def next_item(self) -> None:
+        """The last item is done, and the next one there; its time includes waiting for it."""
+        self._end_item()
+        self.number += 1
+        self._recorder.beat()
+        if self._opened is not None:
+            self._recorder.advance(self._opened, self.number)
+
+    def end(self) -> None:
+        """The loop was left: at its end, by break or return, or by an exception."""
+        self._end_item()
+        if self in self._stack:
+            self._stack.remove(self)
+        if self._opened is not None:
+            self._recorder.close_section(self._opened, None)
+        self._bar.close()
+        seconds = perf_counter() - self._began
+        self._all.join(self.times)
+        if not self._is_outermost:
+            self._stack[-1].times.of(self._name).add(seconds)
+            self._stack[-1].times.join(self._all)
+            return
+        ended = "" if self.whole else " (left early)"
+        slowest = f", longest {seconds_in_words(self._items.longest_s)}" if self.number else ""
+        took = seconds_in_words(seconds)
+        self._recorder.say(
+            f"{self._name}: {self.number} items in {took}{ended}{slowest}{self._all}"
+        )
+        self._recorder.note(
+            "track",
+            name=self._name,
+            seconds=seconds,
+            whole=self.whole,
+            items=asdict(self._items),
+            steps={name: asdict(times) for name, times in self._all.by_name.items()},
+        )
+
+    def _end_item(self) -> None:
+        self.end_plain()
+        now = perf_counter()
+        if self.number:
+            seconds = now - self._item_began
+            self._items.add(seconds)
+            self._bar.advance(now)
+            if self._says:  # with what took most of it; then its steps go over to the whole loop's
+                took = seconds_in_words(seconds)
+                self._recorder.say(f"{self._name} {self.number}: {took}{self.times}")
+                self._all.join(self.times)
+                self.times = StepTimes()
+        self._item_began = now
+
+
+PAUSE_S = 0.1
+"""Least seconds between two drawings."""
+
+
+class _ProgressBar:
+    """A bar of rich or tqdm on a terminal; a failure of theirs only ends the drawing."""
+
+    def __init__(self, kind: Bar, name: str, total: int | None) -> None:
+        self._done, self._drawn_s = 0, 0.0
+        # what shows how many items are done, and what takes the bar away
+        self._show: Callable[[int], object] | None = None
+        self._close: Callable[[], object] = int
+        if kind != "off":
+            self._do(self._open, kind, name, total)
+
+    def _open(self, kind: Bar, name: str, total: int | None) -> None:
+        if not sys.stderr.isatty():
+            return
+        if kind == "tqdm":
+            from tqdm import tqdm
+
+            drawn = tqdm(
+                desc=clean_name(name), total=total, file=sys.stderr, mininterval=0, leave=False
+            )
+            self._show, self._close = (lambda done: drawn.update(done - drawn.n)), drawn.close
+            return
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.progress import Progress
+
+        # drawn by us: rich's own thread would run in every process forked from here
+        bar = Progress(
+            console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False
+        )
+        task = bar.add_task(escape(clean_name(name)), total=total)
+        bar.start()
+        self._show = lambda done: bar.update(task, completed=done, refresh=True)
+        self._close = bar.stop
+
+    def advance(self, now_s: float) -> None:
+        self._done += 1
+        if self._show is not None and now_s - self._drawn_s >= PAUSE_S:
+            self._drawn_s = now_s
+            self._do(self._show, self._done)
+
+    def close(self) -> None:
+        if self._show is not None:
+            self._do(self._show, self._done)
+            self._do(self._close)
+
+    def _do(self, drawing: Callable[..., object], *given: object) -> None:
+        try:
+            drawing(*given)
+        except Exception as error:  # noqa: BLE001 - no tqdm, another display, a terminal that left
+            log.once("progress bar", f"no progress bar: {error!r}")
+            self._show = None
 
 
 def checkpoint(name: str, number: int | None = None) -> None:

@@ -22,6 +22,7 @@ from lightning_hangcheck.machine import NoRoom, ancestors, is_alive, start_threa
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.code_owner import is_standard, only_serves, owner_of
 from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.page import PageReader
 from lightning_hangcheck.recorder.wait_facts import Handling, awaiting, handled_signals
 from lightning_hangcheck.session.session import read_sidecar, withhold
@@ -207,21 +208,15 @@ class Pulse:
     def _run(self) -> None:
         while not self._stop.wait(INTERVAL_S):
             self._page.pulse()
-            self._do("signal handlers and coroutines are not told", self._show_facts)
-            self._do("the sidecar is no longer looked after", self._watch.look)
-            self._do("torch's flight record is not offered", self._errand)
+            attempt("telling signal handlers and coroutines", self._show_facts)
+            attempt("looking after the sidecar", self._watch.look)
+            attempt("offering torch's flight record", self._errand)
 
     def _show_facts(self) -> None:
         """What nobody can see from outside."""
         self._page.show_handled(handled_signals())
         self._page.show_awaiting(awaiting())
         self._page.show_handling(self._handling.words())
-
-    def _do(self, otherwise: str, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001 - it runs the hooks' callback; the pulse must go on
-            log.once(otherwise, f"{otherwise}: {error!r}")
 
 
 def unless_no_room(session: Session, start: Callable[[], Started]) -> Started | None:

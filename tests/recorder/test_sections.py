@@ -132,7 +132,6 @@ def test_a_signal_handler_may_record_in_the_midst_of_recording(
     program = run("""
 import signal
 import lightning_hangcheck as hc
-hc.checkpoint("loaded")
 signal.signal(signal.SIGALRM, lambda *_: hc.checkpoint("alarm"))
 signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
 for _ in range(400):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.judge.frames import tracked_place
-from lightning_hangcheck.recorder.loops import MOST_NAMES, MOST_SHOWN, OTHERS, StepTimes
+from lightning_hangcheck.recorder.api import MOST_NAMES, MOST_SHOWN, OTHERS, StepTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

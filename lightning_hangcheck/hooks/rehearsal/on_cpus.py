@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lightning_hangcheck import log
-from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.hooks.rehearsal import scenes
 from lightning_hangcheck.hooks.rehearsal.scenes import (
     Foreign,
@@ -23,6 +22,7 @@ from lightning_hangcheck.hooks.rehearsal.scenes import (
 from lightning_hangcheck.hooks.zero_code.start import on_import
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, replace
 from lightning_hangcheck.model.rehearsal import VARIABLE, Part
+from lightning_hangcheck.recorder.announcer import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from lightning_hangcheck.hooks.never_raise import attempt
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, replace
 from lightning_hangcheck.model.rehearsal import GLOO, Note, NoteKind, Part
-from lightning_hangcheck.recorder.announcer import user_frame
+from lightning_hangcheck.recorder.announcer import attempt, user_frame
 
 if TYPE_CHECKING:
     from types import ModuleType, TracebackType

@@ -20,12 +20,12 @@ from weakref import WeakKeyDictionary
 
 from lightning_hangcheck.hooks.callbacks import HangCheck, HuggingFaceHangCheck
 from lightning_hangcheck.hooks.checkpoints import watch_resuming, watch_saves
-from lightning_hangcheck.hooks.never_raise import guard_hooks
 from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.start import SECTIONS, modules_of, passed
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
     by_name,
+    guard_hooks,
     in_section,
     unwatched,
     unwrap,

@@ -15,9 +15,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lightning_hangcheck import log
 from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.model.rehearsal import VARIABLE as REHEARSAL
+from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import current
 
 if TYPE_CHECKING:
@@ -157,10 +157,10 @@ def on_import(named: str, ours: str | Callable[[ModuleType], None]) -> None:
     """
 
     def instrument(module: ModuleType) -> None:
-        try:
+        def act() -> None:
             (find_instrument(ours) if isinstance(ours, str) else ours)(module)
-        except Exception as error:  # noqa: BLE001 - else the framework's import would fail
-            log.once(f"instrument-{ours}", f"{module.__name__} is not watched: {error!r}")
+
+        attempt(f"watching {module.__name__}", act)  # else the framework's import would fail
 
     import wrapt
 

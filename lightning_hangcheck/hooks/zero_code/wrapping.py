@@ -6,6 +6,9 @@ are wrapped, never a class. A watcher of ours that fails is switched off and sai
 `in_section` makes the watcher of most calls: a section around the outermost call of its kind. The
 first calls of a kind are said, all are on the page, and none where the script has opened a section
 of that name itself.
+
+What fails of ours is said once: `recorder.announcer.attempt` leaves it out, `switched_off` says
+that it is not asked any more.
 """
 
 from __future__ import annotations
@@ -16,15 +19,16 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import partial, wraps
 from pkgutil import resolve_name
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 import wrapt
 from msgspec import Struct
 
-from lightning_hangcheck.hooks.never_raise import switched_off
+from lightning_hangcheck import log
+from lightning_hangcheck.recorder.announcer import attempt, describe_exception
 from lightning_hangcheck.recorder.lifecycle import Section, current
 
 if TYPE_CHECKING:
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
 else:  # generic only in its stubs
     AnyFunctionWrapper, AnyMethodWrapper = wrapt.FunctionWrapper, wrapt.BoundFunctionWrapper
 
+Guest = TypeVar("Guest")
+HOOK_NAMES = ("setup", "teardown")  # besides all that begin with on_
 SPOKEN = 3
 """Calls of a kind that are said on the console: what comes once a step must not fill it."""
 
@@ -278,3 +284,52 @@ def is_spoken(kind: str) -> bool:
     """Count one more call of its kind; whether it is among the first, which are said."""
     _calls[kind] += 1
     return _calls[kind] <= SPOKEN
+
+
+@contextmanager
+def later(seconds: float, what: str, work: Callable[..., object], *given: object) -> Iterator[None]:
+    """Do something of our own, in another thread, once the body has taken so long."""
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), attempt, (what, work, *given))
+    timer.daemon = True  # a process need not wait for it at its end
+    attempt(f"the timer of {what}", timer.start)  # where there is no further thread, without it
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def switched_off(what: str, error: Exception, goes_on: str) -> None:
+    """Say once that something of ours failed and is not asked again."""
+    log.once(
+        f"off-{what}",
+        f"{what} ({describe_exception(error)}){goes_on}. Please report it with the versions of "
+        "the framework and of lightning-hangcheck",
+    )
+
+
+def guard_hooks(guest: type[Guest]) -> type[Guest]:
+    """Class decorator: a hook of this class that raises switches all of its object off."""
+
+    def guarded(name: str, hook: Callable[..., None]) -> Callable[..., None]:
+        @wraps(hook)
+        def guarded_hook(guest: object, *arguments: object, **named: object) -> None:
+            try:
+                hook(guest, *arguments, **named)
+            except Exception as error:  # noqa: BLE001 - the hooks' boundary: training must go on
+                switch_off(guest)
+                failed = f"{type(guest).__name__}.{name} failed"
+                switched_off(failed, error, " and is switched off; training goes on")
+
+        return guarded_hook
+
+    for name, function in list(vars(guest).items()):
+        if callable(function) and (name.startswith("on_") or name in HOOK_NAMES):
+            setattr(guest, name, guarded(name, function))
+    return guest
+
+
+def switch_off(guest: object) -> None:
+    """Make all hooks of one object do nothing, from now on."""
+    for name in dir(type(guest)):
+        if name.startswith("on_") or name in HOOK_NAMES:
+            setattr(guest, name, lambda *_, **__: None)

@@ -276,19 +276,6 @@ def test_a_price_that_is_none_is_said_and_the_question_put_all_the_same(folder: 
     assert "rerun  " in asked.stderr
 
 
-def test_an_error_that_cannot_be_shown_leaves_the_block_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Mute(Exception):
-        def __str__(self) -> str:
-            raise KeyError("no message")
-
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(Mute), hc.phase("train"):
-        raise Mute
-    assert story(tmp_path).phases[0].error == "Mute: (its message cannot be shown)"
-
-
 NO_SESSION = """
 from lightning_hangcheck.recorder.lifecycle import current
 current().session = None

@@ -23,7 +23,7 @@ from lightning_hangcheck.hooks.models import (
     set_on_model,
     set_on_tokenizer,
 )
-from lightning_hangcheck.hooks.never_raise import later
+from lightning_hangcheck.hooks.zero_code.wrapping import later
 
 END = "</s>"
 
