@@ -13,6 +13,7 @@ neither torch nor lightning.
 
 from __future__ import annotations
 
+import _thread
 import importlib
 
 from lightning_hangcheck.version import __version__
@@ -61,8 +62,12 @@ _LOADED_WHEN_NAMED = {
 }
 
 
+_loading: list[int] = []
+"""Threads that load a name just now: a signal handler of such a one may not import."""
+
+
 class _NotYet:
-    """Records nothing: for a signal handler that comes while the first call loads the recorder."""
+    """Records nothing: for a signal handler that comes while its thread loads the recorder."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -80,10 +85,15 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f"{__name__}.{name}")
     for module, names in _LOADED_WHEN_NAMED.items():
         if name in names:
-            loaded = importlib.import_module(f"{__name__}.{module}")
-            if not hasattr(loaded, name) and module == "recorder.api":
+            thread = _thread.get_ident()
+            if module == "recorder.api" and thread in _loading:
                 return _NotYet(name)
-            return globals().setdefault(name, getattr(loaded, name))
+            _loading.append(thread)
+            try:
+                found = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+            finally:
+                _loading.remove(thread)
+            return globals().setdefault(name, found)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
