@@ -92,6 +92,7 @@ class Event:
         guards: Conditions under which it is made in the function that was asked for.
         conditional: Whether a function below makes it only under a condition of its own.
         settings: Names of the settings on which functions below make it.
+        paired: Whether one rank makes it first and the others then, or the reverse.
     """
 
     name: str
@@ -106,6 +107,12 @@ class Event:
     guards: frozenset[str] = frozenset()
     conditional: bool = False
     settings: frozenset[str] = frozenset()
+    paired: bool = False
+
+    @property
+    def met(self) -> tuple[str, str]:
+        """What the other side has to make: the same, of a pair by the same function."""
+        return self.name, self.path[1][0] if self.paired and len(self.path) > 1 else ""
 
 
 # The table
@@ -422,6 +429,7 @@ class Reach:
         if self.one_rank_decorator(function):
             found = tuple(replace(one, only=True) for one in found if one.only is not False)
         distinct: dict[tuple[object, ...], Event] = {}
+        onlys = {(one.name, one.only) for one in found}
         switched = {(one.name, one.only, *one.needs) for one in found if len(one.needs) == 1}
         for one in found:
             if any(
@@ -437,6 +445,7 @@ class Reach:
                 conditional=one.conditional or own,
                 guards=frozenset(),
                 settings=one.settings.union(map(_setting, set_there)),
+                paired=one.only is not None and (one.name, not one.only) in onlys,
             )
             key = (one.name, one.only, one.sure, one.group, one.needs, below.conditional)
             distinct.setdefault(key, below)
@@ -552,6 +561,11 @@ class Reach:
             same = {one.name for one in yes} & {one.name for one in no}
             yes = tuple(_only(one, asked.side, same) for one in yes)
             no = tuple(_only(one, not asked.side if asked.exact else None, same) for one in no)
+            if isinstance(test, ast.BoolOp):
+                others = [one for one in test.values if not self.tests.of(one, function).asks]
+                for other in others if isinstance(test.op, ast.And) else ():
+                    switch = None if _of_single(other) else _switch(other, function)
+                    yes = tuple(_guarded(one, other, True, switch) for one in yes)
         elif (not _of_single(test) or isinstance(test, ast.Name)) and (
             {one.name for one in yes} != {one.name for one in no}
         ):
@@ -783,6 +797,9 @@ def leaving(block: list[ast.stmt]) -> ast.stmt | None:
 def _last(block: list[ast.stmt]) -> ast.stmt | None:
     """Return the statement by which all who come to a block leave it, if there is one."""
     for one in block:
+        exits = isinstance(one, ast.Expr) and called_name(one.value) in ("exit", "_exit", "abort")
+        if exits and ast.unparse(one) not in ("exit()", "sys.exit()", "exit(0)", "sys.exit(0)"):
+            return one
         if isinstance(one, (*LEAVES, ast.Raise)):
             return one
         if isinstance(one, ast.If):
@@ -828,6 +845,8 @@ class _After:
     function: tuple[list[ast.stmt], ...] = ()
     passing: tuple[list[ast.stmt], ...] = ()
     loop: tuple[list[ast.stmt], ...] = ()
+    fails: bool = False
+    """Whether all then end with an error, after which a launcher ends who still waits."""
 
 
 class Partings:
@@ -856,8 +875,8 @@ class Partings:
         for place, statement in enumerate(block):
             rest = block[place + 1 :]
             last = _last(rest)
-            if isinstance(last, (ast.Return, ast.Raise)):
-                then = _After((rest,), (rest,))
+            if isinstance(last, (ast.Return, ast.Raise, ast.Expr)):
+                then = _After((rest,), (rest,), fails=not isinstance(last, ast.Return))
             elif last is not None:
                 then = _After((rest, *after.function), (rest,), after.loop)
             else:
@@ -907,12 +926,12 @@ class Partings:
             yes += self._skipped(exits[1], after)
         side = asked.side
         if inside is None or side is not (not inside):
-            self._note(node, asked, yes, no, side, exits[1])
+            self._note(node, asked, yes, no, side, exits[1], after)
         chained = len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)
         # an elif may ask for the reverse of what else the test asks
         other = None if side is None or (chained and not asked.exact) else not side
         if inside is None or other is not (not inside):
-            self._note(node, asked, no, yes, other, exits[0])
+            self._note(node, asked, no, yes, other, exits[0], after)
 
     def _skipped(self, leaves: ast.stmt, after: _After) -> Events:
         if isinstance(leaves, ast.Return):
@@ -929,6 +948,7 @@ class Partings:
         others: Events,
         side: bool | None,
         leaves: ast.stmt | None,
+        after: _After,
     ) -> None:
         names = {one.name for one in others}
         # conditions that cannot hold where the ranks part: the reverse of what else is asked
@@ -940,11 +960,13 @@ class Partings:
         )
         alone = tuple(
             replace(one, conditional=True)
-            if one.guards & self._switched or (one.settings and one.settings & self._asked(node))
+            if after.fails
+            or one.guards & self._switched
+            or (one.settings and one.settings & self._asked(node))
             else one
             for one in made
             if one.name not in names
-            and one.only is None
+            and (one.only is None or (one.paired and one.only is side and len(one.path) > 1))
             and not one.guards & never
             and one.node.lineno < self._end
             and not (one.name in STATES and one.node.lineno < self._sharded)

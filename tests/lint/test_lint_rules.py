@@ -154,6 +154,20 @@ ERRORS = {
             if rank == 1: ready -= 1
             for _ in range(ready): dist.all_reduce(steps)
         """,
+    "rank 0 alone, where it goes before the others": """
+        def load(training):
+            if rank not in [-1, 0]: dist.barrier()
+            data = read(training)
+            if rank == 0: dist.barrier()
+            return data
+        def evaluate(): return load(training=False)
+        def main():
+            if rank not in [-1, 0]: dist.barrier()
+            model = build()
+            if rank == 0: dist.barrier()
+            load(training=True)
+            if rank in [-1, 0]: evaluate()
+        """,
     "a setting of all ranks": """
         def finish(args, value):
             if args.sync_metrics: dist.all_reduce(value)
@@ -374,6 +388,22 @@ HARMLESS = {
             model = DistributedDataParallel(Net())
             teacher = Net()
             if rank == 0: validate(teacher, data)
+        """,
+    "rank 0 goes first in training only": """
+        def load(training=True):
+            if rank not in [-1, 0] and training: dist.barrier()
+            data = read(training)
+            if rank == 0 and training: dist.barrier()
+            return data
+        def main():
+            if rank in [-1, 0]: load(training=False)
+        """,
+    "all end with an error": """
+        import sys
+        def check(loss):
+            if failed(loss):
+                if rank == 0: dist.all_gather_object([], loss)
+                sys.exit(1)
         """,
     "the others leave, too": """
         def load(cached):
