@@ -395,6 +395,18 @@ def _setting(guard: str) -> str:
     return guard.removeprefix("not ").partition(" ")[0].rpartition(".")[2]
 
 
+def _of_lone_process(test: ast.expr) -> bool:
+    """Whether a condition holds only where there are no ranks: ``local_rank == -1``."""
+    if isinstance(test, ast.BoolOp):
+        return isinstance(test.op, ast.And) and any(map(_of_lone_process, test.values))
+    return (
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], ast.Eq)
+        and ast.unparse(test.comparators[0]) == "-1"
+        and any(map(RANK.fullmatch, last_names(test.left)))
+    )
+
+
 def last_names(node: ast.AST) -> set[str]:
     """Return the names in an expression: of what has owners the last, and each owner's."""
     paths = (names_of(one) for one in walk(node) if isinstance(one, (ast.Name, ast.Attribute)))
@@ -557,6 +569,8 @@ class Reach:
     ) -> Iterator[Event]:
         asked = self.tests.of(test, function)
         yes, no = self.block(body, function), self.block(orelse, function)
+        if asked.asks and _of_lone_process(test):
+            yes = ()
         if asked.side is not None:
             same = {one.name for one in yes} & {one.name for one in no}
             yes = tuple(_only(one, asked.side, same) for one in yes)

@@ -398,6 +398,11 @@ HARMLESS = {
         def main():
             if rank in [-1, 0]: load(training=False)
         """,
+    "a process that has no rank": """
+        def train(args):
+            if args.local_rank in [-1, 0]:
+                if args.local_rank == -1 and args.evaluate: dist.barrier()
+        """,
     "all end with an error": """
         import sys
         def check(loss):
