@@ -53,6 +53,8 @@ SHARDED = re.compile(
     rb"FSDP|FullyShardedDataParallel|fully_shard|[dD]eep_?[sS]peed|DEEPSPEED|zero3"
 )
 """A file that says so is written for models whose parts are on all ranks."""
+SHARDS = re.compile(r"fsdp|deepspeed|shard|zero_?3|zero_stage", re.IGNORECASE)
+"""Names that tell whether a model is sharded."""
 BUFFERS = re.compile(
     rb"^(?!\s*(?:from|import)\b)(?!\s*\w+\s*=\s*[\w.]*BatchNorm).*BatchNorm", re.MULTILINE
 )
@@ -93,6 +95,7 @@ class Event:
         conditional: Whether a function below makes it only under a condition of its own.
         settings: Names of the settings on which functions below make it.
         paired: Whether one rank makes it first and the others then, or the reverse.
+        sharded: Whether it is collective only where the model's parts are on all ranks.
     """
 
     name: str
@@ -108,6 +111,7 @@ class Event:
     conditional: bool = False
     settings: frozenset[str] = frozenset()
     paired: bool = False
+    sharded: bool = False
 
     @property
     def met(self) -> tuple[str, str]:
@@ -390,6 +394,10 @@ def _of_kind(test: ast.expr) -> bool:
     return called_name(test) in ("isinstance", "hasattr")
 
 
+def _of_whole_model(events: Events) -> Events:
+    return tuple(replace(one, conditional=True) if one.sharded else one for one in events)
+
+
 def _setting(guard: str) -> str:
     """The name of the setting in a condition: ``save_state`` of ``not self.args.save_state``."""
     return guard.removeprefix("not ").partition(" ")[0].rpartition(".")[2]
@@ -571,6 +579,11 @@ class Reach:
         yes, no = self.block(body, function), self.block(orelse, function)
         if asked.asks and _of_lone_process(test):
             yes = ()
+        if any(map(SHARDS.search, last_names(test))):
+            if isinstance(test, ast.UnaryOp):
+                yes = _of_whole_model(yes)
+            else:
+                no = _of_whole_model(no)
         if asked.side is not None:
             same = {one.name for one in yes} & {one.name for one in no}
             yes = tuple(_only(one, asked.side, same) for one in yes)
@@ -667,6 +680,7 @@ class Reach:
             node=node,
             path=(_step(function, node),),
             sure=sure,
+            sharded=row.get("sharded", False),
             group=(isinstance(node, ast.Call) and _has_group(node))
             or _of_an_object(row, written, function),
         )

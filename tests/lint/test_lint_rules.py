@@ -398,6 +398,15 @@ HARMLESS = {
         def main():
             if rank in [-1, 0]: load(training=False)
         """,
+    "the state of a model that is not sharded": """
+        from accelerate import Accelerator
+        class Trainer:
+            def save(self):
+                state = self.gathered() if self.fsdp else None
+                if self.accelerator.is_main_process:
+                    if self.fsdp: torch.save(state, "here")
+                    else: self.accelerator.save_state("here")  # not with FSDP
+        """,
     "a process that has no rank": """
         def train(args):
             if args.local_rank in [-1, 0]:
