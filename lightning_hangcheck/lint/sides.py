@@ -669,6 +669,8 @@ class Reach:
             sure = sure and not ((pinned and pinned < version) or (hook and version > (2, 0)))
         if row.get("sharded"):
             sure = SHARDED.search(function.module.text) is not None
+            if row.get("zero3") and function.module.project.below_zero3(function.module):
+                sure = False
         name = str(
             row.get("as")
             or (written.attr if isinstance(written, ast.Attribute) else names_of(written)[-1])

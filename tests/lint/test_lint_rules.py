@@ -489,6 +489,16 @@ def test_one_rank_that_comes_twice_does_not_meet_itself(tmp_path: Path) -> None:
     assert found(tmp_path, source.format(other=1), notes=False) == []
 
 
+@pytest.mark.parametrize(("stage", "severity"), [(2, "note"), (3, "error")])
+def test_state_is_gathered_as_the_settings_of_deepspeed_have_it(
+    stage: int, severity: str, tmp_path: Path
+) -> None:
+    """With ZeRO-3 only; a project without settings may be run with any."""
+    (tmp_path / "deepspeed.yaml").write_text(f"deepspeed_config:\n  zero_stage: {stage}\n")
+    source = "if accelerator.is_main_process: accelerator.get_state_dict(model)  # DeepSpeed\n"
+    assert [one.severity for one in found(tmp_path, source)] == [severity]
+
+
 def test_function_named_in_the_configuration_is_collective(tmp_path: Path) -> None:
     source = "if rank == 0: meet_all()\n"
     assert found(tmp_path, source) == []
