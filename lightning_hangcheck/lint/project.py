@@ -357,7 +357,7 @@ class Project:
         return None
 
     def below_zero3(self, asking: Module) -> bool:
-        """Whether the settings for DeepSpeed beside a file, or above it, are of ZeRO-1 or 2 only."""
+        """Whether the settings for DeepSpeed beside a file, or above it, are below ZeRO-3."""
         files = {
             one
             for folder in self._folders_up(asking.folder)
