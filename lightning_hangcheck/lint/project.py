@@ -357,12 +357,12 @@ class Project:
         return None
 
     def below_zero3(self, asking: Module) -> bool:
-        """Whether the settings for DeepSpeed beside a file, or above it, are below ZeRO-3."""
+        """Whether the settings for DeepSpeed around a file, or above it, are below ZeRO-3."""
         files = {
             one
             for folder in self._folders_up(asking.folder)
             for form in ("*deepspeed*", "*zero*", "ds_*")
-            for one in Path(folder).glob(form)
+            for one in (*Path(folder).glob(form), *Path(folder).glob(f"*/{form}"))
             if one.suffix in (".yaml", ".yml", ".json") and one.stat().st_size < LARGEST_FILE
         }
         stages = {found for one in files for found in ZERO_STAGE.findall(one.read_bytes())}

@@ -71,6 +71,8 @@ GONE_HOOKS = re.compile(
     r"|(training|validation|test)_epoch_end"
 )
 """Hooks that Lightning no longer calls since 2.0."""
+GONE_CALLS = re.compile(rb"add_argparse_args|from_argparse_args|training_type_plugin")
+"""Names that a file can use only with a Lightning before 2.0."""
 AGREES = re.compile(r"reduce|broadcast|gather|bcast|clip_grad_norm")
 """Calls after which all ranks know the same; gradients were averaged before they are clipped."""
 STATES = frozenset({"get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"})
@@ -663,10 +665,11 @@ class Reach:
         if (since := SINCE.fullmatch(row["library"])) is not None:
             pinned = function.module.project.pinned(since[1], function.module)
             version = int(since[2]), int(since[3])
-            hook = since[1] == "Lightning" and GONE_HOOKS.fullmatch(
-                function.name.rpartition(".")[2]
+            old = since[1] == "Lightning" and (
+                GONE_HOOKS.fullmatch(function.name.rpartition(".")[2])
+                or (pinned is None and GONE_CALLS.search(function.module.text))
             )
-            sure = sure and not ((pinned and pinned < version) or (hook and version > (2, 0)))
+            sure = sure and not ((pinned and pinned < version) or (old and version > (2, 0)))
         if row.get("sharded"):
             sure = SHARDED.search(function.module.text) is not None
             if row.get("zero3") and function.module.project.below_zero3(function.module):

@@ -440,6 +440,10 @@ HARMLESS = {
                 dist.all_to_all_single(t, t)
             except RuntimeError as error: print(error)
         """,
+    "a Lightning before 2.0, by what the file calls": """
+        parser = lightning.Trainer.add_argparse_args(parser)
+        if rank == 0: trainer.save_checkpoint("last.ckpt")
+        """,
     "a hook that Lightning no longer calls": """
         class Save(lightning.Callback):
             def on_keyboard_interrupt(self, trainer, module):
@@ -494,7 +498,9 @@ def test_state_is_gathered_as_the_settings_of_deepspeed_have_it(
     stage: int, severity: str, tmp_path: Path
 ) -> None:
     """With ZeRO-3 only; a project without settings may be run with any."""
-    (tmp_path / "deepspeed.yaml").write_text(f"deepspeed_config:\n  zero_stage: {stage}\n")
+    settings = tmp_path / "configs" / "deepspeed.yaml"
+    settings.parent.mkdir()
+    settings.write_text(f"deepspeed_config:\n  zero_stage: {stage}\n")
     source = "if accelerator.is_main_process: accelerator.get_state_dict(model)  # DeepSpeed\n"
     assert [one.severity for one in found(tmp_path, source)] == [severity]
 
