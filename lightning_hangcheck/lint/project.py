@@ -28,6 +28,7 @@ MOST_STEPS = 6
 """Imports from one file to the next, and aliases of aliases, that are followed."""
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 REQUIREMENTS = ("requirements*.txt", "environment*.y*ml", "setup.py", "setup.cfg", "pyproject.toml")
+ZERO_STAGE = re.compile(rb"(?:\b|zero_)stage[\"']?\s*:\s*(\d)")
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OSError)
 
 
@@ -354,6 +355,18 @@ class Project:
             if found := pattern.search(self._requirements[folder]):
                 return int(found[1]), int(found[2])
         return None
+
+    def below_zero3(self, asking: Module) -> bool:
+        """Whether the settings for DeepSpeed around a file, or above it, are below ZeRO-3."""
+        files = {
+            one
+            for folder in self._folders_up(asking.folder)
+            for form in ("*deepspeed*", "*zero*", "ds_*")
+            for one in (*Path(folder).glob(form), *Path(folder).glob(f"*/{form}"))
+            if one.suffix in (".yaml", ".yml", ".json") and one.stat().st_size < LARGEST_FILE
+        }
+        stages = {found for one in files for found in ZERO_STAGE.findall(one.read_bytes())}
+        return bool(stages) and max(stages) < b"3"
 
     # Classes
 

@@ -129,7 +129,7 @@ def _without_meetings(found: list[Parting]) -> list[Parting]:
     kept = []
     for one in found:
         names = {
-            event.name
+            event.met
             for other in found
             if other.under is not one.under
             and one.asked.asks
@@ -141,7 +141,7 @@ def _without_meetings(found: list[Parting]) -> list[Parting]:
             )
             for event in other.made
         }
-        if made := tuple(event for event in one.made if event.name not in names):
+        if made := tuple(event for event in one.made if event.met not in names):
             kept.append(replace(one, made=made))
     return kept
 

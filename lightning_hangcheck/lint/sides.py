@@ -53,6 +53,8 @@ SHARDED = re.compile(
     rb"FSDP|FullyShardedDataParallel|fully_shard|[dD]eep_?[sS]peed|DEEPSPEED|zero3"
 )
 """A file that says so is written for models whose parts are on all ranks."""
+SHARDS = re.compile(r"fsdp|deepspeed|shard|zero_?3|zero_stage", re.IGNORECASE)
+"""Names that tell whether a model is sharded."""
 BUFFERS = re.compile(
     rb"^(?!\s*(?:from|import)\b)(?!\s*\w+\s*=\s*[\w.]*BatchNorm).*BatchNorm", re.MULTILINE
 )
@@ -69,6 +71,8 @@ GONE_HOOKS = re.compile(
     r"|(training|validation|test)_epoch_end"
 )
 """Hooks that Lightning no longer calls since 2.0."""
+GONE_CALLS = re.compile(rb"add_argparse_args|from_argparse_args|training_type_plugin")
+"""Names that a file can use only with a Lightning before 2.0."""
 AGREES = re.compile(r"reduce|broadcast|gather|bcast|clip_grad_norm")
 """Calls after which all ranks know the same; gradients were averaged before they are clipped."""
 STATES = frozenset({"get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"})
@@ -92,6 +96,8 @@ class Event:
         guards: Conditions under which it is made in the function that was asked for.
         conditional: Whether a function below makes it only under a condition of its own.
         settings: Names of the settings on which functions below make it.
+        paired: Whether one rank makes it first and the others then, or the reverse.
+        sharded: Whether it is collective only where the model's parts are on all ranks.
     """
 
     name: str
@@ -106,6 +112,13 @@ class Event:
     guards: frozenset[str] = frozenset()
     conditional: bool = False
     settings: frozenset[str] = frozenset()
+    paired: bool = False
+    sharded: bool = False
+
+    @property
+    def met(self) -> tuple[str, str]:
+        """What the other side has to make: the same, of a pair by the same function."""
+        return self.name, self.path[1][0] if self.paired and len(self.path) > 1 else ""
 
 
 # The table
@@ -383,9 +396,25 @@ def _of_kind(test: ast.expr) -> bool:
     return called_name(test) in ("isinstance", "hasattr")
 
 
+def _of_whole_model(events: Events) -> Events:
+    return tuple(replace(one, conditional=True) if one.sharded else one for one in events)
+
+
 def _setting(guard: str) -> str:
     """The name of the setting in a condition: ``save_state`` of ``not self.args.save_state``."""
     return guard.removeprefix("not ").partition(" ")[0].rpartition(".")[2]
+
+
+def _of_lone_process(test: ast.expr) -> bool:
+    """Whether a condition holds only where there are no ranks: ``local_rank == -1``."""
+    if isinstance(test, ast.BoolOp):
+        return isinstance(test.op, ast.And) and any(map(_of_lone_process, test.values))
+    return (
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], ast.Eq)
+        and ast.unparse(test.comparators[0]) == "-1"
+        and any(map(RANK.fullmatch, last_names(test.left)))
+    )
 
 
 def last_names(node: ast.AST) -> set[str]:
@@ -422,6 +451,7 @@ class Reach:
         if self.one_rank_decorator(function):
             found = tuple(replace(one, only=True) for one in found if one.only is not False)
         distinct: dict[tuple[object, ...], Event] = {}
+        onlys = {(one.name, one.only) for one in found}
         switched = {(one.name, one.only, *one.needs) for one in found if len(one.needs) == 1}
         for one in found:
             if any(
@@ -437,6 +467,7 @@ class Reach:
                 conditional=one.conditional or own,
                 guards=frozenset(),
                 settings=one.settings.union(map(_setting, set_there)),
+                paired=one.only is not None and (one.name, not one.only) in onlys,
             )
             key = (one.name, one.only, one.sure, one.group, one.needs, below.conditional)
             distinct.setdefault(key, below)
@@ -548,10 +579,22 @@ class Reach:
     ) -> Iterator[Event]:
         asked = self.tests.of(test, function)
         yes, no = self.block(body, function), self.block(orelse, function)
+        if asked.asks and _of_lone_process(test):
+            yes = ()
+        if any(map(SHARDS.search, last_names(test))):
+            if isinstance(test, ast.UnaryOp):
+                yes = _of_whole_model(yes)
+            else:
+                no = _of_whole_model(no)
         if asked.side is not None:
             same = {one.name for one in yes} & {one.name for one in no}
             yes = tuple(_only(one, asked.side, same) for one in yes)
             no = tuple(_only(one, not asked.side if asked.exact else None, same) for one in no)
+            if isinstance(test, ast.BoolOp):
+                others = [one for one in test.values if not self.tests.of(one, function).asks]
+                for other in others if isinstance(test.op, ast.And) else ():
+                    switch = None if _of_single(other) else _switch(other, function)
+                    yes = tuple(_guarded(one, other, True, switch) for one in yes)
         elif (not _of_single(test) or isinstance(test, ast.Name)) and (
             {one.name for one in yes} != {one.name for one in no}
         ):
@@ -622,12 +665,15 @@ class Reach:
         if (since := SINCE.fullmatch(row["library"])) is not None:
             pinned = function.module.project.pinned(since[1], function.module)
             version = int(since[2]), int(since[3])
-            hook = since[1] == "Lightning" and GONE_HOOKS.fullmatch(
-                function.name.rpartition(".")[2]
+            old = since[1] == "Lightning" and (
+                GONE_HOOKS.fullmatch(function.name.rpartition(".")[2])
+                or (pinned is None and GONE_CALLS.search(function.module.text))
             )
-            sure = sure and not ((pinned and pinned < version) or (hook and version > (2, 0)))
+            sure = sure and not ((pinned and pinned < version) or (old and version > (2, 0)))
         if row.get("sharded"):
             sure = SHARDED.search(function.module.text) is not None
+            if row.get("zero3") and function.module.project.below_zero3(function.module):
+                sure = False
         name = str(
             row.get("as")
             or (written.attr if isinstance(written, ast.Attribute) else names_of(written)[-1])
@@ -639,6 +685,7 @@ class Reach:
             node=node,
             path=(_step(function, node),),
             sure=sure,
+            sharded=row.get("sharded", False),
             group=(isinstance(node, ast.Call) and _has_group(node))
             or _of_an_object(row, written, function),
         )
@@ -783,6 +830,9 @@ def leaving(block: list[ast.stmt]) -> ast.stmt | None:
 def _last(block: list[ast.stmt]) -> ast.stmt | None:
     """Return the statement by which all who come to a block leave it, if there is one."""
     for one in block:
+        exits = isinstance(one, ast.Expr) and called_name(one.value) in ("exit", "_exit", "abort")
+        if exits and ast.unparse(one) not in ("exit()", "sys.exit()", "exit(0)", "sys.exit(0)"):
+            return one
         if isinstance(one, (*LEAVES, ast.Raise)):
             return one
         if isinstance(one, ast.If):
@@ -828,6 +878,8 @@ class _After:
     function: tuple[list[ast.stmt], ...] = ()
     passing: tuple[list[ast.stmt], ...] = ()
     loop: tuple[list[ast.stmt], ...] = ()
+    fails: bool = False
+    """Whether all then end with an error, after which a launcher ends who still waits."""
 
 
 class Partings:
@@ -856,8 +908,8 @@ class Partings:
         for place, statement in enumerate(block):
             rest = block[place + 1 :]
             last = _last(rest)
-            if isinstance(last, (ast.Return, ast.Raise)):
-                then = _After((rest,), (rest,))
+            if isinstance(last, (ast.Return, ast.Raise, ast.Expr)):
+                then = _After((rest,), (rest,), fails=not isinstance(last, ast.Return))
             elif last is not None:
                 then = _After((rest, *after.function), (rest,), after.loop)
             else:
@@ -907,12 +959,12 @@ class Partings:
             yes += self._skipped(exits[1], after)
         side = asked.side
         if inside is None or side is not (not inside):
-            self._note(node, asked, yes, no, side, exits[1])
+            self._note(node, asked, yes, no, side, exits[1], after)
         chained = len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)
         # an elif may ask for the reverse of what else the test asks
         other = None if side is None or (chained and not asked.exact) else not side
         if inside is None or other is not (not inside):
-            self._note(node, asked, no, yes, other, exits[0])
+            self._note(node, asked, no, yes, other, exits[0], after)
 
     def _skipped(self, leaves: ast.stmt, after: _After) -> Events:
         if isinstance(leaves, ast.Return):
@@ -929,6 +981,7 @@ class Partings:
         others: Events,
         side: bool | None,
         leaves: ast.stmt | None,
+        after: _After,
     ) -> None:
         names = {one.name for one in others}
         # conditions that cannot hold where the ranks part: the reverse of what else is asked
@@ -940,11 +993,13 @@ class Partings:
         )
         alone = tuple(
             replace(one, conditional=True)
-            if one.guards & self._switched or (one.settings and one.settings & self._asked(node))
+            if after.fails
+            or one.guards & self._switched
+            or (one.settings and one.settings & self._asked(node))
             else one
             for one in made
             if one.name not in names
-            and one.only is None
+            and (one.only is None or (one.paired and one.only is side and len(one.path) > 1))
             and not one.guards & never
             and one.node.lineno < self._end
             and not (one.name in STATES and one.node.lineno < self._sharded)

@@ -154,6 +154,20 @@ ERRORS = {
             if rank == 1: ready -= 1
             for _ in range(ready): dist.all_reduce(steps)
         """,
+    "rank 0 alone, where it goes before the others": """
+        def load(training):
+            if rank not in [-1, 0]: dist.barrier()
+            data = read(training)
+            if rank == 0: dist.barrier()
+            return data
+        def evaluate(): return load(training=False)
+        def main():
+            if rank not in [-1, 0]: dist.barrier()
+            model = build()
+            if rank == 0: dist.barrier()
+            load(training=True)
+            if rank in [-1, 0]: evaluate()
+        """,
     "a setting of all ranks": """
         def finish(args, value):
             if args.sync_metrics: dist.all_reduce(value)
@@ -375,6 +389,36 @@ HARMLESS = {
             teacher = Net()
             if rank == 0: validate(teacher, data)
         """,
+    "rank 0 goes first in training only": """
+        def load(training=True):
+            if rank not in [-1, 0] and training: dist.barrier()
+            data = read(training)
+            if rank == 0 and training: dist.barrier()
+            return data
+        def main():
+            if rank in [-1, 0]: load(training=False)
+        """,
+    "the state of a model that is not sharded": """
+        from accelerate import Accelerator
+        class Trainer:
+            def save(self):
+                state = self.gathered() if self.fsdp else None
+                if self.accelerator.is_main_process:
+                    if self.fsdp: torch.save(state, "here")
+                    else: self.accelerator.save_state("here")  # not with FSDP
+        """,
+    "a process that has no rank": """
+        def train(args):
+            if args.local_rank in [-1, 0]:
+                if args.local_rank == -1 and args.evaluate: dist.barrier()
+        """,
+    "all end with an error": """
+        import sys
+        def check(loss):
+            if failed(loss):
+                if rank == 0: dist.all_gather_object([], loss)
+                sys.exit(1)
+        """,
     "the others leave, too": """
         def load(cached):
             if cached:
@@ -395,6 +439,10 @@ HARMLESS = {
                 t = torch.zeros([4]).to(device)
                 dist.all_to_all_single(t, t)
             except RuntimeError as error: print(error)
+        """,
+    "a Lightning before 2.0, by what the file calls": """
+        parser = lightning.Trainer.add_argparse_args(parser)
+        if rank == 0: trainer.save_checkpoint("last.ckpt")
         """,
     "a hook that Lightning no longer calls": """
         class Save(lightning.Callback):
@@ -443,6 +491,18 @@ def test_one_rank_that_comes_twice_does_not_meet_itself(tmp_path: Path) -> None:
         """
     assert len(found(tmp_path, source.format(other=0), notes=False)) == 2
     assert found(tmp_path, source.format(other=1), notes=False) == []
+
+
+@pytest.mark.parametrize(("stage", "severity"), [(2, "note"), (3, "error")])
+def test_state_is_gathered_as_the_settings_of_deepspeed_have_it(
+    stage: int, severity: str, tmp_path: Path
+) -> None:
+    """With ZeRO-3 only; a project without settings may be run with any."""
+    settings = tmp_path / "configs" / "deepspeed.yaml"
+    settings.parent.mkdir()
+    settings.write_text(f"deepspeed_config:\n  zero_stage: {stage}\n")
+    source = "if accelerator.is_main_process: accelerator.get_state_dict(model)  # DeepSpeed\n"
+    assert [one.severity for one in found(tmp_path, source)] == [severity]
 
 
 def test_function_named_in_the_configuration_is_collective(tmp_path: Path) -> None:
