@@ -219,4 +219,7 @@ def test_where_no_file_was_looked_at_nothing_is_summed_up(
 ) -> None:
     assert invoke(["lint", "nowhere"]) == 2
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "hangcheck: nowhere is no file or folder\n")
+    assert (said.out, said.err) == (
+        "",
+        "hangcheck: nowhere is no file or folder; name a Python file or a folder\n",
+    )
