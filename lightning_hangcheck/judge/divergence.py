@@ -274,8 +274,11 @@ def _by_messages(
     chosen = [one for one in waiting if one.rank in ring] if ring else waiting
     everybody, departed = tuple(one.rank for one in chosen), departed_in_messages(job)
     together = _in_their_own(chosen, everybody, "nothing", proven=bool(ring))
-    # at one and the same line nobody left the others, whatever each did in earlier steps
-    if together.same_way or not departed or not set(departed) < set(everybody):
+    told = [one.reading.view.flight and one.reading.view.flight.messages for one in chosen]
+    posted = {one and (sum(one.sent.values()), sum(one.received.values())) for one in told}
+    # who leaves out a message has posted fewer: at one line, by the same steps, nobody did
+    alike = together.same_way and len(posted) == 1
+    if alike or not departed or not set(departed) < set(everybody):
         return together
     return _in_their_own(chosen, departed, "sequence", proven=bool(ring))
 
