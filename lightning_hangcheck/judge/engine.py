@@ -65,6 +65,7 @@ NEEDS: dict[Need, tuple[str, Callable[[RankReading], bool]]] = {
 BETWEEN_RANKS = ("collective_mismatch", "rank_diverged", "uneven_work", "rendezvous")
 """Causes that a job of one process cannot have."""
 MOST_FACTS = 8
+AT_ONCE = Limits(**dict.fromkeys(Limits.__struct_fields__, 0.0))
 
 
 class Conclusion(Struct, frozen=True, kw_only=True):
@@ -167,9 +168,6 @@ def _of_job(job: JobReading, case: Case) -> Conclusion:
         finding=gravest[1] if gravest is not None else None,
         gaps=tuple(gaps),
     )
-
-
-AT_ONCE = Limits(**dict.fromkeys(Limits.__struct_fields__, 0.0))
 
 
 def _for_whom_it_waited(over: Conclusion, crash: Finding) -> Conclusion:

@@ -79,6 +79,7 @@ class FunctionsMet:
         if last_new_ns > self._as_of_ns:
             self._known.clear()
             self._lines.clear()
+            self._steady = 0
             self._of_rank.clear()
             self._as_of_ns = last_new_ns
         threads = sample.stack.threads if sample.stack is not None else ()

@@ -259,4 +259,4 @@ def test_an_exception_that_is_handled_for_long_is_told(tmp_path: Path) -> None:
     until(lambda: not read_page(page.buffer).handling, "it to be over")
     pulse.stop(10.0)
     assert words.startswith("ValueError: invalid literal")
-    assert "test_background.py" in words
+    assert "test_process.py" in words
