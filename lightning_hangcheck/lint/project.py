@@ -10,11 +10,13 @@ import ast
 import os
 import re
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from lightning_hangcheck.files.safe import read_regular
 from lightning_hangcheck.look.rank_tests import RankTests
 from lightning_hangcheck.look.syntax import FUNCTIONS, called_name, names_of, walk
 
@@ -29,6 +31,10 @@ MOST_STEPS = 6
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 REQUIREMENTS = ("requirements*.txt", "environment*.y*ml", "setup.py", "setup.cfg", "pyproject.toml")
 ZERO_STAGE = re.compile(rb"(?:\b|zero_)stage[\"']?\s*:\s*(\d)")
+SHARDING = re.compile(r"(.*(deepspeed|zero|fsdp|accelerate).*|ds_.*|default_config)\.(ya?ml|json)")
+"""How files are called that `accelerate launch` and DeepSpeed are given."""
+DEEPEST_SETTINGS = 2
+MOST_LOOKED_AT = 20_000
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OSError)
 
 
@@ -293,6 +299,7 @@ class Project:
         self._found: dict[tuple[str, tuple[str, ...]], str] = {}
         self._up: dict[str, tuple[str, ...]] = {}
         self._requirements: dict[str, bytes] = {}
+        self._settings: dict[str, list[bytes]] = {}
         self._lines_back: dict[tuple[str, str], tuple[Class | str, ...]] = {}
 
     def read(self, path: str) -> Module | None:
@@ -356,17 +363,39 @@ class Project:
                 return int(found[1]), int(found[2])
         return None
 
-    def below_zero3(self, asking: Module) -> bool:
-        """Whether the settings for DeepSpeed around a file, or above it, are below ZeRO-3."""
-        files = {
-            one
-            for folder in self._folders_up(asking.folder)
-            for form in ("*deepspeed*", "*zero*", "ds_*")
-            for one in (*Path(folder).glob(form), *Path(folder).glob(f"*/{form}"))
-            if one.suffix in (".yaml", ".yml", ".json") and one.stat().st_size < LARGEST_FILE
-        }
-        stages = {found for one in files for found in ZERO_STAGE.findall(one.read_bytes())}
-        return bool(stages) and max(stages) < b"3"
+    def shards(self, asking: Module, *, weights: bool) -> bool:
+        """Whether settings around a file, or above it, have accelerate divide a model over ranks.
+
+        Args:
+            asking: The file.
+            weights: Whether its weights, too, as FSDP and ZeRO-3 do; else any stage of DeepSpeed.
+        """
+        texts = self._sharding_settings(asking)
+        if any(b"distributed_type: FSDP" in one or b"fsdp_config" in one for one in texts):
+            return True
+        stages = {found for one in texts for found in ZERO_STAGE.findall(one)}
+        return max(stages, default=b"0") >= (b"3" if weights else b"1")
+
+    def _sharding_settings(self, asking: Module) -> list[bytes]:
+        """Return what the files say that `accelerate launch` and DeepSpeed may be given.
+
+        They are near the project's root; folders of data, which may be huge, are left early.
+        """
+        root = self._folders_up(asking.folder)[-1]
+        if root == os.sep:  # nothing says where the project begins
+            root = asking.folder
+        if root not in self._settings:
+            self._settings[root] = []
+            looked_at = 0
+            for folder, below, names in os.walk(root or "."):
+                looked_at += len(below) + len(names)
+                depth = len(Path(os.path.relpath(folder, root or ".")).parts)
+                if depth == DEEPEST_SETTINGS or looked_at > MOST_LOOKED_AT:
+                    below.clear()
+                for name in filter(SHARDING.fullmatch, names):
+                    with suppress(OSError):
+                        self._settings[root].append(read_regular(Path(folder, name), LARGEST_FILE))
+        return self._settings[root]
 
     # Classes
 

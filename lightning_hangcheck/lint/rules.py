@@ -687,16 +687,21 @@ def _flags_of_handlers(code: Code) -> set[str]:
     }
 
 
+STOP = re.compile(r"_?(pl_)?trainer\.should_stop|control\.should_(training|epoch)_stop")
+"""What Lightning and transformers read on each rank by itself."""
+
+
 @rule(
     "HC205",
     "uneven_work",
     "where one rank decides to stop",
     "https://github.com/Lightning-AI/pytorch-lightning/issues/5750",
 )
-def stops_lightning_on_one_rank(code: Code) -> Iterator[Found]:
-    """One rank tells Lightning to stop: `should_stop`, or -1 from `on_train_batch_start`.
+def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
+    """One rank tells the trainer to stop: `should_stop`, or -1 from `on_train_batch_start`.
 
-    Why it hangs: Lightning ends the epoch on that rank, and the others go on with their batches.
+    Why it hangs: the trainer ends the epoch on that rank, and the others go on with their batches.
+    In transformers it is `control.should_training_stop`, or `control.should_epoch_stop`.
 
     Example:
         if self.global_rank == 0 and self.is_converged():
@@ -718,7 +723,7 @@ def stops_lightning_on_one_rank(code: Code) -> Iterator[Found]:
             continue
         for one in walk(*node.body, into=False):
             flag = isinstance(one, ast.Assign) and any(
-                "should_stop" in names_of(target)[-1:] for target in one.targets
+                STOP.fullmatch(".".join(names_of(target)[-2:])) for target in one.targets
             )
             if flag or (
                 hook

@@ -671,9 +671,9 @@ class Reach:
             )
             sure = sure and not ((pinned and pinned < version) or (old and version > (2, 0)))
         if row.get("sharded"):
+            project, weights = function.module.project, row.get("zero3", False)
             sure = SHARDED.search(function.module.text) is not None
-            if row.get("zero3") and function.module.project.below_zero3(function.module):
-                sure = False
+            sure = sure and project.shards(function.module, weights=weights)
         name = str(
             row.get("as")
             or (written.attr if isinstance(written, ast.Attribute) else names_of(written)[-1])

@@ -126,11 +126,10 @@ ERRORS = {
                 except torch.cuda.OutOfMemoryError: continue
                 dist.all_reduce(loss)
         """,
-    "a state of a sharded model": """
-        class Trainer:
-            def save_model(self):
-                '''Also for DeepSpeed.'''
-                if self.args.should_save: self.accelerator.get_state_dict(self.model)
+    "an end of a transformers Trainer": """
+        class Stop(TrainerCallback):
+            def on_step_end(self, args, state, control, **rest):
+                if state.is_world_process_zero: control.should_training_stop = True
         """,
     "both ways of a switch": """
         def write(path, per_token):
@@ -207,6 +206,11 @@ def test_one_side_alone_is_an_error_through(name: str, tmp_path: Path) -> None:
 
 
 HARMLESS = {
+    "a flag of its own": """
+        class Watch:
+            def on_step_end(self, trainer):
+                if rank == 0: self.should_stop = True
+        """,
     "every so many batches": """
         for batch_idx, batch in enumerate(loader):
             loss = step(batch)
@@ -493,15 +497,25 @@ def test_one_rank_that_comes_twice_does_not_meet_itself(tmp_path: Path) -> None:
     assert found(tmp_path, source.format(other=1), notes=False) == []
 
 
-@pytest.mark.parametrize(("stage", "severity"), [(2, "note"), (3, "error")])
-def test_state_is_gathered_as_the_settings_of_deepspeed_have_it(
-    stage: int, severity: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("settings", "call", "severity"),
+    [
+        ("", "get_state_dict(model)", "note"),
+        ("distributed_type: MULTI_GPU", "get_state_dict(model)", "note"),
+        ("deepspeed_config:\n  zero_stage: 2", "get_state_dict(model)", "note"),
+        ("deepspeed_config:\n  zero_stage: 3", "get_state_dict(model)", "error"),
+        ("distributed_type: FSDP", "get_state_dict(model)", "error"),
+        ("deepspeed_config:\n  zero_stage: 2", "save_state(folder)", "error"),
+    ],
+)
+def test_state_is_gathered_as_the_settings_of_accelerate_have_it(
+    settings: str, call: str, severity: str, tmp_path: Path
 ) -> None:
-    """With ZeRO-3 only; a project without settings may be run with any."""
-    settings = tmp_path / "configs" / "deepspeed.yaml"
-    settings.parent.mkdir()
-    settings.write_text(f"deepspeed_config:\n  zero_stage: {stage}\n")
-    source = "if accelerator.is_main_process: accelerator.get_state_dict(model)  # DeepSpeed\n"
+    """A project that is written for sharded models and says of none may be run without."""
+    file = tmp_path / "configs" / "accelerate.yaml"
+    file.parent.mkdir()
+    file.write_text(settings)
+    source = f"if accelerator.is_main_process: accelerator.{call}  # also for DeepSpeed, FSDP\n"
     assert [one.severity for one in found(tmp_path, source)] == [severity]
 
 
