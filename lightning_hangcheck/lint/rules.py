@@ -99,7 +99,14 @@ class Code:
     def partings(self) -> list[Parting]:
         """Where ranks part in it."""
         local = is_local if self.notes else is_own_data
-        return _without_meetings(Partings(self.reach, self.function, local).found)
+        found = Partings(self.reach, self.function, local).found
+        owner, name = self.function.owner, self.function.name.rpartition(".")[2]
+        answering = PAIRED.get(name)
+        other = (
+            self.function.module.project.method(owner, answering) if owner and answering else None
+        )
+        elsewhere = Partings(self.reach, other, local).found if found and other else []
+        return _without_meetings(found, elsewhere)
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
@@ -124,13 +131,22 @@ class Code:
         ]
 
 
-def _without_meetings(found: list[Parting]) -> list[Parting]:
-    """Leave out what one side makes here and the other there: rank 0 goes first, then the rest."""
+PAIRED = {"__enter__": "__exit__", "__exit__": "__enter__"}
+"""Methods of which whoever comes to one comes to the other."""
+
+
+def _without_meetings(found: list[Parting], elsewhere: list[Parting]) -> list[Parting]:
+    """Leave out what one side makes here and the other there: rank 0 goes first, then the rest.
+
+    Args:
+        found: Of the function.
+        elsewhere: Of the one that is paired with it.
+    """
     kept = []
     for one in found:
         names = {
             event.met
-            for other in found
+            for other in (*found, *elsewhere)
             if other.under is not one.under
             and one.asked.asks
             and other.asked.asks
