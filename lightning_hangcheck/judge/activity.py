@@ -22,7 +22,13 @@ from lightning_hangcheck.judge.frames import (
     users_frames,
 )
 from lightning_hangcheck.judge.records import device_wait
-from lightning_hangcheck.judge.threads import Moment, is_our_thread, moments, remembered
+from lightning_hangcheck.judge.threads import (
+    Moment,
+    is_our_thread,
+    moments,
+    remembered,
+    serves_calls,
+)
 from lightning_hangcheck.judge.waits import (
     BUSY_SHARE,
     IDLE_SHARE,
@@ -161,6 +167,8 @@ def read_rank_activity(view: RankView) -> RankActivity:
         alone = view.beat is not None and view.beat.world_size == 1
         if wait is not None and wait.kind == "backward":  # it computes, unless it is idle
             wait = wait if process.activity == "idle" and not alone else None
+        if wait is not None and wait.kind == "last_calls" and own is not None and serves_calls(own):
+            wait = None  # it does what others called, in threads beside
         if wait is None and process.activity == "busy":
             wait = device_wait(view)
     activity = _of_alive(view, process, wait)

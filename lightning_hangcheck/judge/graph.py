@@ -133,6 +133,7 @@ def build_graph(
         _in_collectives(job, divergence, awaited),
         _in_rendezvous(job),
         _for_all_others(job, "guard"),
+        _in_calls(job),
         _at_store(job),
         _for_workers(job),
         _at_things(job),
@@ -366,6 +367,20 @@ def _for_all_others(job: JobReading, kind: WaitKind) -> Iterator[Wait]:
     waiting = [one.rank for one in job.waiting_in({kind})]
     inside = set(waiting)
     yield from _each_for_each(job, waiting, [rank for rank in job.ranks if rank not in inside])
+
+
+def _in_calls(job: JobReading) -> Iterator[Wait]:
+    """Say who waits in a call by torch's RPC for whom: for those that serve some, and stand still.
+
+    A rank at its end waits for those that may still call it.
+    """
+    idle = [one for one in job.alive if one.activity == "idle"]
+    calling = [one.rank for one in idle if one.wait_kind == "call"]
+    serving = [one.rank for one in idle if calling and one.serving]
+    for rank in calling:
+        yield from _each_for_each(job, [rank], [one for one in serving if one != rank])
+    last = [one.rank for one in idle if one.wait_kind == "last_calls"]
+    yield from _each_for_each(job, last, [rank for rank in job.ranks if rank not in last])
 
 
 def _each_for_each(

@@ -31,6 +31,7 @@ from lightning_hangcheck.judge.phase_of_life import (
     stepped_by_code,
 )
 from lightning_hangcheck.judge.records import MESSAGES, asked_end, asks_peers, device_message
+from lightning_hangcheck.judge.threads import serves_calls
 from lightning_hangcheck.judge.waits import steady_targets, through_children, works
 from lightning_hangcheck.judge.wording import UNTOLD_S
 from lightning_hangcheck.model.case import Case, RankName, RankView
@@ -259,6 +260,12 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
     def kept_by_message(self) -> bool:
         """Whether its device may wait for a message, or work: nobody sees which it does."""
         return self.wait_kind == "device" and self.wait is not None and self.wait.name in MESSAGES
+
+    @property
+    def serving(self) -> bool:
+        """Whether it stands still while a thread of it is in what another rank called."""
+        own = self.view.own_process
+        return self.activity == "idle" and own is not None and serves_calls(own)
 
     @property
     def alive(self) -> bool:

@@ -21,6 +21,7 @@ from lightning_hangcheck.judge.waits import (
     READS,
     asks_anew,
     called_back,
+    called_by_ranks,
     endless,
     in_own_memory,
     in_pythons_lock,
@@ -171,6 +172,10 @@ class Patience:
             return Enders((), tuple((host, one.look.pid) for one in reading.owing_workers))
         if own is None:
             return Enders(("outside",))
+        in_call = reading.wait_kind in ("call", "last_calls")
+        if in_call or (not reading.targets and called_by_ranks(own) and not waits_in_vain(own)):
+            others = tuple(one.rank for one in self._job.alive if one.rank != reading.rank)
+            return Enders(("inside",), others)
         return self._of_wait((host, own.pid), own, reading.targets)
 
     def _of_process(self, process: Process) -> Enders:

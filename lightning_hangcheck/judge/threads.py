@@ -15,6 +15,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from lightning_hangcheck.judge.frames import (
+    find_wait,
     functions_in,
     holds,
     rules_of,
@@ -482,6 +483,22 @@ def in_lock(thread: ThreadStack) -> bool:
     name = inner.function.rpartition(".")[2]
     known = thread.holds_lock or thread.held_by is not None
     return known or (name in TAKE_LOCKS if is_standard(inner.file) else thread.takes_lock)
+
+
+def awaits_calls(thread: ThreadStack) -> bool:
+    """Whether it waits, by torch's RPC, until all ranks have made their calls."""
+    wait = find_wait(thread.frames)
+    return wait is not None and wait.kind == "last_calls"
+
+
+def serves_calls(look: ProcessLook) -> bool:
+    """Whether a thread of a process is in what another rank called by torch's RPC."""
+    return any(
+        frame.file.endswith("/torch/distributed/rpc/internal.py")
+        for newest in complete(look)[-1:]
+        for thread in newest.threads
+        for frame in thread.frames
+    )
 
 
 def awaits_executor(thread: ThreadStack) -> bool:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.judge.threads import (
     EVENTS,
+    FUTEXES,
+    awaits_calls,
     awaits_executor,
     complete,
     in_lock,
@@ -68,6 +70,8 @@ READS = frozenset({"read", "readv", "recvfrom", "recvmsg"})
 HOUSEKEEPERS = ("pt_", "gloo_", "NCCL", "cuda", "iou-", "jemalloc")
 """Beginnings of the kernel's names of native threads that call no user back: those of torch, its
 backends, the GPU's driver, the kernel itself and memory allocators."""
+CALLED_BY = "TP_"
+"""Beginning of the names of threads by which other ranks call functions (torch's tensorpipe)."""
 POLLS = frozenset({"sleep", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
 """Calls that may have a time limit, and wait for any of several things."""
 
@@ -140,8 +144,10 @@ def in_own_memory(look: ProcessLook) -> bool:
     own process. What runs no Python yet may do either, see `called_back`, and so may a library's
     thread that hears from outside, unless what is waited for is a lock.
     """
-    if called_back(look):
-        return False
+    return not called_back(look) and _at_own_memory(look)
+
+
+def _at_own_memory(look: ProcessLook) -> bool:
     for newest in _telling(look)[-1:]:
         threads = {one.tid: one for one in newest.threads}
         for_news = bool(newest.threads) and not in_lock(newest.threads[0].stack)
@@ -179,16 +185,34 @@ def called_back(look: ProcessLook) -> bool:
     newest = next((one for one in reversed(moments(look)) if one.kernel is not None), None)
     if newest is None or newest.kernel is None:
         return False
+    own = newest.states[0].name if newest.states else ""
+    # one that nobody named has the name of who started it, mostly the main thread
+    return newest.kernel.catches_timers or any(
+        _may_call_back(one, look.pid)
+        for one in _native_threads(newest)
+        if not one.name.startswith(HOUSEKEEPERS) or one.name == own
+    )
+
+
+def called_by_ranks(look: ProcessLook) -> bool:
+    """Whether only other ranks may end its wait, at its own memory, by a call through torch's RPC.
+
+    The agent has threads without a name, too, that wait for the time limits of calls.
+    """
+    newest = next(iter(complete(look)[-1:]), None)
+    if newest is None or newest.kernel is None or newest.kernel.catches_timers:
+        return False
+    native = _native_threads(newest)
+    beside = [one for one in native if not one.name.startswith((*HOUSEKEEPERS, CALLED_BY))]
+    timed = (one.name == newest.states[0].name and one.syscall in FUTEXES for one in beside)
+    only_calls = len(beside) < len(native) and all(timed)
+    return only_calls and _at_own_memory(look) and not limited(look)
+
+
+def _native_threads(newest: Moment) -> list[ThreadState]:
     of_python = {one.tid for one in newest.threads}
     known = newest.complete or not of_python  # a native program's threads are all its own
-    native = [one for one in newest.states[1:] if known and one.tid not in of_python]
-    # one that nobody named has the name of who started it, mostly the main thread
-    native = [
-        one
-        for one in native
-        if not one.name.startswith(HOUSEKEEPERS) or one.name == newest.states[0].name
-    ]
-    return newest.kernel.catches_timers or any(_may_call_back(one, look.pid) for one in native)
+    return [one for one in newest.states[1:] if known and one.tid not in of_python]
 
 
 def _may_call_back(native: ThreadState, pid: int) -> bool:
@@ -532,5 +556,5 @@ def _circle(moment: Moment) -> set[Standing] | None:
 
 
 def given_away(thread: Thread) -> bool:
-    """Whether it waits for the end of threads, or for what an executor was given."""
-    return joins(thread.stack) or awaits_executor(thread.stack)
+    """Whether it waits for the end of threads, or for what an executor or other ranks gave them."""
+    return any(one(thread.stack) for one in (joins, awaits_executor, awaits_calls))

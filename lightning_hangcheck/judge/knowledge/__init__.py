@@ -18,6 +18,8 @@ WaitKind = Literal[
     "rendezvous_peers",
     "rendezvous_nodes",
     "guard",
+    "call",
+    "last_calls",
     "dataloader",
     "index_queue",
     "logger",
