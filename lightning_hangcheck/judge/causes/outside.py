@@ -22,6 +22,8 @@ from lightning_hangcheck.judge.rule import (
     rule,
     say,
 )
+from lightning_hangcheck.judge.threads import WRITES
+from lightning_hangcheck.judge.waits import in_words
 from lightning_hangcheck.judge.wording import (
     duration,
     join,
@@ -150,8 +152,25 @@ def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> s
 
 @rule("checkpoint_io", of=("idle",), order=180, sure=(0.85, 0.5), needs=("kernel",))
 def checkpoint_io(one: RankReading) -> Seen | None:
-    """It saves a checkpoint and is blocked in a file."""
-    return _in_file(one, "while saving a checkpoint") if one.phase == "checkpoint_save" else None
+    """It saves a checkpoint and is blocked in a file, or in a pipe that nobody reads."""
+    if one.phase != "checkpoint_save":
+        return None
+    doing = "while saving a checkpoint"
+    return _in_file(one, doing) or _in_full_pipe(one, doing)
+
+
+def _in_full_pipe(one: RankReading, doing: str) -> Seen | None:
+    pipe = next((each for each in one.targets if each.kind == "pipe" and each.holders), None)
+    if pipe is None or pipe.call not in WRITES:
+        return None
+    reader = " and ".join(map(process_name, pipe.holders[:MOST_SHOWN]))
+    return Seen(
+        text="{who} [is|are] blocked {at} {doing} : {since} writing to a full pipe that {reader} "
+        "should read",
+        words={"reader": reader, "doing": doing},
+        aspect="full_pipe",
+        evidence=[("kernel", f"{one.waiter} is {in_words(pipe)}")],
+    )
 
 
 @rule("filesystem_wait", of=("idle",), order=190, sure=(0.85, 0.5), needs=("kernel",))

@@ -23,7 +23,7 @@ from lightning_hangcheck.judge.rule import (
     rule,
     say,
 )
-from lightning_hangcheck.judge.threads import awaits_executor, feeds_queue, free_threads
+from lightning_hangcheck.judge.threads import WRITES, awaits_executor, feeds_queue, free_threads
 from lightning_hangcheck.judge.waits import (
     READS,
     in_words,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 WORST_FIRST = ("gone", "stopped", "idle", "busy")
 """Activities of a worker that owes a batch; all others come after them, and of equals the one with
 a place first."""
-WRITES = frozenset({"write", "writev"})
 EXITS = ("exit_thread", "exit_queue")
 """Aspects of an exit that waits."""
 
