@@ -17,9 +17,11 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge.attribution import (
     FEWEST_FOR_MAJORITY,
+    SURE_CONTEXT,
     Basis,
     departed_in_messages,
     did_as_like_groups,
+    expected_next,
     find_diverged,
     separating,
     without_message,
@@ -75,6 +77,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
         diverged: Ranks that left; all where nothing tells.
         basis: Why these.
         proven: The flight record shows it; else only frames do.
+        due: Whether what the others do was to come just then, as in the steps before.
     """
 
     pending_collectives: tuple[PendingCollective, ...]
@@ -85,6 +88,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
     seq: int | None = None
     last_agreed: int | None = None
     proven: bool = False
+    due: bool = False
 
     @property
     def sides(self) -> tuple[list[PendingCollective], list[PendingCollective]]:
@@ -241,6 +245,8 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         if as_others and len(as_others) < len(here):
             diverged = tuple(sorted(one.rank for one in here if one not in as_others))
             basis = "like groups"
+    of_others = {step for one, step in here.items() if one.rank not in diverged}
+    due = expected_next(before, [*dict.fromkeys(here.values())], SURE_CONTEXT) in of_others
     return Divergence(
         pending_collectives=tuple(here),
         operations={one.rank: operation for one, operation in operations.items()},
@@ -250,6 +256,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         seq=seq,
         last_agreed=seq - 1 if before or seq == 1 else None,
         proven=True,
+        due=due,
     )
 
 

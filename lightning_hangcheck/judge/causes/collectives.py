@@ -160,7 +160,8 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     A rank that a test of its rank led away diverged, wherever it stands, and so did one that an
     exception led away which no other handles. Where all came the same
     way, they only meet with other operations, shapes or groups. One that has left the loop that the
-    others are in ran out of work, as did the others where most have left it.
+    others are in ran out of work, as did the others where most have left it: but where these left
+    it after as many passes as ever, it skipped what they do behind the loop.
     """
     code = job.case.code
     left, stayed = parted.sides
@@ -172,9 +173,9 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     if parted.same_way:
         return "collective_mismatch"
     diverged, rest = map(ways_of, parted.sides)
+    early = [(diverged, rest), *([] if parted.due else [(rest, diverged)])]
     if rest and any(
-        all(left_loop(code, stack, other) for stack, other in product(*ways))
-        for ways in ((diverged, rest), (rest, diverged))
+        all(left_loop(code, stack, other) for stack, other in product(*ways)) for ways in early
     ):
         return "uneven_work"
     return "rank_diverged"
