@@ -127,6 +127,18 @@ def asks_anew(look: ProcessLook) -> bool:
     return len(states) == 2 and slept_anew(*states)
 
 
+def only_sleeps(look: ProcessLook) -> bool:
+    """Whether its wait ends in nothing but sleeps, each until a time that the program set."""
+    return any(
+        all(
+            one.waits_for and all(it.kind == "time" and it.call != "futex" for it in one.waits_for)
+            for one in newest.ends
+        )
+        for newest in _telling(look)[-1:]
+        if newest.ends
+    )
+
+
 def sleeps_on(look: ProcessLook) -> bool:
     """Whether its wait ends in one sleep: until the same moment at the newest two samples."""
     until = [

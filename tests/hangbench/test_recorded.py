@@ -88,6 +88,13 @@ def test_nobody_is_told_to_wake_what_is_not_stopped(hanging: Judged) -> None:
     assert woken - stopped == {"traced_by_debugger"}
 
 
+def test_who_only_sleeps_is_said_to_sleep(hanging: Judged) -> None:
+    """Who reads of a sleep in a healthy job may wait for its end."""
+    told = {one.program: verdict.summary for one, verdict in hanging}
+    assert told["waits_for_missing_file"].startswith("rank 1 sleeps in wait_for_shard (")
+    assert told["tracked_step_stalls"].startswith("rank 1 is stuck in get_observation (")
+
+
 def test_no_healthy_program_is_called_a_hang(healthy: Judged) -> None:
     assert [one.program for one, verdict in healthy if verdict.verdict in ALARMS] == []
 

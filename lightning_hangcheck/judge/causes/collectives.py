@@ -60,6 +60,10 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Cause
 
 DEFAULT_GROUP = "0"
+NOBODY_ANSWERS = {
+    frozenset({"recv"}): "; none of them sends",
+    frozenset({"send"}): "; none of them receives",
+}
 TOLD_BY: dict[Basis, str] = {
     "exception": "only this rank handles an exception",
     "majority": "most ranks do otherwise",
@@ -197,9 +201,9 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
         ]
         if left := [rank for ranks in ways[MOST_SHOWN:] for rank in ranks]:
             told.append(join(name_ranks(left), verb(left, "waits", "wait"), "elsewhere"))
-        return (
-            f"ranks wait for each other: {', '.join(told)}{agreed or '; which departed is unknown'}"
-        )
+        names = frozenset(one.operation.name for one in every.values())
+        unknown = NOBODY_ANSWERS.get(names, "; which departed is unknown")
+        return f"ranks wait for each other: {', '.join(told)}{agreed or unknown}"
     first = every[culprits[0].rank]
     _, rest = parted.sides
     other = rest[0]

@@ -28,6 +28,7 @@ from lightning_hangcheck.judge.waits import (
     READS,
     in_words,
     lock_keeper,
+    only_sleeps,
     pids_here,
     read_locks,
     waits_in_vain,
@@ -247,11 +248,14 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
         what = f"in {others[0].wait.name}" if others[0].wait is not None else ""
         circle = say(others, "while {who} [waits|wait] for it {what} {at}", what=what)
     to_child = aspect == "child" and members == (first,)
+    own = [one.view.own_process for one in idle]
+    sleeping = not waits and all(one is not None and only_sleeps(one) for one in own)
+    stands = "[sleeps|sleep]" if sleeping else "[is|are] stuck"
     sentence = say(
         idle,
         "{who} [is|are] stuck at the exit of the interpreter: waiting {since}{waits} {circle}"
         if aspect in EXITS
-        else "{who} [is|are] stuck {at} : idle for {since}{waits}{pipe} {circle}",
+        else f"{{who}} {stands} {{at}} : idle for {{since}}{{waits}}{{pipe}} {{circle}}",
         waits=waits,
         pipe=", which waits for it at the other end of a pipe" if to_child else "",
         circle=circle,
