@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from lightning_hangcheck.judge.engine import Conclusion
-    from lightning_hangcheck.judge.frames import Wait
     from lightning_hangcheck.judge.graph import WaitGraph
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.judge.knowledge import JobKind
@@ -114,10 +113,10 @@ def _who_waits(conclusion: Conclusion, finding: Finding) -> str:
     blamed = set(finding.culprits)
     waiters = [rank for rank in conclusion.graph.waiters if rank not in blamed]
     groups: dict[str, list[int]] = {}
-    for wait, place, ranks in _waits_and_places(conclusion.job, waiters):
+    for one, ranks in _alike(conclusion.job, waiters):
         where = join(
-            f"in {wait.name}" if wait is not None else "",
-            f"({short_place(place)})" if place is not None else "",
+            f"in {one.wait.name}" if one.wait is not None else _at_lock(one),
+            f"({short_place(one.place)})" if one.place is not None else "",
         )
         groups.setdefault(where, []).extend(ranks)
     if not groups:
@@ -128,17 +127,19 @@ def _who_waits(conclusion: Conclusion, finding: Finding) -> str:
     return join(name_ranks(waiters), verb(waiters, "waits", "wait"), f"for {whom}", shown)
 
 
-def _waits_and_places(
-    job: JobReading, ranks: Iterable[int]
-) -> Iterator[tuple[Wait | None, Frame | None, list[int]]]:
-    """Return in what and where ranks wait, each pair with its ranks; those told as one are one."""
+def _at_lock(reading: RankReading) -> str:
+    locks = (one.name.rpartition("/")[2] for one in reading.targets if one.kind == "lock")
+    return next((f"at the lock on {name}" for name in locks if name), "")
+
+
+def _alike(job: JobReading, ranks: Iterable[int]) -> Iterator[tuple[RankReading, list[int]]]:
+    """Return one of the ranks that wait in the same at the same place, with all of them."""
     together: dict[tuple[int, int], tuple[RankReading, list[int]]] = {}
     for rank in ranks:
         reading = job.ranks[rank]
         key = id(reading.wait), id(reading.place)
         together.setdefault(key, (reading, []))[1].append(rank)
-    for reading, alike in together.values():
-        yield reading.wait, reading.place, alike
+    yield from together.values()
 
 
 def _calm(job: JobReading) -> str:
@@ -234,10 +235,10 @@ def facts_about(culprits: Sequence[RankReading]) -> Iterator[EvidenceItem]:
 def waits(job: JobReading, graph: WaitGraph) -> Iterator[EvidenceItem]:
     """Describe who waits, one sentence for all ranks at the same line."""
     together: dict[str, list[int]] = {}
-    for wait, line, ranks in _waits_and_places(job, graph.waiters):
-        if wait is not None:
-            place = f", called in {_line(line)}" if line is not None else ""
-            together.setdefault(f"in {wait.name}{place}", []).extend(ranks)
+    for one, ranks in _alike(job, graph.waiters):
+        if one.wait is not None:
+            place = f", called in {_line(one.place)}" if one.place is not None else ""
+            together.setdefault(f"in {one.wait.name}{place}", []).extend(ranks)
     for where, ranks in sorted(together.items(), key=lambda item: -len(item[1]))[:MOST_WAITS]:
         text = f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} {where}"
         yield EvidenceItem("wait", ranks[0] if len(ranks) == 1 else None, text)
