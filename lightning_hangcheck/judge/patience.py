@@ -174,8 +174,9 @@ class Patience:
             return Enders(("outside",))
         in_call = reading.wait_kind in ("call", "last_calls")
         if in_call or (not reading.targets and called_by_ranks(own) and not waits_in_vain(own)):
-            others = tuple(one.rank for one in self._job.alive if one.rank != reading.rank)
-            return Enders(("inside",), others)
+            peers = (one.rank for one in self._job.alive if one.rank != reading.rank)
+            helpers = (Helper((host, own.pid), one.tid) for one in free_threads(own))
+            return Enders(("inside",), (*peers, *helpers))
         return self._of_wait((host, own.pid), own, reading.targets)
 
     def _of_process(self, process: Process) -> Enders:
