@@ -53,6 +53,12 @@ SHARDED = re.compile(
     rb"FSDP|FullyShardedDataParallel|fully_shard|[dD]eep_?[sS]peed|DEEPSPEED|zero3"
 )
 """A file that says so is written for models whose parts are on all ranks."""
+SHARDS_WEIGHTS = re.compile(rb"FullyShardedDataParallelPlugin\s*\(")
+SHARDS_ITSELF = re.compile(
+    SHARDS_WEIGHTS.pattern
+    + rb"|DeepSpeedPlugin\s*\(|deepspeed_config|prepare_deepspeed|args\.deepspeed"
+)
+"""A script that says so divides its model over the ranks, always or where it is asked to."""
 SHARDS = re.compile(r"fsdp|deepspeed|shard|zero_?3|zero_stage", re.IGNORECASE)
 """Names that tell whether a model is sharded."""
 BUFFERS = re.compile(
@@ -671,9 +677,10 @@ class Reach:
             )
             sure = sure and not ((pinned and pinned < version) or (old and version > (2, 0)))
         if row.get("sharded"):
-            project, weights = function.module.project, row.get("zero3", False)
-            sure = SHARDED.search(function.module.text) is not None
-            sure = sure and project.shards(function.module, weights=weights)
+            module, weights = function.module, row.get("zero3", False)
+            itself = (SHARDS_WEIGHTS if weights else SHARDS_ITSELF).search(module.text)
+            sure = SHARDED.search(module.text) is not None
+            sure = sure and bool(itself or module.project.shards(module, weights=weights))
         name = str(
             row.get("as")
             or (written.attr if isinstance(written, ast.Attribute) else names_of(written)[-1])

@@ -518,12 +518,20 @@ def test_one_rank_that_comes_twice_does_not_meet_itself(tmp_path: Path) -> None:
 def test_state_is_gathered_as_the_settings_of_accelerate_have_it(
     settings: str, call: str, severity: str, tmp_path: Path
 ) -> None:
-    """A project that is written for sharded models and says of none may be run without."""
+    """A project that is written for sharded models and sets up none may be run without."""
     file = tmp_path / "configs" / "accelerate.yaml"
     file.parent.mkdir()
     file.write_text(settings)
     source = f"if accelerator.is_main_process: accelerator.{call}  # also for DeepSpeed, FSDP\n"
     assert [one.severity for one in found(tmp_path, source)] == [severity]
+
+
+def test_script_that_sets_up_sharded_models_needs_no_settings(tmp_path: Path) -> None:
+    source = """
+        accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())
+        if accelerator.is_main_process: accelerator.get_state_dict(model)
+        """
+    assert [one.severity for one in found(tmp_path, source)] == ["error"]
 
 
 def test_function_named_in_the_configuration_is_collective(tmp_path: Path) -> None:
