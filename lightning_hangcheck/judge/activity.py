@@ -163,12 +163,13 @@ def read_rank_activity(view: RankView) -> RankActivity:
         return found
     wait = None
     if keeper is None:
-        wait = find_wait(frames) or (find_wait(stuck.frames) if stuck is not None else None)
+        wait = find_wait(frames)
+        if wait is not None and wait.kind == "last_calls" and own is not None and serves_calls(own):
+            wait = None  # it does what others called, in threads beside
+        wait = wait or (find_wait(stuck.frames) if stuck is not None else None)
         alone = view.beat is not None and view.beat.world_size == 1
         if wait is not None and wait.kind == "backward":  # it computes, unless it is idle
             wait = wait if process.activity == "idle" and not alone else None
-        if wait is not None and wait.kind == "last_calls" and own is not None and serves_calls(own):
-            wait = None  # it does what others called, in threads beside
         if wait is None and process.activity == "busy":
             wait = device_wait(view)
     activity = _of_alive(view, process, wait)

@@ -31,6 +31,7 @@ MOST_STEPS = 6
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 REQUIREMENTS = ("requirements*.txt", "environment*.y*ml", "setup.py", "setup.cfg", "pyproject.toml")
 ZERO_STAGE = re.compile(rb"(?:\b|zero_)stage[\"']?\s*:\s*(\d)")
+FSDP_CHOSEN = re.compile(rb"distributed_type[\"']?\s*:\s*[\"']?FSDP")
 SHARDING = re.compile(r"(.*(deepspeed|zero|fsdp|accelerate).*|ds_.*|default_config)\.(ya?ml|json)")
 """How files are called that `accelerate launch` and DeepSpeed are given."""
 DEEPEST_SETTINGS = 2
@@ -371,7 +372,7 @@ class Project:
             weights: Whether its weights, too, as FSDP and ZeRO-3 do; else any stage of DeepSpeed.
         """
         texts = self._sharding_settings(asking)
-        if any(b"distributed_type: FSDP" in one or b"fsdp_config" in one for one in texts):
+        if any(map(FSDP_CHOSEN.search, texts)):
             return True
         stages = {found for one in texts for found in ZERO_STAGE.findall(one)}
         return max(stages, default=b"0") >= (b"3" if weights else b"1")
@@ -388,6 +389,7 @@ class Project:
             self._settings[root] = []
             looked_at = 0
             for folder, below, names in os.walk(root or "."):
+                below[:] = [one for one in below if not one.startswith(".")]
                 looked_at += len(below) + len(names)
                 depth = len(Path(os.path.relpath(folder, root or ".")).parts)
                 if depth == DEEPEST_SETTINGS or looked_at > MOST_LOOKED_AT:
