@@ -377,7 +377,8 @@ def _in_calls(job: JobReading) -> Iterator[Wait]:
     idle = [one for one in job.alive if one.activity == "idle"]
     calling = [one.rank for one in idle if one.wait_kind == "call"]
     serving = [one.rank for one in idle if calling and one.serving]
-    for rank in calling:
+    yield from _each_for_each(job, [one for one in calling if one not in serving], serving)
+    for rank in sorted(set(calling).intersection(serving)):
         yield from _each_for_each(job, [rank], [one for one in serving if one != rank])
     last = [one.rank for one in idle if one.wait_kind == "last_calls"]
     yield from _each_for_each(job, last, [rank for rank in job.ranks if rank not in last])

@@ -21,9 +21,10 @@ from lightning_hangcheck.judge.graph import WaitGraph
 from lightning_hangcheck.judge.job import JobReading, RankReading
 from lightning_hangcheck.judge.patience import EndedBy, who_ends
 from lightning_hangcheck.judge.source import left_out
-from lightning_hangcheck.judge.wording import duration, name_ranks, within
+from lightning_hangcheck.judge.threads import WRITES
+from lightning_hangcheck.judge.wording import duration, name_ranks, process_name, within
 from lightning_hangcheck.model.case import Pace
-from lightning_hangcheck.model.evidence import Frame, Gap
+from lightning_hangcheck.model.evidence import Frame, Gap, WaitTarget
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.model.slugs import Cause, Certainty, Phase
 from lightning_hangcheck.model.verdict import EvidenceItem
@@ -226,6 +227,14 @@ def say(who: Sequence[RankReading], text: str, /, **words: str) -> str:
         elif told and told not in MARKS:
             parts.append(told)
     return " ".join(parts)
+
+
+def filling(target: WaitTarget) -> str:
+    """Say of a write to a pipe that does not return who should read it; empty of other waits."""
+    if target.kind != "pipe" or target.call not in WRITES or not target.holders:
+        return ""
+    readers = " and ".join(map(process_name, target.holders[:MOST_SHOWN]))
+    return f"writing to a full pipe that {readers} should read"
 
 
 def names(who: Sequence[RankReading]) -> str:

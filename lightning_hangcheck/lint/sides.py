@@ -679,8 +679,8 @@ class Reach:
         if row.get("sharded"):
             module, weights = function.module, row.get("zero3", False)
             itself = (SHARDS_WEIGHTS if weights else SHARDS_ITSELF).search(module.text)
-            sure = SHARDED.search(module.text) is not None
-            sure = sure and bool(itself or module.project.shards(module, weights=weights))
+            for_sharded = SHARDED.search(module.text) is not None
+            sure = bool(itself) or (for_sharded and module.project.shards(module, weights=weights))
         name = str(
             row.get("as")
             or (written.attr if isinstance(written, ast.Attribute) else names_of(written)[-1])

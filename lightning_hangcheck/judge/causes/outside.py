@@ -19,10 +19,10 @@ from lightning_hangcheck.judge.rule import (
     Seen,
     Situation,
     blame,
+    filling,
     rule,
     say,
 )
-from lightning_hangcheck.judge.threads import WRITES
 from lightning_hangcheck.judge.waits import in_words
 from lightning_hangcheck.judge.wording import (
     duration,
@@ -160,14 +160,12 @@ def checkpoint_io(one: RankReading) -> Seen | None:
 
 
 def _in_full_pipe(one: RankReading, doing: str) -> Seen | None:
-    pipe = next((each for each in one.targets if each.kind == "pipe" and each.holders), None)
-    if pipe is None or pipe.call not in WRITES:
+    pipe = next(filter(filling, one.targets), None)
+    if pipe is None:
         return None
-    reader = " and ".join(map(process_name, pipe.holders[:MOST_SHOWN]))
     return Seen(
-        text="{who} [is|are] blocked {at} {doing} : {since} writing to a full pipe that {reader} "
-        "should read",
-        words={"reader": reader, "doing": doing},
+        text="{who} [is|are] blocked {at} {doing} : {since} {filling}",
+        words={"filling": filling(pipe), "doing": doing},
         aspect="full_pipe",
         evidence=[("kernel", f"{one.waiter} is {in_words(pipe)}")],
     )

@@ -20,10 +20,11 @@ from lightning_hangcheck.judge.rule import (
     Seen,
     Situation,
     blame,
+    filling,
     rule,
     say,
 )
-from lightning_hangcheck.judge.threads import WRITES, awaits_executor, feeds_queue, free_threads
+from lightning_hangcheck.judge.threads import awaits_executor, feeds_queue, free_threads
 from lightning_hangcheck.judge.waits import (
     READS,
     in_words,
@@ -351,8 +352,8 @@ def _at_target(
             gone = f"its child pid {ended[0]} has ended, and no other process has the other end"
             return None, f", reading a pipe to which nobody writes any more: {gone}"
         return "input", f", waiting for input from {target.name}"
-    if kind == "pipe" and target.call in WRITES and held_by:
-        return "full_pipe", f", writing to a full pipe that {' and '.join(held_by)} should read"
+    if fills := filling(target):
+        return "full_pipe", f", {fills}"
     if kind == "shared" and held_by:
         return None, f", waiting for a semaphore or lock shared with {', '.join(held_by)}"
     ends = (job.rank_of(reading, holder) for holder in target.holders)
