@@ -248,7 +248,8 @@ def slept_s(pid: int, tid: int | None = None) -> float | None:
     Takes 0.5 ms and does not disturb the process. A dump counts as running, unless it was read
     without being paused. Clocks of processors drift apart (1.5 s in 5,000 s on one machine), so
     this thread moves for a moment to the processor that the other one last ran on and reads its own
-    time there. None where the kernel or a container does not show it (/proc/PID/sched).
+    time there. None where the kernel or a container does not show it (/proc/PID/sched). The kernel
+    shows 0 for one that is woken on another processor until it runs there (kernel/sched/fair.c).
     """
 
     def last_ran_ms(thread: str) -> float | None:
@@ -259,7 +260,7 @@ def slept_s(pid: int, tid: int | None = None) -> float | None:
     try:
         fields = read_proc(f"{thread}/stat").rpartition(b")")[2].split()
         last_ran = last_ran_ms(thread)
-        if fields[0] not in SLEEPING:
+        if fields[0] not in SLEEPING or last_ran == 0.0:
             return 0.0
         allowed = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {int(fields[PROCESSOR_FIELD])})

@@ -151,6 +151,14 @@ def test_one_that_runs_has_not_slept(program: StartProgram) -> None:
     until(lambda: slept_s(running.pid) in (0.0, None), "the loop to be seen running")
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor alone")
+def test_one_that_is_woken_on_another_processor_has_not_slept_since_the_machine_began(
+    program: StartProgram,
+) -> None:
+    running = program("changing_processors.py")
+    assert max(slept_s(running.pid) or 0.0 for _ in range(20_000)) < 30.0
+
+
 def test_one_that_is_gone_is_unknown() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
