@@ -338,7 +338,14 @@ def _asks_for_text(test: ast.expr) -> bool:
 
 
 def _asks_for_launcher(test: ast.expr) -> bool:
-    """``"RANK" in os.environ`` asks whether there are ranks at all."""
+    """``"RANK" in os.environ`` asks whether there are ranks at all, ``os.getenv("RANK")`` too: as
+    text, 0 is true.
+    """
+    if names_of(test.func if isinstance(test, ast.Call) else test)[-2:] in (
+        ["os", "getenv"],
+        ["environ", "get"],
+    ):
+        return True
     return (
         isinstance(test, ast.Compare)
         and isinstance(test.ops[0], (ast.In, ast.NotIn))

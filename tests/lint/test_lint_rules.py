@@ -460,6 +460,12 @@ HARMLESS = {
             def on_keyboard_interrupt(self, trainer, module):
                 if trainer.global_rank == 0: trainer.save_checkpoint("last.ckpt")
         """,
+    "text of the environment, where 0 is true": """
+        def check(loss):
+            if not os.getenv("RANK") and not os.environ.get("WORLD_SIZE"): return
+            loss.backward()
+            dist.barrier()
+        """,
     "reversed conditions": """
         def evaluate(sharded):
             if not sharded and rank != 0: return
