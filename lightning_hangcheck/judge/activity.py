@@ -40,7 +40,7 @@ from lightning_hangcheck.model.evidence import Frame, ThreadStack
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator
 
     from lightning_hangcheck.judge.threads import Moment, Thread
     from lightning_hangcheck.model.case import RankView
