@@ -151,24 +151,23 @@ def histories(
     }
     known: dict[tuple[int, ...], History] = {}
     for one in waiting:
-        sites = one.reading.view.flight.sites if one.reading.view.flight is not None else None
-        for record in records(one.reading):
-            if record.group in found:
-                counts = record.last_enqueued, record.last_completed
-                key = id(record.entries), id(sites), *counts
-                if key not in known:
-                    known[key] = _history(one.reading, record)
-                found[record.group][one] = known[key]
+        reading, flight = one.reading, one.reading.view.flight
+        for record in flight.groups if flight is not None else ():
+            if record.group not in found or flight is None:
+                continue
+            counts = record.last_enqueued, record.last_completed
+            key = id(record.entries), id(flight.sites), *counts
+            if key not in known:
+                steps = {
+                    entry.seq: Step(
+                        operation_of(reading, entry), way_in(flight.call_of(entry).frames)
+                    )
+                    for entry in record.entries
+                }
+                still = (entry.seq for entry in record.entries if not record.has_ended(entry))
+                known[key] = History(steps, frozenset(still), record.newest)
+            found[record.group][one] = known[key]
     return found
-
-
-def _history(reading: RankReading, record: CollectiveRecord) -> History:
-    steps = {
-        entry.seq: Step(operation_of(reading, entry), way_in(call_of(reading, entry).frames))
-        for entry in record.entries
-    }
-    still = frozenset(entry.seq for entry in record.entries if not record.has_ended(entry))
-    return History(steps, still, record.newest)
 
 
 def way_in(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:

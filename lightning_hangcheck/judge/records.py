@@ -62,39 +62,24 @@ def threads_beside(view: RankView) -> frozenset[int]:
     )
 
 
-def asks_for_end(code: Sequence[CodeNote], frames: Sequence[Frame]) -> bool:
-    """Whether a rank stands where it waits for something that it started before.
-
-    Args:
-        code: Notes on its lines.
-        frames: Of its main thread, outermost first; no known wait is among them, here as below.
-    """
-    return bool(frames) and (
-        owner_of(frames[-1].file).package == "torch"
-        or any(
-            note.awaits and (note.file, note.line) == (frames[-1].file, frames[-1].line)
-            for note in code
-        )
-    )
-
-
 def asked_end(
     code: Sequence[CodeNote], ranks: Mapping[int, RankView], view: RankView, frames: Sequence[Frame]
 ) -> Wait | None:
-    """Return the operation, started before, whose end a still rank asks for; None for none."""
-    if not asks_for_end(code, frames):
+    """Return the operation, started before, whose end a still rank asks for; None for none.
+
+    Args:
+        code: Notes on its lines.
+        ranks: Of the job, by their number.
+        view: The rank.
+        frames: Of its main thread, outermost first; no known wait is among them.
+    """
+    here = {(frame.file, frame.line) for frame in frames[-1:]}
+    asks = any(owner_of(file).package == "torch" for file, _ in here)
+    if not asks and not any(note.awaits and (note.file, note.line) in here for note in code):
         return None
     found = open_operation(view)
     name = found[1].op if found is not None else _open_message(ranks, view)
     return Wait("collective", name, frames[-1]) if name else None
-
-
-def asks_peers(code: Sequence[CodeNote], view: RankView, frames: Sequence[Frame]) -> bool:
-    """Whether only the counts of a rank's peers can tell what it waits for."""
-    if view.flight is None or view.flight.messages is None:
-        return False
-    asks = asks_for_end(code, frames) and open_operation(view) is None
-    return asks or at_device(view) is not None
 
 
 def at_device(view: RankView) -> Frame | None:
