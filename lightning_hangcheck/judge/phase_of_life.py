@@ -133,8 +133,10 @@ def _phase_at(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
             return PhaseOfLife(named, "names")
         if (deeds != "startup") == (kinds[-1] == "checkpoint_save"):
             return PhaseOfLife(kinds[-1], "calls")
-    if told is not None or named is not None:
-        return PhaseOfLife(told, "calls") if told is not None else PhaseOfLife(named, "names")
+    if told is not None:
+        return PhaseOfLife(told, "calls")
+    if named is not None:
+        return PhaseOfLife(named, "names")
     loads = said != "dataloading" or deeds != "training_step" or not frames
     if said in SAID_UNTIL_THE_NEXT and loads:
         return PhaseOfLife(said, "page")
