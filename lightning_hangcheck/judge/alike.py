@@ -136,7 +136,6 @@ def in_order(groups: Sequence[CollectiveRecord]) -> tuple[CollectiveRecord, ...]
 
     Those at rest come as torch writes them, by the text of their names: ``10`` before ``9``.
     """
-
     at_rest = iter(
         sorted(
             (one for one in groups if one.on_device and not one.entries),
