@@ -7,7 +7,7 @@ waits for a busy GPU is not idle.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ from lightning_hangcheck.model.evidence import Frame, ThreadStack
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Iterator
 
     from lightning_hangcheck.judge.threads import Moment, Thread
     from lightning_hangcheck.model.case import RankView
@@ -85,7 +85,8 @@ class ProcessActivity(Struct, frozen=True, kw_only=True):
         cpu_share: Processor time of all threads over that span, in cores.
         bytes: Read and written over that span.
         carried: Bytes flowed, or storage answered: no loop of mere computing does that.
-        starved: It was ready, and others had the processor: it ran too little to be known.
+        starved: Its main thread was ready for most of the time, and others had the processor, or
+            another thread that could end its wait computes, and gets little of one.
         stacks: Whether Python stacks were among them.
         stood: From one of them to the next it stood still, and was not even woken.
     """
@@ -243,33 +244,59 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
         for one in moments(look)
         if one.kernel is not None and (look.role == "child" or one.threads)
     ][-NEWEST:]
-    steps = [step for pair in pairwise(usable) if (step := compare(*pair)) is not None]
-    told = _without_steps(look)
-    if not steps:
+    told, moved = _without_steps(look), list[bool]()
+    carried = starved = stood = False
+    # of processor time: of the process, its main thread, all threads that could end its wait, and
+    # the busiest of these; where these are not known, of the process, or of the main one alone
+    flowed, span_s, cpu_s, main_s, awaited_s, busiest_s = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for earlier, later in pairwise(usable):
+        before, after = earlier.kernel, later.kernel
+        seconds = later.seconds_since(earlier)
+        if seconds <= 0 or before is None or after is None:
+            continue
+        cpu_share = max(0.0, after.cpu_s - before.cpu_s) / seconds
+        shares, awaited = later.shares_since(earlier), awaited_threads(later)
+        main_share = shares.get(after.pid, cpu_share)
+        of_awaited = [shares.get(tid, 0.0) for tid in awaited or ()]
+        span_s += seconds
+        cpu_s += cpu_share * seconds
+        main_s += main_share * seconds
+        awaited_s += (cpu_share if awaited is None else sum(of_awaited)) * seconds
+        busiest_s += max(main_share, *of_awaited, 0.0) * seconds
+        # ready at both looks, and computing: on a crowded machine it gets little of a processor
+        first, second = (
+            {one.tid for one in each.states[1:] if one.state == "R"} for each in (earlier, later)
+        )
+        ready = first & second if awaited is None else first & second & awaited
+        waits_in_queue = is_starved(earlier, later)
+        starved = starved or waits_in_queue
+        starved = starved or any(shares.get(tid, 0.0) >= IDLE_SHARE for tid in ready)
+        computes = waits_in_queue or main_share >= IDLE_SHARE
+        now_flowed, carries = _flow(earlier, later, awaited, computes=computes)
+        flowed += now_flowed
+        carried = carried or carries
+        moved.append(carries or _went_on(earlier, later, cpu_share, shares, awaited))
+        turns = [one.turns for one in (*earlier.states[:1], *later.states[:1])]
+        unwoken = len(turns) == 2 and turns[0] is not None and turns[0] == turns[1]
+        stood = stood or (unwoken and cpu_share < IDLE_SHARE)
+    if not moved:
         return ProcessActivity(activity=told or "unseen", samples=min(1, len(usable)))
-    span_s = sum(step.seconds for step in steps)
-
-    def mean(share: Callable[[Step], float]) -> float:
-        return sum(share(step) * step.seconds for step in steps) / span_s
-
-    moved, starved = [step.moved for step in steps], any(step.starved for step in steps)
-    busiest, awaited = mean(lambda step: step.busiest_share), mean(lambda step: step.awaited_share)
     does: Activity = "idle"
     # a child that only works now and then (a service) is nobody's to wait for
     if all(moved) if look.role == "child" else any(moved):
         does = "moving"
-    elif starved or busiest >= IDLE_SHARE or awaited >= BUSY_SHARE:
+    elif starved or busiest_s >= IDLE_SHARE * span_s or awaited_s >= BUSY_SHARE * span_s:
         does = "busy"
     return ProcessActivity(
         activity=told or does,
-        samples=len(steps) + 1,
+        samples=len(moved) + 1,
         span_s=span_s,
-        cpu_share=mean(lambda step: step.cpu_share),
-        bytes=sum(step.bytes for step in steps),
-        carried=any(step.carried for step in steps),
-        starved=starved and mean(lambda step: step.main_share) < BUSY_SHARE,
+        cpu_share=cpu_s / span_s,
+        bytes=flowed,
+        carried=carried,
+        starved=starved and main_s < BUSY_SHARE * span_s,
         stacks=any(one.sample.stack is not None for one in usable),
-        stood=any(step.stood for step in steps),
+        stood=stood,
     )
 
 
@@ -293,75 +320,12 @@ def _without_steps(look: ProcessLook) -> Activity | None:
     return "busy" if newest.threads and newest.threads[0].active else "idle"
 
 
-class Step(NamedTuple):
-    """What a process did between two samples; shares of processor time are in cores.
-
-    Attributes:
-        main_share: Of its main thread; of the process where threads are not known.
-        awaited_share: Of the threads that could end the main thread's wait, itself included: of the
-            process where any of its threads could.
-        busiest_share: The highest of the main thread and, where it is known which threads could end
-            its wait, of one of these.
-        starved: Its main thread was ready for most of the time, and got no processor, or another
-            thread that could end its wait computes, and gets little.
-        bytes: See `_flow`.
-        carried: Bytes flowed, or storage answered call after call.
-        moved: It made way: it carried, or its stack changed while it used the processor.
-        stood: Its main thread did not run once, and its other threads hardly.
-    """
-
-    seconds: float
-    cpu_share: float
-    main_share: float
-    awaited_share: float
-    busiest_share: float
-    starved: bool
-    bytes: int
-    carried: bool
-    moved: bool
-    stood: bool
-
-
-def compare(earlier: Moment, later: Moment) -> Step | None:
-    """Compare two moments of a process; None where no time passed or one lacks its kernel state."""
-    before, after = earlier.kernel, later.kernel
-    seconds = later.seconds_since(earlier)
-    if seconds <= 0 or before is None or after is None:
-        return None
-    cpu_share = max(0.0, after.cpu_s - before.cpu_s) / seconds
-    shares, awaited = later.shares_since(earlier), awaited_threads(later)
-    main_share = shares.get(after.pid, cpu_share)
-    of_awaited = [shares.get(tid, 0.0) for tid in awaited or ()]
-    starved = is_starved(earlier, later)
-    flowed, carried = _flow(earlier, later, awaited, computes=starved or main_share >= IDLE_SHARE)
-    # ready at both looks, and computing: on a crowded machine it gets a small share of a processor
-    ready = {one.tid for one in earlier.states[1:] if one.state == "R"} & {
-        one.tid
-        for one in later.states[1:]
-        if one.state == "R" and (awaited is None or one.tid in awaited)
-    }
-    turns = [one.turns for one in (*earlier.states[:1], *later.states[:1])]
-    unwoken = len(turns) == 2 and turns[0] is not None and turns[0] == turns[1]
-    return Step(
-        seconds=seconds,
-        cpu_share=cpu_share,
-        main_share=main_share,
-        awaited_share=cpu_share if awaited is None else sum(of_awaited),
-        busiest_share=max(main_share, *of_awaited, 0.0),
-        starved=starved or any(shares.get(tid, 0.0) >= IDLE_SHARE for tid in ready),
-        bytes=flowed,
-        carried=carried,
-        moved=carried or _went_on(earlier, later, cpu_share, shares, awaited),
-        stood=unwoken and cpu_share < IDLE_SHARE,
-    )
-
-
 def _went_on(
     earlier: Moment,
     later: Moment,
     cpu_share: float,
     shares: dict[int, float],
-    awaited: Collection[int] | None,
+    awaited: frozenset[int] | None,
 ) -> bool:
     """Whether the main thread went on, or another one that could end its wait.
 
@@ -408,7 +372,7 @@ def without_ours(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
 
 
 def _flow(
-    earlier: Moment, later: Moment, awaited: Collection[int] | None, *, computes: bool
+    earlier: Moment, later: Moment, awaited: frozenset[int] | None, *, computes: bool
 ) -> tuple[int, bool]:
     """Return how many bytes flowed, and whether the main thread gets on by them, or by storage.
 

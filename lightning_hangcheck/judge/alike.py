@@ -248,65 +248,54 @@ def _triples(offsets: Offsets) -> Iterator[tuple[int, int, int]]:
 # The record of each rank that another one tells for: its own groups, its own peers
 
 
-class AlikeRecords:
-    """What the record of one rank says of those that stand as it does.
+def alike_records(
+    told: FlightRecord,
+    rank: int,
+    families: Sequence[GroupFamily],
+    ranks: Collection[int],
+    known: Members,
+) -> dict[int, FlightRecord]:
+    """Return the record of each of some ranks that stand as another one does.
 
     Ranks of one group share what is told of it, so a hundred thousand ranks have some thousands.
 
     Args:
-        told: The record; groups whose families are told name no members in it.
+        told: That one's; groups whose families are told name no members in it.
         rank: Whose it is.
         families: As in `Alike`.
         ranks: For whom it is asked.
         known: Groups met before.
     """
+    everyone = {rank, *ranks}
+    padded = [*families, *[None] * (len(told.groups) - len(families))]
+    of_ranks = [
+        _of_group(record, family, everyone, known)
+        for record, family in zip(told.groups, padded, strict=True)
+    ]
+    rooted = {
+        site: own
+        for record, own in zip(told.groups, of_ranks, strict=True)
+        for site in _rooted_sites(told, record, own[rank].ranks if rank in own else ())
+    }
+    sites_of: dict[tuple[int, ...], dict[int, CallSite]] = {(): told.sites}
 
-    def __init__(
-        self,
-        told: FlightRecord,
-        rank: int,
-        families: Sequence[GroupFamily],
-        ranks: Collection[int],
-        known: Members,
-    ) -> None:
-        self._told, self._rank = told, rank
-        everyone = {rank, *ranks}
-        padded = [*families, *[None] * (len(told.groups) - len(families))]
-        self._of_ranks = [
-            _of_group(record, family, everyone, known)
-            for record, family in zip(told.groups, padded, strict=True)
-        ]
-        self._rooted = {
-            site: at
-            for at, (record, own) in enumerate(zip(told.groups, self._of_ranks, strict=True))
-            for site in _rooted_sites(told, record, own[rank].ranks if rank in own else ())
-        }
-        self._sites: dict[tuple[int, ...], dict[int, CallSite]] = {}
-
-    def of(self, rank: int) -> FlightRecord:
-        """Return the record of one of the ranks."""
-        found = (of_ranks.get(rank) for of_ranks in self._of_ranks)
-        groups = tuple(record for record in found if record is not None)
-        messages, moved = self._told.messages, rank - self._rank
-        if messages is not None and moved:
-            messages = replace(messages, moved=messages.moved + moved)
-        sites = self._sites_of(rank) if self._rooted else self._told.sites
-        return replace(self._told, groups=groups, messages=messages, sites=sites)
-
-    def _sites_of(self, rank: int) -> dict[int, CallSite]:
-        moved = tuple(self._moved(at, rank) for at in self._rooted.values())
-        if moved not in self._sites:
-            sites = dict(self._told.sites)
-            for number, by in zip(self._rooted, moved, strict=True):
+    def record_of(one: int) -> FlightRecord:
+        groups = tuple(own[one] for own in of_ranks if one in own)
+        messages = told.messages
+        if messages is not None and one != rank:
+            messages = replace(messages, moved=messages.moved + one - rank)
+        moved = tuple(
+            own[one].ranks[0] - own[rank].ranks[0] if one in own else 0 for own in rooted.values()
+        )
+        if moved not in sites_of:
+            sites = sites_of[moved] = dict(told.sites)
+            for number, by in zip(rooted, moved, strict=True):
                 said, root = sites[number].root, root_of(sites[number]) or 0
-                own = f"{said.rpartition(' ')[0]} {root + by}"
-                sites[number] = replace(sites[number], root=own)
-            self._sites[moved] = sites
-        return self._sites[moved]
+                own_root = f"{said.rpartition(' ')[0]} {root + by}"
+                sites[number] = replace(sites[number], root=own_root)
+        return replace(told, groups=groups, messages=messages, sites=sites_of[moved])
 
-    def _moved(self, at: int, rank: int) -> int:
-        here, there = self._of_ranks[at].get(rank), self._of_ranks[at].get(self._rank)
-        return here.ranks[0] - there.ranks[0] if here is not None and there is not None else 0
+    return {one: record_of(one) for one in ranks}
 
 
 def _of_group(
@@ -315,7 +304,7 @@ def _of_group(
     if family is None or not family.offsets:
         return dict.fromkeys(ranks, record)
     found: dict[int, CollectiveRecord] = {}
-    offsets: Offsets = ()
+    offsets = None
     for first, name in groups_in(family):
         key = family.offsets, first
         if key not in known:
@@ -348,21 +337,20 @@ def roots_apart(flight: FlightRecord) -> bool:
 
 def as_rank(view: RankView, families: Sequence[GroupFamily], rank: int) -> RankView:
     """Return a view that stands for several as that of another one of them; members stay untold."""
-    if view.flight is None or view.rank == rank:
-        return replace(view, rank=rank)
-    flight = AlikeRecords(view.flight, view.rank, families, (rank,), {}).of(rank)
-    bare = tuple(
-        replace(one, ranks=()) if family.offsets else one
-        for one, family in zip(flight.groups, families, strict=False)
-    )
-    return replace(
-        view, rank=rank, flight=replace(flight, groups=bare if families else flight.groups)
-    )
+    flight = view.flight
+    if flight is not None and view.rank != rank:
+        flight = alike_records(flight, view.rank, families, (rank,), {})[rank]
+        bare = tuple(
+            replace(one, ranks=()) if family.offsets else one
+            for one, family in zip(flight.groups, families, strict=False)
+        )
+        flight = replace(flight, groups=bare if families else flight.groups)
+    return replace(view, rank=rank, flight=flight)
 
 
 def with_members(view: RankView, families: Sequence[GroupFamily], known: Members) -> RankView:
     """Return the view of a rank with the members of its groups."""
     if view.flight is None or not families:
         return view
-    records = AlikeRecords(view.flight, view.rank, families, (view.rank,), known)
-    return replace(view, flight=records.of(view.rank))
+    own = alike_records(view.flight, view.rank, families, (view.rank,), known)
+    return replace(view, flight=own[view.rank])

@@ -15,7 +15,7 @@ from lightning_hangcheck.judge.activity import (
     read_process_activity,
     read_rank_activity,
 )
-from lightning_hangcheck.judge.alike import AlikeRecords, Members, latest_frames, with_members
+from lightning_hangcheck.judge.alike import Members, alike_records, latest_frames, with_members
 from lightning_hangcheck.judge.exits import raised_at
 from lightning_hangcheck.judge.frames import (
     Wait,
@@ -423,10 +423,10 @@ def _told_by_others(case: Case, views: dict[int, RankView]) -> dict[int, tuple[i
         views[one.rank] = with_members(told[one.rank], one.groups, known)
         ranks = [rank for rank in parse_ranks(one.ranks) if rank not in told]
         names, flight = {name.rank: name for name in one.names}, told[one.rank].flight
-        records = AlikeRecords(flight, one.rank, one.groups, ranks, known) if flight else None
+        records = alike_records(flight, one.rank, one.groups, ranks, known) if flight else {}
         for rank in ranks:
-            name, record = asdict(names.get(rank, RankName(rank))), records and records.of(rank)
-            others[rank] = one.rank, replace(told[one.rank], **name, flight=record)
+            name = asdict(names.get(rank, RankName(rank)))
+            others[rank] = one.rank, replace(told[one.rank], **name, flight=records.get(rank))
     return others
 
 

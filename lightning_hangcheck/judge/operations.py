@@ -193,7 +193,8 @@ def is_collective_code(file: str) -> bool:
 def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
     """Return where each rank stands that waits in a collective, by rank.
 
-    A rank whose evidence is another one's stands as that one does, in a group of its own.
+    A rank whose evidence is another one's stands as that one does: in the same place of its record,
+    in a group of its own.
     """
     found: dict[int, PendingCollective] = {}
     known: dict[tuple[int, int], PendingCollective | None] = {}
@@ -202,9 +203,18 @@ def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
         if key not in known:
             known[key] = pending_collective(reading)
         pending = known[key]
-        if pending is not None:
-            alike = pending.reading is not reading
-            found[reading.rank] = _of_alike(pending, reading) if alike else pending
+        if pending is None or pending.reading is reading:
+            found.update({} if pending is None else {reading.rank: pending})
+            continue
+        theirs, own = records(pending.reading), records(reading)
+        group, source = pending.group, pending.source
+        at = next((at for at, one in enumerate(theirs) if one.group == group), None)
+        if at is not None and theirs is not own and len(theirs) == len(own):
+            group = own[at].group
+            if source is not None:
+                members = own[at].ranks
+                source = source + members[0] - theirs[at].ranks[0] if members else None
+        found[reading.rank] = replace(pending, reading=reading, group=group, source=source)
     return found
 
 
@@ -217,14 +227,14 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
     if wait is None or reading.wait_kind not in COLLECTIVE or reading.activity != "waiting":
         return None
     here = () if reading.wait_kind == "device" else reading.frames
+    unrecorded = PendingCollective(reading=reading, operation=Operation(wait.name), way=here)
     if wait.name == MAKING_GROUP:
-        unused = [record.ranks for record in records(reading) if not record.entries]
-        made = Operation(wait.name, tuple(unused[-1:]))
-        return PendingCollective(reading=reading, operation=made, way=here)
+        unused = tuple(record.ranks for record in records(reading) if not record.entries)
+        return replace(unrecorded, operation=Operation(wait.name, unused[-1:]))
     of_main = wait.frame in reading.frames
     found = open_operation(reading.view, of_main=of_main) if wait.name not in PAIRED else None
     if found is None:
-        return PendingCollective(reading=reading, operation=Operation(wait.name), way=here)
+        return unrecorded
     record, entry = found
     call = call_of(reading, entry)
     return PendingCollective(
@@ -235,18 +245,6 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
         source=root_of(call) if entry.op in FROM_ONE else None,
         way=here or call.frames,
     )
-
-
-def _of_alike(pending: PendingCollective, reading: RankReading) -> PendingCollective:
-    """Return the same of a rank with that one's evidence: in the same place of its record."""
-    theirs, own = records(pending.reading), records(reading)
-    at = next((at for at, one in enumerate(theirs) if one.group == pending.group), None)
-    if at is None or theirs is own or len(theirs) != len(own):
-        return replace(pending, reading=reading)
-    source, members = pending.source, own[at].ranks
-    if source is not None:
-        source = source + members[0] - theirs[at].ranks[0] if members else None
-    return replace(pending, reading=reading, group=own[at].group, source=source)
 
 
 def still_pending(pending: Mapping[int, PendingCollective]) -> tuple[PendingCollective, ...]:
@@ -327,15 +325,15 @@ def _not_come(
     record = record_of(pending.reading, group)
     named = set(record.ranks) if record is not None else set()
     members = sorted((named or set(job.ranks)) & job.ranks.keys())
-    owing = []
-    for rank in members:
+
+    def owes(rank: int) -> bool:
         own = record_of(job.ranks[rank], group)
-        recorded = job.ranks[rank].view.flight is not None
-        late = rank in outside or (recorded and rank in named)
         if own is not None:
-            late = own.newest < seq
-        if late:
-            owing.append(rank)
+            return own.newest < seq
+        recorded = job.ranks[rank].view.flight is not None
+        return rank in outside or (recorded and rank in named)
+
+    owing = tuple(filter(owes, members))
     if pending.source in owing:
         return (pending.source,)
-    return tuple(owing or (rank for rank in members if rank in outside))
+    return owing or tuple(rank for rank in members if rank in outside)
