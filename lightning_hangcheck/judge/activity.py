@@ -37,7 +37,6 @@ from lightning_hangcheck.judge.waits import (
 )
 from lightning_hangcheck.model.code_owner import is_ours, is_standard
 from lightning_hangcheck.model.evidence import Frame, ThreadStack
-from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,14 +180,6 @@ def read_rank_activity(view: RankView) -> RankActivity:
         found = replace(found, carried=carried, livelocked=livelocked)
     circling = activity == "busy" and not process.starved and _circles(view, process, stuck)
     return replace(found, activity=activity, wait=wait, circling=circling)
-
-
-def has_left(view: RankView, found: RankActivity, now_ns: int) -> bool:
-    """Whether a rank that was seen to wait advanced since then, by what it told itself."""
-    own = view.own_process
-    if own is None or not own.samples or found.activity not in ("idle", "busy", "waiting"):
-        return False
-    return view.silent_for_s * NANOSECONDS < now_ns - own.samples[-1].taken_ns
 
 
 def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Activity:

@@ -11,7 +11,6 @@ from msgspec.structs import asdict, replace
 from lightning_hangcheck.judge.activity import (
     Activity,
     RankActivity,
-    has_left,
     read_process_activity,
     read_rank_activity,
 )
@@ -24,12 +23,7 @@ from lightning_hangcheck.judge.frames import (
     of_own_process,
     users_place,
 )
-from lightning_hangcheck.judge.phase_of_life import (
-    PhaseOfLife,
-    life_beside,
-    phase_of_life,
-    stepped_by_code,
-)
+from lightning_hangcheck.judge.phase_of_life import PhaseOfLife, life_beside, phase_of_life
 from lightning_hangcheck.judge.records import MESSAGES, asked_end, device_message
 from lightning_hangcheck.judge.threads import serves_calls
 from lightning_hangcheck.judge.waits import steady_targets, through_children, works
@@ -37,7 +31,7 @@ from lightning_hangcheck.judge.wording import UNTOLD_S
 from lightning_hangcheck.model.case import Case, RankName, RankView
 from lightning_hangcheck.model.code_owner import owner_of, program_of
 from lightning_hangcheck.model.evidence import Frame, Gap, Holder, ProcessLook, WaitTarget
-from lightning_hangcheck.text.shown import parse_ranks
+from lightning_hangcheck.text.shown import NANOSECONDS, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -285,7 +279,9 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
         for target in targets
         for holder in target.holders
     )
-    if helped or has_left(view, found, now_ns):
+    sampled_ns = own.samples[-1].taken_ns if own is not None and own.samples else now_ns
+    has_left = view.silent_for_s * NANOSECONDS < now_ns - sampled_ns
+    if helped or (has_left and found.activity in ("idle", "busy", "waiting")):
         found = replace(found, activity="moving")
     idle = found.activity == "idle"
     silence_s = view.idle_for_s if idle else view.silent_for_s
@@ -441,10 +437,7 @@ def _beside(reading: RankReading, case: Case, ranks: Mapping[int, RankReading]) 
     if reading.activity == "busy" and not reading.circling and own:
         alike = any(one.circling and functions_in(one.frames) == own for one in ranks.values())
         reading = replace(reading, circling=True) if alike else reading
-    told = life_beside(view, life, case.ranks)
-    if not told and not stepped_by_code(view, life, case.code, reading.frames):
-        return reading
-    return replace(reading, life=PhaseOfLife("training_step", "life"))
+    return replace(reading, life=life_beside(view, life, case, reading.frames))
 
 
 def _as_store_keeper(reading: RankReading, ranks: Mapping[int, RankReading]) -> RankReading:

@@ -20,10 +20,10 @@ from lightning_hangcheck.judge.frames import (
 from lightning_hangcheck.model.slugs import UNKNOWN_PLACE, Phase, creates_logger, phase_of_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from lightning_hangcheck.model.beat import Beat
-    from lightning_hangcheck.model.case import CodeNote, RankView
+    from lightning_hangcheck.model.case import Case, RankView
     from lightning_hangcheck.model.evidence import Frame, Sample
     from lightning_hangcheck.model.flight import FlightRecord
 
@@ -144,35 +144,26 @@ def _phase_at(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
     return PhaseOfLife(deeds, "life") if alive or said or deeds == "training_step" else None
 
 
-def life_beside(view: RankView, life: PhaseOfLife | None, others: Iterable[RankView]) -> bool:
-    """Whether a rank that could not be asked in time took part in steps, by the others' records.
+def life_beside(
+    view: RankView, life: PhaseOfLife | None, case: Case, frames: Sequence[Frame]
+) -> PhaseOfLife | None:
+    """Tell of a rank that could not be asked in time whether it took part in steps.
 
-    A rank may be ahead of its GPU, so steps must have ended. Of a group that its own record has,
-    that tells; one of before it joined tells nothing.
+    By the others' records: it may be ahead of its GPU, so steps must have ended. Of a group that
+    its own record has, that tells; one of before it joined tells nothing. Or by the code: it stands
+    where a step has been made before.
     """
     if view.pid is None or life not in (None, NOTHING_KNOWN):
-        return False
+        return life
     own = {one.group for one in view.flight.groups} if view.flight is not None else set()
-    return any(
-        _reduced(other.flight)
-        and any(
-            view.rank in one.ranks
-            and one.group not in own
-            and one.last_completed >= LEAST_REDUCTIONS
-            for one in other.flight.groups
-        )
-        for other in others
-        if other.flight is not None
-    )
-
-
-def stepped_by_code(
-    view: RankView, life: PhaseOfLife | None, code: Iterable[CodeNote], frames: Sequence[Frame]
-) -> bool:
-    """Whether a rank of which nothing else is known stands where a step has been made before."""
-    lines = {(frame.file, frame.line) for frame in frames}
-    unknown = view.pid is not None and life == NOTHING_KNOWN
-    return unknown and any(note.after_backward and (note.file, note.line) in lines for note in code)
+    lines = {(frame.file, frame.line) for frame in frames} if life is not None else set()
+    stepped = any(
+        one.last_completed >= LEAST_REDUCTIONS and one.group not in own and view.rank in one.ranks
+        for other in case.ranks
+        if other.flight is not None and _reduced(other.flight)
+        for one in other.flight.groups
+    ) or any(note.after_backward and (note.file, note.line) in lines for note in case.code)
+    return PhaseOfLife("training_step", "life") if stepped else life
 
 
 def _phases_of_calls(frames: Sequence[Frame]) -> tuple[Phase | None, Phase | None]:
