@@ -150,6 +150,11 @@ class Thread:
         """Whether it is in an event loop that waits until there is anything to do."""
         return in_event_loop(self.frames)
 
+    @cached_property
+    def pythons_loop(self) -> bool:
+        """Whether that loop is no library's own: it may run anybody's coroutine."""
+        return self.looping and all(is_standard(frame.file) for frame in self.frames)
+
     @property
     def runs(self) -> bool:
         """Whether it was running, or ready to."""
@@ -169,8 +174,8 @@ class Thread:
     def named(self) -> tuple[WaitTarget, ...]:
         """What it waits for outside of its process's memory.
 
-        Futexes name nobody, and neither does the one socket by which an event loop is woken by
-        other threads of its process. A second one without a name listens for connections.
+        By one socket without a name, other threads of the process wake an event loop. A second one
+        listens for connections.
         """
         outside = [target for target in self.targets if target.kind not in IN_MEMORY]
         wakers = [one for one in outside if one.kind == "socket" and not one.name]
@@ -189,10 +194,7 @@ class Thread:
 
     @cached_property
     def ticks(self) -> bool:
-        """Whether it slept twice at one place until different moments: it woke, and went back.
-
-        What it did then ended nobody's wait.
-        """
+        """Whether it woke, went back to sleep at the same place, and so ended nobody's wait."""
         before = self._before
         if before is None or None in (before.wakes_ns, self.wakes_ns):
             return False
@@ -206,24 +208,18 @@ class Thread:
 
     @cached_property
     def timer(self) -> bool:
-        """Whether it waits for a time to call what it was given: whatever that is.
-
-        One of Python's timers, not run out, or an event loop with something to do later. The loop
-        of a library runs that library's.
-        """
-        return self.limited and (
-            (self.looping and all(is_standard(frame.file) for frame in self.frames))
-            or any(
-                frame.function == "Timer.run" and frame.file.endswith("/threading.py")
-                for frame in self.frames
-            )
+        """Whether it is a timer of Python's that has not run out, or a loop with work for later."""
+        of_python = any(
+            frame.function == "Timer.run" and frame.file.endswith("/threading.py")
+            for frame in self.frames
         )
+        return self.limited and (of_python or self.pythons_loop)
 
     @property
     def sleeps(self) -> bool:
         """Whether it waits for nothing but a time, and was not seen to do so again and again.
 
-        What one of Python's timers calls then makes no collectives, as far as anybody has seen.
+        What a timer of Python's calls makes no collectives, as far as anybody has seen.
         """
         return {one.kind for one in self.targets} == {"time"} and not self.ticks and not self.timer
 
@@ -244,27 +240,20 @@ class Thread:
 
     @cached_property
     def rests(self) -> bool:
-        """Whether it only waits for news. A loop that is nobody's may run anybody's coroutine.
+        """Whether it only waits for news.
 
         Who writes to a full pipe does so for somebody, and may hold what others wait for.
         """
-        if self.state is None:
-            return False
-        if self.looping and all(is_standard(frame.file) for frame in self.frames):
-            return False
         reads = bool(self.named) and all(
             (one.kind in ("socket", "pipe") or one.name.startswith(EVENTS))
             and one.call not in WRITES
             for one in self.named
         )
-        return reads or self.for_threads
+        return (reads or self.for_threads) and not self.pythons_loop
 
     @property
     def hears_from_outside(self) -> bool:
-        """Whether it is a library's that waits at a connection, and may call the user back then.
-
-        A server's, or one of a broker's client; not one that looks only after its library.
-        """
+        """Whether it may call the user back: a server's, or that of a broker's client."""
         at_connection = any(one.kind == "socket" for one in self.named)
         own_business = any(
             "/multiprocessing/" in frame.file or owner_of(frame.file).package in OWN_BUSINESS
@@ -355,13 +344,12 @@ class Moment:
     def _enders(self, thread: Thread) -> Sequence[Thread]:
         """Return the threads that could end a thread's wait.
 
-        The one that it joins or that has its lock, if that is known. Else those of the pool or loop
-        that it gave work to: a helper that is busy with something else ends nobody's wait. Else
-        those that run code of the same owner, and all that do anything. A library's own thread that
-        rests only waits for news, and is left out unless some thread is joined that can be no
-        other. A timer may call whatever it was given, so it may end any wait for news, and be the
-        one that is joined; locks are given back by whoever took them. Nobody else ends the wait of
-        a thread for a lock that it holds itself, and a bystander that of none but who joins it.
+        The one that it joins or that has its lock, if that is known; nobody where it has that lock
+        itself. Else those of the pool or loop that it gave work to. Else those that run code of the
+        same owner, and all that do anything. A library's own thread that rests only waits for news,
+        and is left out unless some thread is joined that can be no other. A timer may end any wait
+        for news, and be the one that is joined; locks are given back by whoever took them. A
+        bystander ends no wait but that of who joins it.
         """
         stack, by_their_end = thread.stack, joins(thread.stack)
         known = stack.joined if by_their_end else stack.held_by
@@ -408,14 +396,11 @@ class Moment:
 
     def shares_since(self, before: Moment) -> dict[int, float]:
         """Return the cores that each thread used since an earlier moment, by its kernel id."""
-        seconds = self.seconds_since(before)
-        if seconds <= 0:
-            return {}
-        old = {one.tid: one.cpu_s for one in before.states}
+        seconds, old = self.seconds_since(before), {one.tid: one.cpu_s for one in before.states}
         return {
             one.tid: max(0.0, one.cpu_s - old[one.tid]) / seconds
             for one in self.states
-            if one.tid in old
+            if one.tid in old and seconds > 0
         }
 
     def seconds_since(self, before: Moment) -> float:
