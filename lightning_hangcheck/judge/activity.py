@@ -292,11 +292,10 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
 
 
 def _without_steps(look: ProcessLook) -> Activity | None:
-    """Tell a dead or stopped process by the kernel's letter, and what a file tells of one.
+    """Tell a dead or stopped process by the kernel's letter; of a stack in a file, whether it ran.
 
     A debugger, or another py-spy, holds a process in state ``t`` for a moment: that counts only if
-    two samples saw it. Of a stack that somebody took into a file only the sampler's guess is left:
-    idle or not.
+    two samples saw it.
     """
     letters = [one.kernel.state for one in look.samples[-2:] if one.kernel is not None]
     if letters and letters[-1] in ("Z", "X"):
@@ -367,18 +366,17 @@ def _flow(
 ) -> tuple[int, bool]:
     """Return how many bytes flowed, and whether the main thread gets on by them, or by storage.
 
-    Bytes count that threads moved which may end the main thread's wait, all where ``awaited`` is
-    None, and those that run no Python. A thread that starts a program now and then excuses nobody:
-    the process's count has what such a child read. It is all there is where threads are not
-    counted, or one has ended meanwhile. There are none where we are not permitted to know.
+    Bytes count of threads that may end the main thread's wait (``awaited``, None for all), or run
+    no Python. The process's count has also what programs read that a thread starts now and then: it
+    is taken only where threads are not counted, or one has ended meanwhile.
 
     At a connection only what connections carried counts, where the kernel tells that: what our own
     threads read meanwhile, late on a crowded machine, is more than a download may be. In a call
     that reads or writes, only what the thread itself moved counts, where that is known.
 
-    Deleting files moves no bytes, but makes many short waits for storage. A thread that polls
-    sleeps between its questions (state S). Storage lets it wait in state D; some virtual disks let
-    it run without processor time, which no loop that computes does.
+    Deleting files moves no bytes, but makes many short waits for storage, in state D; some virtual
+    disks let a thread run without processor time, which no loop that computes does. One that polls
+    sleeps between its questions (state S).
     """
     before, after = earlier.kernel, later.kernel
     if before is None or after is None:

@@ -427,11 +427,9 @@ def _told_by_others(case: Case, views: dict[int, RankView]) -> dict[int, tuple[i
 
 
 def _beside(reading: RankReading, case: Case, ranks: Mapping[int, RankReading]) -> RankReading:
-    """Read a rank by what the others show.
+    """Read a rank by the others: busy in the same functions as one that goes round, it does too.
 
-    One that is busy in the same functions as one that goes round does so, too. Where in its life
-    one is, the others' records or the code in which it stands tell, where its own record is not to
-    be had, as of a job that was started without us.
+    And its life, where its own record is not to be had, as of a job that was started without us.
     """
     view, life, own = reading.view, reading.life, functions_in(reading.frames)
     if reading.activity == "busy" and not reading.circling and own:

@@ -117,10 +117,10 @@ class FunctionsMet:
 def naps(earlier: Sample, later: Sample) -> bool:
     """Whether a process's main thread sleeps for moments, and no other thread works meanwhile.
 
-    A loop that yields at each turn (``time.sleep(0)``, a poll every millisecond) is found in one C
-    call without the interpreter lock by nearly every look, as one long computation is. The kernel
-    knows better: a computation is never asleep until a time, and one sleep takes no turns on the
-    processor. A futex with a time limit is no sleep: so do threads wait for the interpreter lock.
+    By its stacks, a loop that yields at each turn (``time.sleep(0)``, a poll every millisecond) is
+    in one C call, as one long computation is. The kernel knows better: a computation is never
+    asleep until a time, and one sleep takes no turns on the processor. A futex with a time limit is
+    no sleep: so do threads wait for the interpreter lock.
     """
     before, after = earlier.kernel, later.kernel
     seconds = (later.taken_ns - earlier.taken_ns) / NANOSECONDS

@@ -73,24 +73,19 @@ NOTHING_KNOWN = PhaseOfLife("startup", "life")
 
 
 def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
-    """Tell where in its life a rank is.
+    """Tell where in its life a rank is; None where nothing is known of one without a process.
 
     An open section or hook of the rank counts, then its calls, then whole words in the names of the
-    user's functions, the innermost first, then what it has done so far. Four of the rank's words
-    are no open hook: ``startup``, with which every page begins, and those that callbacks say
-    whatever else is done until the next batch (`SAID_UNTIL_THE_NEXT`). They give way to calls and
-    names: a loader is made while the trainer starts, and what is logged between two steps is no
-    loading. Creating the logger overrides all: it is the more specific, and often runs inside a
-    phase of the training loop. Of a rank that went on after its newest stack was taken, and ended,
-    calls and names count only where all else is silent. Where an exception ended it, the frame that
-    this came from stands for all calls.
+    user's functions, the innermost first, then what it has done so far. No open hook is
+    ``startup``, with which pages begin, nor what callbacks say until the next batch
+    (`SAID_UNTIL_THE_NEXT`): calls and names tell more. Creating the logger overrides all: it is the
+    more specific, and often runs inside a phase of the training loop. Of a rank that went on after
+    its newest stack was taken, and ended, calls and names count only where all else is silent.
+    Where an exception ended it, the frame that this came from stands for all calls.
 
     Args:
         view: The rank.
         frames: Of its main thread, outermost first.
-
-    Returns:
-        None where neither is known of a rank that has no process.
     """
     at, beat = raised_at(view), view.beat
     if at is not None:
@@ -206,18 +201,13 @@ def rare_place(beat: Beat | None, sample: Sample) -> str:
     """Name the place of a rank that is in none that every pass of its loop comes through.
 
     A page tells the last thing that happened: after a step that is ``training_step`` until the next
-    one, whether the rank computes, loads, evaluates or saves meanwhile. Pauses between two steps
-    teach nothing of an evaluation that comes once an epoch, nor of an optimizer that inverts
-    matrices once in fifty steps. So where a page tells of a training loop, calls must show that the
-    rank is in what takes its time in every pass of that loop.
-
-    Args:
-        beat: Its page. Own beats, named steps and sections say where it is by themselves.
-        sample: Of the rank.
+    one, whatever the rank does meanwhile. Pauses between two steps teach nothing of an evaluation
+    that comes once an epoch, nor of an optimizer that inverts matrices once in fifty steps. So
+    calls must show that the rank is in what takes its time in every pass of that loop.
 
     Returns:
         By its calls the phase, else the user's function, else `UNKNOWN_PLACE`; empty where the
-        pace of what the page says is that of the place.
+        pace of what the page says is that of the place, as of own beats, named steps and sections.
     """
     if beat is None or beat.phase not in LOOPS:
         return ""

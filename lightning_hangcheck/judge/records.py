@@ -31,11 +31,8 @@ MESSAGES = ("isend", "irecv")
 def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | None:
     """Return a rank's oldest operation that has not ended, with its group; None where all have.
 
-    Args:
-        view: The rank.
-        of_main: Only what the main thread entered, or a thread that runs no Python (autograd's):
-            the main thread does not wait for what another Python thread entered, such as a
-            checkpoint's barrier. Else only what those other threads entered, as far as known.
+    The main thread waits for what it or one that runs no Python (autograd's) entered, and not for
+    what another Python thread did, such as a checkpoint's barrier; without ``of_main``, only that.
     """
     helpers = threads_beside(view)
     found = [
@@ -48,10 +45,7 @@ def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | N
 
 
 def threads_beside(view: RankView) -> frozenset[int]:
-    """Return Python's identifiers of a rank's threads but the main one, as far as known.
-
-    Not those of autograd, which enter the collectives of the main thread's own backward.
-    """
+    """Return Python's identifiers of a rank's threads but the main one and autograd's."""
     own = view.own_process
     stacks = [one.stack for one in own.samples if one.stack is not None] if own is not None else ()
     return frozenset(
@@ -67,11 +61,7 @@ def asked_end(
 ) -> Wait | None:
     """Return the operation, started before, whose end a still rank asks for; None for none.
 
-    Args:
-        code: Notes on its lines.
-        ranks: Of the job, by their number.
-        view: The rank.
-        frames: Of its main thread, outermost first; no known wait is among them.
+    It stands in torch's own code, but in no known wait, or at a line that asks for such an end.
     """
     here = {(frame.file, frame.line) for frame in frames[-1:]}
     asks = any(owner_of(file).package == "torch" for file, _ in here)
@@ -85,14 +75,14 @@ def asked_end(
 def at_device(view: RankView) -> Frame | None:
     """Return the line at which a rank that is busy may wait for its device.
 
-    By default CUDA waits by spinning (cudaDeviceScheduleSpin where cores are free), so a rank that
-    asks its GPU for a number takes all of a core at one line: ``.item()``, ``.cpu()``,
-    ``torch.cuda.synchronize()``, or any launch once the queue of launches is full. That line comes
-    long after the collective that does not end: it does not tell where the ranks parted.
+    By default CUDA waits by spinning (cudaDeviceScheduleSpin where cores are free): ``.item()``,
+    ``torch.cuda.synchronize()``, or any launch once the queue of launches is full, takes all of a
+    core. That line comes long after the collective that does not end: it does not tell where the
+    ranks parted.
 
-    It is at that line in all samples, in a C call that gave up the interpreter lock, and has a
-    group whose operations run on its device. No other thread of it waits for other ranks: else
-    what is open may be that thread's.
+    It is there in all samples, in a C call that gave up the interpreter lock, and has a group whose
+    operations run on its device. No other thread of it waits for other ranks: else what is open may
+    be that thread's.
     """
     groups, own = view.flight.groups if view.flight is not None else (), view.own_process
     if own is None or not any(group.on_device for group in groups):

@@ -64,10 +64,9 @@ def left_loop(code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequenc
     """Whether a rank has left a loop that another one is still in.
 
     In the first function that both are in at different lines, it is further down, and not in the
-    loop that the other is in there or in a call made from there; one that a test may have led past
-    that loop altogether has not left it. Of a framework's own loops, whose
-    lines nobody notes, it is in another one or in what follows, and not in the user's code below;
-    between two loops a rank may stand alone for other reasons.
+    loop that the other is in there or in a call made from there, nor led past it by a test. Of a
+    framework's own loops, whose lines nobody notes, it is in another one or in what follows, and
+    not in the user's code below; between two loops a rank may stand alone for other reasons.
     """
     depth = _parting(frames, others)
     here, there = frames[depth:], others[depth:]

@@ -72,10 +72,10 @@ Answer = TypeVar("Answer")
 
 
 def remembered(ask: Callable[[ProcessLook], Answer]) -> Callable[[ProcessLook], Answer]:
-    """Keep a pure function's answers of the newest looks, told apart by what they are, not equal.
+    """Keep a pure function's answers of the newest looks, told apart by identity.
 
-    A look may have hundreds of threads, so comparing it takes as long as asking. Each kept answer
-    holds its look, so that no other one can take its place in memory.
+    A look may have hundreds of threads: comparing it takes as long as asking. Each answer holds its
+    look, so that no other one can take its place in memory.
     """
     known: OrderedDict[int, tuple[ProcessLook, Answer]] = OrderedDict()
 
@@ -116,7 +116,7 @@ class Thread:
         stack: Its calls; none of one that runs no Python.
         state: The kernel's view.
         before: The same thread in the complete moment before.
-        program: The installed package that its process was started to run, if any.
+        program: See `program_of`.
     """
 
     def __init__(
@@ -461,11 +461,7 @@ def in_event_loop(frames: Sequence[Frame]) -> bool:
 
 
 def may_help(thread: ThreadStack) -> bool:
-    """Whether a thread might end anybody's wait.
-
-    It has work to do, and does not run this package's code alone: what we wrap has the wrapped
-    within.
-    """
+    """Whether a thread might end anybody's wait: it has work to do, and is none of our own."""
     parked = any(
         rule.rests and holds(rule, thread.frames, position)
         for position, frame in enumerate(thread.frames)
@@ -497,13 +493,9 @@ def _innermost_standard(frames: Sequence[Frame]) -> Iterator[Frame]:
 def free_threads(look: ProcessLook) -> tuple[Thread, ...]:
     """Return the threads that may act whatever the main thread waits for, by the newest sample.
 
-    Whoever waits at a process's socket or pipe, or for a lock that it holds, can be helped by any
-    of them: one that sleeps may answer once it wakes. So no circle through such a process is closed
-    while one of them is free.
-
-    A library's own threads are left out: such a one does its library's work, and nearly every
-    process has some. Left out, too, are those that wait without a time limit for news of their own
-    process, which another of its threads would have to bring.
+    Any of them may answer at a process's socket or pipe, or give back a lock that it holds: no
+    circle through such a process is closed. None is a library's own thread, of which nearly every
+    process has some, nor one that waits without a time limit for news of its own process.
     """
     newest = next(iter(complete(look)[-1:]), None)
     if newest is None:
@@ -524,10 +516,7 @@ def late_callers(look: ProcessLook) -> Iterable[tuple[Thread, list[Thread]]]:
 
     An asynchronous save, a helper that first waits for a child, a queue or a sleep: each may make
     the very collective that a rank seems to leave out, by the user's code or by what trains for it.
-
-    Yields:
-        A thread that may call one and is in none, and those in which its wait ends: none
-        where nobody is left to end it, so that it calls nothing any more.
+    With each come those in which its wait ends, none where nobody is left to end it.
     """
     for newest in complete(look)[-1:]:
         for thread in newest.helpers:

@@ -151,14 +151,13 @@ def in_own_memory(look: ProcessLook) -> bool:
     """Whether its wait ends, without a time limit, at what only the process itself can change.
 
     That is a word of its memory, or an event loop that waits for nothing but to be woken by its
-    own process. What runs no Python yet may do either, see `called_back`, and so may a library's
-    thread that hears from outside, unless what is waited for is a lock.
+    own process. What is `called_back` may do either, and so may a library's thread that hears from
+    outside, unless what is waited for is a lock.
     """
     return not called_back(look) and _at_own_memory(look)
 
 
 def _at_own_memory(look: ProcessLook) -> bool:
-    """As `in_own_memory`. A socket that an event loop has beside its own may lead anywhere."""
     for newest in _telling(look)[-1:]:
         for_news = bool(newest.threads) and not in_lock(newest.threads[0].stack)
         if for_news and any(one.hears_from_outside for one in newest.helpers):
@@ -187,11 +186,8 @@ def called_back(look: ProcessLook) -> bool:
     """Whether what runs no Python yet may end its main thread's wait, by its newest sample.
 
     A signal, if it is caught: its handler runs in the main thread. Or a thread of a native library
-    that does anything but wait for its own process, and may call the user back after it, unless it
-    is known to look only after its library.
-
-    Such a thread runs, reads a disk, or waits for a time, a connection, a child, or by an unknown
-    call. Its own process wakes it by a word of memory, an eventfd or a pipe of which nobody else
+    that does anything but wait for its own process, unless it is known to look only after its
+    library. Its own process wakes it by a word of memory, an eventfd or a pipe of which nobody else
     has an end. Where its name was not recorded, only a sleep or a read counts: torch's threads wait
     for a word of memory until a time, or for any of several connections.
     """
@@ -285,12 +281,9 @@ def awaited_threads(moment: Moment) -> frozenset[int] | None:
 def awaited_processes(view: RankView) -> frozenset[int] | None:
     """Return the processes that could end what a rank's own process waits for.
 
-    Those that hold it, and all that these started. Holding is not using: a child has a copy of
-    every pipe that its parent had. Where some are seen to use it, a thread of theirs being at that
-    very pipe, or feeding the queues to which it ever gave anything, the others work for themselves.
-
-    None where any of its children could: nothing tells what it waits for, or it has both ends of a
-    pipe itself.
+    Those that hold it, and all that these started. Of a pipe every child has a copy: where a thread
+    of some is seen at it, or feeds queues, the others work for themselves. None where any of its
+    children could: nothing tells what it waits for, or it has both ends of a pipe itself.
     """
     own = view.own_process
     targets = steady_targets(own) if own is not None else ()
@@ -339,11 +332,9 @@ def endless(targets: tuple[WaitTarget, ...]) -> bool:
 def through_children(
     view: RankView, targets: tuple[WaitTarget, ...]
 ) -> tuple[ProcessLook | None, tuple[WaitTarget, ...]]:
-    """Follow a rank's wait into the child that it waits for, and what that waits for in turn.
+    """Return the child in which a rank's wait ends, and what that waits for.
 
-    Returns:
-        The child in which the wait ends, and what that waits for. None and the rank's own where it
-        ends in no child, leads back, or to one that serves anybody.
+    None and the rank's own where it ends in no child, leads back, or to one that serves anybody.
     """
     children = {look.pid: look for look in view.processes if look.role != "rank"}
     pending = [pid for target in targets for pid in pids_here(target)]
@@ -359,14 +350,12 @@ def through_children(
 
 
 def stuck_thread(look: ProcessLook) -> ThreadStack | None:
-    """Return the thread in which the main thread's wait ends.
+    """Return the thread in which the main thread's wait ends; None for itself, or nothing tells.
 
     Of several, one that waits for something that has a name, then one that waits for other ranks,
-    one that computes, and one that stands still elsewhere. One that sleeps a moment at a time ticks
-    for itself: it is none, nor is an event loop without anything to do. Where none is left to end
-    the wait, the one that is joined, or that the work was given to.
-
-    None where that is the main thread itself, or nothing tells.
+    one that computes, and one that stands still elsewhere; not one that sleeps a moment at a time,
+    nor an event loop without anything to do. Where none is left to end the wait, the one that is
+    joined, or that the work was given to.
     """
     seen = complete(look)[-2:]
     chain = seen[-1].chain if len(seen) == 2 else None
@@ -451,8 +440,8 @@ def is_starved(before: Moment, now: Moment) -> bool:
 def read_locks(look: ProcessLook) -> tuple[ThreadStack, ...]:
     """Tell which threads of a process stand in locks, the main one first, by two newest samples.
 
-    None where the main thread is in no lock and waits for no thread that is, where one thread waits
-    and another may release its lock, or where the samples don't show it twice.
+    None where the main one is in no lock and waits for no thread that is, or another may release
+    its lock.
     """
     seen = complete(look)[-2:]
     found = [locked for one in seen if (locked := _locked(one))]
@@ -490,11 +479,10 @@ def waits_in_vain(look: ProcessLook) -> bool:
     That is proven where its only thread waits for a word of memory that no other process can
     change: a fork leaves all other threads of the parent behind, also one that held a lock. Else
     the main thread must wait for a lock, for the end of threads or for an executor, and so, without
-    a time limit, must every thread that could end this. One of these may also wait for news, such
-    as a queue's or an event's, where the user's own code does so and every thread waits likewise:
-    to what a library waits for, a thread may see that runs no Python, and one that reads from a
-    connection may call the user back. See `called_back` for what runs no Python before it does: it
-    gives back no lock whose holder is known.
+    a time limit, must every thread that could end this. One of these may also wait for news (a
+    queue, an event), where the user's own code does so and every thread waits likewise: what a
+    library waits for may come by a thread that runs no Python. What may be `called_back` proves
+    nothing, but it gives back no lock whose holder is known.
     """
     seen = [one for one in moments(look) if one.kernel is not None][-2:]
     if called_back(look):
