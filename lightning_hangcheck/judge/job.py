@@ -379,7 +379,8 @@ def read_job(case: Case) -> JobReading:
     known = processes.looks.keys()
     every = {**{rank: view for rank, (_, view) in others.items()}, **views}
     alone = {rank: read_rank(views[rank], known, case.taken_ns) for rank in sorted(views)}
-    read = {rank: _in_operation(one, case, every) for rank, one in alone.items()}
+    asked = {rank: _in_operation(one, case, every) for rank, one in alone.items()}
+    read = dict(asked)
     if 0 in read:
         read[0] = _as_store_keeper(read[0], read)
     read = {rank: _beside(one, case, read) for rank, one in read.items()}
@@ -391,7 +392,7 @@ def read_job(case: Case) -> JobReading:
         if view.flight is not None and view.flight.messages is not None:
             own = _in_operation(replace(alone[told_by], view=view), case, every)
             way = told_by, own.wait
-            if own.wait != reading.wait and way not in ways:
+            if own.wait != asked[told_by].wait and way not in ways:
                 ways[way] = _beside(own, case, read)
             reading = ways.get(way, reading)
         ranks[rank] = replace(reading, view=view, told_by=told_by)

@@ -12,6 +12,7 @@ from cases import (
     NOW_NS,
     SECOND,
     STDLIB,
+    beside,
     job,
     rank,
     sample,
@@ -34,7 +35,6 @@ from lightning_hangcheck.model.evidence import (
     GpuState,
     ProcessLook,
     ProcessStack,
-    ProcessState,
     Sample,
     ThreadStack,
     ThreadState,
@@ -265,27 +265,12 @@ IN_FUTURE = (
 IN_OPEN = (Frame("_worker", f"{STDLIB}/concurrent/futures/thread.py", 83), user("read_pipe", 9))
 FIFO = WaitTarget(call="openat", kind="fifo", name="/data/a.pipe")
 FUTEX = WaitTarget(call="futex", kind="futex", name="0x7f")
-BEFORE = Sample(
-    taken_ns=NOW_NS,
-    kernel=ProcessState(
-        pid=1,
-        parent_pid=0,
-        state="S",
-        started_ticks=1,
-        cpu_s=0.0,
-        threads=(
-            ThreadState(tid=1, state="S", cpu_s=0.0, syscall=202, waits_for=(FUTEX,)),
-            ThreadState(tid=2, state="S", cpu_s=0.0, syscall=257, waits_for=(FIFO,)),
-        ),
-    ),
-    stack=ProcessStack(
-        pid=1,
-        source="py-spy",
-        threads=(
-            ThreadStack(tid=1, frames=IN_FUTURE, name="MainThread"),
-            ThreadStack(tid=2, frames=IN_OPEN, name="reader"),
-        ),
-    ),
+BEFORE = (
+    beside(
+        rank(0, IN_FUTURE, syscall=202, waits_for=(FUTEX,)), IN_OPEN, syscall=257, waits_for=(FIFO,)
+    )
+    .processes[0]
+    .samples[-1]
 )
 
 
@@ -296,11 +281,15 @@ def after(change: Callable[[Sample], Sample]) -> tuple[WaitTarget, ...]:
     return steady_targets(ProcessLook(pid=1, role="rank", samples=samples))
 
 
-def unnamed(sample: Sample) -> Sample:
+def with_helper(sample: Sample, *targets: WaitTarget) -> Sample:
     assert sample.kernel is not None
-    main, helper = sample.kernel.threads
-    nameless = replace(helper, waits_for=(replace(FIFO, name=""),))
-    return replace(sample, kernel=replace(sample.kernel, threads=(main, nameless)))
+    *others, helper = sample.kernel.threads
+    threads = (*others, replace(helper, waits_for=targets))
+    return replace(sample, kernel=replace(sample.kernel, threads=threads))
+
+
+def unnamed(sample: Sample) -> Sample:
+    return with_helper(sample, replace(FIFO, name=""))
 
 
 def by_signal(sample: Sample) -> Sample:
@@ -328,21 +317,12 @@ def test_a_stack_without_ids_is_recognised_by_its_calls() -> None:
 
 
 def test_a_thread_that_went_on_keeps_nothing() -> None:
-    def moved(sample: Sample) -> Sample:
-        return at_another_line(unnamed(sample))
-
-    assert after(moved) == ()
+    assert after(lambda sample: at_another_line(unnamed(sample))) == ()
 
 
 def test_the_socket_by_which_an_event_loop_wakes_itself_stays_without_a_name() -> None:
     server = WaitTarget(call="epoll_wait", kind="socket", name="10.0.0.1:443", carried_bytes=9)
     itself = WaitTarget(call="epoll_wait", kind="socket")
 
-    def waiting_for(*targets: WaitTarget) -> Sample:
-        assert BEFORE.kernel is not None
-        helper = replace(BEFORE.kernel.threads[1], waits_for=targets)
-        threads = (BEFORE.kernel.threads[0], helper)
-        return replace(BEFORE, kernel=replace(BEFORE.kernel, threads=threads))
-
-    later = waiting_for(replace(server, carried_bytes=10), itself)
-    assert with_what_was_seen(later, waiting_for(server, itself)) == later
+    later = with_helper(BEFORE, replace(server, carried_bytes=10), itself)
+    assert with_what_was_seen(later, with_helper(BEFORE, server, itself)) == later
