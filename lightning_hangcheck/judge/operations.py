@@ -7,14 +7,14 @@ record, the collective that a rank's frames show. `divergence` asks it where ran
 
 from __future__ import annotations
 
-from functools import lru_cache
+import re
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.alike import root_of
-from lightning_hangcheck.judge.frames import COLLECTIVE, DISTINCT_FRAMES
+from lightning_hangcheck.judge.frames import COLLECTIVE
 from lightning_hangcheck.judge.job import RankReading
 from lightning_hangcheck.judge.records import awaited_peers, open_operation
 from lightning_hangcheck.model.code_owner import is_ours
@@ -35,7 +35,7 @@ UNRECORDED = PAIRED | {MAKING_GROUP, "monitored_barrier"}
 """What torch's flight record never has."""
 FROM_ONE = ("broadcast", "scatter")
 """Who receives in these waits for the root; for others only where they hand it on."""
-COLLECTIVE_CODE = ("torch/distributed/", "torch/autograd/", "torch/_tensor.py")
+COLLECTIVE_CODE = re.compile(r"(^|/)torch/(distributed/|autograd/|_tensor\.py)")
 """Below these a rank is on its way into the operation itself."""
 
 
@@ -184,10 +184,9 @@ def ways_of(waiting: Iterable[PendingCollective]) -> set[tuple[Frame, ...]]:
     return set({id(one.way): one.way for one in waiting}.values())
 
 
-@lru_cache(maxsize=DISTINCT_FRAMES)
 def is_collective_code(file: str) -> bool:
     """Whether a file is torch's own, on the way into an operation."""
-    return any(f"/{part}" in f"/{file}" for part in COLLECTIVE_CODE)
+    return COLLECTIVE_CODE.search(file) is not None
 
 
 def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
@@ -261,39 +260,36 @@ def awaited_ranks(
 
     These are the members of the group that have not entered its operation, by their numbers; for a
     message its other end, by how many each has posted. Where neither is recorded, all ranks that
-    stand in no collective and that it may meet there. Equal ones are one and the same tuple.
+    stand in no collective and are in a group with which it has called one, from this line or, where
+    there is none, from any. Equal ones are one and the same tuple.
     """
     outside = tuple(rank for rank in job.ranks if rank not in pending)
     away, views = frozenset(outside), {rank: one.view for rank, one in job.ranks.items()}
-    entering: dict[tuple[str, int], tuple[int, ...]] = {}
-    meeting: dict[tuple[int, ...], tuple[int, ...]] = {(): outside}
+    known: dict[object, tuple[int, ...]] = {(): outside}
     called: dict[int, list[int]] = {}
     found: dict[int, tuple[int, ...]] = {}
     for rank, one in pending.items():
-        reading, name = one.reading, one.operation.name
+        reading, every = one.reading, records(one.reading)
         if one.numbered is not None:
-            if one.numbered not in entering:
-                entering[one.numbered] = _not_come(job, one, away)
-            found[rank] = entering[one.numbered]
-        elif name in PAIRED:
-            found[rank] = awaited_peers(views, reading.view, name) or outside
+            if one.numbered not in known:
+                known[one.numbered] = _not_come(job, one, away)
+            found[rank] = known[one.numbered]
+        elif one.operation.name in PAIRED:
+            found[rank] = awaited_peers(views, reading.view, one.operation.name) or outside
         else:
-            every, teller = records(reading), reading.told_by_rank
-            if teller not in called:
-                # who belongs to none of the groups with which it has called a collective, from this
-                # line or, where there is none, from any, was never waited for
+            if reading.told_by_rank not in called:
                 way, used = way_in(reading.frames), [at for at, o in enumerate(every) if o.entries]
-                called[teller] = [
+                called[reading.told_by_rank] = [
                     at
                     for at in used
                     if any(way_in(call_of(reading, e).frames) == way for e in every[at].entries)
                 ] or used
-            groups = [every[at].ranks for at in called[teller] if at < len(every)]
+            groups = [every[at].ranks for at in called[reading.told_by_rank] if at < len(every)]
             key = tuple(map(id, groups)) if all(groups) else ()
-            if key not in meeting:
+            if key not in known:
                 may_meet = frozenset().union(*groups)
-                meeting[key] = tuple(rank for rank in outside if rank in may_meet)
-            found[rank] = meeting[key]
+                known[key] = tuple(rank for rank in outside if rank in may_meet)
+            found[rank] = known[key]
     return found
 
 
