@@ -39,6 +39,7 @@ from lightning_hangcheck.model.flight import SAME_SIZES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from lightning_hangcheck.judge.threads import Thread
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
     from lightning_hangcheck.model.flight import CallSite, CollectiveRecord
@@ -117,18 +118,9 @@ def _standing(view: RankView, now_ns: int) -> int:
 
 def _of_look(look: ProcessLook) -> tuple[Any, ...]:
     frames = latest_frames(look)
-    free = [
-        ((one.runs, one.ticks, one.timer, one.for_ranks), _of_targets(one.targets))
-        for one in free_threads(look)
-    ]
+    free = [_of_thread(one, one.targets) for one in free_threads(look)]
     late = [
-        (
-            caller.frames,
-            [
-                ((end.runs, end.ticks, end.limited, end.for_ranks), _of_targets(end.named))
-                for end in ends
-            ],
-        )
+        (caller.frames, [_of_thread(end, end.named) for end in ends])
         for caller, ends in late_callers(look)
     ]
     return (
@@ -141,6 +133,10 @@ def _of_look(look: ProcessLook) -> tuple[Any, ...]:
         [(one.name, one.frames) for one in read_locks(look)],
         (called_back(look), free, late),
     )
+
+
+def _of_thread(one: Thread, targets: Iterable[WaitTarget]) -> tuple[Any, ...]:
+    return one.runs, one.ticks, one.timer, one.limited, one.for_ranks, _of_targets(targets)
 
 
 def _of_targets(targets: Iterable[WaitTarget]) -> list[Any]:
@@ -158,9 +154,10 @@ def _of_flight(view: RankView) -> tuple[Any, ...] | None:
     beside, records = threads_beside(view), in_order(flight.groups)
 
     def which(record: CollectiveRecord) -> Any:  # noqa: ANN401 - name or shape
+        if not record.ranks:
+            return record.group
         names = [(len(one.group), one.group) for one in records if one.ranks == record.ranks]
-        at = sorted(names).index((len(record.group), record.group))
-        return (offsets_of(record), at) if record.ranks else record.group
+        return offsets_of(record), sorted(names).index((len(record.group), record.group))
 
     def from_first(call: CallSite, record: CollectiveRecord) -> int | str:
         root = root_of(call)
