@@ -226,6 +226,35 @@ def beside(
     return msgspec.structs.replace(view, processes=(own, *others))
 
 
+def with_kernel(view: RankView, **fields: Any) -> RankView:
+    """The rank, with these fields of the kernel's view of its own process in each sample.
+
+    A function as a field is called with the sample's number and what the kernel showed.
+    """
+    own, *others = view.processes
+    samples = []
+    for number, one in enumerate(own.samples):
+        assert one.kernel is not None
+        told = {
+            name: field(number, one.kernel) if callable(field) else field
+            for name, field in fields.items()
+        }
+        kernel = msgspec.structs.replace(one.kernel, **told)
+        samples.append(msgspec.structs.replace(one, kernel=kernel))
+    own = msgspec.structs.replace(own, samples=tuple(samples))
+    return msgspec.structs.replace(view, processes=(own, *others))
+
+
+def with_main(view: RankView, **fields: Any) -> RankView:
+    """The rank, with these fields of the kernel's view of its main thread, as in `with_kernel`."""
+
+    def threads(number: int, kernel: ProcessState) -> tuple[ThreadState, ...]:
+        told = {name: one(number) if callable(one) else one for name, one in fields.items()}
+        return (msgspec.structs.replace(kernel.threads[0], **told), *kernel.threads[1:])
+
+    return with_kernel(view, threads=threads)
+
+
 def with_lock_owner(view: RankView) -> RankView:
     """The rank, its main thread holding the interpreter lock in each sample."""
     own = view.processes[0]

@@ -22,13 +22,7 @@ from lightning_hangcheck.judge.frames import (
     users_frames,
 )
 from lightning_hangcheck.judge.records import device_wait
-from lightning_hangcheck.judge.threads import (
-    Moment,
-    is_our_thread,
-    moments,
-    remembered,
-    serves_calls,
-)
+from lightning_hangcheck.judge.threads import moments, remembered, serves_calls
 from lightning_hangcheck.judge.waits import (
     BUSY_SHARE,
     IDLE_SHARE,
@@ -43,12 +37,11 @@ from lightning_hangcheck.judge.waits import (
 )
 from lightning_hangcheck.model.code_owner import is_ours, is_standard
 from lightning_hangcheck.model.evidence import Frame, ThreadStack
-from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
-    from lightning_hangcheck.judge.threads import Thread
+    from lightning_hangcheck.judge.threads import Moment, Thread
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import ProcessLook
 
@@ -91,7 +84,8 @@ class ProcessActivity(Struct, frozen=True, kw_only=True):
         cpu_share: Processor time of all threads over that span, in cores.
         bytes: Read and written over that span.
         carried: Bytes flowed, or storage answered: no loop of mere computing does that.
-        starved: It was ready, and others had the processor: it ran too little to be known.
+        starved: Its main thread was ready for most of the time, and others had the processor, or
+            another thread that could end its wait computes, and gets little of one.
         stacks: Whether Python stacks were among them.
         stood: From one of them to the next it stood still, and was not even woken.
     """
@@ -143,37 +137,35 @@ def read_rank_activity(view: RankView) -> RankActivity:
     and so does CUDA. One that is idle while its children work, works. Where another thread keeps
     the interpreter lock, the main one cannot come back from whatever it waits for.
     """
+    away: Activity | None = "missing" if view.pid is None else None
+    away = "unheard" if view.unheard_for_s else away
+    away = "gone" if view.process_exit is not None else away
     own = view.own_process
-    process = read_process_activity(own) if own is not None else ProcessActivity(activity="unseen")
-    frames = of_own_process(latest_frames(own)) if own is not None else ()
-    keeper = lock_keeper(own, view.beat) if own is not None else None
-    if keeper is not None and own is not None and keeper.tid == own.pid:
-        keeper = None
-    stuck = keeper or (stuck_thread(own) if own is not None else None)
+    if own is None:
+        unseen = ProcessActivity(activity="unseen")
+        return RankActivity(activity=away or "unseen", process_activity=unseen)
+    process, frames = read_process_activity(own), of_own_process(latest_frames(own))
+    keeper = lock_keeper(own, view.beat)
+    keeper = None if keeper is not None and keeper.tid == own.pid else keeper
+    stuck = keeper or stuck_thread(own)
     found = RankActivity(
-        activity=process.activity, process_activity=process, frames=frames, stuck=stuck
+        activity=away or process.activity, process_activity=process, frames=frames, stuck=stuck
     )
-    if view.process_exit is not None:
-        return replace(found, activity="gone")
-    if view.unheard_for_s:
-        return replace(found, activity="unheard")
-    if view.pid is None:
-        return replace(found, activity="missing", frames=())
-    if process.activity in ("gone", "stopped"):
-        return found
+    if away or process.activity in ("gone", "stopped"):
+        return replace(found, frames=()) if away == "missing" else found
     wait = None
     if keeper is None:
         wait = find_wait(frames)
-        if wait is not None and wait.kind == "last_calls" and own is not None and serves_calls(own):
+        if wait is not None and wait.kind == "last_calls" and serves_calls(own):
             wait = None  # it does what others called, in threads beside
-        wait = wait or (find_wait(stuck.frames) if stuck is not None else None)
-        alone = view.beat is not None and view.beat.world_size == 1
+        wait = wait or find_wait(found.stuck_frames)
         if wait is not None and wait.kind == "backward":  # it computes, unless it is idle
+            alone = view.beat is not None and view.beat.world_size == 1
             wait = wait if process.activity == "idle" and not alone else None
         if wait is None and process.activity == "busy":
             wait = device_wait(view)
     activity = _of_alive(view, process, wait)
-    if activity == "idle" and own is not None and gpu_works(own) and may_wait_for_device(own):
+    if activity == "idle" and gpu_works(own) and may_wait_for_device(own):
         return replace(found, activity="busy", wait=wait, for_gpu=True)
     if activity == "moving":
         seen = [read_process_activity(look) for look in view.processes]
@@ -181,21 +173,13 @@ def read_rank_activity(view: RankView) -> RankActivity:
         woke = process.activity == "moving" and process.stood
         # a child without Python stacks that works, or a GPU, may do new things unseen
         hidden = any(not one.stacks and one.activity in ("busy", "moving") for one in seen)
-        hidden = hidden or any(gpu_works(look) for look in view.processes)
+        hidden = hidden or any(map(gpu_works, view.processes))
         nothing_new = view.nothing_new_for_s >= LIVELOCK_AFTER_S
         livelocked = not (carried or woke or hidden) and nothing_new
         activity = "busy" if livelocked else activity
         found = replace(found, carried=carried, livelocked=livelocked)
     circling = activity == "busy" and not process.starved and _circles(view, process, stuck)
     return replace(found, activity=activity, wait=wait, circling=circling)
-
-
-def has_left(view: RankView, found: RankActivity, now_ns: int) -> bool:
-    """Whether a rank that was seen to wait advanced since then, by what it told itself."""
-    own = view.own_process
-    if own is None or not own.samples or found.activity not in ("idle", "busy", "waiting"):
-        return False
-    return view.silent_for_s * NANOSECONDS < now_ns - own.samples[-1].taken_ns
 
 
 def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Activity:
@@ -205,22 +189,22 @@ def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Ac
     """
     if wait is not None and wait.kind in FOR_RANKS:
         return "waiting"
-    own = process.activity
     beats = view.beat is not None and view.beat.beats > 0
-    if own in ("idle", "busy") and beats and view.silent_for_s < JUST_NOW_S:
+    if process.activity in ("idle", "busy") and beats and view.silent_for_s < JUST_NOW_S:
         return "moving"
-    if own != "idle":
-        return own
+    if process.activity != "idle":
+        return process.activity
     awaited = awaited_processes(view) if wait is None else None
-    seen = [
+    children = [
         read_process_activity(look)
         for look in view.processes
         if look.role != "rank" and (awaited is None or look.pid in awaited)
     ]
-    kinds = {
-        "moving" if one.activity == "busy" and not one.stacks else one.activity for one in seen
-    }
-    return "moving" if "moving" in kinds else "busy" if "busy" in kinds else own
+    if any(
+        one.activity == "moving" or (one.activity == "busy" and not one.stacks) for one in children
+    ):
+        return "moving"
+    return "busy" if any(one.activity == "busy" for one in children) else "idle"
 
 
 def _circles(view: RankView, process: ProcessActivity, stuck: ThreadStack | None) -> bool:
@@ -229,9 +213,11 @@ def _circles(view: RankView, process: ProcessActivity, stuck: ThreadStack | None
         if process.activity == "moving" or (view.goes_round and stuck is None):
             return True
         return in_one_call(own, stuck.tid if stuck is not None else None) is None
-    children = [one for one in view.processes if one is not own]
-    busy = [one for one in children if read_process_activity(one).activity in ("busy", "moving")]
-    return any(in_one_call(one) is None for one in busy)
+    return any(
+        read_process_activity(one).activity in ("busy", "moving") and in_one_call(one) is None
+        for one in view.processes
+        if one is not own
+    )
 
 
 @remembered
@@ -249,222 +235,152 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
         for one in moments(look)
         if one.kernel is not None and (look.role == "child" or one.threads)
     ][-NEWEST:]
-    steps = [step for pair in pairwise(usable) if (step := compare(*pair)) is not None]
-    told = _without_steps(look)
-    if not steps:
+    told, moved = _without_steps(look), list[bool]()
+    carried = starved = stood = False
+    # of processor time: of the process, its main thread, all threads that could end its wait, and
+    # the busiest of these; where these are not known, of the process, or of the main one alone
+    flowed, span_s, cpu_s, main_s, awaited_s, busiest_s = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for earlier, later in pairwise(usable):
+        before, after = earlier.kernel, later.kernel
+        seconds = later.seconds_since(earlier)
+        if seconds <= 0 or before is None or after is None:
+            continue
+        cpu_share = max(0.0, after.cpu_s - before.cpu_s) / seconds
+        shares, awaited = later.shares_since(earlier), awaited_threads(later)
+        main_share = shares.get(after.pid, cpu_share)
+        of_awaited = [shares.get(tid, 0.0) for tid in awaited or ()]
+        span_s += seconds
+        cpu_s += cpu_share * seconds
+        main_s += main_share * seconds
+        awaited_s += (cpu_share if awaited is None else sum(of_awaited)) * seconds
+        busiest_s += max(main_share, *of_awaited, 0.0) * seconds
+        # ready at both looks, and computing: on a crowded machine it gets little of a processor
+        first, second = (
+            {one.tid for one in each.states[1:] if one.state == "R"} for each in (earlier, later)
+        )
+        ready = first & second if awaited is None else first & second & awaited
+        waits_in_queue = is_starved(earlier, later)
+        starved = starved or waits_in_queue
+        starved = starved or any(shares.get(tid, 0.0) >= IDLE_SHARE for tid in ready)
+        computes = waits_in_queue or main_share >= IDLE_SHARE
+        now_flowed, carries = _flow(earlier, later, awaited, computes=computes)
+        flowed += now_flowed
+        carried = carried or carries
+        moved.append(carries or _went_on(earlier, later, cpu_share, shares, awaited))
+        turns = [one.turns for one in (*earlier.states[:1], *later.states[:1])]
+        unwoken = len(turns) == 2 and turns[0] is not None and turns[0] == turns[1]
+        stood = stood or (unwoken and cpu_share < IDLE_SHARE)
+    if not moved:
         return ProcessActivity(activity=told or "unseen", samples=min(1, len(usable)))
-    span_s = sum(step.seconds for step in steps)
-
-    def mean(share: Callable[[Step], float]) -> float:
-        return sum(share(step) * step.seconds for step in steps) / span_s
-
-    moved, starved = [step.moved for step in steps], any(step.starved for step in steps)
     does: Activity = "idle"
     # a child that only works now and then (a service) is nobody's to wait for
     if all(moved) if look.role == "child" else any(moved):
         does = "moving"
-    elif (
-        starved
-        or mean(lambda step: step.busiest_share) >= IDLE_SHARE
-        or mean(lambda step: step.awaited_share) >= BUSY_SHARE
-    ):
+    elif starved or busiest_s >= IDLE_SHARE * span_s or awaited_s >= BUSY_SHARE * span_s:
         does = "busy"
     return ProcessActivity(
         activity=told or does,
-        samples=len(steps) + 1,
+        samples=len(moved) + 1,
         span_s=span_s,
-        cpu_share=mean(lambda step: step.cpu_share),
-        bytes=sum(step.bytes for step in steps),
-        carried=any(step.carried for step in steps),
-        starved=starved and mean(lambda step: step.main_share) < BUSY_SHARE,
+        cpu_share=cpu_s / span_s,
+        bytes=flowed,
+        carried=carried,
+        starved=starved and main_s < BUSY_SHARE * span_s,
         stacks=any(one.sample.stack is not None for one in usable),
-        stood=any(step.stood for step in steps),
+        stood=stood,
     )
 
 
 def _without_steps(look: ProcessLook) -> Activity | None:
-    """Tell a dead or stopped process by the kernel's letter, and what a file tells of one.
+    """Tell a dead or stopped process by the kernel's letter; of a stack in a file, whether it ran.
 
     A debugger, or another py-spy, holds a process in state ``t`` for a moment: that counts only if
-    two samples saw it. Of a stack that somebody took into a file only the sampler's guess is left:
-    idle or not.
+    two samples saw it.
     """
     letters = [one.kernel.state for one in look.samples[-2:] if one.kernel is not None]
     if letters and letters[-1] in ("Z", "X"):
         return "gone"
-    held = bool(letters) and all(letter in ("T", "t") for letter in letters)
-    if held and (letters[-1] == "T" or len(letters) > 1):
+    held = letters[-1:] == ["T"] or len(letters) > 1
+    if held and all(letter in ("T", "t") for letter in letters):
         return "stopped"
-    stacks = [one.stack for one in look.samples if one.stack is not None and one.kernel is None]
-    if len(stacks) < len(look.samples) or not stacks or not stacks[-1].from_file:
+    stacks = [one.stack for one in look.samples if one.kernel is None]
+    newest = stacks[-1] if stacks and len(stacks) == len(look.samples) else None
+    if newest is None or None in stacks or not newest.from_file:
         return None
-    threads = stacks[-1].threads
-    return "busy" if threads and threads[0].active else "idle"
+    return "busy" if newest.threads and newest.threads[0].active else "idle"
 
 
-class Step(Struct, frozen=True, kw_only=True):
-    """What a process did between two samples.
+def _went_on(
+    earlier: Moment,
+    later: Moment,
+    cpu_share: float,
+    shares: dict[int, float],
+    awaited: frozenset[int] | None,
+) -> bool:
+    """Whether the main thread went on, or another one that could end its wait.
 
-    Attributes:
-        seconds: Between the samples.
-        cpu_share: Processor time of all its threads, in cores.
-        main_share: The same of its main thread; of the process where threads are not known.
-        starved: Its main thread was ready for most of the time, and got no processor, or another
-            thread that could end its wait computes, and gets little.
-        awaited_share: The same of the threads that could end the main thread's wait, itself
-            included: of the process where any of its threads could.
-        busiest_share: The highest of the main thread and, where it is known which threads could end
-            its wait, of one of these.
-        bytes: Read, written, and carried by connections, by threads that could end the main one's
-            wait where each thread's share is known; 0 where not permitted to know.
-        carried: Bytes flowed, or storage answered call after call.
-        moved: It made way: it carried, or its stack changed while it used the processor.
-        stood: Its main thread did not run once, and its other threads hardly.
-    """
-
-    seconds: float
-    cpu_share: float
-    main_share: float
-    starved: bool
-    awaited_share: float
-    busiest_share: float
-    bytes: int
-    carried: bool
-    moved: bool
-    stood: bool
-
-
-def compare(earlier: Moment, later: Moment) -> Step | None:
-    """Compare two moments of a process; None where no time passed or one lacks its kernel state."""
-    before, after = earlier.kernel, later.kernel
-    seconds = later.seconds_since(earlier)
-    if seconds <= 0 or before is None or after is None:
-        return None
-    cpu_share = max(0.0, after.cpu_s - before.cpu_s) / seconds
-    shares = later.shares_since(earlier)
-    main_share = shares.get(after.pid, cpu_share)
-    awaited = awaited_threads(later)
-    awaited_share = cpu_share if awaited is None else sum(shares.get(tid, 0.0) for tid in awaited)
-    flowed, starved = _bytes_moved(earlier, later, awaited), is_starved(earlier, later)
-    storage = _storage_answers(earlier, later, computes=starved or main_share >= IDLE_SHARE)
-    carried = flowed > MANY_BYTES or _carries(earlier, later, flowed) or storage
-    # ready at both looks, and computing: on a crowded machine it gets a small share of a processor
-    ready = {one.tid for one in earlier.states[1:] if one.state == "R"} & {
-        one.tid
-        for one in later.states[1:]
-        if one.state == "R" and (awaited is None or one.tid in awaited)
-    }
-    first, second = earlier.states[:1], later.states[:1]
-    turns = [one.turns for one in (*first, *second)]
-    return Step(
-        seconds=seconds,
-        cpu_share=cpu_share,
-        main_share=main_share,
-        starved=starved or any(shares.get(tid, 0.0) >= IDLE_SHARE for tid in ready),
-        awaited_share=awaited_share,
-        busiest_share=max([main_share, *(shares.get(tid, 0.0) for tid in awaited or ())]),
-        bytes=flowed,
-        carried=carried,
-        moved=carried
-        or _main_moved(earlier, later, main_share)
-        or (cpu_share >= BUSY_SHARE and _helper_moved(earlier, later, shares, cpu_share, awaited)),
-        stood=cpu_share < IDLE_SHARE
-        and len(turns) == 2
-        and turns[0] is not None
-        and turns[0] == turns[1],
-    )
-
-
-def _storage_answers(earlier: Moment, later: Moment, *, computes: bool) -> bool:
-    """Whether the main thread makes many short waits for storage: deleting files moves no bytes.
-
-    A thread that polls sleeps between its questions (state S). Storage lets it wait in state D;
-    some virtual disks let it run without processor time, which no loop that computes does.
-    """
-    if not earlier.states or not later.states:
-        return False
-    first, second = earlier.states[0], later.states[0]
-    letters = {first.state, second.state}
-    if not (letters <= {"D", "R"} and ("D" in letters or not computes)):
-        return False
-    if first.turns is None or second.turns is None:
-        return False
-    return second.turns - first.turns > STORAGE_ANSWERS * later.seconds_since(earlier)
-
-
-def _main_moved(earlier: Moment, later: Moment, share: float) -> bool:
-    """Whether the main thread went on.
-
-    Busy, it must be in other functions: a loop that goes over its own lines may never end. Hardly
-    busy, it must be at another line of the user's code: one line that polls alternates below it.
+    Whoever is busy must be in other functions: a loop that goes over its own lines may never end.
+    The main thread, hardly busy, must be at another line of the user's code: one line that polls
+    alternates below it. A helper that is busy with something else excuses nobody: only ``awaited``
+    threads count, all where that is None.
     """
     stacks = [one.sample.stack for one in (earlier, later)]
     if not earlier.threads or not later.threads or len({one and one.source for one in stacks}) > 1:
         return False  # one source names classes, the other does not
-    before, after = (without_ours(one.threads[0].frames) for one in (earlier, later))
-    if share >= IDLE_SHARE:
-        return functions_in(before) != functions_in(after)
-    return before != after and _users_part(before) != _users_part(after)
-
-
-def _helper_moved(
-    earlier: Moment,
-    later: Moment,
-    shares: dict[int, float],
-    cpu_share: float,
-    awaited: frozenset[int] | None,
-) -> bool:
-    """Whether another thread that could end the main one's wait works.
-
-    It is busy, and in other functions than before. One that is busy with something else excuses
-    nobody: only ``awaited`` threads count, all where that is None.
-    """
 
     def key(one: Thread) -> tuple[int | None, str]:  # the source may not tell ids
         return (one.tid, "" if one.tid is not None else one.stack.name)
 
-    before = {key(one): one for one in earlier.threads[1:]}
-    for thread in later.threads[1:]:
-        old = before.get(key(thread))
-        if old is None or (awaited is not None and thread.tid not in awaited):
+    def users_part(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+        users = users_frames(frames)
+        innermost = max((at for at, one in enumerate(frames) if one in users), default=len(frames))
+        return frames[: innermost + 1]
+
+    main, before = later.threads[0], {key(one): one for one in earlier.threads[1:]}
+    for thread in later.threads:
+        old = earlier.threads[0] if thread is main else before.get(key(thread))
+        if old is None or old.frames == thread.frames:
             continue
-        share = cpu_share if thread.tid is None else shares.get(thread.tid, 0.0)
-        changed = share >= BUSY_SHARE and functions_in(old.frames) != functions_in(thread.frames)
-        if changed and not is_our_thread(thread.stack) and not is_our_thread(old.stack):
+        then, now = without_ours(old.frames), without_ours(thread.frames)
+        share = shares.get(thread.tid or 0, cpu_share if thread is main or not thread.tid else 0.0)
+        if share >= (IDLE_SHARE if thread is main else BUSY_SHARE):
+            awaits = thread is main or awaited is None or thread.tid in awaited
+            if awaits and functions_in(then) != functions_in(now):
+                return True
+        elif thread is main and users_part(then) != users_part(now):
             return True
     return False
 
 
-def without_ours(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+def without_ours(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """Drop this package's frames, and what only the interpreter's library does on their behalf."""
-    last = max((i for i, frame in enumerate(frames) if is_ours(frame.file)), default=None)
-    if last is None:
-        return tuple(frames)
+    last = max((at for at, frame in enumerate(frames) if is_ours(frame.file)), default=-1)
     inside = frames[last + 1 :]
-    kept = () if all(is_standard(frame.file) for frame in inside) else inside
-    return (*(frame for frame in frames[:last] if not is_ours(frame.file)), *kept)
+    if last >= 0 and all(is_standard(frame.file) for frame in inside):
+        inside = ()
+    return (*(frame for frame in frames[: last + 1] if not is_ours(frame.file)), *inside)
 
 
-def _users_part(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """Return the frames down to the innermost of the user's own; all where none is."""
-    users = users_frames(frames)
-    positions = (i for i, frame in enumerate(frames) if frame in users)
-    return frames[: max(positions, default=len(frames)) + 1]
+def _flow(
+    earlier: Moment, later: Moment, awaited: frozenset[int] | None, *, computes: bool
+) -> tuple[int, bool]:
+    """Return how many bytes flowed, and whether the main thread gets on by them, or by storage.
 
+    Bytes count of threads that may end the main thread's wait (``awaited``, None for all), or run
+    no Python. The process's count has also what programs read that a thread starts now and then: it
+    is taken only where threads are not counted, or one has ended meanwhile.
 
-def _bytes_moved(earlier: Moment, later: Moment, awaited: frozenset[int] | None) -> int:
-    """Return what threads read, wrote and received that could end the main thread's wait.
+    At a connection only what connections carried counts, where the kernel tells that: what our own
+    threads read meanwhile, late on a crowded machine, is more than a download may be. In a call
+    that reads or writes, only what the thread itself moved counts, where that is known.
 
-    Of those that may, or all where ``awaited`` is None, and those that run no Python. A thread that
-    starts a program now and then excuses nobody: the process's count has what such a child read. It
-    is all there is where threads are not counted, or one has ended meanwhile.
-
-    Returns:
-        Bytes; 0 where not permitted to know.
+    Deleting files moves no bytes, but makes many short waits for storage, in state D; some virtual
+    disks let a thread run without processor time, which no loop that computes does. One that polls
+    sleeps between its questions (state S).
     """
     before, after = earlier.kernel, later.kernel
     if before is None or after is None:
-        return 0
+        return 0, False
     then, now = (
         {one.tid: one.moved_bytes for one in each.threads if one.moved_bytes is not None}
         for each in (before, after)
@@ -475,62 +391,60 @@ def _bytes_moved(earlier: Moment, later: Moment, awaited: frozenset[int] | None)
     counted = {
         tid for tid in {*then, *now} if awaited is None or tid in awaited or tid not in of_python
     }
-    known = counted <= now.keys() and all(
+    by_thread = counted <= now.keys() and all(
         each.threads and not each.threads_left_out and len(told) == len(each.threads)
         for each, told in ((before, then), (after, now))
     )
-    pairs = [(before.network_bytes, after.network_bytes)]
-    if known:
-        pairs += [(then.get(tid, 0), now[tid]) for tid in counted]
-    else:
-        pairs.append((before.read_bytes, after.read_bytes))
-        pairs.append((before.written_bytes, after.written_bytes))
-    return sum(max(0, new - old) for old, new in pairs if old is not None and new is not None)
-
-
-def _carries(earlier: Moment, later: Moment, flowed: int) -> bool:
-    """Whether bytes flowed on which the main thread's wait rests.
-
-    At a connection only what connections carried counts, where the kernel tells that: what our own
-    threads read meanwhile, late on a crowded machine, is more than a download may be; and any byte
-    counts that came or went at a connection on which the wait rests, however slowly. A thread that
-    is at other connections than before has had its answer from one. In a call that reads or writes
-    only what the thread itself moved counts, where that is known.
-    """
-    then, now = _connections(earlier), _connections(later)
-    if any(_carried(then[tid], now[tid]) for tid in then.keys() & now.keys()):
-        return True
-    before, after = earlier.kernel, later.kernel
-    if before is None or after is None or not later.states:
-        return False
-    main = later.states[0]
-    span_s = max(later.seconds_since(earlier), SHORTEST_FLOW_S)
-    own = earlier.states[0].moved_bytes if earlier.states else None
-    if main.moved_bytes is not None and own is not None:
-        flowed = main.moved_bytes - own
-    if any(target.kind == "socket" for target in main.waits_for):
-        if before.network_bytes is not None and after.network_bytes is not None:
-            flowed = after.network_bytes - before.network_bytes
-        return flowed > DOWNLOAD_RATE * span_s
-    return main.syscall in TRANSFER_CALLS and flowed > TRANSFER_RATE * span_s
-
-
-def _connections(moment: Moment) -> dict[int, dict[int | None, int | None]]:
-    """Each waiting thread with its connections: by inode, if known, the bytes carried so far."""
-    found: dict[int, dict[int | None, int | None]] = {}
-    for tid, target in moment.targets:
-        if target.kind == "socket":
-            found.setdefault(tid, {})[target.connection] = target.carried_bytes
-    return found
-
-
-def _carried(before: dict[int | None, int | None], after: dict[int | None, int | None]) -> bool:
-    """Compare what is known of both times: the kernel's list of sockets may leave out some."""
-    known = None not in before and None not in after
-    return (known and before.keys() != after.keys()) or any(
-        None not in (before[one], after[one]) and before[one] != after[one]
-        for one in before.keys() & after.keys()
+    network = before.network_bytes, after.network_bytes
+    files = [(before.read_bytes, after.read_bytes), (before.written_bytes, after.written_bytes)]
+    pairs = [(then.get(tid, 0), now[tid]) for tid in counted] if by_thread else files
+    flowed = sum(
+        max(0, new - old) for old, new in (network, *pairs) if old is not None and new is not None
     )
+    if flowed > MANY_BYTES or _connections_carried(earlier, later):
+        return flowed, True
+    if not earlier.states or not later.states:
+        return flowed, False
+    old, new = earlier.states[0], later.states[0]
+    seconds = later.seconds_since(earlier)
+    span_s = max(seconds, SHORTEST_FLOW_S)
+    moved = now[new.tid] - then[old.tid] if old.tid in then and new.tid in now else flowed
+    if any(target.kind == "socket" for target in new.waits_for):
+        moved = moved if None in network else (network[1] or 0) - (network[0] or 0)
+        carried = moved > DOWNLOAD_RATE * span_s
+    else:
+        carried = new.syscall in TRANSFER_CALLS and moved > TRANSFER_RATE * span_s
+    letters = {old.state, new.state}
+    if letters <= {"D", "R"} and ("D" in letters or not computes):
+        turns = (new.turns or 0) - old.turns if old.turns is not None else 0
+        carried = carried or turns > STORAGE_ANSWERS * seconds
+    return flowed, carried
+
+
+def _connections_carried(earlier: Moment, later: Moment) -> bool:
+    """Whether any byte came or went at a connection on which the main thread's wait rests.
+
+    However slowly. A thread that is at other connections than before has had its answer from one.
+    The kernel's list of sockets may leave out some: only what is known of both times is compared.
+    """
+    then, now = (
+        {
+            (tid, target.connection): target.carried_bytes
+            for tid, target in each.targets
+            if target.kind == "socket"
+        }
+        for each in (earlier, later)
+    )
+    for tid in {tid for tid, _ in then} & {tid for tid, _ in now}:
+        before, after = ({one for by, one in each if by == tid} for each in (then, now))
+        if before != after and None not in before | after:
+            return True
+        if any(
+            None not in (then[tid, one], now[tid, one]) and then[tid, one] != now[tid, one]
+            for one in before & after
+        ):
+            return True
+    return False
 
 
 def gpu_works(look: ProcessLook) -> bool:

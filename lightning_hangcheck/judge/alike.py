@@ -55,22 +55,21 @@ def group_stacks(case: Case) -> tuple[tuple[StackGroup, ...], Mapping[int, int]]
                 standing = alike.get(view.rank, (view.rank,))
                 members.setdefault((process, frames), []).extend(standing)
     ordered = sorted(members.items(), key=lambda item: (-len(item[1]), item[0][0], min(item[1])))
-    groups: list[StackGroup] = []
     numbers: dict[int, int] = {}
-    for number, ((process, frames), ranks) in enumerate(ordered):
-        shown = tuple(map(str, frames))
-        groups.append(
-            StackGroup(
-                id=number,
-                process=process,
-                ranks=format_ranks(ranks),
-                count=len(ranks),
-                frames=shown,
-            )
-        )
+    for number, ((process, _), ranks) in enumerate(ordered):
         if process == "rank":
             numbers.update(dict.fromkeys(ranks, number))
-    return tuple(groups), numbers
+    groups = tuple(
+        StackGroup(
+            id=number,
+            process=process,
+            ranks=format_ranks(ranks),
+            count=len(ranks),
+            frames=tuple(map(str, frames)),
+        )
+        for number, ((process, frames), ranks) in enumerate(ordered)
+    )
+    return groups, numbers
 
 
 def latest_frames(look: ProcessLook) -> Frames:
@@ -98,13 +97,13 @@ def shown_threads(stack: ProcessStack) -> tuple[ThreadStack, ...]:
 
     Its first one is always shown.
     """
-    threads = [replace(thread, frames=shown_frames(thread.frames)) for thread in stack.threads]
     return tuple(
-        shown
-        for number, (shown, thread) in enumerate(zip(threads, stack.threads, strict=True))
-        if number == 0
-        or shown.frames == thread.frames
-        or not all(is_standard(frame.file) for frame in shown.frames)
+        replace(thread, frames=shown)
+        for thread in stack.threads
+        for shown in [shown_frames(thread.frames)]
+        if thread is stack.threads[0]
+        or shown == thread.frames
+        or not all(is_standard(frame.file) for frame in shown)
     )
 
 
@@ -122,14 +121,14 @@ def without_members(view: RankView) -> tuple[RankView, tuple[GroupFamily, ...]]:
     if flight is None or not any(one.ranks for one in flight.groups):
         return view, ()
     ordered = in_order(flight.groups)
-    families = [
+    families = tuple(
         GroupFamily(offsets_of(one), (GroupRun(one.ranks[0], 1, 1, one.group),))
         if one.ranks
         else GroupFamily()
         for one in ordered
-    ]
-    bare = tuple(replace(one, ranks=()) if one.ranks else one for one in ordered)
-    return replace(view, flight=replace(flight, groups=bare)), tuple(families)
+    )
+    bare = tuple(replace(one, ranks=()) for one in ordered)
+    return replace(view, flight=replace(flight, groups=bare)), families
 
 
 def in_order(groups: Sequence[CollectiveRecord]) -> tuple[CollectiveRecord, ...]:
@@ -137,15 +136,13 @@ def in_order(groups: Sequence[CollectiveRecord]) -> tuple[CollectiveRecord, ...]
 
     Those at rest come as torch writes them, by the text of their names: ``10`` before ``9``.
     """
-
-    def is_at_rest(one: CollectiveRecord) -> bool:
-        return one.on_device and not one.entries
-
-    def place(one: CollectiveRecord) -> tuple[str, Offsets, int, str]:
-        return one.description, offsets_of(one), len(one.group), one.group
-
-    at_rest = iter(sorted(filter(is_at_rest, groups), key=place))
-    return tuple(next(at_rest) if is_at_rest(one) else one for one in groups)
+    at_rest = iter(
+        sorted(
+            (one for one in groups if one.on_device and not one.entries),
+            key=lambda one: (one.description, offsets_of(one), len(one.group), one.group),
+        )
+    )
+    return tuple(next(at_rest) if one.on_device and not one.entries else one for one in groups)
 
 
 def offsets_of(record: CollectiveRecord) -> Offsets:
@@ -163,24 +160,21 @@ def offsets_of(record: CollectiveRecord) -> Offsets:
 
 
 def joined_families(told: Sequence[Sequence[GroupFamily]]) -> tuple[GroupFamily, ...]:
-    """Join the groups of ranks that stand alike."""
-    return tuple(map(_joined, zip(*told, strict=True)))
-
-
-def _joined(families: Sequence[GroupFamily]) -> GroupFamily:
-    if len({run for family in families for run in family.runs}) == len(families[0].runs):
-        return families[0]
-    every = sorted({group for family in families for group in groups_in(family)})
-    steps: list[tuple[int, int] | None] = []
-    for (first, name), (after, following) in pairwise(every):
-        numbers = is_number(name) and is_number(following)
-        apart = int(following) - int(name) if numbers else 0
-        steps.append((after - first, apart) if numbers or name == following else None)
-    runs: list[GroupRun] = []
-    for start, end in _stretches(steps):
-        step, apart = (steps[start] if end - start > 1 else None) or (1, 0)
-        runs.append(GroupRun(every[start][0], step, end - start, every[start][1], apart))
-    return GroupFamily(families[0].offsets, tuple(runs))
+    """Join the groups of ranks that stand alike: those of equal distance, and of names likewise."""
+    found: list[GroupFamily] = []
+    for families in zip(*told, strict=True):
+        every = sorted({group for family in set(families) for group in groups_in(family)})
+        steps: list[tuple[int, int] | None] = []
+        for (first, name), (after, following) in pairwise(every):
+            numbers = is_number(name) and is_number(following)
+            apart = int(following) - int(name) if numbers else 0
+            steps.append((after - first, apart) if numbers or name == following else None)
+        runs: list[GroupRun] = []
+        for start, end in _stretches(steps) if every else ():
+            step, apart = (steps[start] if end - start > 1 else None) or (1, 0)
+            runs.append(GroupRun(every[start][0], step, end - start, every[start][1], apart))
+        found.append(GroupFamily(families[0].offsets, tuple(runs)))
+    return tuple(found)
 
 
 def _stretches(steps: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
@@ -230,21 +224,21 @@ def can_be_families(families: Sequence[GroupFamily], groups: int, most: int) -> 
         groups: Of the record.
         most: Ranks of a job; so many members a family may have, too.
     """
-    return len(families) in (0, groups) and all(_can_be(one, most) for one in families)
 
+    def can_be(family: GroupFamily) -> bool:
+        offsets, runs = family.offsets, family.runs
+        counts = (*offsets[2::3], *(run.count for run in runs))
+        if len(offsets) % 3 or 0 in offsets[1::3] or not all(0 < one <= most for one in counts):
+            return False
+        if any(run.name_step and not is_number(run.name) for run in runs):
+            return False
+        if members_in(family) > most or (bool(offsets) is not bool(runs)):
+            return False
+        ends = [0, *offsets[::3], *(start + step * (n - 1) for start, step, n in _triples(offsets))]
+        firsts = [run.first + run.step * at for run in runs for at in (0, run.count - 1)]
+        return all(first + min(ends) >= 0 and first + max(ends) < most for first in firsts)
 
-def _can_be(family: GroupFamily, most: int) -> bool:
-    offsets, runs = family.offsets, family.runs
-    counts = (*offsets[2::3], *(run.count for run in runs))
-    if len(offsets) % 3 or 0 in offsets[1::3] or not all(0 < count <= most for count in counts):
-        return False
-    if any(run.name_step and not is_number(run.name) for run in runs):
-        return False
-    if members_in(family) > most or (bool(offsets) is not bool(runs)):
-        return False
-    ends = [0, *offsets[::3], *(start + step * (n - 1) for start, step, n in _triples(offsets))]
-    firsts = [run.first + run.step * at for run in runs for at in (0, run.count - 1)]
-    return all(first + min(ends) >= 0 and first + max(ends) < most for first in firsts)
+    return len(families) in (0, groups) and all(map(can_be, families))
 
 
 def _triples(offsets: Offsets) -> Iterator[tuple[int, int, int]]:
@@ -254,65 +248,54 @@ def _triples(offsets: Offsets) -> Iterator[tuple[int, int, int]]:
 # The record of each rank that another one tells for: its own groups, its own peers
 
 
-class AlikeRecords:
-    """What the record of one rank says of those that stand as it does.
+def alike_records(
+    told: FlightRecord,
+    rank: int,
+    families: Sequence[GroupFamily],
+    ranks: Collection[int],
+    known: Members,
+) -> dict[int, FlightRecord]:
+    """Return the record of each of some ranks that stand as another one does.
 
     Ranks of one group share what is told of it, so a hundred thousand ranks have some thousands.
 
     Args:
-        told: The record; groups whose families are told name no members in it.
+        told: That one's; groups whose families are told name no members in it.
         rank: Whose it is.
         families: As in `Alike`.
         ranks: For whom it is asked.
         known: Groups met before.
     """
+    everyone = {rank, *ranks}
+    padded = [*families, *[None] * (len(told.groups) - len(families))]
+    of_ranks = [
+        _of_group(record, family, everyone, known)
+        for record, family in zip(told.groups, padded, strict=True)
+    ]
+    rooted = {
+        site: own
+        for record, own in zip(told.groups, of_ranks, strict=True)
+        for site in _rooted_sites(told, record, own[rank].ranks if rank in own else ())
+    }
+    sites_of: dict[tuple[int, ...], dict[int, CallSite]] = {(): told.sites}
 
-    def __init__(
-        self,
-        told: FlightRecord,
-        rank: int,
-        families: Sequence[GroupFamily],
-        ranks: Collection[int],
-        known: Members,
-    ) -> None:
-        self._told, self._rank = told, rank
-        everyone = {rank, *ranks}
-        padded = [*families, *[None] * (len(told.groups) - len(families))]
-        self._of_ranks = [
-            _of_group(record, family, everyone, known)
-            for record, family in zip(told.groups, padded, strict=True)
-        ]
-        self._rooted = {
-            site: at
-            for at, (record, own) in enumerate(zip(told.groups, self._of_ranks, strict=True))
-            for site in _rooted_sites(told, record, own[rank].ranks if rank in own else ())
-        }
-        self._sites: dict[tuple[int, ...], dict[int, CallSite]] = {}
-
-    def of(self, rank: int) -> FlightRecord:
-        """Return the record of one of the ranks."""
-        found = (of_ranks.get(rank) for of_ranks in self._of_ranks)
-        groups = tuple(record for record in found if record is not None)
-        messages, moved = self._told.messages, rank - self._rank
-        if messages is not None and moved:
-            messages = replace(messages, moved=messages.moved + moved)
-        sites = self._sites_of(rank) if self._rooted else self._told.sites
-        return replace(self._told, groups=groups, messages=messages, sites=sites)
-
-    def _sites_of(self, rank: int) -> dict[int, CallSite]:
-        moved = tuple(self._moved(at, rank) for at in self._rooted.values())
-        if moved not in self._sites:
-            sites = dict(self._told.sites)
-            for number, by in zip(self._rooted, moved, strict=True):
+    def record_of(one: int) -> FlightRecord:
+        groups = tuple(own[one] for own in of_ranks if one in own)
+        messages = told.messages
+        if messages is not None and one != rank:
+            messages = replace(messages, moved=messages.moved + one - rank)
+        moved = tuple(
+            own[one].ranks[0] - own[rank].ranks[0] if one in own else 0 for own in rooted.values()
+        )
+        if moved not in sites_of:
+            sites = sites_of[moved] = dict(told.sites)
+            for number, by in zip(rooted, moved, strict=True):
                 said, root = sites[number].root, root_of(sites[number]) or 0
-                own = f"{said.rpartition(' ')[0]} {root + by}"
-                sites[number] = replace(sites[number], root=own)
-            self._sites[moved] = sites
-        return self._sites[moved]
+                own_root = f"{said.rpartition(' ')[0]} {root + by}"
+                sites[number] = replace(sites[number], root=own_root)
+        return replace(told, groups=groups, messages=messages, sites=sites_of[moved])
 
-    def _moved(self, at: int, rank: int) -> int:
-        here, there = self._of_ranks[at].get(rank), self._of_ranks[at].get(self._rank)
-        return here.ranks[0] - there.ranks[0] if here is not None and there is not None else 0
+    return {one: record_of(one) for one in ranks}
 
 
 def _of_group(
@@ -321,7 +304,7 @@ def _of_group(
     if family is None or not family.offsets:
         return dict.fromkeys(ranks, record)
     found: dict[int, CollectiveRecord] = {}
-    offsets: Offsets = ()
+    offsets = None
     for first, name in groups_in(family):
         key = family.offsets, first
         if key not in known:
@@ -354,21 +337,20 @@ def roots_apart(flight: FlightRecord) -> bool:
 
 def as_rank(view: RankView, families: Sequence[GroupFamily], rank: int) -> RankView:
     """Return a view that stands for several as that of another one of them; members stay untold."""
-    if view.flight is None or view.rank == rank:
-        return replace(view, rank=rank)
-    flight = AlikeRecords(view.flight, view.rank, families, (rank,), {}).of(rank)
-    bare = tuple(
-        replace(one, ranks=()) if family.offsets else one
-        for one, family in zip(flight.groups, families, strict=False)
-    )
-    return replace(
-        view, rank=rank, flight=replace(flight, groups=bare if families else flight.groups)
-    )
+    flight = view.flight
+    if flight is not None and view.rank != rank:
+        flight = alike_records(flight, view.rank, families, (rank,), {})[rank]
+        bare = tuple(
+            replace(one, ranks=()) if family.offsets else one
+            for one, family in zip(flight.groups, families, strict=False)
+        )
+        flight = replace(flight, groups=bare if families else flight.groups)
+    return replace(view, rank=rank, flight=flight)
 
 
 def with_members(view: RankView, families: Sequence[GroupFamily], known: Members) -> RankView:
     """Return the view of a rank with the members of its groups."""
     if view.flight is None or not families:
         return view
-    records = AlikeRecords(view.flight, view.rank, families, (view.rank,), known)
-    return replace(view, flight=records.of(view.rank))
+    own = alike_records(view.flight, view.rank, families, (view.rank,), known)
+    return replace(view, flight=own[view.rank])

@@ -24,39 +24,27 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import RankView
 
-FOR_RANKS: frozenset[WaitKind] = frozenset(
-    {
-        "collective",
-        "backward",
-        "device",
-        "rendezvous_connect",
-        "rendezvous_peers",
-        "rendezvous_nodes",
-        "guard",
-    }
-)
-"""Waits that only other ranks (or the store that they share) can end."""
 COLLECTIVE: frozenset[WaitKind] = frozenset({"collective", "backward", "device"})
 RENDEZVOUS: frozenset[WaitKind] = frozenset({"rendezvous_connect", "rendezvous_peers"})
+FOR_RANKS: frozenset[WaitKind] = COLLECTIVE | RENDEZVOUS | {"rendezvous_nodes", "guard"}
+"""Waits that only other ranks (or the store that they share) can end."""
 ENTRIES = ("<module>", "_bootstrap", "_run_module_as_main", "main")
 """Outermost frames of a program: a script, what a thread forked, and what `python -m` runs; `main`
 where somebody kept the inner part of a stack."""
 DEEPEST_SHOWN = 100
 """Frames that faulthandler shows of a stack: of a deeper one the outermost are missing."""
-DISTINCT_FRAMES = (
-    65_536  # a job of 1,024 ranks has a few hundred; beyond this the oldest are dropped
-)
+DISTINCT_FRAMES = 65_536
+"""Frames remembered: a job of 1,024 ranks has a few hundred; then the oldest are dropped."""
 
 
 @lru_cache(maxsize=DISTINCT_FRAMES)
 def meanings(function: str, file: str) -> tuple[FrameRule, ...]:
-    """Return the rules of frames.toml that match, in the file's order."""
-    bare = function.rpartition(".")[2]
-    by_name, folders = _index()
-    near = (*by_name.get(file.rpartition("/")[2], ()), *folders)
-    return tuple(
-        rule for rule in near if _in_file(rule.file, file) and re.fullmatch(rule.functions, bare)
-    )
+    """Return the rules of frames.toml that match: those of this file, then those of folders."""
+    by_file, rooted = _index(), f"/{file}"
+    of_file = by_file.get(file.rpartition("/")[2], ())
+    near = [rule for rule in of_file if rooted.endswith(f"/{rule.file}")]
+    near += [rule for rule in by_file.get("", ()) if f"/{rule.file}" in rooted]
+    return tuple(rule for rule in near if re.fullmatch(rule.functions, bare_name(function)))
 
 
 def rules_of(frame: Frame) -> tuple[FrameRule, ...]:
@@ -65,18 +53,11 @@ def rules_of(frame: Frame) -> tuple[FrameRule, ...]:
 
 
 @cache
-def _index() -> tuple[dict[str, list[FrameRule]], list[FrameRule]]:
-    by_name: dict[str, list[FrameRule]] = defaultdict(list)
-    folders: list[FrameRule] = []
+def _index() -> dict[str, list[FrameRule]]:
+    by_file: dict[str, list[FrameRule]] = defaultdict(list)
     for rule in frames_file().frame:
-        name = rule.file.rpartition("/")[2]
-        (by_name[name] if name else folders).append(rule)
-    return by_name, folders
-
-
-def _in_file(wanted: str, file: str) -> bool:
-    rooted = f"/{file}"
-    return f"/{wanted}" in rooted if wanted.endswith("/") else rooted.endswith(f"/{wanted}")
+        by_file[rule.file.rpartition("/")[2]].append(rule)
+    return by_file
 
 
 class Wait(Struct, frozen=True):
@@ -107,8 +88,7 @@ def find_wait(frames: Sequence[Frame]) -> Wait | None:
         idle, which frames don't tell.
     """
     program = program_of(functions_in(frames))
-    for depth in range(len(frames)):
-        position = len(frames) - 1 - depth
+    for position in reversed(range(len(frames))):
         frame = frames[position]
         for rule in rules_of(frame):
             if rule.wait is not None and holds(rule, frames, position):
@@ -149,15 +129,12 @@ def holds(rule: FrameRule, frames: Sequence[Frame], position: int) -> bool:
 
     A function of the user's own that has the name of a library's is not that one.
     """
-    if rule.leaf and position != len(frames) - 1:
-        return False
-    if rule.under is None:
-        return True
-    outside = rule.under.split("|")
-    return any(
+    outside = rule.under.split("|") if rule.under is not None else ()
+    below = rule.under is None or any(
         bare_name(frame.function) in outside and not is_users(frame.file)
         for frame in frames[:position]
     )
+    return below and (not rule.leaf or position == len(frames) - 1)
 
 
 def users_place(frames: Sequence[Frame], program: str = "") -> Frame | None:
@@ -171,12 +148,12 @@ def users_place(frames: Sequence[Frame], program: str = "") -> Frame | None:
         program: As in `users_frames`.
     """
     users = users_frames(frames, program)[::-1]
-    if not users or users[0].function not in COMPREHENSIONS:
-        return users[0] if users else None
-    place, *outside = users
-    named = (one for one in outside if one.file == place.file and one.function not in NAMELESS)
-    around = next(named, None)
-    if around is None or around.function == "<module>":
+    place = users[0] if users else None
+    if place is None or place.function not in COMPREHENSIONS:
+        return place
+    named = (one for one in users if one.file == place.file and one.function not in NAMELESS)
+    around = next(named, place)
+    if around is place or around.function == "<module>":
         return place
     return replace(place, function=f"{around.function}.<locals>.{place.function}")
 
@@ -215,8 +192,6 @@ def is_exiting(frames: Sequence[Frame]) -> bool:
     All else in a main thread runs below a module or, before the first one, below the interpreter's
     own start. Both are left by then, so an exit handler is the outermost frame.
     """
-    if not frames or len(frames) >= DEEPEST_SHOWN:
-        return False
-    outermost = frames[0]
-    name = outermost.function.rpartition(".")[2]
-    return name not in ENTRIES and not outermost.file.startswith("<frozen")
+    return 0 < len(frames) < DEEPEST_SHOWN and not (
+        bare_name(frames[0].function) in ENTRIES or frames[0].file.startswith("<frozen")
+    )

@@ -11,11 +11,10 @@ from msgspec.structs import asdict, replace
 from lightning_hangcheck.judge.activity import (
     Activity,
     RankActivity,
-    has_left,
     read_process_activity,
     read_rank_activity,
 )
-from lightning_hangcheck.judge.alike import AlikeRecords, Members, latest_frames, with_members
+from lightning_hangcheck.judge.alike import Members, alike_records, latest_frames, with_members
 from lightning_hangcheck.judge.exits import raised_at
 from lightning_hangcheck.judge.frames import (
     Wait,
@@ -24,36 +23,30 @@ from lightning_hangcheck.judge.frames import (
     of_own_process,
     users_place,
 )
-from lightning_hangcheck.judge.phase_of_life import (
-    PhaseOfLife,
-    life_beside,
-    phase_of_life,
-    stepped_by_code,
-)
-from lightning_hangcheck.judge.records import MESSAGES, asked_end, asks_peers, device_message
+from lightning_hangcheck.judge.phase_of_life import PhaseOfLife, life_beside, phase_of_life
+from lightning_hangcheck.judge.records import MESSAGES, asked_end, device_message
 from lightning_hangcheck.judge.threads import serves_calls
 from lightning_hangcheck.judge.waits import steady_targets, through_children, works
 from lightning_hangcheck.judge.wording import UNTOLD_S
 from lightning_hangcheck.model.case import Case, RankName, RankView
 from lightning_hangcheck.model.code_owner import owner_of, program_of
 from lightning_hangcheck.model.evidence import Frame, Gap, Holder, ProcessLook, WaitTarget
-from lightning_hangcheck.text.shown import parse_ranks
+from lightning_hangcheck.text.shown import NANOSECONDS, parse_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from lightning_hangcheck.judge.knowledge import WaitKind
-    from lightning_hangcheck.model.case import Alike
     from lightning_hangcheck.model.slugs import Phase
 
     Process = tuple[str, int]
-    ViewsOfAll = tuple[dict[int, RankView], dict[int, tuple[int, RankView]]]
-    """Of ranks with a view of their own, and of the others with the rank that tells for each."""
 
 Node = int | str
 """In the wait-for graph: a rank by its number, else a name as `model.verdict.Edge` has it."""
 MOST_LISTED = 4_096
 """Unknown ranks that are listed: more say nothing new."""
+SURE = ("calls", "page")
+"""What tells a phase surely: frames of known code, the rank's own sections and hooks."""
 COUNTS_ARRIVALS = "TCPStore__waitForWorkers"
 """What torch (TCPStore.cpp, 2.13) counts while the store's keeper waits for WORLD_SIZE clients."""
 ASKS_STORE = ("TCPStore__get", "TCPStore__wait")
@@ -176,12 +169,6 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
             return f"child pid {self.child.pid}"
         return "main thread" if self.stuck is None else f"thread {self.stuck.label}"
 
-    def keeps_store(self, target: WaitTarget) -> bool:
-        """Whether a target is the store that the ranks share: whoever serves it brings nothing."""
-        port = self.view.store_port
-        socket = target.kind == "socket" and not target.call.startswith("accept")
-        return port is not None and socket and target.name.rpartition(":")[2] == str(port)
-
     @property
     def shared_objects(self) -> tuple[WaitTarget, ...]:
         """The words of shared memory at which it waits; a loader's lead to its workers."""
@@ -200,6 +187,12 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
     def worker_node(self, worker: WorkerReading) -> str:
         """Return the node of a worker of it in the wait-for graph."""
         return f"worker:{self.rank}/{worker.look.index}"
+
+    def keeps_store(self, target: WaitTarget) -> bool:
+        """Whether a target is the store that the ranks share: whoever serves it brings nothing."""
+        port = self.view.store_port
+        socket = target.kind == "socket" and not target.call.startswith("accept")
+        return port is not None and socket and target.name.rpartition(":")[2] == str(port)
 
     @property
     def at_store(self) -> bool:
@@ -242,8 +235,7 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 
     def shows(self, phase: Phase) -> bool:
         """Whether its calls show this phase, or its own sections and hooks say it."""
-        life = self.life
-        return life is not None and life.phase == phase and life.told_by in ("calls", "page")
+        return self.phase == phase and self.life is not None and self.life.told_by in SURE
 
     @property
     def works_in_child(self) -> bool:
@@ -276,22 +268,36 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankReading:
     """Read a rank. One that is idle while a process outside the job works for it, works.
 
-    So does one that advanced after it was sampled: where it stood then, it stands no more.
+    So does one that advanced after it was sampled: where it stood then, it stands no more. A worker
+    that moves is busy, no more, where its rank is in a livelock by it.
     """
     found, own = read_rank_activity(view), view.own_process
     targets = steady_targets(own) if own is not None else ()
     child, at_end = through_children(view, targets)
-    outside = (
-        holder
-        for target in (targets if found.activity == "idle" else ())
+    helped = found.activity == "idle" and any(
+        own is not None and process_of(view.host, holder) not in known and works(own, holder)
+        for target in targets
         for holder in target.holders
-        if process_of(view.host, holder) not in known
     )
-    helped = own is not None and any(works(own, holder) for holder in outside)
-    if helped or has_left(view, found, now_ns):
+    sampled_ns = own.samples[-1].taken_ns if own is not None and own.samples else now_ns
+    has_left = view.silent_for_s * NANOSECONDS < now_ns - sampled_ns
+    if helped or (has_left and found.activity in ("idle", "busy", "waiting")):
         found = replace(found, activity="moving")
-    silence_s = view.idle_for_s if found.activity == "idle" else view.silent_for_s
+    idle = found.activity == "idle"
+    silence_s = view.idle_for_s if idle else view.silent_for_s
     silence_s = view.nothing_new_for_s if found.livelocked else silence_s
+    workers = []
+    for look in view.processes:
+        if look.role == "worker":
+            frames, activity = latest_frames(look), read_process_activity(look).activity
+            worker = WorkerReading(
+                look=look,
+                activity="busy" if found.livelocked and activity == "moving" else activity,
+                place=users_place(of_own_process(frames), program_of(functions_in(frames))),
+                wait=find_wait(of_own_process(frames)),
+                targets=steady_targets(look) if activity == "idle" else (),
+            )
+            workers += [] if worker.serves_library else [worker]
     return RankReading(
         **asdict(found),
         view=view,
@@ -300,28 +306,10 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
         or users_place(found.frames),
         life=phase_of_life(view, (*found.frames, *found.stuck_frames)),
         silence_s=min(max(0.0, silence_s), UNTOLD_S),
-        workers=tuple(
-            worker
-            for look in view.processes
-            if look.role == "worker"
-            and not (worker := _read_worker(look, of_livelocked=found.livelocked)).serves_library
-        ),
-        targets=at_end if found.activity == "idle" else (),
-        own_targets=targets if found.activity == "idle" else (),
-        child=child if found.activity == "idle" else None,
-    )
-
-
-def _read_worker(look: ProcessLook, *, of_livelocked: bool) -> WorkerReading:
-    """Read a worker; one that moves is busy, no more, where its rank is in a livelock by it."""
-    frames = of_own_process(latest_frames(look))
-    activity = read_process_activity(look).activity
-    return WorkerReading(
-        look=look,
-        activity="busy" if of_livelocked and activity == "moving" else activity,
-        place=users_place(frames, program_of(functions_in(latest_frames(look)))),
-        wait=find_wait(frames),
-        targets=steady_targets(look) if activity == "idle" else (),
+        workers=tuple(workers),
+        targets=at_end if idle else (),
+        own_targets=targets if idle else (),
+        child=child if idle else None,
     )
 
 
@@ -367,82 +355,88 @@ class JobReading(Struct, frozen=True, kw_only=True):
         return tuple(
             reading
             for reading in self.ranks.values()
-            if (wait := reading.wait) is not None
-            and wait.kind in kinds
-            and reading.activity == "waiting"
+            if reading.activity == "waiting" and reading.wait_kind in kinds
         )
 
 
 def read_job(case: Case) -> JobReading:
-    """Read a case."""
-    told, gaps = views_of_ranks(case.ranks)
-    views, others = with_groups(told, case.alike) if case.alike else (told, {})
+    """Read a case: first the ranks with a view of their own, then those that one of them tells for.
+
+    A view that says that it is a rank which another one is, or that cannot be, becomes a gap.
+    """
+    views: dict[int, RankView] = {}
+    gaps: list[Gap] = []
+    for view in case.ranks:
+        if view.rank in views or view.rank < 0:
+            why = f"it says that it is rank {view.rank}, which another process is, or which "
+            why += "cannot be; its evidence was left out"
+            rank = view.rank if view.rank >= 0 else None
+            gaps.append(Gap(f"process {view.pid}", rank, why, "rank"))
+        else:
+            views[view.rank] = view
+    others = _told_by_others(case, views)
     processes = JobProcesses(views.values())
     known = processes.looks.keys()
     every = {**{rank: view for rank, (_, view) in others.items()}, **views}
     alone = {rank: read_rank(views[rank], known, case.taken_ns) for rank in sorted(views)}
-    read = {rank: _in_operation(one, case, every) for rank, one in alone.items()}
+    asked = {rank: _in_operation(one, case, every) for rank, one in alone.items()}
+    read = dict(asked)
     if 0 in read:
         read[0] = _as_store_keeper(read[0], read)
     read = {rank: _beside(one, case, read) for rank, one in read.items()}
-    ranks = _with_others(read, alone, others, case, every) if others else read
+    ranks = dict(read)
+    ways: dict[tuple[int, Wait | None], RankReading] = {}
+    for rank, (told_by, view) in others.items():
+        # of what a rank waits for, only the counts of its own peers may tell
+        reading = read[told_by]
+        if view.flight is not None and view.flight.messages is not None:
+            own = _in_operation(replace(alone[told_by], view=view), case, every)
+            way = told_by, own.wait
+            if own.wait != asked[told_by].wait and way not in ways:
+                ways[way] = _beside(own, case, read)
+            reading = ways.get(way, reading)
+        ranks[rank] = replace(reading, view=view, told_by=told_by)
     seen = {rank for rank, one in ranks.items() if not one.view.unheard_for_s}
     absent = (rank for rank in range(case.run.world_size) if rank not in seen)
     return JobReading(
         case=case,
-        ranks=ranks,
+        ranks={rank: ranks[rank] for rank in sorted(ranks)},
         elsewhere=tuple(islice(absent, MOST_LISTED)),
-        gaps=gaps,
+        gaps=tuple(gaps),
         processes=processes,
     )
 
 
-def _with_others(
-    read: Mapping[int, RankReading],
-    alone: Mapping[int, RankReading],
-    others: Mapping[int, tuple[int, RankView]],
-    case: Case,
-    every: Mapping[int, RankView],
-) -> dict[int, RankReading]:
-    """Read the ranks that are told by one of them as that one, each with its own view.
+def _told_by_others(case: Case, views: dict[int, RankView]) -> dict[int, tuple[int, RankView]]:
+    """Return who tells for each rank without a view of its own, and a view made from that.
 
-    Where it takes the counts of a rank's peers to say for what it waits, each is asked by itself.
+    Each has its own groups, and those that tell are given the members of theirs.
     """
-    by_peers = {
-        rank
-        for rank, one in alone.items()
-        if one.activity in ("idle", "busy") and one.wait is None
-        if asks_peers(case.code, one.view, one.frames)
-    }
-    ways: dict[tuple[int, Wait | None], RankReading] = {}
-    found = dict(read)
-    for rank, (told_by, view) in others.items():
-        reading = read[told_by]
-        if told_by in by_peers:
-            own = _in_operation(replace(alone[told_by], view=view), case, every)
-            way = told_by, own.wait
-            if way not in ways:
-                ways[way] = _beside(own, case, read)
-            reading = ways[way]
-        found[rank] = replace(reading, view=view, told_by=told_by)
-    return {rank: found[rank] for rank in sorted(found)}
+    told, known = dict(views), Members()
+    others: dict[int, tuple[int, RankView]] = {}
+    for one in case.alike:
+        if one.rank not in told:
+            continue
+        views[one.rank] = with_members(told[one.rank], one.groups, known)
+        ranks = [rank for rank in parse_ranks(one.ranks) if rank not in told]
+        names, flight = {name.rank: name for name in one.names}, told[one.rank].flight
+        records = alike_records(flight, one.rank, one.groups, ranks, known) if flight else {}
+        for rank in ranks:
+            name = asdict(names.get(rank, RankName(rank)))
+            others[rank] = one.rank, replace(told[one.rank], **name, flight=records.get(rank))
+    return others
 
 
 def _beside(reading: RankReading, case: Case, ranks: Mapping[int, RankReading]) -> RankReading:
-    """Read a rank by what the others show.
+    """Read a rank by the others: busy in the same functions as one that goes round, it does too.
 
-    One that is busy in the same functions as one that goes round does so, too. Where in its life
-    one is, the others' records or the code in which it stands tell, where its own record is not to
-    be had, as of a job that was started without us.
+    And its life, where its own record is not to be had, as of a job that was started without us.
     """
     view, life, own = reading.view, reading.life, functions_in(reading.frames)
     if reading.activity == "busy" and not reading.circling and own:
         alike = any(one.circling and functions_in(one.frames) == own for one in ranks.values())
         reading = replace(reading, circling=True) if alike else reading
-    told = life_beside(view, life, case.ranks)
-    if not told and not stepped_by_code(view, life, case.code, reading.frames):
-        return reading
-    return replace(reading, life=PhaseOfLife("training_step", "life"))
+    return replace(reading, life=life_beside(view, life, case, reading.frames))
 
 
 def _as_store_keeper(reading: RankReading, ranks: Mapping[int, RankReading]) -> RankReading:
@@ -450,60 +444,23 @@ def _as_store_keeper(reading: RankReading, ranks: Mapping[int, RankReading]) -> 
 
     Torch's own counter tells; without counters, a rank that has found the store.
     """
-    wait = reading.wait
-    if wait is None or wait.kind != "rendezvous_connect":
-        return reading
-    counted = reading.view.flight.waits if reading.view.flight is not None else {}
+    wait, flight = reading.wait, reading.view.flight
+    counted = flight.waits if flight is not None else {}
     found = any(one.wait_kind == "rendezvous_peers" for one in ranks.values())
-    if COUNTS_ARRIVALS not in counted if counted else not found:
+    counts = COUNTS_ARRIVALS in counted if counted else found
+    if wait is None or wait.kind != "rendezvous_connect" or not counts:
         return reading
     return replace(reading, wait=Wait("rendezvous_peers", wait.name, wait.frame))
 
 
 def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView]) -> RankReading:
     """Read a rank that waits, without a frame of torch, for an operation that it started before."""
-    if reading.wait_kind == "device":
-        wait = device_message(every, reading.view)
-    elif reading.activity not in ("idle", "busy") or reading.wait is not None:
-        return reading
-    else:
+    at_device, wait = reading.wait_kind == "device", None
+    if reading.activity in ("idle", "busy") and reading.wait is None:
         wait = asked_end(case.code, every, reading.view, reading.frames)
-        if wait is None and reading.activity == "busy":
-            wait = device_message(every, reading.view)
+        at_device = reading.activity == "busy"
+    if wait is None and at_device:
+        wait = device_message(every, reading.view)
     if wait is None:
         return reading
     return replace(reading, activity="waiting", wait=wait, targets=())
-
-
-def views_of_ranks(views: Iterable[RankView]) -> tuple[dict[int, RankView], tuple[Gap, ...]]:
-    """Return each rank's own view, and a gap for each that cannot be one's."""
-    found: dict[int, RankView] = {}
-    gaps: list[Gap] = []
-    for view in views:
-        if view.rank in found or view.rank < 0:
-            why = f"it says that it is rank {view.rank}, which another process is, or which "
-            why += "cannot be; its evidence was left out"
-            rank = view.rank if view.rank >= 0 else None
-            gaps.append(Gap(f"process {view.pid}", rank, why, "rank"))
-        else:
-            found[view.rank] = view
-    return found, tuple(gaps)
-
-
-def with_groups(views: Mapping[int, RankView], alike: Iterable[Alike]) -> ViewsOfAll:
-    """Return the view of each rank, and of each that another one tells for, with its own groups."""
-    own, known = dict(views), Members()
-    others: dict[int, tuple[int, RankView]] = {}
-    for one in alike:
-        told = views.get(one.rank)
-        if told is None:
-            continue
-        own[one.rank] = with_members(told, one.groups, known)
-        ranks = [rank for rank in parse_ranks(one.ranks) if rank not in views]
-        names = {name.rank: name for name in one.names}
-        flight = told.flight
-        records = AlikeRecords(flight, told.rank, one.groups, ranks, known) if flight else None
-        for rank in ranks:
-            name, record = asdict(names.get(rank, RankName(rank))), records and records.of(rank)
-            others[rank] = one.rank, replace(told, **name, flight=record)
-    return own, others

@@ -59,12 +59,11 @@ class FunctionsMet:
 
     def __init__(self) -> None:
         self.goes_round = False
-        self._since: Sample | None = None
+        self._first: Sample | None = None  # since anything new was met
+        self._as_of_ns = self._steady = 0
         self._known: set[Function] = set()
         self._lines: set[Frame] = set()
-        self._steady = 0
         self._of_rank: deque[set[Function]] = deque(maxlen=LOOKS)
-        self._as_of_ns = 0
 
     def meet(self, sample: Sample, last_new_ns: int, *, of_child: bool) -> bool:
         """Add the functions of a sample, and say whether that shows anything new.
@@ -77,34 +76,30 @@ class FunctionsMet:
                 itself may do the same to many batches, and shows that by the size of its loop.
         """
         if last_new_ns > self._as_of_ns:
-            self._known.clear()
-            self._lines.clear()
-            self._steady = 0
-            self._of_rank.clear()
-            self._as_of_ns = last_new_ns
+            for met in (self._known, self._lines, self._of_rank):
+                met.clear()
+            self._as_of_ns, self._steady = last_new_ns, 0
         threads = sample.stack.threads if sample.stack is not None else ()
         ways = [
             thread.frames
             for number, thread in enumerate(threads)
             if number == 0 or not any(is_ours(frame.file) for frame in thread.frames)
         ]
-        seen = {(frame.function, frame.file) for way in ways for frame in way}
         new = any(map(self._is_new, ways))
+        seen = {(frame.function, frame.file) for way in ways for frame in way}
         self._known |= seen
         self._lines.update(frame for way in ways for frame in way)
         if seen and not of_child:
             self._of_rank.append(seen)
-            always = frozenset(seen).intersection(*self._of_rank)
-            to_and_fro = frozenset(seen).union(*self._of_rank) - always
+            to_and_fro = seen.union(*self._of_rank) - seen.intersection(*self._of_rank)
             new = new or len(to_and_fro) > LARGEST_LOOP
         self._steady = 0 if new else self._steady + 1
         if new:
             self._as_of_ns = max(self._as_of_ns, sample.taken_ns)
-            self._since, self.goes_round = None, False
+            self._first, self.goes_round = None, False
         main = threads[0] if threads else None
         if not of_child and main is not None and main.frames:
-            # compared with the first sample since anything new was met
-            first, self._since = self._since, self._since or sample
+            first, self._first = self._first, self._first or sample
             before = first.stack.threads[0] if first is not None and first.stack else None
             elsewhere = before is not None and main.frames != before.frames
             napping = first is not None and naps(first, sample)
@@ -114,20 +109,18 @@ class FunctionsMet:
     def _is_new(self, way: Sequence[Frame]) -> bool:
         """Whether a thread is in a function in which none was, but no late one of a loop."""
         met = [(frame.function, frame.file) in self._known for frame in way]
-        if all(met):
-            return False
-        first = met.index(False)
-        late = self._steady >= STEADY and first > 0 and way[first - 1] in self._lines
-        return not late
+        first = met.index(False) if False in met else None
+        late = self._steady >= STEADY and bool(first) and way[(first or 0) - 1] in self._lines
+        return first is not None and not late
 
 
 def naps(earlier: Sample, later: Sample) -> bool:
     """Whether a process's main thread sleeps for moments, and no other thread works meanwhile.
 
-    A loop that yields at each turn (``time.sleep(0)``, a poll every millisecond) is found in one C
-    call without the interpreter lock by nearly every look, as one long computation is. The kernel
-    knows better: a computation is never asleep until a time, and one sleep takes no turns on the
-    processor. A futex with a time limit is no sleep: so do threads wait for the interpreter lock.
+    By its stacks, a loop that yields at each turn (``time.sleep(0)``, a poll every millisecond) is
+    in one C call, as one long computation is. The kernel knows better: a computation is never
+    asleep until a time, and one sleep takes no turns on the processor. A futex with a time limit is
+    no sleep: so do threads wait for the interpreter lock.
     """
     before, after = earlier.kernel, later.kernel
     seconds = (later.taken_ns - earlier.taken_ns) / NANOSECONDS
@@ -142,11 +135,12 @@ def naps(earlier: Sample, later: Sample) -> bool:
     return often and beside_main_s < BUSY_HELPERS * seconds
 
 
-# What a sample lacks of a thread that stands where it stood, taken from the sample before.
-
-
 def with_what_was_seen(newest: Sample, before: Sample) -> Sample:
-    """Complete a sample by the one before it of the same process.
+    """Complete a sample by the one before it of the same process: of threads that stand still.
+
+    Their ids and classes, where another source of stacks tells neither. And the name of what they
+    wait for: of threads at the same lines in the very call of before, if that waits for one thing.
+    The sockets by which event loops wake themselves never have a name.
 
     Args:
         newest: Just taken.
@@ -156,48 +150,27 @@ def with_what_was_seen(newest: Sample, before: Sample) -> Sample:
         return newest
     if newest.stack.source != before.stack.source:
         known = {_calls(one): one for one in before.stack.threads}
-        threads = tuple(_recognised(one, known.get(_calls(one))) for one in newest.stack.threads)
+        threads = tuple(
+            replace(old, active=one.active, owns_gil=one.owns_gil)
+            if (old := known.get(_calls(one))) is not None and one.tid in (None, old.tid)
+            else one
+            for one in newest.stack.threads
+        )
         newest = replace(newest, stack=replace(newest.stack, threads=threads))
-    return _with_names(newest, before)
-
-
-def _recognised(thread: ThreadStack, known: ThreadStack | None) -> ThreadStack:
-    """Return the thread as it was seen before, if it is that one, for all that may have changed."""
-    if known is None or thread.tid not in (None, known.tid):
-        return thread
-    return replace(known, active=thread.active, owns_gil=thread.owns_gil)
-
-
-def _calls(thread: ThreadStack) -> Calls:
-    """Where a thread stands, by what all sources of stacks tell: not all know classes."""
-    return tuple(
-        (frame.function.rpartition(".")[2], frame.file, frame.line) for frame in thread.frames
-    )
-
-
-def _with_names(newest: Sample, before: Sample) -> Sample:
-    """Name what threads wait for that stand at the same lines, and in the very call of before.
-
-    Only of a call that waits for one thing: the sockets by which event loops wake themselves never
-    have a name.
-    """
-    if newest.kernel is None or before.kernel is None:
+    if newest.kernel is None or before.kernel is None or newest.stack is None:
         return newest
     now, then = (
-        {(one.tid, one.frames) for one in sample.stack.threads}
-        if sample.stack is not None
-        else set()
-        for sample in (newest, before)
+        {(one.tid, one.frames) for one in each.threads} for each in (newest.stack, before.stack)
     )
     still = {tid for tid, frames in now & then if tid is not None and frames}
-    old = {state.tid: state for state in before.kernel.threads if state.tid in still}
+    states = {state.tid: state for state in before.kernel.threads if state.tid in still}
 
     def named(state: ThreadState) -> ThreadState:
-        known = old.get(state.tid)
-        if known is None or (state.syscall, state.arguments) != (known.syscall, known.arguments):
+        old = states.get(state.tid)
+        if old is None or (state.syscall, state.arguments) != (old.syscall, old.arguments):
             return state
         waits, waited = (
-            [one for one in each.waits_for if one.kind != "time"] for each in (state, known)
+            [one for one in each.waits_for if one.kind != "time"] for each in (state, old)
         )
         if len(waits) != 1 or len(waited) != 1 or waits[0].name or waits[0].call != waited[0].call:
             return state
@@ -205,5 +178,12 @@ def _with_names(newest: Sample, before: Sample) -> Sample:
         others = (one for one in state.waits_for if one is not waits[0])
         return replace(state, waits_for=(found, *others))
 
-    threads = tuple(map(named, newest.kernel.threads))
-    return replace(newest, kernel=replace(newest.kernel, threads=threads))
+    states_now = tuple(map(named, newest.kernel.threads))
+    return replace(newest, kernel=replace(newest.kernel, threads=states_now))
+
+
+def _calls(thread: ThreadStack) -> Calls:
+    """Where a thread stands, by what all sources of stacks tell: not all know classes."""
+    return tuple(
+        (frame.function.rpartition(".")[2], frame.file, frame.line) for frame in thread.frames
+    )

@@ -7,14 +7,14 @@ record, the collective that a rank's frames show. `divergence` asks it where ran
 
 from __future__ import annotations
 
-from functools import lru_cache
+import re
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.alike import root_of
-from lightning_hangcheck.judge.frames import COLLECTIVE, DISTINCT_FRAMES
+from lightning_hangcheck.judge.frames import COLLECTIVE
 from lightning_hangcheck.judge.job import RankReading
 from lightning_hangcheck.judge.records import awaited_peers, open_operation
 from lightning_hangcheck.model.code_owner import is_ours
@@ -35,7 +35,7 @@ UNRECORDED = PAIRED | {MAKING_GROUP, "monitored_barrier"}
 """What torch's flight record never has."""
 FROM_ONE = ("broadcast", "scatter")
 """Who receives in these waits for the root; for others only where they hand it on."""
-COLLECTIVE_CODE = ("torch/distributed/", "torch/autograd/", "torch/_tensor.py")
+COLLECTIVE_CODE = re.compile(r"(^|/)torch/(distributed/|autograd/|_tensor\.py)")
 """Below these a rank is on its way into the operation itself."""
 
 
@@ -151,24 +151,23 @@ def histories(
     }
     known: dict[tuple[int, ...], History] = {}
     for one in waiting:
-        sites = one.reading.view.flight.sites if one.reading.view.flight is not None else None
-        for record in records(one.reading):
-            if record.group in found:
-                counts = record.last_enqueued, record.last_completed
-                key = id(record.entries), id(sites), *counts
-                if key not in known:
-                    known[key] = _history(one.reading, record)
-                found[record.group][one] = known[key]
+        reading, flight = one.reading, one.reading.view.flight
+        for record in flight.groups if flight is not None else ():
+            if record.group not in found or flight is None:
+                continue
+            counts = record.last_enqueued, record.last_completed
+            key = id(record.entries), id(flight.sites), *counts
+            if key not in known:
+                steps = {
+                    entry.seq: Step(
+                        operation_of(reading, entry), way_in(flight.call_of(entry).frames)
+                    )
+                    for entry in record.entries
+                }
+                still = (entry.seq for entry in record.entries if not record.has_ended(entry))
+                known[key] = History(steps, frozenset(still), record.newest)
+            found[record.group][one] = known[key]
     return found
-
-
-def _history(reading: RankReading, record: CollectiveRecord) -> History:
-    steps = {
-        entry.seq: Step(operation_of(reading, entry), way_in(call_of(reading, entry).frames))
-        for entry in record.entries
-    }
-    still = frozenset(entry.seq for entry in record.entries if not record.has_ended(entry))
-    return History(steps, still, record.newest)
 
 
 def way_in(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
@@ -185,16 +184,16 @@ def ways_of(waiting: Iterable[PendingCollective]) -> set[tuple[Frame, ...]]:
     return set({id(one.way): one.way for one in waiting}.values())
 
 
-@lru_cache(maxsize=DISTINCT_FRAMES)
 def is_collective_code(file: str) -> bool:
     """Whether a file is torch's own, on the way into an operation."""
-    return any(f"/{part}" in f"/{file}" for part in COLLECTIVE_CODE)
+    return COLLECTIVE_CODE.search(file) is not None
 
 
 def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
     """Return where each rank stands that waits in a collective, by rank.
 
-    A rank whose evidence is another one's stands as that one does, in a group of its own.
+    A rank whose evidence is another one's stands as that one does: in the same place of its record,
+    in a group of its own.
     """
     found: dict[int, PendingCollective] = {}
     known: dict[tuple[int, int], PendingCollective | None] = {}
@@ -203,9 +202,18 @@ def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
         if key not in known:
             known[key] = pending_collective(reading)
         pending = known[key]
-        if pending is not None:
-            alike = pending.reading is not reading
-            found[reading.rank] = _of_alike(pending, reading) if alike else pending
+        if pending is None or pending.reading is reading:
+            found.update({} if pending is None else {reading.rank: pending})
+            continue
+        theirs, own = records(pending.reading), records(reading)
+        group, source = pending.group, pending.source
+        at = next((at for at, one in enumerate(theirs) if one.group == group), None)
+        if at is not None and theirs is not own and len(theirs) == len(own):
+            group = own[at].group
+            if source is not None:
+                members = own[at].ranks
+                source = source + members[0] - theirs[at].ranks[0] if members else None
+        found[reading.rank] = replace(pending, reading=reading, group=group, source=source)
     return found
 
 
@@ -218,14 +226,14 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
     if wait is None or reading.wait_kind not in COLLECTIVE or reading.activity != "waiting":
         return None
     here = () if reading.wait_kind == "device" else reading.frames
+    unrecorded = PendingCollective(reading=reading, operation=Operation(wait.name), way=here)
     if wait.name == MAKING_GROUP:
-        unused = [record.ranks for record in records(reading) if not record.entries]
-        made = Operation(wait.name, tuple(unused[-1:]))
-        return PendingCollective(reading=reading, operation=made, way=here)
+        unused = tuple(record.ranks for record in records(reading) if not record.entries)
+        return replace(unrecorded, operation=Operation(wait.name, unused[-1:]))
     of_main = wait.frame in reading.frames
     found = open_operation(reading.view, of_main=of_main) if wait.name not in PAIRED else None
     if found is None:
-        return PendingCollective(reading=reading, operation=Operation(wait.name), way=here)
+        return unrecorded
     record, entry = found
     call = call_of(reading, entry)
     return PendingCollective(
@@ -236,18 +244,6 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
         source=root_of(call) if entry.op in FROM_ONE else None,
         way=here or call.frames,
     )
-
-
-def _of_alike(pending: PendingCollective, reading: RankReading) -> PendingCollective:
-    """Return the same of a rank with that one's evidence: in the same place of its record."""
-    theirs, own = records(pending.reading), records(reading)
-    at = next((at for at, one in enumerate(theirs) if one.group == pending.group), None)
-    if at is None or theirs is own or len(theirs) != len(own):
-        return replace(pending, reading=reading)
-    source, members = pending.source, own[at].ranks
-    if source is not None:
-        source = source + members[0] - theirs[at].ranks[0] if members else None
-    return replace(pending, reading=reading, group=own[at].group, source=source)
 
 
 def still_pending(pending: Mapping[int, PendingCollective]) -> tuple[PendingCollective, ...]:
@@ -264,39 +260,36 @@ def awaited_ranks(
 
     These are the members of the group that have not entered its operation, by their numbers; for a
     message its other end, by how many each has posted. Where neither is recorded, all ranks that
-    stand in no collective and that it may meet there. Equal ones are one and the same tuple.
+    stand in no collective and are in a group with which it has called one, from this line or, where
+    there is none, from any. Equal ones are one and the same tuple.
     """
     outside = tuple(rank for rank in job.ranks if rank not in pending)
     away, views = frozenset(outside), {rank: one.view for rank, one in job.ranks.items()}
-    entering: dict[tuple[str, int], tuple[int, ...]] = {}
-    meeting: dict[tuple[int, ...], tuple[int, ...]] = {(): outside}
+    known: dict[object, tuple[int, ...]] = {(): outside}
     called: dict[int, list[int]] = {}
     found: dict[int, tuple[int, ...]] = {}
     for rank, one in pending.items():
-        reading, name = one.reading, one.operation.name
+        reading, every = one.reading, records(one.reading)
         if one.numbered is not None:
-            if one.numbered not in entering:
-                entering[one.numbered] = _not_come(job, one, away)
-            found[rank] = entering[one.numbered]
-        elif name in PAIRED:
-            found[rank] = awaited_peers(views, reading.view, name) or outside
+            if one.numbered not in known:
+                known[one.numbered] = _not_come(job, one, away)
+            found[rank] = known[one.numbered]
+        elif one.operation.name in PAIRED:
+            found[rank] = awaited_peers(views, reading.view, one.operation.name) or outside
         else:
-            every, teller = records(reading), reading.told_by_rank
-            if teller not in called:
-                # who belongs to none of the groups with which it has called a collective, from this
-                # line or, where there is none, from any, was never waited for
+            if reading.told_by_rank not in called:
                 way, used = way_in(reading.frames), [at for at, o in enumerate(every) if o.entries]
-                called[teller] = [
+                called[reading.told_by_rank] = [
                     at
                     for at in used
                     if any(way_in(call_of(reading, e).frames) == way for e in every[at].entries)
                 ] or used
-            groups = [every[at].ranks for at in called[teller] if at < len(every)]
+            groups = [every[at].ranks for at in called[reading.told_by_rank] if at < len(every)]
             key = tuple(map(id, groups)) if all(groups) else ()
-            if key not in meeting:
+            if key not in known:
                 may_meet = frozenset().union(*groups)
-                meeting[key] = tuple(rank for rank in outside if rank in may_meet)
-            found[rank] = meeting[key]
+                known[key] = tuple(rank for rank in outside if rank in may_meet)
+            found[rank] = known[key]
     return found
 
 
@@ -328,15 +321,15 @@ def _not_come(
     record = record_of(pending.reading, group)
     named = set(record.ranks) if record is not None else set()
     members = sorted((named or set(job.ranks)) & job.ranks.keys())
-    owing = []
-    for rank in members:
+
+    def owes(rank: int) -> bool:
         own = record_of(job.ranks[rank], group)
-        recorded = job.ranks[rank].view.flight is not None
-        late = rank in outside or (recorded and rank in named)
         if own is not None:
-            late = own.newest < seq
-        if late:
-            owing.append(rank)
+            return own.newest < seq
+        recorded = job.ranks[rank].view.flight is not None
+        return rank in outside or (recorded and rank in named)
+
+    owing = tuple(filter(owes, members))
     if pending.source in owing:
         return (pending.source,)
-    return tuple(owing or (rank for rank in members if rank in outside))
+    return owing or tuple(rank for rank in members if rank in outside)

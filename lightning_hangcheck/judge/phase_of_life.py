@@ -20,10 +20,10 @@ from lightning_hangcheck.judge.frames import (
 from lightning_hangcheck.model.slugs import UNKNOWN_PLACE, Phase, creates_logger, phase_of_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from lightning_hangcheck.model.beat import Beat
-    from lightning_hangcheck.model.case import CodeNote, RankView
+    from lightning_hangcheck.model.case import Case, RankView
     from lightning_hangcheck.model.evidence import Frame, Sample
     from lightning_hangcheck.model.flight import FlightRecord
 
@@ -69,31 +69,27 @@ class PhaseOfLife(Struct, frozen=True):
     told_by: Basis
 
 
+NOTHING_KNOWN = PhaseOfLife("startup", "life")
+
+
 def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
-    """Tell where in its life a rank is.
+    """Tell where in its life a rank is; None where nothing is known of one without a process.
 
     An open section or hook of the rank counts, then its calls, then whole words in the names of the
-    user's functions, the innermost first, then what it has done so far. Four of the rank's words
-    are no open hook: ``training_step``, which callbacks say once a step and never take back,
-    ``startup``, with which every page begins, and ``dataloading`` and ``trainer_init``, which the
-    callbacks say whatever else is done until the next batch. They give way to calls and names: a
-    loader is made while the trainer starts, and what is logged between two steps is no loading.
-    Creating the logger overrides all: it is the more specific, and often runs inside a phase of the
-    training loop. Of a rank that went on after its
-    newest stack was taken, and ended, calls and names count only where all else is silent. Where an
-    exception ended it, the frame that this came from stands for all calls.
+    user's functions, the innermost first, then what it has done so far. No open hook is
+    ``startup``, with which pages begin, nor what callbacks say until the next batch
+    (`SAID_UNTIL_THE_NEXT`): calls and names tell more. Creating the logger overrides all: it is the
+    more specific, and often runs inside a phase of the training loop. Of a rank that went on after
+    its newest stack was taken, and ended, calls and names count only where all else is silent.
+    Where an exception ended it, the frame that this came from stands for all calls.
 
     Args:
         view: The rank.
         frames: Of its main thread, outermost first.
-
-    Returns:
-        None where neither is known of a rank that has no process.
     """
-    at = raised_at(view)
+    at, beat = raised_at(view), view.beat
     if at is not None:
         return _phase_at(view, (at,))
-    beat = view.beat
     if beat is not None and view.process_exit is not None and beat.ending == "finished":
         alone = beat.membership != "none" or (beat.world_size or 1) == 1
         if not alone and not _stepped(view):  # it left before there was an end
@@ -115,86 +111,61 @@ def _phase_at(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
     if said not in (None, "startup", *SAID_UNTIL_THE_NEXT):
         return PhaseOfLife(said, "page")
     told = overriding or called
-    users = (bare_name(frame.function) for frame in reversed(users_frames(frames)))
-    named = next((phase for name in users if (phase := phase_of_name(name)) is not None), None)
     ends = ("finished", "raised") if view.process_exit is None else ("finished",)
     deeds: Phase = "training_step" if _stepped(view) else "startup"
     deeds = "teardown" if beat is not None and beat.ending in ends else deeds
-    of_file = _of_a_file(frames, told, named, stepped=deeds != "startup")
-    if of_file is not None or told is not None:
-        return of_file or PhaseOfLife(told or deeds, "calls")
+    users = (bare_name(frame.function) for frame in reversed(users_frames(frames)))
+    named = next((phase for name in users if (phase := phase_of_name(name)) is not None), None)
+    # A call that serves data as well as weights: the names around it tell for what. Where they
+    # agree, it is as sure as any other. Without a name, a file read before the first step is taken
+    # for the model's, and one written after it for a checkpoint; what is read within the loop, and
+    # written before it, is data as likely.
+    kinds = [rule.of_file for frame in frames for rule in rules_of(frame) if rule.of_file]
+    if kinds and named == kinds[-1]:
+        return PhaseOfLife(named, "calls")
+    if kinds and told in (None, *AROUND_LOADING):
+        if named is not None:
+            return PhaseOfLife(named, "names")
+        if (deeds != "startup") == (kinds[-1] == "checkpoint_save"):
+            return PhaseOfLife(kinds[-1], "calls")
+    if told is not None:
+        return PhaseOfLife(told, "calls")
     if named is not None:
         return PhaseOfLife(named, "names")
     loads = said != "dataloading" or deeds != "training_step" or not frames
     if said in SAID_UNTIL_THE_NEXT and loads:
         return PhaseOfLife(said, "page")
     alive = view.pid is not None and view.process_exit is None
-    known = alive or said or deeds == "training_step"
-    return PhaseOfLife(deeds, "life") if known else None
+    return PhaseOfLife(deeds, "life") if alive or said or deeds == "training_step" else None
 
 
-def life_beside(view: RankView, life: PhaseOfLife | None, others: Iterable[RankView]) -> bool:
-    """Whether a rank that could not be asked in time took part in steps, by the others' records.
-
-    A rank may be ahead of its GPU, so steps must have ended. Of a group that its own record has,
-    that tells; one of before it joined tells nothing.
-    """
-    unknown = life is None or (life.phase, life.told_by) == ("startup", "life")
-    if view.pid is None or not unknown:
-        return False
-    own = {one.group for one in view.flight.groups} if view.flight is not None else set()
-    return any(
-        _reduced(flight)
-        and any(
-            view.rank in one.ranks
-            and one.group not in own
-            and one.last_completed >= LEAST_REDUCTIONS
-            for one in flight.groups
-        )
-        for flight in (one.flight for one in others)
-        if flight is not None
-    )
-
-
-def stepped_by_code(
-    view: RankView, life: PhaseOfLife | None, code: Iterable[CodeNote], frames: Sequence[Frame]
-) -> bool:
-    """Whether a rank of which nothing else is known stands where a step has been made before."""
-    if view.pid is None or life is None or (life.phase, life.told_by) != ("startup", "life"):
-        return False
-    lines = {(frame.file, frame.line) for frame in frames}
-    return any(note.after_backward for note in code if (note.file, note.line) in lines)
-
-
-def _of_a_file(
-    frames: Sequence[Frame], called: Phase | None, named: Phase | None, *, stepped: bool
+def life_beside(
+    view: RankView, life: PhaseOfLife | None, case: Case, frames: Sequence[Frame]
 ) -> PhaseOfLife | None:
-    """What a file is read or written for, by a call that serves data as well as weights.
+    """Tell of a rank that could not be asked in time whether it took part in steps.
 
-    The names around it tell: where they agree, the call is as sure as any other. Without a name,
-    a file read before the first step is taken for the model's, and one written after it for a
-    checkpoint; what is read within the loop, and written before it, is data as likely.
+    By the others' records: it may be ahead of its GPU, so steps must have ended. Of a group that
+    its own record has, that tells; one of before it joined tells nothing. Or by the code: it stands
+    where a step has been made before.
     """
-    rules = (rule for frame in frames for rule in rules_of(frame))
-    kinds = [rule.of_file for rule in rules if rule.of_file]
-    if kinds and named == kinds[-1]:
-        return PhaseOfLife(named, "calls")
-    if not kinds or called not in (None, *AROUND_LOADING):
-        return None
-    if named is not None:
-        return PhaseOfLife(named, "names")
-    return PhaseOfLife(kinds[-1], "calls") if stepped == (kinds[-1] == "checkpoint_save") else None
+    if view.pid is None or life not in (None, NOTHING_KNOWN):
+        return life
+    own = {one.group for one in view.flight.groups} if view.flight is not None else set()
+    lines = {(frame.file, frame.line) for frame in frames} if life is not None else set()
+    stepped = any(
+        one.last_completed >= LEAST_REDUCTIONS and one.group not in own and view.rank in one.ranks
+        for other in case.ranks
+        if other.flight is not None and _reduced(other.flight)
+        for one in other.flight.groups
+    ) or any(note.after_backward and (note.file, note.line) in lines for note in case.code)
+    return PhaseOfLife("training_step", "life") if stepped else life
 
 
 def _phases_of_calls(frames: Sequence[Frame]) -> tuple[Phase | None, Phase | None]:
     """Return the innermost phase among those that win wherever they stand, and among all."""
-    innermost: Phase | None = None
-    for frame in reversed(frames):
-        for rule in rules_of(frame):
-            if rule.phase is not None and rule.wins:
-                return rule.phase, innermost or rule.phase
-            innermost = innermost or rule.phase
-    return None, innermost
+    told = [rule for frame in reversed(frames) for rule in rules_of(frame) if rule.phase]
+    winner = next((rule.phase for rule in told if rule.wins), None)
+    return winner, told[0].phase if told else None
 
 
 def _stepped(view: RankView) -> bool:
@@ -214,8 +185,7 @@ def _reduced(flight: FlightRecord | None) -> bool:
         return False
     counts = flight.messages
     posted = (*counts.sent.values(), *counts.received.values()) if counts is not None else ()
-    repeated = max((flight.repeated, *posted))
-    if flight.reduced >= LEAST_REDUCTIONS or repeated >= LEAST_REPEATED:
+    if flight.reduced >= LEAST_REDUCTIONS or max(flight.repeated, *posted, 0) >= LEAST_REPEATED:
         return True
     seen = Counter(
         (group.group, entry.op, entry.sizes) for group in flight.groups for entry in group.entries
@@ -231,24 +201,24 @@ def rare_place(beat: Beat | None, sample: Sample) -> str:
     """Name the place of a rank that is in none that every pass of its loop comes through.
 
     A page tells the last thing that happened: after a step that is ``training_step`` until the next
-    one, whether the rank computes, loads, evaluates or saves meanwhile. Pauses between two steps
-    teach nothing of an evaluation that comes once an epoch, nor of an optimizer that inverts
-    matrices once in fifty steps. So where a page tells of a training loop, calls must show that the
-    rank is in what takes its time in every pass of that loop.
-
-    Args:
-        beat: Its page. Own beats, named steps and sections say where it is by themselves.
-        sample: Of the rank.
+    one, whatever the rank does meanwhile. Pauses between two steps teach nothing of an evaluation
+    that comes once an epoch, nor of an optimizer that inverts matrices once in fifty steps. So
+    calls must show that the rank is in what takes its time in every pass of that loop.
 
     Returns:
         By its calls the phase, else the user's function, else `UNKNOWN_PLACE`; empty where the
-        pace of what the page says is that of the place.
+        pace of what the page says is that of the place, as of own beats, named steps and sections.
     """
     if beat is None or beat.phase not in LOOPS:
         return ""
     threads = sample.stack.threads if sample.stack is not None else ()
     frames = threads[0].frames if threads else ()
-    parts = [part for frame in reversed(frames) if (part := _passed(frame)) is not None]
+    parts: list[Phase] = []  # of a pass, the innermost first
+    for frame in reversed(frames):
+        told = {rule.phase for rule in rules_of(frame)}
+        part = PASSES.get(bare_name(frame.function))
+        every = (*((part,) if part is not None else ()), *ONCE_A_STEP, "dataloading")
+        parts += [phase for phase in every if phase in told][:1]
     told_batch = beat.phase == "training_step" and beat.batch is not None  # by a callback
     in_pass = set(parts) & set(LOOPS[beat.phase]) or (told_batch and "dataloading" in parts)
     if in_pass and parts[0] != "optimizer_step":
@@ -256,12 +226,3 @@ def rare_place(beat: Beat | None, sample: Sample) -> str:
     overriding, called = _phases_of_calls(frames)
     place = users_place(frames)
     return overriding or called or (place.function if place is not None else UNKNOWN_PLACE)
-
-
-def _passed(frame: Frame) -> Phase | None:
-    """The part of a pass that this call is, None where it is none that every pass has."""
-    told = {rule.phase for rule in rules_of(frame)}
-    part = PASSES.get(bare_name(frame.function))
-    if part in told:
-        return part
-    return next((phase for phase in (*ONCE_A_STEP, "dataloading") if phase in told), None)

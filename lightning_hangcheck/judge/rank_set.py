@@ -36,15 +36,11 @@ def joined(sets: Iterable[RankSet]) -> RankSet:
 def common(one: RankSet, other: RankSet) -> RankSet:
     """Return the ranks that are in both sets."""
     found: list[int] = []
-    left, right = list(_pairs(one)), list(_pairs(other))
-    at = 0
-    for first, last in left:
-        while at < len(right) and right[at][1] < first:
-            at += 1
-        ahead = at
-        while ahead < len(right) and right[ahead][0] <= last:
-            found += (max(first, right[ahead][0]), min(last, right[ahead][1]))
-            ahead += 1
+    left, right = list(_pairs(one))[::-1], list(_pairs(other))[::-1]
+    while left and right:
+        first, last = max(left[-1][0], right[-1][0]), min(left[-1][1], right[-1][1])
+        found += (first, last) if first <= last else ()
+        (left if left[-1][1] == last else right).pop()
     return tuple(found)
 
 
@@ -66,14 +62,10 @@ def in_words(ranks: RankSet) -> str:
 
 def is_rank_set(numbers: Sequence[int], most: int) -> bool:
     """Whether numbers that a stranger sent are a set of ranks below a limit."""
-    if len(numbers) % 2:
-        return False
-    before = -1
-    for first, last in zip(numbers[::2], numbers[1::2], strict=True):
-        if not before < first <= last < most:
-            return False
-        before = last
-    return True
+    starts, ends = numbers[::2], numbers[1::2]
+    ordered = all(first <= last for first, last in zip(starts, ends, strict=False))
+    apart = all(last < first for last, first in zip((-1, *ends), (*starts, most), strict=False))
+    return len(numbers) % 2 == 0 and ordered and apart
 
 
 def _pairs(ranks: RankSet) -> Iterator[tuple[int, int]]:

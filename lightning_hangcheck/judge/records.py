@@ -7,6 +7,7 @@ waits for it only where it stands at a line that asks for its end, or in torch's
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -30,11 +31,8 @@ MESSAGES = ("isend", "irecv")
 def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | None:
     """Return a rank's oldest operation that has not ended, with its group; None where all have.
 
-    Args:
-        view: The rank.
-        of_main: Only what the main thread entered, or a thread that runs no Python (autograd's):
-            the main thread does not wait for what another Python thread entered, such as a
-            checkpoint's barrier. Else only what those other threads entered, as far as known.
+    The main thread waits for what it or one that runs no Python (autograd's) entered, and not for
+    what another Python thread did, such as a checkpoint's barrier; without ``of_main``, only that.
     """
     helpers = threads_beside(view)
     found = [
@@ -47,67 +45,44 @@ def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | N
 
 
 def threads_beside(view: RankView) -> frozenset[int]:
-    """Return Python's identifiers of a rank's threads but the main one, as far as known.
-
-    Not those of autograd, which enter the collectives of the main thread's own backward.
-    """
+    """Return Python's identifiers of a rank's threads but the main one and autograd's."""
     own = view.own_process
+    stacks = [one.stack for one in own.samples if one.stack is not None] if own is not None else ()
     return frozenset(
         thread.ident
-        for look in (own.samples if own is not None else ())
-        for stack in ([look.stack] if look.stack is not None else [])
+        for stack in stacks
         for thread in stack.threads[1:]
         if thread.ident and thread.frames
     )
 
 
-def asks_for_end(code: Sequence[CodeNote], frames: Sequence[Frame]) -> bool:
-    """Whether a rank stands where it waits for something that it started before.
-
-    Args:
-        code: Notes on its lines.
-        frames: Of its main thread, outermost first; no known wait is among them, here as below.
-    """
-    if not frames:
-        return False
-    if owner_of(frames[-1].file).package == "torch":
-        return True
-    here = (frames[-1].file, frames[-1].line)
-    return any(note.awaits for note in code if (note.file, note.line) == here)
-
-
 def asked_end(
     code: Sequence[CodeNote], ranks: Mapping[int, RankView], view: RankView, frames: Sequence[Frame]
 ) -> Wait | None:
-    """Return the operation, started before, whose end a still rank asks for; None for none."""
-    if not asks_for_end(code, frames):
+    """Return the operation, started before, whose end a still rank asks for; None for none.
+
+    It stands in torch's own code, but in no known wait, or at a line that asks for such an end.
+    """
+    here = {(frame.file, frame.line) for frame in frames[-1:]}
+    asks = any(owner_of(file).package == "torch" for file, _ in here)
+    if not asks and not any(note.awaits and (note.file, note.line) in here for note in code):
         return None
     found = open_operation(view)
     name = found[1].op if found is not None else _open_message(ranks, view)
     return Wait("collective", name, frames[-1]) if name else None
 
 
-def asks_peers(code: Sequence[CodeNote], view: RankView, frames: Sequence[Frame]) -> bool:
-    """Whether only the counts of a rank's peers can tell what it waits for."""
-    if view.flight is None or view.flight.messages is None:
-        return False
-    asks = asks_for_end(code, frames) and open_operation(view) is None
-    return asks or at_device(view) is not None
-
-
-# A rank that burns a core for its device. By default CUDA waits by spinning
-# (cudaDeviceScheduleSpin where cores are free), so a rank that asks its GPU for a number takes all
-# of a core at one line: ``.item()``, ``.cpu()``, ``torch.cuda.synchronize()``, or any launch once
-# the queue of launches is full. That line comes long after the collective that does not end: it
-# tells where the rank stands, not where the ranks parted.
-
-
 def at_device(view: RankView) -> Frame | None:
     """Return the line at which a rank that is busy may wait for its device.
 
-    It is at that line in all samples, in a C call that gave up the interpreter lock, and has a
-    group whose operations run on its device. No other thread of it waits for other ranks: else
-    what is open may be that thread's.
+    By default CUDA waits by spinning (cudaDeviceScheduleSpin where cores are free): ``.item()``,
+    ``torch.cuda.synchronize()``, or any launch once the queue of launches is full, takes all of a
+    core. That line comes long after the collective that does not end: it does not tell where the
+    ranks parted.
+
+    It is there in all samples, in a C call that gave up the interpreter lock, and has a group whose
+    operations run on its device. No other thread of it waits for other ranks: else what is open may
+    be that thread's.
     """
     groups, own = view.flight.groups if view.flight is not None else (), view.own_process
     if own is None or not any(group.on_device for group in groups):
@@ -137,11 +112,9 @@ def device_message(ranks: Mapping[int, RankView], view: RankView) -> Wait | None
     name = _open_message(ranks, view) if line is not None else ""
     if line is None or not name:
         return None
-    found = open_operation(view)
-    if found is not None:
-        began = min((one.created_ns for one in unmatched_messages(ranks, view)), default=None)
-        if began is None or began >= found[1].created_ns:
-            return None
+    found, messages = open_operation(view), unmatched_messages(ranks, view)
+    if found is not None and not any(one.created_ns < found[1].created_ns for one in messages):
+        return None
     return Wait("device", name, line)
 
 
@@ -166,11 +139,10 @@ def awaited_peers(ranks: Mapping[int, RankView], waiter: RankView, name: str) ->
         still = unmatched_messages(ranks, waiter)
         kinds = (one for one in still if ("recv" if one.sends else "send") not in name)
         return tuple(sorted({waiter.rank + one.away for one in kinds}))
-    posted = [(peer, often, MessageCounts.sent_to) for peer, often in own.asked()]
-    if "send" in name:
-        posted = []
-    if "recv" not in name:
-        posted += [(peer, often, MessageCounts.asked_of) for peer, often in own.sends()]
+    asked = () if "send" in name else own.asked()
+    sent = () if "recv" in name else own.sends()
+    posted = [(peer, often, MessageCounts.sent_to) for peer, often in asked]
+    posted += [(peer, often, MessageCounts.asked_of) for peer, often in sent]
     late = {
         peer
         for peer, often, of_theirs in posted
@@ -200,33 +172,26 @@ def _counts(view: RankView | None) -> MessageCounts | None:
     return view.flight.messages if view is not None and view.flight is not None else None
 
 
-# What torch says when a GPU has no room: how much was wanted, free, in use, and kept unused
-# (c10/cuda/CUDACachingAllocator.cpp, of torch 1.8 and of 2.1 to 2.13). Last words may be cut, so
-# each size counts by itself; without any of them the type alone still tells what happened.
-
 OUT_OF_MEMORY = "OutOfMemoryError"
 """torch.OutOfMemoryError, and torch.cuda.OutOfMemoryError before 2.5; Python's is MemoryError."""
-_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_SIZE = rf"(\d+(?:\.\d+)?) ({'|'.join(_UNITS)})"
-_SIZES = {
-    "wanted": (rf"Tried to allocate {_SIZE}",),
-    "total": (rf"total capacity of {_SIZE}", rf"{_SIZE} total capacity"),
-    "free": (rf"of which {_SIZE} is free", rf"{_SIZE} free"),
-    "in_use": (rf"{_SIZE} is allocated by PyTorch", rf"{_SIZE} already allocated"),
+UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+SIZE = rf"(\d+(?:\.\d+)?) ({'|'.join(UNITS)})"
+SIZES = {
+    "wanted": ("{} more were wanted", rf"Tried to allocate {SIZE}"),
+    "total": ("", rf"total capacity of {SIZE}|{SIZE} total capacity"),
+    "free": ("{} were free", rf"of which {SIZE} is free|{SIZE} free"),
+    "missing": ("{} were missing", ""),
+    "in_use": (
+        *("{} were in tensors", rf"{SIZE} is allocated by PyTorch|{SIZE} already allocated"),
+    ),
     "unused": (
-        rf"{_SIZE} is reserved by PyTorch but unallocated",
-        rf"allocated by PyTorch, and {_SIZE} is",  # cut: last words have 300 characters
+        "{} were kept unused",  # the last is cut: last words have 300 characters
+        rf"{SIZE} is reserved by PyTorch but unallocated|allocated by PyTorch, and {SIZE} is",
     ),
 }
-
-
-TOLD = {
-    "wanted": "{} more were wanted",
-    "free": "{} were free",
-    "missing": "{} were missing",
-    "in_use": "{} were in tensors",
-    "unused": "{} were kept unused",
-}
+"""What torch says when a GPU has no room: how much was wanted, free, in use, and kept unused
+(c10/cuda/CUDACachingAllocator.cpp, of torch 1.8 and of 2.1 to 2.13); each with our words for it.
+Last words may be cut, so each counts by itself; without any the type still tells what happened."""
 
 
 def gpu_out_of_memory(last_words: str) -> dict[str, int] | None:
@@ -240,11 +205,12 @@ def gpu_out_of_memory(last_words: str) -> dict[str, int] | None:
     if not last_words.startswith(OUT_OF_MEMORY):
         return None
     sizes: dict[str, int] = {}
-    for name, patterns in _SIZES.items():
-        found = next((match for one in patterns if (match := re.search(one, last_words))), None)
+    for name, (_, pattern) in SIZES.items():
+        found = re.search(pattern, last_words) if pattern else None
         if found is not None:
-            sizes[name] = int(float(found[1]) * _UNITS[found[2]])
-    if "wanted" in sizes and sizes["wanted"] > sizes.get("free", sizes["wanted"]):
+            size, unit = filter(None, found.groups())
+            sizes[name] = int(float(size) * UNITS[unit])
+    if sizes.get("wanted", 0) > sizes.get("free", math.inf):
         sizes["missing"] = sizes["wanted"] - sizes["free"]
     return sizes
 
@@ -254,7 +220,8 @@ def memory_in_words(sizes: Mapping[str, int]) -> str:
     shown = {name: in_binary(size) for name, size in sizes.items()}
     if "free" in shown and "total" in shown:
         shown["free"] += f" of {shown['total']}"
-    return ", ".join(text.format(shown[name]) for name, text in TOLD.items() if name in shown)
+    said = (text.format(shown[name]) for name, (text, _) in SIZES.items() if name in shown)
+    return ", ".join(filter(None, said))
 
 
 def in_binary(size: int) -> str:

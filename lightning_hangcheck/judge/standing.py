@@ -11,7 +11,7 @@ import math
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from lightning_hangcheck.judge.activity import has_left, read_process_activity, read_rank_activity
+from lightning_hangcheck.judge.activity import read_process_activity
 from lightning_hangcheck.judge.alike import (
     in_order,
     latest_frames,
@@ -21,7 +21,7 @@ from lightning_hangcheck.judge.alike import (
 )
 from lightning_hangcheck.judge.exits import raised_at
 from lightning_hangcheck.judge.frames import find_wait
-from lightning_hangcheck.judge.phase_of_life import phase_of_life
+from lightning_hangcheck.judge.job import read_rank
 from lightning_hangcheck.judge.records import threads_beside
 from lightning_hangcheck.judge.threads import free_threads, late_callers
 from lightning_hangcheck.judge.waits import (
@@ -37,8 +37,9 @@ from lightning_hangcheck.model.codec import encode_packed
 from lightning_hangcheck.model.flight import SAME_SIZES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from lightning_hangcheck.judge.threads import Thread
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
     from lightning_hangcheck.model.flight import CallSite, CollectiveRecord
@@ -48,7 +49,6 @@ UNLIKE = 0
 one place calls from the same root in several of its groups."""
 ADDRESSES = frozenset({"futex", "pipe", "shared"})
 """Kinds of wait whose names differ from process to process."""
-BYTES = 8
 MOST = (1 << 63) - 1
 
 
@@ -83,59 +83,44 @@ def _standing(view: RankView, now_ns: int) -> int:
     silences = view.silent_for_s, view.idle_for_s, view.nothing_new_for_s, view.slept_for_s or 0.0
     # those within a factor of two of each other are alike, mostly
     brackets = [round(math.log2(one)) if one > 1.0 else 0 for one in silences]
-    seen = view.process_exit
-    end = seen and (
-        (seen.order, seen.exit_code, seen.last_words),
-        (raised_at(view), seen.memory_kills > 0),
-    )
-    doing = [*_of_processes(view, now_ns)] if view.processes else None
-    facts = [*_of_page(view)], end, brackets, doing, _of_flight(view)
-    told = blake2b(encode_packed(facts), digest_size=BYTES).digest()
+    seen, beat, pace, doing, page = view.process_exit, view.beat, view.pace, None, None
+    end = seen and (seen.order, seen.exit_code, seen.last_words, seen.memory_kills > 0)
+    if view.processes:
+        read = read_rank(view, (), now_ns)
+        process, stuck = read.process_activity, read.stuck
+        doing = (
+            (read.activity, read.carried, read.livelocked, read.circling, read.for_gpu),
+            (process.activity, process.samples, process.starved),
+            (read.frames, read.wait, (stuck.name, stuck.frames) if stuck is not None else None),
+            read.life,
+            [_of_look(look) for look in view.processes],
+        )
+    if beat is not None:  # but for what changes from step to step: in that, none are ever equal
+        steps, mark, saved = None, beat.checkpoint, beat.save
+        if view.processes:
+            sections = [
+                (one.name, one.item, one.goes_on_after_s, one.in_main_thread)
+                for one in beat.sections
+            ]
+            marked = (mark.number, mark.name) if mark is not None else None
+            number = saved.number if saved is not None else None
+            steps = beat.epoch, beat.step, number, marked, sections
+        page = (
+            (beat.beats > 0, beat.pulse_ns > 0, beat.world_size, beat.round, beat.phase),
+            (beat.ending, beat.last_words, beat.membership, steps),
+        )
+    known = view.pid is None, view.store_port, view.goes_round, view.slept_for_s is None
+    paced = pace is not None and pace.known
+    facts = known, paced, page, end, raised_at(view), brackets, doing, _of_flight(view)
+    told = blake2b(encode_packed(facts), digest_size=8).digest()
     return max(1, int.from_bytes(told, "big") & MOST)
-
-
-def _of_page(view: RankView) -> Iterator[Any]:
-    """What does not change from step to step: in all else, ranks that get on are never equal."""
-    beat, pace = view.beat, view.pace
-    yield view.pid is None, view.store_port, view.goes_round, view.slept_for_s is None
-    yield pace is not None and pace.known
-    if beat is not None:
-        yield beat.beats > 0, beat.pulse_ns > 0, beat.world_size, beat.round, beat.phase
-        yield beat.ending, beat.last_words, beat.membership
-    if beat is not None and view.processes:
-        mark, saved = beat.checkpoint, beat.save
-        yield beat.epoch, beat.step, saved.number if saved is not None else None
-        yield (mark.number, mark.name) if mark is not None else None
-        yield [
-            (one.name, one.item, one.goes_on_after_s, one.in_main_thread) for one in beat.sections
-        ]
-
-
-def _of_processes(view: RankView, now_ns: int) -> Iterator[Any]:
-    found = read_rank_activity(view)
-    yield has_left(view, found, now_ns)
-    process, stuck = found.process_activity, found.stuck
-    yield found.activity, found.carried, found.livelocked, found.circling, found.for_gpu
-    yield process.activity, process.samples, process.starved
-    yield found.frames, found.wait, (stuck.name, stuck.frames) if stuck is not None else None
-    yield phase_of_life(view, (*found.frames, *found.stuck_frames))
-    yield [_of_look(look) for look in view.processes]
 
 
 def _of_look(look: ProcessLook) -> tuple[Any, ...]:
     frames = latest_frames(look)
-    free = [
-        ((one.runs, one.ticks, one.timer, one.for_ranks), [*map(_of_target, one.targets)])
-        for one in free_threads(look)
-    ]
+    free = [_of_thread(one, one.targets) for one in free_threads(look)]
     late = [
-        (
-            caller.frames,
-            [
-                ((end.runs, end.ticks, end.limited, end.for_ranks), [*map(_of_target, end.named)])
-                for end in ends
-            ],
-        )
+        (caller.frames, [_of_thread(end, end.named) for end in ends])
         for caller, ends in late_callers(look)
     ]
     return (
@@ -143,23 +128,41 @@ def _of_look(look: ProcessLook) -> tuple[Any, ...]:
         read_process_activity(look).activity,
         frames,
         find_wait(frames),
-        [*map(_of_target, steady_targets(look))],
+        _of_targets(steady_targets(look)),
         (limited(look), asks_anew(look), in_own_memory(look), waits_in_vain(look)),
         [(one.name, one.frames) for one in read_locks(look)],
         (called_back(look), free, late),
     )
 
 
-def _of_target(target: WaitTarget) -> tuple[Any, ...]:
-    name = "" if target.kind in ADDRESSES else target.name
-    return target.call, target.kind, name, target.abandoned
+def _of_thread(one: Thread, targets: Iterable[WaitTarget]) -> tuple[Any, ...]:
+    return one.runs, one.ticks, one.timer, one.limited, one.for_ranks, _of_targets(targets)
+
+
+def _of_targets(targets: Iterable[WaitTarget]) -> list[Any]:
+    return [
+        (one.call, one.kind, "" if one.kind in ADDRESSES else one.name, one.abandoned)
+        for one in targets
+    ]
 
 
 def _of_flight(view: RankView) -> tuple[Any, ...] | None:
+    """A group counts by its shape, and which it is of those with the same members, else by name."""
     flight = view.flight
     if flight is None:
         return None
     beside, records = threads_beside(view), in_order(flight.groups)
+
+    def which(record: CollectiveRecord) -> Any:  # noqa: ANN401 - name or shape
+        if not record.ranks:
+            return record.group
+        names = [(len(one.group), one.group) for one in records if one.ranks == record.ranks]
+        return offsets_of(record), sorted(names).index((len(record.group), record.group))
+
+    def from_first(call: CallSite, record: CollectiveRecord) -> int | str:
+        root = root_of(call)
+        return root - record.ranks[0] if root is not None and root in record.ranks else call.root
+
     entries = sorted(
         (entry.created_ns, at, entry.seq)
         for at, record in enumerate(records)
@@ -168,14 +171,14 @@ def _of_flight(view: RankView) -> tuple[Any, ...] | None:
     in_turn = [(at, seq) for _, at, seq in entries]
     groups = [
         (
-            (record.description, _which(record, records), record.on_device),
+            (record.description, which(record), record.on_device),
             (record.last_enqueued, record.last_completed),
             [
                 (
                     (entry.seq, entry.op, entry.dtypes, entry.retired),
                     entry.sizes if entry.op in SAME_SIZES else len(entry.sizes),
                     (entry.thread == 0, entry.thread in beside),
-                    (call.frames, _from_first(call, record), call.reduction),
+                    (call.frames, from_first(call, record), call.reduction),
                 )
                 for entry in record.entries
                 for call in [flight.call_of(entry)]
@@ -194,16 +197,3 @@ def _of_flight(view: RankView) -> tuple[Any, ...] | None:
         newest = [[(one > 0, abs(one) - 1 - own) for one in thread] for thread in counts.newest]
         posted = sent, received, newest
     return groups, in_turn, flight.waits, posted, flight.reduced, flight.repeated
-
-
-def _which(record: CollectiveRecord, records: Sequence[CollectiveRecord]) -> Any:  # noqa: ANN401 - name or shape
-    """Its shape, and which it is of those with the same members; where none are known, its name."""
-    if not record.ranks:
-        return record.group
-    names = [(len(one.group), one.group) for one in records if one.ranks == record.ranks]
-    return offsets_of(record), sorted(names).index((len(record.group), record.group))
-
-
-def _from_first(call: CallSite, record: CollectiveRecord) -> int | str:
-    root = root_of(call)
-    return root - record.ranks[0] if root is not None and root in record.ranks else call.root

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from functools import cached_property, wraps
 from itertools import takewhile
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from lightning_hangcheck.judge.frames import (
+    bare_name,
     find_wait,
     functions_in,
     holds,
@@ -30,17 +31,16 @@ from lightning_hangcheck.model.code_owner import (
     owner_of,
     program_of,
 )
+from lightning_hangcheck.model.evidence import Frame, ThreadStack
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from lightning_hangcheck.model.evidence import (
-        Frame,
         ProcessLook,
         Sample,
         TargetKind,
-        ThreadStack,
         ThreadState,
         WaitTarget,
     )
@@ -53,7 +53,6 @@ FUTEXES = frozenset({202, 98, 449, 455})
 IN_MEMORY: frozenset[TargetKind] = frozenset({"futex", "time"})
 """What names nobody: a word of the process's own memory, and a time limit."""
 WRITES = frozenset({"write", "writev", "pwrite64", "sendto", "sendmsg"})
-DISTRIBUTED = "/torch/distributed/"
 OWN_BUSINESS = RUNNERS | {
     *("aim", "clearml", "comet_ml", "ddtrace", "mlflow", "neptune", "opentelemetry"),
     *("sentry_sdk", "swanlab", "tensorboard", "tensorboardX", "wandb"),
@@ -61,27 +60,22 @@ OWN_BUSINESS = RUNNERS | {
 """Packages whose threads at connections serve them alone: no user of theirs waits to be called."""
 EVENTS = ("eventfd:[", "anon_inode:[eventfd]", "anon_inode:[timerfd]")
 """By which the loop of a library in C++ is woken, as that of an actor of Ray is by its calls."""
-JOINS = ("join", "_shutdown")
 TAKE_LOCKS = ("acquire", "__enter__", "_acquire_restore")
 """Functions of the interpreter's library in which a thread waits for a lock. All others that take
 one there (``Condition.wait``, ``join``) wait for news, or for the end of a thread."""
-FAMILIES = (
-    (("/concurrent/futures/",), ("/concurrent/futures/", "/asyncio/")),
-    (("/asyncio/",), ("/concurrent/futures/", "/asyncio/")),
-    (("/multiprocessing/",), ("/multiprocessing/",)),
-)
-"""Parts of the interpreter's library in which a thread waits for work that it gave away, and those
-in which threads do such work: pools, executors and event loops run what others wait for."""
+FAMILIES = (("/concurrent/futures/", "/asyncio/"), ("/multiprocessing/",))
+"""Parts of the interpreter's library in which threads wait for work that they gave away, and others
+do such work: pools, executors and event loops run what others wait for."""
 KEPT = 64
 """Looks whose answers are kept, the newest: ranks of a few ways to stand come one after another."""
 Answer = TypeVar("Answer")
 
 
 def remembered(ask: Callable[[ProcessLook], Answer]) -> Callable[[ProcessLook], Answer]:
-    """Keep a pure function's answers of the newest looks, told apart by what they are, not equal.
+    """Keep a pure function's answers of the newest looks, told apart by identity.
 
-    A look may have hundreds of threads, so comparing it takes as long as asking. Each kept answer
-    holds its look, so that no other one can take its place in memory.
+    A look may have hundreds of threads: comparing it takes as long as asking. Each answer holds its
+    look, so that no other one can take its place in memory.
     """
     known: OrderedDict[int, tuple[ProcessLook, Answer]] = OrderedDict()
 
@@ -119,23 +113,25 @@ class Thread:
     """A thread at one moment: its calls, and the kernel's view of it where that is known.
 
     Args:
-        stack: Its calls.
+        stack: Its calls; none of one that runs no Python.
         state: The kernel's view.
         before: The same thread in the complete moment before.
-        program: The installed package that its process was started to run, if any.
+        program: See `program_of`.
     """
 
     def __init__(
         self,
         stack: ThreadStack,
         state: ThreadState | None,
-        before: Thread | None,
-        program: str,
+        before: Thread | None = None,
+        program: str = "",
     ) -> None:
         self.stack = stack
         self.state = state
         self.frames = stack.frames
         self.tid = stack.tid
+        self.targets = state.waits_for if state is not None else ()
+        self.wakes_ns = state.wakes_ns if state is not None else None
         self._before = before
         self._program = program
 
@@ -154,10 +150,10 @@ class Thread:
         """Whether it is in an event loop that waits until there is anything to do."""
         return in_event_loop(self.frames)
 
-    @property
-    def targets(self) -> tuple[WaitTarget, ...]:
-        """All that its call waits for, as far as the kernel shows it."""
-        return self.state.waits_for if self.state is not None else ()
+    @cached_property
+    def pythons_loop(self) -> bool:
+        """Whether that loop is no library's own: it may run anybody's coroutine."""
+        return self.looping and all(is_standard(frame.file) for frame in self.frames)
 
     @property
     def runs(self) -> bool:
@@ -172,14 +168,14 @@ class Thread:
     @cached_property
     def words(self) -> tuple[str, ...]:
         """The words of its process's memory for which it waits without a time limit."""
-        return words_of(self.targets)
+        return tuple(target.name for target in self.targets if target.kind == "futex")
 
     @cached_property
     def named(self) -> tuple[WaitTarget, ...]:
         """What it waits for outside of its process's memory.
 
-        Futexes name nobody, and neither does the one socket by which an event loop is woken by
-        other threads of its process. A second one without a name listens for connections.
+        By one socket without a name, other threads of the process wake an event loop. A second one
+        listens for connections.
         """
         outside = [target for target in self.targets if target.kind not in IN_MEMORY]
         wakers = [one for one in outside if one.kind == "socket" and not one.name]
@@ -192,31 +188,17 @@ class Thread:
         """Whether only other threads of its process, as far as is shown, could end its wait."""
         if self.state is None or not self.frames or self.for_ranks:
             return False
-        if self.looping:
-            return True
         in_library = self.stack.takes_lock or is_standard(self.frames[-1].file)
-        return in_library and self.state.state == "S" and self.state.syscall in FUTEXES
-
-    @property
-    def woken_by_own_process(self) -> bool:
-        """Whether it is an event loop that only its own process can wake, and no time limit.
-
-        Its one socket is then that by which its process wakes it. A second one without a name may
-        lead to another process: that of a client of a unix socket has none.
-        """
-        alone = len(self.targets) == 1 and self.targets[0].kind == "socket"
-        return alone and self.looping and not self.named
+        in_futex = self.state.state == "S" and self.state.syscall in FUTEXES
+        return self.looping or (in_library and in_futex)
 
     @cached_property
     def ticks(self) -> bool:
-        """Whether it slept twice at one place until different moments: it woke, and went back.
-
-        What it did then ended nobody's wait.
-        """
+        """Whether it woke, went back to sleep at the same place, and so ended nobody's wait."""
         before = self._before
-        if before is None or before.state is None or self.state is None:
+        if before is None or None in (before.wakes_ns, self.wakes_ns):
             return False
-        return before.place == self.place and slept_anew(before.state, self.state)
+        return before.wakes_ns != self.wakes_ns and before.place == self.place
 
     @property
     def came_round(self) -> bool:
@@ -224,40 +206,22 @@ class Thread:
         before = self._before
         return before is not None and (before.frames != self.frames or before.came_round)
 
-    @property
-    def may_call(self) -> bool:
-        """Whether it may make a collective call: by the user's code, or by what trains for it."""
-        trains = any(
-            owner.package in TRAINING and (owner.package != "torch" or DISTRIBUTED in frame.file)
-            for frame in self.frames
-            if (owner := owner_of(frame.file)).kind == "framework"
-        )
-        return self.place is not None or trains
-
     @cached_property
     def timer(self) -> bool:
-        """Whether it waits for a time to call what it was given: whatever that is.
-
-        One of Python's timers, not run out, or an event loop with something to do later. The loop
-        of a library runs that library's.
-        """
-        standard = all(is_standard(frame.file) for frame in self.frames)
-        return self.limited and (
-            (self.looping and standard)
-            or any(
-                frame.function == "Timer.run" and frame.file.endswith("/threading.py")
-                for frame in self.frames
-            )
-        )
-
-    @property
-    def works_for_pool(self) -> bool:
-        """Whether it runs what a pool of threads was given, whoever wrote that."""
-        return any(
-            frame.file.endswith("/concurrent/futures/thread.py")
-            and frame.function.rpartition(".")[2] == "run"
+        """Whether it is a timer of Python's that has not run out, or a loop with work for later."""
+        of_python = any(
+            frame.function == "Timer.run" and frame.file.endswith("/threading.py")
             for frame in self.frames
         )
+        return self.limited and (of_python or self.pythons_loop)
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it waits for nothing but a time, and was not seen to do so again and again.
+
+        What a timer of Python's calls makes no collectives, as far as anybody has seen.
+        """
+        return {one.kind for one in self.targets} == {"time"} and not self.ticks and not self.timer
 
     @property
     def feeds_queue(self) -> bool:
@@ -265,36 +229,31 @@ class Thread:
         return any(map(feeds_queue, self.frames))
 
     @property
-    def sleeps(self) -> bool:
-        """Whether it waits for nothing but a time, and was not seen to do so again and again.
-
-        What one of Python's timers calls then makes no collectives, as far as anybody has seen.
-        """
-        return {one.kind for one in self.targets} == {"time"} and not self.ticks and not self.timer
+    def acts_for_user(self) -> bool:
+        """Whether it runs the user's code, or what that gave to a timer, a queue or a pool."""
+        in_pool = any(
+            frame.file.endswith("/concurrent/futures/thread.py")
+            and bare_name(frame.function) == "run"
+            for frame in self.frames
+        )
+        return self.place is not None or self.timer or self.feeds_queue or in_pool
 
     @cached_property
     def rests(self) -> bool:
-        """Whether it only waits for news. A loop that is nobody's may run anybody's coroutine.
+        """Whether it only waits for news.
 
         Who writes to a full pipe does so for somebody, and may hold what others wait for.
         """
-        if self.state is None:
-            return False
-        if self.looping and all(is_standard(frame.file) for frame in self.frames):
-            return False
         reads = bool(self.named) and all(
             (one.kind in ("socket", "pipe") or one.name.startswith(EVENTS))
             and one.call not in WRITES
             for one in self.named
         )
-        return reads or self.for_threads
+        return (reads or self.for_threads) and not self.pythons_loop
 
     @property
     def hears_from_outside(self) -> bool:
-        """Whether it is a library's that waits at a connection, and may call the user back then.
-
-        A server's, or one of a broker's client; not one that looks only after its library.
-        """
+        """Whether it may call the user back: a server's, or that of a broker's client."""
         at_connection = any(one.kind == "socket" for one in self.named)
         own_business = any(
             "/multiprocessing/" in frame.file or owner_of(frame.file).package in OWN_BUSINESS
@@ -310,7 +269,7 @@ class Thread:
     @cached_property
     def works_in(self) -> frozenset[int]:
         """In which of `FAMILIES` it does work for others."""
-        return _families({frame.file for frame in self.frames}, part=1)
+        return _families(self.frames)
 
 
 class WaitChain(NamedTuple):
@@ -385,25 +344,20 @@ class Moment:
     def _enders(self, thread: Thread) -> Sequence[Thread]:
         """Return the threads that could end a thread's wait.
 
-        The one that it joins or that has its lock, if that is known. Else those of the pool or loop
-        that it gave work to: a helper that is busy with something else ends nobody's wait. Else
-        those that run code of the same owner, and all that do anything. A library's own thread that
-        rests only waits for news, and is left out unless some thread is joined that can be no
-        other. A timer may call whatever it was given, so it may end any wait for news, and be the
-        one that is joined; locks are given back by whoever took them. Nobody else ends the wait of
-        a thread for a lock that it holds itself, and a bystander that of none but who joins it.
+        The one that it joins or that has its lock, if that is known; nobody where it has that lock
+        itself. Else those of the pool or loop that it gave work to. Else those that run code of the
+        same owner, and all that do anything. A library's own thread that rests only waits for news,
+        and is left out unless some thread is joined that can be no other. A timer may end any wait
+        for news, and be the one that is joined; locks are given back by whoever took them. A
+        bystander ends no wait but that of who joins it.
         """
         stack, by_their_end = thread.stack, joins(thread.stack)
         known = stack.joined if by_their_end else stack.held_by
         the_one = [one for one in self.threads if known is not None and one.tid == known]
         if the_one or stack.holds_lock:
             return the_one
-        gave_to = _families({one.file for one in _innermost_standard(thread.frames)}, part=0)
-        workers = [
-            one
-            for one in self.helpers
-            if one is not thread and not gave_to.isdisjoint(one.works_in)
-        ]
+        gave_to = _families(_innermost_standard(thread.frames))
+        workers = [one for one in self.helpers if one is not thread and gave_to & one.works_in]
         if workers:
             return workers
         calling = next((one for one in reversed(thread.frames) if not is_standard(one.file)), None)
@@ -419,47 +373,34 @@ class Moment:
         ]
 
     @cached_property
-    def ends(self) -> tuple[ThreadState, ...]:
-        """The kernel's view of the threads in which the main thread's wait ends."""
-        tids = {end.tid for end in self.chain.ends} if self.chain is not None else set()
-        return tuple(one for one in self.states if one.tid in tids) if tids else self.states[:1]
+    def ends(self) -> tuple[Thread, ...]:
+        """The threads in which the main thread's wait ends, as far as the kernel shows them.
+
+        The main one itself where nobody is left to end its wait, or there are no stacks.
+        """
+        if self.chain is not None:
+            found = self.chain.ends or self.chain.threads[:1]
+            return tuple(end for end in found if end.state is not None)
+        return tuple(Thread(ThreadStack(tid=one.tid), one) for one in self.states[:1])
 
     @property
     def awake(self) -> bool:
         """Whether a thread in which the main thread's wait ends was ready to run just then."""
         ready = any(one.state == "R" for one in self.states)  # mostly none: following waits costs
-        return ready and any(one.state == "R" for one in self.ends)
+        return ready and any(end.runs for end in self.ends)
 
     @cached_property
     def targets(self) -> tuple[tuple[int, WaitTarget], ...]:
-        """What the threads wait for on which the main thread's wait rests, each with its thread.
-
-        Futexes are left out: they are words of the process's own memory, and name nobody.
-        """
-        if self.chain is None:
-            return tuple(
-                (state.tid, one)
-                for state in self.states[:1]
-                for one in state.waits_for
-                if one.kind not in IN_MEMORY
-            )
-        return tuple(
-            (end.state.tid, target)
-            for end in self.chain.ends
-            if end.state is not None
-            for target in end.named
-        )
+        """What the threads wait for on which the main thread's wait rests, each with its thread."""
+        return tuple((end.tid or 0, target) for end in self.ends for target in end.named)
 
     def shares_since(self, before: Moment) -> dict[int, float]:
         """Return the cores that each thread used since an earlier moment, by its kernel id."""
-        seconds = self.seconds_since(before)
-        if seconds <= 0:
-            return {}
-        old = {one.tid: one.cpu_s for one in before.states}
+        seconds, old = self.seconds_since(before), {one.tid: one.cpu_s for one in before.states}
         return {
             one.tid: max(0.0, one.cpu_s - old[one.tid]) / seconds
             for one in self.states
-            if one.tid in old
+            if one.tid in old and seconds > 0
         }
 
     def seconds_since(self, before: Moment) -> float:
@@ -470,25 +411,31 @@ class Moment:
 def joins(thread: ThreadStack) -> bool:
     """Whether it waits for the end of threads: of one, or of all at the interpreter's exit."""
     return any(
-        frame.file.endswith("/threading.py") and frame.function.rpartition(".")[2] in JOINS
+        frame.file.endswith("/threading.py") and bare_name(frame.function) in ("join", "_shutdown")
         for frame in thread.frames[-2:]
     )
 
 
 def in_lock(thread: ThreadStack) -> bool:
     """Whether it waits for a lock, and not for news behind one."""
-    if not thread.frames:
-        return False
+    if not thread.frames or thread.holds_lock or thread.held_by is not None:
+        return bool(thread.frames)
     inner = thread.frames[-1]
-    name = inner.function.rpartition(".")[2]
-    known = thread.holds_lock or thread.held_by is not None
-    return known or (name in TAKE_LOCKS if is_standard(inner.file) else thread.takes_lock)
+    in_library = is_standard(inner.file)
+    return bare_name(inner.function) in TAKE_LOCKS if in_library else thread.takes_lock
 
 
-def awaits_calls(thread: ThreadStack) -> bool:
-    """Whether it waits, by torch's RPC, until all ranks have made their calls."""
+def given_away(thread: ThreadStack) -> bool:
+    """Whether it waits for the end of threads, or for what an executor or other ranks gave them."""
+    if joins(thread) or awaits_executor(thread):
+        return True
     wait = find_wait(thread.frames)
     return wait is not None and wait.kind == "last_calls"
+
+
+def awaits_executor(thread: ThreadStack) -> bool:
+    """Whether it waits for what threads of an executor should do."""
+    return any("/concurrent/futures/" in one.file for one in _innermost_standard(thread.frames))
 
 
 def serves_calls(look: ProcessLook) -> bool:
@@ -499,11 +446,6 @@ def serves_calls(look: ProcessLook) -> bool:
         for thread in newest.threads
         for frame in thread.frames
     )
-
-
-def awaits_executor(thread: ThreadStack) -> bool:
-    """Whether it waits for what threads of an executor should do."""
-    return any("/concurrent/futures/" in one.file for one in _innermost_standard(thread.frames))
 
 
 def in_event_loop(frames: Sequence[Frame]) -> bool:
@@ -518,20 +460,15 @@ def in_event_loop(frames: Sequence[Frame]) -> bool:
     return waits and files[0].endswith("/asyncio/base_events.py")
 
 
-def is_our_thread(thread: ThreadStack) -> bool:
-    """Whether a thread runs this package's code alone: what we wrap has the wrapped within."""
-    files = [frame.file for frame in thread.frames if not is_standard(frame.file)]
-    return bool(files) and all(map(is_ours, files))
-
-
 def may_help(thread: ThreadStack) -> bool:
-    """Whether a thread might end anybody's wait: it is none of ours, and not without work."""
+    """Whether a thread might end anybody's wait: it has work to do, and is none of our own."""
     parked = any(
         rule.rests and holds(rule, thread.frames, position)
         for position, frame in enumerate(thread.frames)
         for rule in rules_of(frame)
     )
-    return not parked and not is_our_thread(thread)
+    files = [frame.file for frame in thread.frames if not is_standard(frame.file)]
+    return not parked and (not files or not all(map(is_ours, files)))
 
 
 def feeds_queue(frame: Frame) -> bool:
@@ -539,22 +476,13 @@ def feeds_queue(frame: Frame) -> bool:
     return frame.function.endswith("_feed") and frame.file.endswith("/multiprocessing/queues.py")
 
 
-def words_of(targets: Iterable[WaitTarget]) -> tuple[str, ...]:
-    """Return the words of memory among what a thread waits for."""
-    return tuple(target.name for target in targets if target.kind == "futex")
-
-
-def slept_anew(before: ThreadState, now: ThreadState) -> bool:
-    """Whether a thread sleeps until another moment than before: it woke, and went back to sleep."""
-    return None not in (before.wakes_ns, now.wakes_ns) and before.wakes_ns != now.wakes_ns
-
-
-def _families(files: Collection[str], *, part: Literal[0, 1]) -> frozenset[int]:
-    """Return the `FAMILIES` in whose waiting (0) or working (1) parts any of these files is."""
+def _families(frames: Iterable[Frame]) -> frozenset[int]:
+    """Return in which of `FAMILIES` any of these calls is."""
+    files = {frame.file for frame in frames}
     return frozenset(
         number
         for number, family in enumerate(FAMILIES)
-        if any(one in file for file in files for one in family[part])
+        if any(part in file for file in files for part in family)
     )
 
 
@@ -565,15 +493,9 @@ def _innermost_standard(frames: Sequence[Frame]) -> Iterator[Frame]:
 def free_threads(look: ProcessLook) -> tuple[Thread, ...]:
     """Return the threads that may act whatever the main thread waits for, by the newest sample.
 
-    Whoever waits at a process's socket or pipe, or for a lock that it holds, can be helped by any
-    of them: one that sleeps may answer once it wakes. So no circle through such a process is closed
-    while one of them is free.
-
-    A library's own threads are left out: such a one does its library's work, and nearly every
-    process has some. Not so the one that feeds a queue of multiprocessing, which writes what the
-    user gave it, nor one of a pool that does what it was given. Left out, too, are those that wait
-    without a time limit for news of their own process, which another of its threads would have to
-    bring.
+    Any of them may answer at a process's socket or pipe, or give back a lock that it holds: no
+    circle through such a process is closed. None is a library's own thread, of which nearly every
+    process has some, nor one that waits without a time limit for news of its own process.
     """
     newest = next(iter(complete(look)[-1:]), None)
     if newest is None:
@@ -584,7 +506,7 @@ def free_threads(look: ProcessLook) -> tuple[Thread, ...]:
         for one in newest.helpers
         if one.state is not None
         and one.tid not in along
-        and (one.place is not None or one.timer or one.feeds_queue or one.works_for_pool)
+        and one.acts_for_user
         and {target.kind for target in one.targets} != {"futex"}
     )
 
@@ -593,13 +515,15 @@ def late_callers(look: ProcessLook) -> Iterable[tuple[Thread, list[Thread]]]:
     """Yield the threads beside a rank's main one that may still call what others wait for.
 
     An asynchronous save, a helper that first waits for a child, a queue or a sleep: each may make
-    the very collective that a rank seems to leave out.
-
-    Yields:
-        A thread that may call one and is in none, and those in which its wait ends: none
-        where nobody is left to end it, so that it calls nothing any more.
+    the very collective that a rank seems to leave out, by the user's code or by what trains for it.
+    With each come those in which its wait ends, none where nobody is left to end it.
     """
     for newest in complete(look)[-1:]:
         for thread in newest.helpers:
-            if thread.may_call and not thread.for_ranks:
+            trains = any(
+                package in TRAINING and (package != "torch" or "/torch/distributed/" in frame.file)
+                for frame in thread.frames
+                for package in [owner_of(frame.file).package]
+            )
+            if (trains or thread.place is not None) and not thread.for_ranks:
                 yield thread, [one for one in newest.follow(thread).ends if one.state is not None]

@@ -11,24 +11,23 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.judge.threads import (
     EVENTS,
     FUTEXES,
-    awaits_calls,
-    awaits_executor,
+    Thread,
     complete,
+    given_away,
     in_lock,
     joins,
     moments,
     remembered,
-    slept_anew,
-    words_of,
 )
 from lightning_hangcheck.judge.wording import process_name
 from lightning_hangcheck.model.code_owner import is_standard, is_users
+from lightning_hangcheck.model.evidence import ThreadStack
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from lightning_hangcheck.judge.threads import Moment, Thread
+    from lightning_hangcheck.judge.threads import Moment
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import (
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
         Holder,
         ProcessLook,
         TargetKind,
-        ThreadStack,
         ThreadState,
         WaitTarget,
     )
@@ -70,10 +68,18 @@ READS = frozenset({"read", "readv", "recvfrom", "recvmsg"})
 HOUSEKEEPERS = ("pt_", "gloo_", "NCCL", "cuda", "iou-", "jemalloc")
 """Beginnings of the kernel's names of native threads that call no user back: those of torch, its
 backends, the GPU's driver, the kernel itself and memory allocators."""
-CALLED_BY = "TP_"
-"""Beginning of the names of threads by which other ranks call functions (torch's tensorpipe)."""
 POLLS = frozenset({"sleep", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
 """Calls that may have a time limit, and wait for any of several things."""
+
+
+def _telling(look: ProcessLook) -> list[Moment]:
+    """Moments that tell what it waits for: of a Python process those with its stacks, if any.
+
+    Without them the main thread's own call is all there is, which may be a wait for other threads.
+    Found awake, as whoever asks again and again is now and then, it tells nothing either.
+    """
+    seen = complete(look) or [one for one in moments(look) if one.kernel is not None]
+    return [one for one in seen if not one.awake] or seen
 
 
 @remembered
@@ -84,68 +90,60 @@ def steady_targets(look: ProcessLook) -> tuple[WaitTarget, ...]:
     left out; see `limited`.
     """
     newest = _telling(look)[-2:]
-    if len(newest) < 2:
-        return ()
-    before, now = newest
-    known = {(tid, target.kind, target.name) for tid, target in before.targets}
+    known = {(tid, one.kind, one.name) for tid, one in newest[0].targets} if newest[1:] else set()
     steady = {
         (target.call, target.kind, target.name): target
-        for tid, target in now.targets
+        for moment in newest[1:]
+        for tid, target in moment.targets
         if (tid, target.kind, target.name) in known
     }
     return tuple(steady.values())
 
 
-@remembered
+def _ends(look: ProcessLook) -> tuple[Thread, ...]:
+    """The threads in which its main thread's wait ends now."""
+    return tuple(end for newest in _telling(look)[-1:] for end in newest.ends)
+
+
 def limited(look: ProcessLook) -> bool:
     """Whether the call in which its wait ends does so by itself at a time: a sleep, a retry."""
-    return any(
-        target.kind == "time"
-        for newest in _telling(look)[-1:]
-        for state in newest.ends
-        for target in state.waits_for
-    )
+    return any(end.limited for end in _ends(look))
 
 
-@remembered
 def may_wait_for_device(look: ProcessLook) -> bool:
     """Whether its wait may end in one for a device: a thread sleeps in memory, or in the driver.
 
     None does where other threads owe its end, or a file, a connection, a child, or one long sleep.
     """
-    chain = next((one.chain for one in _telling(look)[-1:]), None)
     elsewhere = {*OUTSIDE, "pipe", "shared"}
-    return chain is None or any(
-        not (one.for_threads or one.sleeps or any(it.kind in elsewhere for it in one.targets))
-        for one in chain.ends
+    return not (ends := _ends(look)) or any(
+        not (end.for_threads or end.sleeps or any(one.kind in elsewhere for one in end.targets))
+        for end in ends
     )
 
 
 def asks_anew(look: ProcessLook) -> bool:
     """Whether it slept between the newest samples until other moments: it asks again and again."""
-    states = [one.states[0] for one in _telling(look)[-2:] if one.states]
-    return len(states) == 2 and slept_anew(*states)
+    until = {one.states[0].wakes_ns for one in _telling(look)[-2:] if one.states}
+    return len(until) > 1 and None not in until
 
 
 def only_sleeps(look: ProcessLook) -> bool:
     """Whether its wait ends in nothing but sleeps, each until a time that the program set."""
-    return any(
-        all(
-            one.waits_for and all(it.kind == "time" and it.call != "futex" for it in one.waits_for)
-            for one in newest.ends
-        )
-        for newest in _telling(look)[-1:]
-        if newest.ends
+    ends = _ends(look)
+    return bool(ends) and all(
+        end.targets and all(one.kind == "time" and one.call != "futex" for one in end.targets)
+        for end in ends
     )
 
 
 def sleeps_on(look: ProcessLook) -> bool:
     """Whether its wait ends in one sleep: until the same moment at the newest two samples."""
     until = [
-        {state.tid: state.wakes_ns for state in one.ends if state.wakes_ns is not None}
+        {(end.tid, end.wakes_ns) for end in one.ends if end.wakes_ns is not None}
         for one in _telling(look)[-2:]
     ]
-    return len(until) == 2 and not until[0].items().isdisjoint(until[1].items())
+    return len(until) == 2 and not until[0].isdisjoint(until[1])
 
 
 @remembered
@@ -153,25 +151,22 @@ def in_own_memory(look: ProcessLook) -> bool:
     """Whether its wait ends, without a time limit, at what only the process itself can change.
 
     That is a word of its memory, or an event loop that waits for nothing but to be woken by its
-    own process. What runs no Python yet may do either, see `called_back`, and so may a library's
-    thread that hears from outside, unless what is waited for is a lock.
+    own process. What is `called_back` may do either, and so may a library's thread that hears from
+    outside, unless what is waited for is a lock.
     """
     return not called_back(look) and _at_own_memory(look)
 
 
 def _at_own_memory(look: ProcessLook) -> bool:
     for newest in _telling(look)[-1:]:
-        threads = {one.tid: one for one in newest.threads}
         for_news = bool(newest.threads) and not in_lock(newest.threads[0].stack)
         if for_news and any(one.hears_from_outside for one in newest.helpers):
             return False
-        for state in newest.ends:
-            thread = threads.get(state.tid)
-            if any(target.kind == "futex" for target in state.waits_for):
-                return True
-            if thread is not None and thread.woken_by_own_process:
-                return True
-    return False
+    return any(
+        end.words
+        or (end.looping and not end.named and [one.kind for one in end.targets] == ["socket"])
+        for end in _ends(look)
+    )
 
 
 def in_pythons_lock(look: ProcessLook, target: WaitTarget) -> bool:
@@ -191,31 +186,47 @@ def called_back(look: ProcessLook) -> bool:
     """Whether what runs no Python yet may end its main thread's wait, by its newest sample.
 
     A signal, if it is caught: its handler runs in the main thread. Or a thread of a native library
-    that does anything but wait for its own process, and may call the user back after it, unless it
-    is known to look only after its library.
+    that does anything but wait for its own process, unless it is known to look only after its
+    library. Its own process wakes it by a word of memory, an eventfd or a pipe of which nobody else
+    has an end. Where its name was not recorded, only a sleep or a read counts: torch's threads wait
+    for a word of memory until a time, or for any of several connections.
     """
+
+    def by_own_process(target: WaitTarget) -> bool:
+        own_pipe = target.kind == "pipe" and all(one.pid == look.pid for one in target.holders)
+        return target.kind == "futex" or own_pipe or target.name.startswith(EVENTS)
+
+    def may_call_back(native: ThreadState) -> bool:
+        if native.state in "ZX" or SLEEP in native.wchan:
+            return native.state not in "ZX"
+        if not native.name:
+            return any(
+                SLEEP in one.call or (one.kind == "socket" and one.call in READS)
+                for one in native.waits_for
+            )
+        return not native.waits_for or not all(map(by_own_process, native.waits_for))
+
     newest = next((one for one in reversed(moments(look)) if one.kernel is not None), None)
     if newest is None or newest.kernel is None:
         return False
-    own = newest.states[0].name if newest.states else ""
     # one that nobody named has the name of who started it, mostly the main thread
     return newest.kernel.catches_timers or any(
-        _may_call_back(one, look.pid)
+        may_call_back(one)
         for one in _native_threads(newest)
-        if not one.name.startswith(HOUSEKEEPERS) or one.name == own
+        if not one.name.startswith(HOUSEKEEPERS) or one.name == newest.states[0].name
     )
 
 
 def called_by_ranks(look: ProcessLook) -> bool:
     """Whether only other ranks may end its wait, at its own memory, by a call through torch's RPC.
 
-    The agent has threads without a name, too, that wait for the time limits of calls.
+    The agent (tensorpipe) has threads without a name, too, that wait for the time limits of calls.
     """
     newest = next(iter(complete(look)[-1:]), None)
     if newest is None or newest.kernel is None or newest.kernel.catches_timers:
         return False
     native = _native_threads(newest)
-    beside = [one for one in native if not one.name.startswith((*HOUSEKEEPERS, CALLED_BY))]
+    beside = [one for one in native if not one.name.startswith((*HOUSEKEEPERS, "TP_"))]
     timed = (one.name == newest.states[0].name and one.syscall in FUTEXES for one in beside)
     only_calls = len(beside) < len(native) and all(timed)
     return only_calls and _at_own_memory(look) and not limited(look)
@@ -225,41 +236,6 @@ def _native_threads(newest: Moment) -> list[ThreadState]:
     of_python = {one.tid for one in newest.threads}
     known = newest.complete or not of_python  # a native program's threads are all its own
     return [one for one in newest.states[1:] if known and one.tid not in of_python]
-
-
-def _may_call_back(native: ThreadState, pid: int) -> bool:
-    """Whether a thread that runs no Python does anything but wait for its own process.
-
-    It runs, reads a disk, or waits for a time, a connection, a child, or by an unknown call. Its
-    own process wakes it by a word of memory, an eventfd or a pipe of which nobody else has an end.
-    Where its name was not recorded, only a sleep or a read counts: torch's threads wait for a word
-    of memory until a time, or for any of several connections.
-    """
-    if native.state in "ZX":
-        return False
-    if SLEEP in native.wchan:
-        return True
-    if not native.name:
-        return any(
-            SLEEP in one.call or (one.kind == "socket" and one.call in READS)
-            for one in native.waits_for
-        )
-
-    def by_own_process(target: WaitTarget) -> bool:
-        own_pipe = target.kind == "pipe" and all(one.pid == pid for one in target.holders)
-        return target.kind == "futex" or own_pipe or target.name.startswith(EVENTS)
-
-    return not native.waits_for or not all(map(by_own_process, native.waits_for))
-
-
-def _telling(look: ProcessLook) -> list[Moment]:
-    """Moments that tell what it waits for: of a Python process those with its stacks, if any.
-
-    Without them the main thread's own call is all there is, which may be a wait for other threads.
-    Found awake, as whoever asks again and again is now and then, it tells nothing either.
-    """
-    seen = complete(look) or [one for one in moments(look) if one.kernel is not None]
-    return [one for one in seen if not one.awake] or seen
 
 
 def works(look: ProcessLook, holder: Holder) -> bool:
@@ -293,63 +269,48 @@ def awaited_threads(moment: Moment) -> frozenset[int] | None:
     None where any thread of the process could: nothing tells what the main thread waits for.
     """
     chain = moment.chain
-    if chain is None or chain.threads[0].tid is None:
+    if chain is None:
         return None
-    if chain.leads_on:
-        tids = [one.tid for one in chain.threads]
-        return None if None in tids else frozenset(tid for tid in tids if tid is not None)
+    tids = frozenset(one.tid for one in chain.threads if one.tid is not None)
     named = tuple(target for _, target in moment.targets)
     from_outside = endless(named) and all(one.kind in OUTSIDE and tells_who(one) for one in named)
-    return frozenset({chain.threads[0].tid}) if from_outside else None
+    known = all(one.tid is not None for one in chain.threads)
+    return tids if known and (chain.leads_on or from_outside) else None
 
 
 def awaited_processes(view: RankView) -> frozenset[int] | None:
     """Return the processes that could end what a rank's own process waits for.
 
-    Those that hold it, and all that these started. Holding is not using: a child has a copy of
-    every pipe that its parent had. Where some are seen to use it, the others work for themselves.
-
-    None where any of its children could: nothing tells what it waits for, or it has both ends of a
-    pipe itself.
+    Those that hold it, and all that these started. Of a pipe every child has a copy: where a thread
+    of some is seen at it, or feeds queues, the others work for themselves. None where any of its
+    children could: nothing tells what it waits for, or it has both ends of a pipe itself.
     """
     own = view.own_process
     targets = steady_targets(own) if own is not None else ()
-    looks = {look.pid: look for look in view.processes}
-    holders = {pid for target in targets for pid in _using(target, looks)}
+    newest = {look.pid: complete(look)[-1:] for look in view.processes}
+
+    def uses(pid: int, target: WaitTarget) -> bool:
+        return target.kind == "pipe" and any(
+            thread.feeds_queue or any(one.name == target.name for one in thread.targets)
+            for moment in newest.get(pid, ())
+            for thread in moment.threads
+        )
+
+    found: set[int] = set()
+    for target in targets:
+        holders = pids_here(target)
+        found.update([pid for pid in holders if uses(pid, target)] or holders)
     known = bool(targets) and all(one.kind != "other" and tells_who(one) for one in targets)
-    if not known or view.pid in holders:
+    if not known or view.pid in found:
         return None
     parents = {
         look.pid: kernel.parent_pid
         for look in view.processes
         if look.samples and (kernel := look.samples[-1].kernel) is not None
     }
-    found, new = set(holders), set(holders)
-    while new:
-        new = {pid for pid, parent in parents.items() if parent in found} - found
+    while new := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= new
     return frozenset(found)
-
-
-def _using(target: WaitTarget, looks: Mapping[int, ProcessLook]) -> list[int]:
-    """Return those of the holders that are seen to use what they hold, all where none is.
-
-    One of their threads stands at the very pipe, or feeds the queues to which it ever gave
-    anything.
-    """
-    holders = pids_here(target)
-    newest = {pid: complete(looks[pid])[-1:] for pid in holders if pid in looks}
-    using = [
-        pid
-        for pid, seen in newest.items()
-        for moment in seen
-        if target.kind == "pipe"
-        and any(
-            thread.feeds_queue or any(one.name == target.name for one in thread.targets)
-            for thread in moment.threads
-        )
-    ]
-    return using or holders
 
 
 def pids_here(target: WaitTarget) -> list[int]:
@@ -371,11 +332,9 @@ def endless(targets: tuple[WaitTarget, ...]) -> bool:
 def through_children(
     view: RankView, targets: tuple[WaitTarget, ...]
 ) -> tuple[ProcessLook | None, tuple[WaitTarget, ...]]:
-    """Follow a rank's wait into the child that it waits for, and what that waits for in turn.
+    """Return the child in which a rank's wait ends, and what that waits for.
 
-    Returns:
-        The child in which the wait ends, and what that waits for. None and the rank's own where it
-        ends in no child, leads back, or to one that serves anybody.
+    None and the rank's own where it ends in no child, leads back, or to one that serves anybody.
     """
     children = {look.pid: look for look in view.processes if look.role != "rank"}
     pending = [pid for target in targets for pid in pids_here(target)]
@@ -391,46 +350,45 @@ def through_children(
 
 
 def stuck_thread(look: ProcessLook) -> ThreadStack | None:
-    """Return the thread in which the main thread's wait ends.
+    """Return the thread in which the main thread's wait ends; None for itself, or nothing tells.
 
     Of several, one that waits for something that has a name, then one that waits for other ranks,
-    one that computes, and one that stands still elsewhere. One that sleeps a moment at a time ticks
-    for itself: it is none, nor is an event loop without anything to do. Where none is left to end
-    the wait, the one that is joined, or that the work was given to.
-
-    None where that is the main thread itself, or nothing tells.
+    one that computes, and one that stands still elsewhere; not one that sleeps a moment at a time,
+    nor an event loop without anything to do. Where none is left to end the wait, the one that is
+    joined, or that the work was given to.
     """
     seen = complete(look)[-2:]
     chain = seen[-1].chain if len(seen) == 2 else None
     if chain is None or not chain.leads_on:
         return None
     earlier, newest = seen
-    main = chain.threads[0]
-    users = [one for one in chain.threads[1:] if not one.looping and one.place is not None]
+    main, *beside = chain.threads
+    users = [one for one in beside if not one.looping and one.place is not None]
     given = users[0].stack if users else None
     if given is not None and joins(main.stack) and main.place is None:
         # the interpreter's exit: libraries make their threads daemons, users forget it
         return given
-    named = {(tid, one.kind, one.name) for tid, one in earlier.targets if one.name}
-    named &= {(tid, one.kind, one.name) for tid, one in newest.targets}
-    shares = newest.shares_since(earlier)
-    before = {one.tid: one for one in earlier.threads}
-    slept, sleeps = ({one.tid: one.wakes_ns for one in moment.states} for moment in seen)
+    named, before_named = (
+        {(tid, one.kind, one.name) for tid, one in moment.targets if one.name}
+        for moment in (newest, earlier)
+    )
+    at_named = {tid for tid, _, _ in named & before_named}
+    shares, before = newest.shares_since(earlier), {one.tid: one for one in earlier.threads}
 
     def stands_still(end: Thread) -> bool:
         old = before.get(end.tid)
-        same = old is not None and old.frames == end.frames
-        return same and not end.looping and slept.get(end.tid or 0) == sleeps.get(end.tid or 0)
+        same = old is not None and (old.frames, old.wakes_ns) == (end.frames, end.wakes_ns)
+        return same and not end.looping
 
     signs: tuple[Callable[[Thread], bool], ...] = (
-        lambda end: any(tid == end.tid for tid, _, _ in named),
+        lambda end: end.tid in at_named,
         lambda end: end.for_ranks,
         lambda end: shares.get(end.tid or 0, 0.0) >= BUSY_SHARE,
         stands_still,
     )
     others = [end for end in chain.ends if end is not main and end.tid is not None]
     # where the work was given away, whoever has it goes on trying in vain
-    last = given if given_away(main) else None
+    last = given if given_away(main.stack) else None
     if main.looping:
         last = next((one.stack for one in users if not one.ticks), None)
     return next((end.stack for sign in signs for end in others if sign(end)), last)
@@ -444,19 +402,15 @@ def lock_keeper(look: ProcessLook, beat: Beat | None) -> ThreadStack | None:
     One that only gets no processor would go on, and whether it gave the lock up then nobody knows.
     """
     seen = complete(look)[-2:]
-    if len(seen) < 2:
+    owners = [[one.stack for one in moment.threads if one.stack.owns_gil][:1] for moment in seen]
+    if len(seen) < 2 or not owners[1] or is_starved(*seen):
         return None
-    earlier, newest = seen
-    before, keeper = (
-        next((one.stack for one in moment.threads if one.stack.owns_gil), None) for moment in seen
-    )
-    if keeper is None or is_starved(earlier, newest):
-        return None
+    (keeper,), before = owners[1], owners[0]
     if beat is not None and beat.pulse_ns > 0:
-        stale = newest.sample.taken_ns - beat.pulse_ns > STALE_S * NANOSECONDS
+        stale = seen[1].sample.taken_ns - beat.pulse_ns > STALE_S * NANOSECONDS
         return keeper if stale else None
-    same = before is not None and (before.tid, before.frames) == (keeper.tid, keeper.frames)
-    computes = newest.shares_since(earlier).get(keeper.tid or 0, 0.0) >= BUSY_SHARE
+    same = [(one.tid, one.frames) for one in before] == [(keeper.tid, keeper.frames)]
+    computes = seen[1].shares_since(seen[0]).get(keeper.tid or 0, 0.0) >= BUSY_SHARE
     return keeper if same and not computes else None
 
 
@@ -470,27 +424,24 @@ def in_one_call(look: ProcessLook, tid: int | None = None) -> ThreadStack | None
         for one in moments(look)
         if (found := next((it for it in one.threads if tid is None or it.tid == tid), None))
     ][-NEWEST:]
-    if len(seen) < 2:
-        return None
-    same = all(one.frames == seen[-1].frames for one in seen)
-    return seen[-1] if same and not any(one.owns_gil for one in seen) else None
+    still = all(one.frames == seen[-1].frames and not one.owns_gil for one in seen)
+    return seen[-1] if len(seen) > 1 and still else None
 
 
 def is_starved(before: Moment, now: Moment) -> bool:
     """Whether the main thread had work to do, but others had the processor."""
-    first, second = before.states[:1], now.states[:1]
-    if not first or not second or first[0].queued_s is None or second[0].queued_s is None:
+    queued = [one.queued_s for one in (*before.states[:1], *now.states[:1])]
+    if len(queued) < 2 or queued[0] is None or queued[1] is None:
         return False
-    queued_s = second[0].queued_s - first[0].queued_s
-    return queued_s > STARVED_SHARE * now.seconds_since(before)
+    return queued[1] - queued[0] > STARVED_SHARE * now.seconds_since(before)
 
 
 @remembered
 def read_locks(look: ProcessLook) -> tuple[ThreadStack, ...]:
     """Tell which threads of a process stand in locks, the main one first, by two newest samples.
 
-    None where the main thread is in no lock and waits for no thread that is, where one thread waits
-    and another may release its lock, or where the samples don't show it twice.
+    None where the main one is in no lock and waits for no thread that is, or another may release
+    its lock.
     """
     seen = complete(look)[-2:]
     found = [locked for one in seen if (locked := _locked(one))]
@@ -509,7 +460,8 @@ def _locked(moment: Moment) -> tuple[Thread, ...]:
     is left to end the main one's wait, only those through which it leads.
     """
     locked = tuple(one for one in moment.threads if one.words and in_lock(one.stack))
-    if not locked or not (locked[0] is moment.threads[0] or given_away(moment.threads[0])):
+    main = moment.threads[:1]
+    if not locked or not (locked[:1] == main or given_away(main[0].stack)):
         return ()
     if moment.chain is not None and not moment.chain.ends:
         return tuple(one for one in locked if one in moment.chain.threads)
@@ -527,11 +479,10 @@ def waits_in_vain(look: ProcessLook) -> bool:
     That is proven where its only thread waits for a word of memory that no other process can
     change: a fork leaves all other threads of the parent behind, also one that held a lock. Else
     the main thread must wait for a lock, for the end of threads or for an executor, and so, without
-    a time limit, must every thread that could end this. One of these may also wait for news, such
-    as a queue's or an event's, where the user's own code does so and every thread waits likewise:
-    to what a library waits for, a thread may see that runs no Python, and one that reads from a
-    connection may call the user back. See `called_back` for what runs no Python before it does: it
-    gives back no lock whose holder is known.
+    a time limit, must every thread that could end this. One of these may also wait for news (a
+    queue, an event), where the user's own code does so and every thread waits likewise: what a
+    library waits for may come by a thread that runs no Python. What may be `called_back` proves
+    nothing, but it gives back no lock whose holder is known.
     """
     seen = [one for one in moments(look) if one.kernel is not None][-2:]
     if called_back(look):
@@ -547,26 +498,20 @@ def _circle(moment: Moment) -> set[Standing] | None:
     """Return where the threads stand of which none is left to end the main one's wait."""
     left_out = moment.kernel.threads_left_out if moment.kernel is not None else 0
     if len(moment.states) == 1 and not left_out:
-        alone = moment.states[0]
-        words = words_of(alone.waits_for)
-        return {(alone.tid, (), words)} if words else None
+        alone = Thread(ThreadStack(tid=moment.states[0].tid), moment.states[0])
+        return {(alone.tid, (), alone.words)} if alone.words else None
     chain = moment.chain
     if chain is None or chain.ends or not all(one.words for one in chain.threads):
         return None
     main, *others = chain.threads
-    if not (in_lock(main.stack) or (others and given_away(main))):
+    if not (in_lock(main.stack) or (others and given_away(main.stack))):
         return None
     beside = (one for one in moment.helpers if not one.stack.bystander)
     all_wait = all(one.words for one in (main, *beside))
     for one in others:  # for news
-        if not (in_lock(one.stack) or given_away(one)):
+        if not (in_lock(one.stack) or given_away(one.stack)):
             calls = (frame for frame in reversed(one.frames) if not is_standard(frame.file))
             calling = next(calls, None)
             if not all_wait or calling is None or not is_users(calling.file):
                 return None
     return {(one.tid, one.frames, one.words) for one in chain.threads if one.tid is not None}
-
-
-def given_away(thread: Thread) -> bool:
-    """Whether it waits for the end of threads, or for what an executor or other ranks gave them."""
-    return any(one(thread.stack) for one in (joins, awaits_executor, awaits_calls))

@@ -9,22 +9,16 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import IN_ALL_REDUCE, IN_BARRIER, IN_LOAD, SITE, Frames, gone, job, missing, rank
+from cases import IN_ALL_REDUCE, IN_BARRIER, IN_LOAD, SITE, Frames, gone, job, missing, rank, worker
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.alike import group_stacks
 from lightning_hangcheck.judge.verdict import without_collections
 from lightning_hangcheck.model.beat import Beat, CheckpointMark
-from lightning_hangcheck.model.case import Alike, Case, RankView, RunFacts
+from lightning_hangcheck.model.case import Alike, Case, RankView
 from lightning_hangcheck.model.codec import encode_for_file
-from lightning_hangcheck.model.evidence import (
-    Frame,
-    ProcessLook,
-    ProcessStack,
-    Sample,
-    ThreadStack,
-)
+from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.report.verdict_text import render
 from lightning_hangcheck.text.shown import format_ranks, parse_ranks
 
@@ -119,49 +113,19 @@ def test_above_1024_ranks_only_culprits_and_examples_are_listed() -> None:
     assert verdict.world_size == 1100
 
 
-LOAD = (Frame("<module>", "/home/ada/train.py", 9), Frame("load", "/home/ada/train.py", 41))
-
-STEP = (Frame("<module>", "/home/ada/train.py", 9), Frame("step", "/home/ada/train.py", 88))
-
-
-def _look(*stacks: tuple[Frame, ...] | None, role: str = "rank") -> ProcessLook:
-    """A process; None is a sample without a stack."""
-    return ProcessLook(
-        pid=1,
-        role=role,
-        samples=tuple(
-            Sample(
-                taken_ns=number,
-                stack=None
-                if frames is None
-                else ProcessStack(
-                    pid=1, source="py-spy", threads=(ThreadStack(tid=1, frames=frames),)
-                ),
-            )
-            for number, frames in enumerate(stacks)
-        ),
-    )
-
-
-def _case(*processes: tuple[ProcessLook, ...]) -> Case:
-    run = RunFacts(run_id="r", command="c", started_at="2026-11-20T10:23:01Z")
-    ranks = tuple(RankView(rank=n, processes=looks) for n, looks in enumerate(processes))
-    return Case(run=run, taken_at="2026-11-20T10:23:01Z", taken_ns=0, ranks=ranks)
-
-
 def test_equal_stacks_are_one_group_and_the_largest_comes_first() -> None:
-    groups, group_of = group_stacks(_case((_look(LOAD),), (_look(STEP),), (_look(STEP),)))
-    assert [(group.id, group.ranks, group.count) for group in groups] == [
-        (0, "1-2", 2),
-        (1, "0", 1),
+    groups, group_of = group_stacks(job(rank(0, IN_LOAD), rank(1, IN_BARRIER), rank(2, IN_BARRIER)))
+    assert [(group.ranks, group.count, group.frames) for group in groups] == [
+        ("1-2", 2, tuple(map(str, IN_BARRIER))),
+        ("0", 1, tuple(map(str, IN_LOAD))),
     ]
-    assert groups[1].frames == ("<module> (/home/ada/train.py:9)", "load (/home/ada/train.py:41)")
     assert group_of == {0: 1, 1: 0, 2: 0}
 
 
 def test_workers_are_grouped_apart_from_ranks_and_counted_each() -> None:
-    worker = _look(STEP, role="worker")
-    groups, group_of = group_stacks(_case((_look(STEP), worker, worker), (_look(STEP), worker)))
+    workers = worker(0, IN_LOAD), worker(1, IN_LOAD)
+    views = rank(0, IN_LOAD, children=workers), rank(1, IN_LOAD, children=workers[:1])
+    groups, group_of = group_stacks(job(*views))
     assert [(group.process, group.ranks, group.count) for group in groups] == [
         ("worker", "0-1", 3),
         ("rank", "0-1", 2),

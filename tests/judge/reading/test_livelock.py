@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from cases import (
     IN_BARRIER,
@@ -16,6 +15,7 @@ from cases import (
     look,
     rank,
     user,
+    with_main,
     worker,
 )
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ from lightning_hangcheck.model.case import Pace, RankView
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack, WaitTarget
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.evidence import ProcessLook, ProcessState
+    from lightning_hangcheck.model.evidence import ProcessLook
 
 OURS = "/venv/lib/python3.11/site-packages/lightning_hangcheck/recorder/background.py"
 
@@ -108,7 +108,7 @@ def without_news(seconds: float, *children: ProcessLook, **fields: Any) -> RankV
     """A rank that moves, and has shown nothing new for so long: its worker, or it itself."""
     stacks = (IN_LOADER,) if children else (IN_LOAD, DEEPER, IN_LOAD)
     view = rank(1, *stacks, children=children, cpu=0.0 if children else 1.0, **fields)
-    return msgspec.structs.replace(view, nothing_new_for_s=seconds)
+    return replace(view, nothing_new_for_s=seconds)
 
 
 def cropping(**fields: Any) -> ProcessLook:
@@ -138,22 +138,8 @@ def test_a_rank_that_was_just_woken_has_not_gone_round_while_it_slept(
 ) -> None:
     """A signal ends its wait: what it did in functions that it knew took no time until then."""
     view = rank(1, IN_LOAD, IN_LOAD, (*IN_LOAD[:-1], user("load", 43)))
-    own = view.processes[0]
-    samples = tuple(
-        msgspec.structs.replace(one, kernel=with_turns(one.kernel, count))
-        for one, count in zip(own.samples, turns, strict=True)
-    )
-    own = msgspec.structs.replace(own, samples=samples)
-    view = msgspec.structs.replace(view, processes=(own,), nothing_new_for_s=40.0)
-    assert read_rank_activity(view).activity == activity
-
-
-def with_turns(kernel: ProcessState | None, count: int) -> ProcessState:
-    """The state of a process whose main thread was given the processor so often."""
-    assert kernel is not None
-    main, *others = kernel.threads
-    threads = (msgspec.structs.replace(main, turns=count), *others)
-    return msgspec.structs.replace(kernel, threads=threads)
+    view = with_main(view, turns=lambda number: turns[number])
+    assert read_rank_activity(replace(view, nothing_new_for_s=40.0)).activity == activity
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,13 @@ from cases import (
     NOW_NS,
     SECOND,
     STDLIB,
+    beside,
     job,
     rank,
     sample,
     user,
     waiting_for,
+    with_kernel,
 )
 from flights import AT_ITEM, on_device, spinning
 from msgspec.structs import replace
@@ -27,13 +29,12 @@ from lightning_hangcheck.judge.livelock import with_what_was_seen
 from lightning_hangcheck.judge.phase_of_life import rare_place
 from lightning_hangcheck.judge.waits import steady_targets
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.case import Pace
+from lightning_hangcheck.model.case import Pace, RankView
 from lightning_hangcheck.model.evidence import (
     Frame,
     GpuState,
     ProcessLook,
     ProcessStack,
-    ProcessState,
     Sample,
     ThreadStack,
     ThreadState,
@@ -43,20 +44,14 @@ from lightning_hangcheck.model.evidence import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.slugs import Phase
 
 
 PID = 100
-
 HELPER = 300
-
 FULL_PIPE = waiting_for("pipe", "write", "pipe:[9]", 700)
-
 FOR_CHILD = waiting_for("process", "wait4", "700")
-
 REMOTE = waiting_for("socket", "recvfrom", "10.0.0.1:443")
-
 MANY = 1_000_000
 
 
@@ -79,49 +74,42 @@ def seen(number: int, *, main: int, helper: int | None, **state: Any) -> Sample:
     return replace(one, kernel=kernel, stack=replace(one.stack, threads=stacks))
 
 
-def activity(*, main: int = 0, helper: int | None = 0, **state: Any) -> str:
+def activity(*, main: int = 0, helper: int = 0, counted: bool = True, **state: Any) -> str:
     samples = tuple(seen(number, main=main, helper=helper, **state) for number in range(3))
-    return read_process_activity(ProcessLook(pid=PID, role="rank", samples=samples)).activity
+    view = RankView(rank=0, processes=(ProcessLook(pid=PID, role="rank", samples=samples),))
+    if not counted:
+        view = with_kernel(
+            view,
+            threads=lambda _, one: tuple(replace(each, moved_bytes=None) for each in one.threads),
+        )
+    return read_process_activity(view.processes[0]).activity
 
 
-@pytest.mark.parametrize("syscall", [1, 35])
-def test_what_children_read_is_nobodys_progress(syscall: int) -> None:
-    """A thread that runs a program every second, beside a main thread in write or in a sleep."""
-    assert activity(syscall=syscall) == "idle"
-
-
-def test_what_the_main_thread_writes_is_progress() -> None:
-    assert activity(main=5_000, syscall=1, **FULL_PIPE) == "moving"
-
-
-def test_a_helper_counts_where_it_could_end_the_wait() -> None:
-    """Another process of this machine may wait for what it gives; a remote end does not."""
-    for waits in (FULL_PIPE, FOR_CHILD):
-        assert activity(helper=MANY, **waits) == "moving"
-        assert activity(helper=100, **waits) == "idle"
-    assert activity(helper=MANY, **REMOTE) == "idle"
+@pytest.mark.parametrize(
+    ("moved", "does"),
+    [
+        ({"syscall": 1}, "idle"),  # a thread runs a program every second, which reads
+        ({"syscall": 35}, "idle"),
+        ({"main": 5_000, "syscall": 1, **FULL_PIPE}, "moving"),
+        ({"helper": MANY, **FULL_PIPE}, "moving"),
+        ({"helper": 100, **FULL_PIPE}, "idle"),
+        ({"helper": MANY, **FOR_CHILD}, "moving"),
+        ({"helper": 100, **FOR_CHILD}, "idle"),
+        ({"helper": MANY, **REMOTE}, "idle"),  # it does not wait for what a helper gives
+    ],
+)
+def test_bytes_count_of_threads_that_could_end_the_wait(moved: dict[str, Any], does: str) -> None:
+    assert activity(**moved) == does
 
 
 def test_where_a_thread_has_ended_or_is_not_counted_the_process_counts() -> None:
-    gone = [seen(0, main=0, helper=0), seen(1, main=0, helper=None), seen(2, main=0, helper=None)]
-    look = ProcessLook(pid=PID, role="rank", samples=tuple(gone))
+    gone = tuple(seen(number, main=0, helper=None if number else 0) for number in range(3))
+    look = ProcessLook(pid=PID, role="rank", samples=gone)
     assert read_process_activity(look).activity == "moving"
-    uncounted = [
-        replace(
-            one,
-            kernel=replace(
-                one.kernel, threads=tuple(replace(t, moved_bytes=None) for t in one.kernel.threads)
-            ),
-        )
-        for one in (seen(number, main=0, helper=0) for number in range(3))
-        if one.kernel is not None
-    ]
-    look = ProcessLook(pid=PID, role="rank", samples=tuple(uncounted))
-    assert read_process_activity(look).activity == "moving"
+    assert activity(counted=False) == "moving"
 
 
 GIB = 1 << 30
-
 WAITS = rank(0, IN_ALL_REDUCE)
 
 
@@ -172,7 +160,6 @@ def test_the_gpu_of_the_culprit_is_among_the_facts() -> None:
 
 
 ELSEWHERE = (MAIN, user("log_loss", 31))
-
 CHECKPOINT_THREAD = ThreadStack(tid=9, name="checkpoint", frames=IN_ALL_REDUCE)
 
 
@@ -218,17 +205,11 @@ def test_the_line_of_a_rank_that_is_ahead_tells_nothing_of_where_it_parted() -> 
 
 
 LOOP = Frame("advance", "/x/lightning/pytorch/loops/fit_loop.py", 1)
-
 STEP = Frame("training_step", "/x/lightning/pytorch/strategies/strategy.py", 1)
-
 VALIDATION = Frame("validation_step", "/x/lightning/pytorch/strategies/strategy.py", 1)
-
 BACKWARD = Frame("_engine_run_backward", "/x/torch/autograd/graph.py", 1)
-
 LOADER = Frame("__next__", "/x/torch/utils/data/dataloader.py", 1)
-
 OPTIMIZER = Frame("Optimizer.wrapper", "/x/torch/optim/optimizer.py", 1)
-
 USERS = Frame("evaluate", "/home/me/train.py", 7)
 
 
@@ -282,32 +263,14 @@ IN_FUTURE = (
 )
 
 IN_OPEN = (Frame("_worker", f"{STDLIB}/concurrent/futures/thread.py", 83), user("read_pipe", 9))
-
 FIFO = WaitTarget(call="openat", kind="fifo", name="/data/a.pipe")
-
 FUTEX = WaitTarget(call="futex", kind="futex", name="0x7f")
-
-BEFORE = Sample(
-    taken_ns=NOW_NS,
-    kernel=ProcessState(
-        pid=1,
-        parent_pid=0,
-        state="S",
-        started_ticks=1,
-        cpu_s=0.0,
-        threads=(
-            ThreadState(tid=1, state="S", cpu_s=0.0, syscall=202, waits_for=(FUTEX,)),
-            ThreadState(tid=2, state="S", cpu_s=0.0, syscall=257, waits_for=(FIFO,)),
-        ),
-    ),
-    stack=ProcessStack(
-        pid=1,
-        source="py-spy",
-        threads=(
-            ThreadStack(tid=1, frames=IN_FUTURE, name="MainThread"),
-            ThreadStack(tid=2, frames=IN_OPEN, name="reader"),
-        ),
-    ),
+BEFORE = (
+    beside(
+        rank(0, IN_FUTURE, syscall=202, waits_for=(FUTEX,)), IN_OPEN, syscall=257, waits_for=(FIFO,)
+    )
+    .processes[0]
+    .samples[-1]
 )
 
 
@@ -318,11 +281,15 @@ def after(change: Callable[[Sample], Sample]) -> tuple[WaitTarget, ...]:
     return steady_targets(ProcessLook(pid=1, role="rank", samples=samples))
 
 
-def unnamed(sample: Sample) -> Sample:
+def with_helper(sample: Sample, *targets: WaitTarget) -> Sample:
     assert sample.kernel is not None
-    main, helper = sample.kernel.threads
-    nameless = replace(helper, waits_for=(replace(FIFO, name=""),))
-    return replace(sample, kernel=replace(sample.kernel, threads=(main, nameless)))
+    *others, helper = sample.kernel.threads
+    threads = (*others, replace(helper, waits_for=targets))
+    return replace(sample, kernel=replace(sample.kernel, threads=threads))
+
+
+def unnamed(sample: Sample) -> Sample:
+    return with_helper(sample, replace(FIFO, name=""))
 
 
 def by_signal(sample: Sample) -> Sample:
@@ -350,21 +317,12 @@ def test_a_stack_without_ids_is_recognised_by_its_calls() -> None:
 
 
 def test_a_thread_that_went_on_keeps_nothing() -> None:
-    def moved(sample: Sample) -> Sample:
-        return at_another_line(unnamed(sample))
-
-    assert after(moved) == ()
+    assert after(lambda sample: at_another_line(unnamed(sample))) == ()
 
 
 def test_the_socket_by_which_an_event_loop_wakes_itself_stays_without_a_name() -> None:
     server = WaitTarget(call="epoll_wait", kind="socket", name="10.0.0.1:443", carried_bytes=9)
     itself = WaitTarget(call="epoll_wait", kind="socket")
 
-    def waiting_for(*targets: WaitTarget) -> Sample:
-        assert BEFORE.kernel is not None
-        helper = replace(BEFORE.kernel.threads[1], waits_for=targets)
-        threads = (BEFORE.kernel.threads[0], helper)
-        return replace(BEFORE, kernel=replace(BEFORE.kernel, threads=threads))
-
-    later = waiting_for(replace(server, carried_bytes=10), itself)
-    assert with_what_was_seen(later, waiting_for(server, itself)) == later
+    later = with_helper(BEFORE, replace(server, carried_bytes=10), itself)
+    assert with_what_was_seen(later, with_helper(BEFORE, server, itself)) == later

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import msgspec
 import pytest
 from cases import (
     IN_ALL_REDUCE,
@@ -23,6 +20,7 @@ from cases import (
     sample,
     user,
     waiting_for,
+    with_kernel,
     worker,
 )
 from msgspec.structs import replace
@@ -30,17 +28,14 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.activity import Activity, read_process_activity, read_rank_activity
 from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import (
     Frame,
     ProcessLook,
-    Sample,
     ThreadStack,
     ThreadState,
     WaitTarget,
 )
-
-if TYPE_CHECKING:
-    from lightning_hangcheck.model.case import RankView
 
 
 def activity_of(view: RankView) -> Activity:
@@ -91,8 +86,8 @@ def test_a_process_is_known_by_its_samples(seen: ProcessLook, activity: str) -> 
 @pytest.mark.parametrize("part", ["kernel", "stack"])
 def test_half_a_sample_is_no_sample(part: str) -> None:
     whole = look(IN_LOAD)
-    halves = tuple(msgspec.structs.replace(one, **{part: None}) for one in whole.samples)
-    assert _of_process(msgspec.structs.replace(whole, samples=halves)) == "unseen"
+    halves = tuple(replace(one, **{part: None}) for one in whole.samples)
+    assert _of_process(replace(whole, samples=halves)) == "unseen"
 
 
 @pytest.mark.parametrize(("read", "activity"), [(390, "idle"), (2_000, "moving")])
@@ -115,56 +110,35 @@ def test_at_a_connection_only_what_connections_carried_is_a_transfer(
     carried: int, activity: str
 ) -> None:
     """Our own threads read 1,200 bytes in a second where they came late."""
-    at_socket = {"state": "S", "waits_for": (WaitTarget(call="poll", kind="socket"),)}
-    samples = [
-        sample(IN_LOAD, NOW_NS + n * SECOND, pid=1, cpu_s=0, read_bytes=n * 1_200, **at_socket)
-        for n in range(2)
-    ]
-    told = tuple(
-        replace(one, kernel=replace(one.kernel, network_bytes=n * carried))
-        for n, one in enumerate(samples)
-        if one.kernel is not None
-    )
-    assert _of_process(ProcessLook(pid=1, role="rank", samples=told)) == activity
+    waits = rank(0, IN_LOAD, bytes_s=1_200, waits_for=(WaitTarget(call="poll", kind="socket"),))
+    told = with_kernel(waits, network_bytes=lambda number, _: number * carried)
+    assert activity_of(told) == activity
 
 
 def test_two_samples_of_the_same_moment_show_nothing() -> None:
     one = look(IN_LOAD, samples=1).samples[0]
-    assert (
-        read_process_activity(ProcessLook(pid=1, role="rank", samples=(one, one))).activity
-        == "unseen"
-    )
+    assert _of_process(ProcessLook(pid=1, role="rank", samples=(one, one))) == "unseen"
 
 
 def _with_helper(*stacks: tuple[Frame, ...], cpu: float, state: str = "S") -> ProcessLook:
     """A rank whose main thread is idle, with one more thread that uses the processor."""
-    plain = look(IN_LOAD, samples=len(stacks))
-    return msgspec.structs.replace(
-        plain,
-        samples=tuple(
-            _add_helper(one, stack, cpu * 1.1 * number, state)
-            for number, (one, stack) in enumerate(zip(plain.samples, stacks, strict=True))
-        ),
-    )
-
-
-def _add_helper(one: Sample, frames: tuple[Frame, ...], cpu_s: float, state: str) -> Sample:
-    assert one.kernel is not None
-    assert one.stack is not None
-    threads = (*one.kernel.threads, ThreadState(tid=9, state=state, cpu_s=cpu_s))
-    stacks = (*one.stack.threads, ThreadStack(tid=9, frames=frames))
-    return msgspec.structs.replace(
-        one,
-        kernel=msgspec.structs.replace(one.kernel, cpu_s=cpu_s, threads=threads),
-        stack=msgspec.structs.replace(one.stack, threads=stacks),
-    )
+    samples = []
+    for number, (one, frames) in enumerate(
+        zip(look(IN_LOAD, samples=len(stacks)).samples, stacks, strict=True)
+    ):
+        assert one.kernel is not None
+        assert one.stack is not None
+        cpu_s = cpu * 1.1 * number
+        threads = (*one.kernel.threads, ThreadState(tid=9, state=state, cpu_s=cpu_s))
+        kernel = replace(one.kernel, cpu_s=cpu_s, threads=threads)
+        helper = ThreadStack(tid=9, frames=frames)
+        stack = replace(one.stack, threads=(*one.stack.threads, helper))
+        samples.append(replace(one, kernel=kernel, stack=stack))
+    return ProcessLook(pid=100, role="rank", samples=tuple(samples))
 
 
 def test_a_helper_thread_that_works_moves_the_rank() -> None:
-    assert (
-        read_process_activity(_with_helper(IN_LOAD, ELSEWHERE, IN_LOAD, cpu=0.9)).activity
-        == "moving"
-    )
+    assert _of_process(_with_helper(IN_LOAD, ELSEWHERE, IN_LOAD, cpu=0.9)) == "moving"
 
 
 @pytest.mark.parametrize(
@@ -192,21 +166,18 @@ def test_a_rank_that_waits_for_ranks_waits_whatever_processor_it_uses(
 
 def test_an_idle_rank_whose_program_computes_moves() -> None:
     seen = look((), pid=7, role="child", cpu=0.9)
-    blind = tuple(msgspec.structs.replace(one, stack=None) for one in seen.samples)
-    program = msgspec.structs.replace(seen, samples=blind)
+    blind = tuple(replace(one, stack=None) for one in seen.samples)
+    program = replace(seen, samples=blind)
     assert activity_of(rank(0, IN_LOAD, children=[program])) == "moving"
 
 
 def test_a_service_that_stirs_now_and_then_does_not_move_its_rank() -> None:
-    stirs = [
-        msgspec.structs.replace(
-            one, kernel=msgspec.structs.replace(one.kernel, read_bytes=0 if number == 0 else 10**6)
-        )
-        for number, one in enumerate(look((), pid=7, role="child").samples)
-        if one.kernel is not None
-    ]
-    service = ProcessLook(pid=7, role="child", samples=tuple(stirs))
-    assert activity_of(rank(0, IN_LOAD, children=[service])) == "idle"
+    service = look((), pid=7, role="child")
+    stirs = with_kernel(
+        RankView(rank=0, processes=(service,)),
+        read_bytes=lambda number, _: 0 if number == 0 else 10**6,
+    )
+    assert activity_of(rank(0, IN_LOAD, children=stirs.processes)) == "idle"
 
 
 def test_a_rank_that_beat_just_now_moves() -> None:

@@ -17,10 +17,11 @@ from cases import (
     rank,
     torch,
     user,
+    with_kernel,
     with_lock_owner,
+    with_main,
     with_threads,
 )
-from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat
@@ -35,7 +36,6 @@ from lightning_hangcheck.model.verdict import Edge
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RankView
-    from lightning_hangcheck.model.evidence import Sample
 
 WAITS = rank(0, IN_BARRIER)
 
@@ -63,28 +63,16 @@ def test_threads_that_all_stand_in_locks_are_proven() -> None:
 def test_a_timer_s_signal_may_wake_the_main_thread() -> None:
     """``signal.alarm`` shows in no file of the kernel, only that somebody has a handler for it."""
     dead = with_threads(rank(1, IN_LOAD, silent=200.0), LOCKED, PARKED)
-    (own,) = dead.processes
-    samples = tuple(
-        replace(one, kernel=replace(one.kernel, catches_timers=True))
-        for one in own.samples
-        if one.kernel is not None
-    )
-    alarmed = replace(dead, processes=(replace(own, samples=samples),))
+    alarmed = with_kernel(dead, catches_timers=True)
     assert told(job(WAITS, dead))[0] == "hang"
     assert told(job(WAITS, alarmed))[0] == "suspect"
 
 
 def _with_native_thread(view: RankView, wchan: str, call: str) -> RankView:
     """The rank, with one more thread that runs no Python."""
-    (own,) = view.processes
     target = WaitTarget(call=call, kind="time")
     native = ThreadState(tid=299, state="S", cpu_s=0.0, wchan=wchan, waits_for=(target,))
-    samples = tuple(
-        replace(one, kernel=replace(one.kernel, threads=(*one.kernel.threads, native)))
-        for one in own.samples
-        if one.kernel is not None
-    )
-    return replace(view, processes=(replace(own, samples=samples),))
+    return with_kernel(view, threads=lambda _, kernel: (*kernel.threads, native))
 
 
 def test_a_native_thread_that_sleeps_may_call_the_user_back() -> None:
@@ -130,19 +118,8 @@ def test_who_keeps_the_lock_for_want_of_a_processor_is_not_blamed(share: float, 
     """Importing torch on a crowded machine: ready to go on, and not let."""
     beat = Beat(pid=101, pulse_ns=NOW_NS - 3 * SECOND)
     holds = with_lock_owner(rank(1, IN_LOAD, silent=12.0, cpu=0.03, beat=beat, state="R"))
-    own = holds.processes[0]
-    samples = tuple(_queued(one, own.samples[0].taken_ns, share) for one in own.samples)
-    starved = replace(holds, processes=(replace(own, samples=samples),))
+    starved = with_main(holds, queued_s=lambda number: share * number * 1.1)
     assert judge(job(rank(0, IN_ALL_REDUCE), starved)).verdict == kind
-
-
-def _queued(one: Sample, since_ns: int, share: float) -> Sample:
-    """The sample of a main thread that waited such a share of its time for a processor."""
-    assert one.kernel is not None
-    main, *others = one.kernel.threads
-    main = replace(main, queued_s=share * (one.taken_ns - since_ns) / SECOND)
-    kernel = replace(one.kernel, threads=(main, *others))
-    return replace(one, kernel=kernel)
 
 
 @pytest.mark.parametrize(
@@ -152,21 +129,11 @@ def _queued(one: Sample, since_ns: int, share: float) -> Sample:
 def test_full_memory_and_pages_from_disk_are_memory_pressure(
     used: int, faults_s: int, cause: str
 ) -> None:
-    view = rank(1, IN_LOAD)
-    own = view.processes[0]
-    samples = tuple(
-        replace(
-            one,
-            kernel=replace(
-                one.kernel,
-                major_faults=int(number * 1.1 * faults_s),
-                memory=MemoryUse(used << 30, 100 << 30, "control group"),
-            ),
-        )
-        for number, one in enumerate(own.samples)
-        if one.kernel is not None
+    thrashes = with_kernel(
+        rank(1, IN_LOAD),
+        major_faults=lambda number, _: int(number * 1.1 * faults_s),
+        memory=MemoryUse(used << 30, 100 << 30, "control group"),
     )
-    thrashes = replace(view, processes=(replace(own, samples=samples),))
     assert told(job(WAITS, thrashes)) == ("hang", (1,), (0,), cause)
     if cause == "memory_pressure":
         assert "97 % of the control group's 100.0 GiB" in judge(job(WAITS, thrashes)).summary
