@@ -153,9 +153,7 @@ def minority_of_one(readings: Sequence[RankReading]) -> RankReading | None:
 
 
 def separating(
-    code: Sequence[CodeNote],
-    side: Sequence[PendingCollective],
-    others: Sequence[PendingCollective],
+    code: Sequence[CodeNote], side: Sequence[PendingCollective], others: Sequence[PendingCollective]
 ) -> list[CodeNote]:
     """Return the notes without tests that, as they read, ranks on both sides pass."""
 

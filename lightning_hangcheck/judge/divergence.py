@@ -264,10 +264,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
 
 
 def _by_messages(
-    job: JobReading,
-    awaited: Awaited,
-    circle: Collection[int],
-    waiting: Sequence[PendingCollective],
+    job: JobReading, awaited: Awaited, circle: Collection[int], waiting: Sequence[PendingCollective]
 ) -> Divergence | None:
     """All receive and nobody sends, or the other way round, or each waits for the next in a ring.
 

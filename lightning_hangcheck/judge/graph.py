@@ -124,9 +124,7 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
 
 
 def build_graph(
-    job: JobReading,
-    divergence: Divergence | None,
-    awaited: Mapping[int, tuple[int, ...]],
+    job: JobReading, divergence: Divergence | None, awaited: Mapping[int, tuple[int, ...]]
 ) -> WaitGraph:
     """Draw all waits, and find where they end."""
     found = chain(

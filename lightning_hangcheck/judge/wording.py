@@ -26,10 +26,7 @@ MOST_RANGES = 32
 SHOWN_RANGES = 8
 """Ranges of ranks that a sentence has at most, and those that it shows where there are more."""
 SHELL_SIGNAL_BASE = 128
-SHELL_CODES = {
-    126: "the command was found, but may not be run",
-    127: "a command was not found",
-}
+SHELL_CODES = {126: "the command was found, but may not be run", 127: "a command was not found"}
 """Of POSIX shells (XCU 2.8.2), torchrun's own child among them where that is a shell."""
 
 

@@ -28,14 +28,7 @@ from lightning_hangcheck.judge.exits import (
 from lightning_hangcheck.judge.frames import outlived_stack_s
 from lightning_hangcheck.judge.graph import WaitGraph
 from lightning_hangcheck.judge.patience import asks_again, who_ends
-from lightning_hangcheck.judge.rule import (
-    Finding,
-    Situation,
-    blame,
-    names,
-    rule,
-    say,
-)
+from lightning_hangcheck.judge.rule import Finding, Situation, blame, names, rule, say
 from lightning_hangcheck.judge.threads import may_help
 from lightning_hangcheck.judge.waits import asks_anew, steady_targets
 from lightning_hangcheck.judge.wording import (

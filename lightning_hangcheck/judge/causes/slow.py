@@ -70,8 +70,7 @@ PHASES: tuple[Phase, ...] = ("dataloading", "training_step", "training_step")
 def slow_progress(one: RankReading) -> Seen:
     """It moves."""
     return Seen(
-        text="{who} [is|are] slow {at} : running, but without progress for {since}",
-        aspect="silent",
+        text="{who} [is|are] slow {at} : running, but without progress for {since}", aspect="silent"
     )
 
 
