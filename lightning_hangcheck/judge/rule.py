@@ -231,6 +231,7 @@ def blame(
     culprits: Sequence[RankReading],
     cause: Cause,
     sentence: str,
+    /,
     *,
     sure: Sure | float,
     **told: Any,  # noqa: ANN401 - the fields of `Finding`
