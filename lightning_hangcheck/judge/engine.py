@@ -148,9 +148,9 @@ def _of_processes(job: JobReading) -> Conclusion:
         impossible = BETWEEN_RANKS if job.world_size <= 1 else ()
         asked = (cause for one in RULES if need in one.needs for cause in one.causes)
         causes = ", ".join(dict.fromkeys(cause for cause in asked if cause not in impossible))
-        what, kind, _ = NEEDS[need]
+        what, missing_kind, _ = NEEDS[need]
         why = f"none could be read; without it nobody looked for {causes}"
-        gaps.append(Gap(what, None, why, kind))
+        gaps.append(Gap(what, None, why, missing_kind))
     told = _ask(situation, [one for one in RULES if not set(missing).intersection(one.needs)])
     judged = [(decide(found, job.case.limits), found) for found in told]
     alarms = [pair for pair in judged if pair[0] in SEVERITY]
