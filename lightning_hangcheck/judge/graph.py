@@ -73,10 +73,7 @@ class Wait(NamedTuple):
 
     @property
     def edges(self) -> Iterator[Edge]:
-        """All edges; above `MOST_FULL` one for each waiter and one to each ender.
-
-        512 ranks that wait for 512 would be 262,144.
-        """
+        """All edges; above `MOST_FULL` one for each waiter and one to each ender."""
         waiters, enders = (
             [f"rank:{one}" if isinstance(one, int) else one for one in nodes]
             for nodes in (self.waiters, self.enders)
@@ -275,13 +272,6 @@ def _joins_ranks(waits: Sequence[Wait]) -> bool:
 # Where the waits come from.
 
 
-def _for_own_threads(job: JobReading) -> Iterator[Wait]:
-    for reading in job.ranks.values():
-        own = reading.view.own_process if reading.activity == "idle" else None
-        if own is not None and read_locks(own):
-            yield Wait((reading.rank,), (reading.rank,), ("for a lock of its own threads",))
-
-
 def _in_collectives(
     job: JobReading, divergence: Divergence | None, awaited: Mapping[int, tuple[int, ...]]
 ) -> Iterator[Wait]:
@@ -330,35 +320,14 @@ def _in_rendezvous(job: JobReading) -> Iterator[Wait]:
     others have come: while one of them is still on its way, that is whom it waits for.
     """
     yield from _for_all_others(job, "rendezvous_peers")
-    connecting = job.waiting_in({"rendezvous_connect"})
-    if not connecting:
-        return
-    keeper = job.ranks.get(0)
-    coming = [rank for rank, one in job.ranks.items() if one.activity != "waiting"]
-    if keeper in connecting and coming:
+    connecting = [one.rank for one in job.waiting_in({"rendezvous_connect"})]
+    coming = [rank for rank, one in job.ranks.items() if connecting and one.activity != "waiting"]
+    if 0 in connecting and coming:
         yield from _each_for_each(job, [0], coming)
-        connecting = tuple(one for one in connecting if one is not keeper)
-    comes_late = keeper is not None and keeper.activity != "waiting"
+        connecting.remove(0)
     if connecting:
-        ranks = tuple(one.rank for one in connecting)
-        yield Wait(ranks, (0 if comes_late else STORE,), tuple(map(_through, connecting)))
-
-
-def _at_store(job: JobReading) -> Iterator[Wait]:
-    """Say who waits for a key of the ranks' store for whom.
-
-    For the ranks that wait neither there nor for other ranks; where none is left, for those that
-    are gone.
-    """
-    waiting = tuple(one.rank for one in job.ranks.values() if one.at_store)
-    others = [one for one in job.ranks.values() if waiting and not one.at_store]
-    free = [
-        one.rank
-        for one in others
-        if one.activity == "unheard" or (one.alive and one.activity != "waiting")
-    ]
-    if enders := free or [one.rank for one in others if one.activity == "gone"]:
-        yield Wait(waiting, tuple(enders), (AT_STORE,) * len(waiting))
+        through = tuple(_through(job.ranks[rank]) for rank in connecting)
+        yield Wait(tuple(connecting), (0 if 0 in coming else STORE,), through)
 
 
 def _for_all_others(job: JobReading, kind: WaitKind) -> Iterator[Wait]:
@@ -380,6 +349,23 @@ def _in_calls(job: JobReading) -> Iterator[Wait]:
         yield from _each_for_each(job, [rank], [one for one in serving if one != rank])
     last = [one.rank for one in idle if one.wait_kind == "last_calls"]
     yield from _each_for_each(job, last, [rank for rank in job.ranks if rank not in last])
+
+
+def _at_store(job: JobReading) -> Iterator[Wait]:
+    """Say who waits for a key of the ranks' store for whom.
+
+    For the ranks that wait neither there nor for other ranks; where none is left, for those that
+    are gone.
+    """
+    waiting = tuple(one.rank for one in job.ranks.values() if one.at_store)
+    others = [one for one in job.ranks.values() if waiting and not one.at_store]
+    free = [
+        one.rank
+        for one in others
+        if one.activity == "unheard" or (one.alive and one.activity != "waiting")
+    ]
+    if enders := free or [one.rank for one in others if one.activity == "gone"]:
+        yield Wait(waiting, tuple(enders), (AT_STORE,) * len(waiting))
 
 
 def _each_for_each(
@@ -411,6 +397,13 @@ def _through(reading: RankReading) -> str:
     named = record is not None and record.description not in UNNAMED
     of_group = f"of {record.description}" if record is not None and named else ""
     return join(f"in {reading.wait.name}", of_group)
+
+
+def _for_own_threads(job: JobReading) -> Iterator[Wait]:
+    for reading in job.ranks.values():
+        own = reading.view.own_process if reading.activity == "idle" else None
+        if own is not None and read_locks(own):
+            yield Wait((reading.rank,), (reading.rank,), ("for a lock of its own threads",))
 
 
 def _for_workers(job: JobReading) -> Iterator[Wait]:
