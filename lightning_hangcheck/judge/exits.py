@@ -87,10 +87,7 @@ def raised(view: RankView) -> bool:
 
 
 def raised_at(view: RankView) -> Frame | None:
-    """Return where the exception came from that ended a rank; None where its words do not tell.
-
-    That is the innermost frame of the user's own code, its file as the rank itself wrote it.
-    """
+    """Return the user's line from which the exception came that ended a rank, as it wrote it."""
     if view.process_exit is None or not raised(view):
         return None
     told = _AT_ITS_END.search(last_words(view))
@@ -112,10 +109,7 @@ def left_well(view: RankView) -> bool:
 
 
 def ended_from_outside(view: RankView) -> bool:
-    """Whether a launcher, a scheduler or a person ended it.
-
-    A signal may come to a rank that has raised and is still on its way out.
-    """
+    """Whether a launcher, a scheduler or a person ended it, not on its way out after a failure."""
     if last_words(view).startswith(TOLD_TO_END):
         return True
     return ending_signal(view) in FROM_OUTSIDE and not raised(view)
@@ -170,10 +164,7 @@ def aspect_of(view: RankView) -> str:
 
 
 def how_it_ended(view: RankView) -> str:
-    """Say how a rank's process ended, as the rest of a sentence about it.
-
-    For example ``was killed by SIGKILL (usually the kernel's out-of-memory killer, ...)``.
-    """
+    """Say how a rank's process ended: ``was killed by SIGKILL (usually the kernel's ...)``."""
     words = last_words(view)
     said = f": {words}" if words else ""
     number, code = ending_signal(view), _exit(view).exit_code
@@ -306,10 +297,7 @@ def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -
 
 
 def asked_by(view: RankView) -> str | None:
-    """Say who asked a rank to end, as far as it shows itself; as in `AskedEnd`.
-
-    Its last words, the signal that ended it, and a signal handler on its stack tell.
-    """
+    """Say who asked a rank to end: by its last words, its signal, or a handler on its stack."""
     if words := _by_words(view):
         return f"{words} in rank {view.rank}"
     ended, own = ending_signal(view), view.own_process

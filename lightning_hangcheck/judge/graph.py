@@ -1,14 +1,8 @@
 """The wait-for graph: who waits for whom, and where that ends stand the culprits.
 
-Each kind of fact gives its waits. Between ranks: one in a collective waits for the members of its
-group that have not come to it (or, where ranks' ways parted, for those that diverged), one in the
-rendezvous or in a guard of ours for those that have not come there, one that waits for a key of the
-store for those that could still bring it. To processes and things: what the kernel shows of one
-that is idle, the workers that should make a batch, and a rank itself, where only its own threads
-could release what its threads wait for.
-
-The graph is solved once, from its ends on (`solve`); edges, ends, circles, and who leads to whom
-are read off that. How patient to be with whom it ends at, `patience` says.
+Each kind of fact gives its waits: between ranks in collectives, in the rendezvous, at the store and
+in calls; to processes and things by what the kernel shows of one that is idle. The graph is solved
+once, from its ends on (`solve`). How patient to be with whom it ends at, `patience` says.
 """
 
 from __future__ import annotations
@@ -151,14 +145,7 @@ def build_graph(
 
 
 class Solution(NamedTuple):
-    """What follows from waits.
-
-    Attributes:
-        ends: As in `WaitGraph`.
-        circles: Likewise.
-        helpless: Ranks that wait only for each other, directly or through others: nobody else can
-            help them on.
-    """
+    """Ends and circles as in `WaitGraph`, and ranks that nobody can help on but they each other."""
 
     ends: set[int]
     circles: dict[int, tuple[int, ...]]
@@ -275,10 +262,9 @@ def _joins_ranks(waits: Sequence[Wait]) -> bool:
 def _in_collectives(
     job: JobReading, divergence: Divergence | None, awaited: Mapping[int, tuple[int, ...]]
 ) -> Iterator[Wait]:
-    """Say who waits in a collective for whom.
+    """Where ranks' ways parted, and nobody can help them on, they wait for those that diverged.
 
-    Where ranks' ways parted, and nobody else can help them on, they wait for those that diverged;
-    where nothing tells who did, for the other ends of their messages, or else for each other.
+    Where nothing tells who did, for the other ends of their messages, or else for each other.
     """
     parted = set(divergence.operations) if divergence is not None else set()
     helped = {one for rank in parted for one in awaited.get(rank, ())} - parted
@@ -337,10 +323,7 @@ def _for_all_others(job: JobReading, kind: WaitKind) -> Iterator[Wait]:
 
 
 def _in_calls(job: JobReading) -> Iterator[Wait]:
-    """Say who waits in a call by torch's RPC for whom: for those that serve some, and stand still.
-
-    A rank at its end waits for those that may still call it.
-    """
+    """Calls by torch's RPC wait for ranks that serve some, a rank at its end for its callers."""
     idle = [one for one in job.alive if one.activity == "idle"]
     calling = [one.rank for one in idle if one.wait_kind == "call"]
     serving = [one.rank for one in idle if calling and one.serving]
@@ -352,11 +335,7 @@ def _in_calls(job: JobReading) -> Iterator[Wait]:
 
 
 def _at_store(job: JobReading) -> Iterator[Wait]:
-    """Say who waits for a key of the ranks' store for whom.
-
-    For the ranks that wait neither there nor for other ranks; where none is left, for those that
-    are gone.
-    """
+    """For the ranks that wait neither there nor for others; where none is left, for the gone."""
     waiting = tuple(one.rank for one in job.ranks.values() if one.at_store)
     others = [one for one in job.ranks.values() if waiting and not one.at_store]
     free = [
@@ -441,10 +420,8 @@ def _at_things(job: JobReading) -> Iterator[Wait]:
 def _blocked(job: JobReading) -> Iterator[tuple[Node, str, Targets]]:
     """Find idle ranks and workers, and the idle children that they wait for, one after another.
 
-    Each by its node and host, with what it waits for. A rank in the DataLoader waits for its
-    workers, whatever pipe it polls for them; a worker without work waits for its rank, and holds
-    nobody up. A child that nobody waits for may wait for its rank as long as it likes: a service
-    does.
+    A rank in the DataLoader waits for its workers, whatever pipe it polls for them; a worker
+    without work waits for its rank, and holds nobody up, nor does a child that nobody waits for.
     """
     for reading in job.ranks.values():
         host, own = reading.view.host, reading.own_targets
@@ -477,10 +454,7 @@ def _all_named(targets: tuple[WaitTarget, ...]) -> bool:
 
 
 def _at_shared_memory(job: JobReading) -> Iterator[Wait]:
-    """Say which rank waits at an object of multiprocessing for which ranks that share it.
-
-    Not for those that wait at the very same: nobody else of them can bring what is missing.
-    """
+    """At an object of multiprocessing a rank waits for those that share it, and stand elsewhere."""
     waiting = [(one, found) for one in job.ranks.values() if (found := one.shared_objects)]
     names = {one.rank: {target.name for target in found} for one, found in waiting}
     for reading, found in waiting:

@@ -33,15 +33,11 @@ LAST_WORD_NS = 5 * NANOSECONDS
 
 
 def complete_case(case: Case) -> Case:
-    """Add to what was seen of one or several nodes the ranks that should be there.
+    """Add the ranks that should be there to what was seen of one or several nodes.
 
     A rank that the launcher promised for this node and that has no process joins as a `RankView`
-    without a pid. Ranks of other nodes don't join at all: nothing is known of them, and one gap
-    says so.
-
-    Args:
-        case: Its ranks are each there once, in any order; a world size of 0 is replaced by how
-            many they are.
+    without a pid. Ranks of other nodes don't join: one gap says so. A world size of 0 is replaced
+    by how many are known.
     """
     known = {view.rank for view in case.ranks}
     known.update(rank for one in case.alike for rank in parse_ranks(one.ranks))

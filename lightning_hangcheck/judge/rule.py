@@ -27,8 +27,7 @@ from lightning_hangcheck.model.slugs import Cause, Certainty, Phase
 from lightning_hangcheck.model.verdict import EvidenceItem
 
 Need = Literal["stacks", "kernel"]
-"""Evidence without which a rule is not asked, and a gap says so: Python stacks of any rank, or the
-kernel's view of any."""
+"""Evidence without which a rule is not asked: of any rank. A gap says so."""
 Sure = tuple[float, float] | tuple[float, float, float]
 """Confidence where others wait for the culprits, and where nobody is seen to; a third one where
 others wait and nobody could end it."""
@@ -174,11 +173,7 @@ Find = Callable[..., Any]
 
 
 def rule(*causes: Cause, of: tuple[Activity, ...] = (), **options: Any) -> Callable[[Find], Find]:  # noqa: ANN401 - the fields of `Rule`
-    """Register a rule; the options are as in `Rule`.
-
-    It is asked once, and returns a `Finding` or None; or, with `of`, it is a row: asked of each
-    suspect (``one``), it returns what is `Seen` of it, or None.
-    """
+    """Register a rule that returns a `Finding`, or with `of` a row that says what is `Seen`."""
 
     def register(find: Find) -> Find:
         arguments = find.__code__.co_varnames[: find.__code__.co_argcount]

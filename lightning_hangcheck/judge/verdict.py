@@ -96,10 +96,10 @@ SMALL = "left out: this file stays small at any world size"
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Have no collection of garbage begin in the process meanwhile; also decorates a function.
+    """Have no collection of garbage begin in the process meanwhile; may be nested, also in threads.
 
     Reading a hundred thousand ranks makes some million objects that are all still in use, and each
-    collection would go through them: a third of the time. Calls may be nested, also in threads.
+    collection would go through them: a third of the time.
     """
     collecting = gc.isenabled()
     gc.disable()

@@ -363,10 +363,7 @@ def placeholders(text: str) -> set[str]:
 
 
 def _go_on(finding: Finding, job: JobReading) -> Iterator[Remedy]:
-    """Let the first stopped process go on for which culprits wait, whatever the cause is called.
-
-    They wait for the workers that owe a batch, and whoever else could end it.
-    """
+    """Let the first stopped process go on for which culprits wait, whatever the cause is called."""
     first = causes_file().cause["process_stopped"].remedies[0]
     blamed = [job.ranks[rank] for rank in finding.culprits if rank in job.ranks]
     for reading in blamed if finding.cause != "process_stopped" else ():
