@@ -15,18 +15,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.attribution import (
-    FEWEST_FOR_MAJORITY,
-    SURE_CONTEXT,
-    Basis,
-    departed_in_messages,
-    did_as_like_groups,
-    expected_next,
-    find_diverged,
-    messages_of,
-    separating,
-    without_message,
-)
+from lightning_hangcheck.judge import attribution
+from lightning_hangcheck.judge.attribution import Basis, find_diverged
 from lightning_hangcheck.judge.graph import solve
 from lightning_hangcheck.judge.operations import (
     PAIRED,
@@ -156,7 +146,7 @@ def parted_by_test(code: Sequence[CodeNote], divergence: Divergence) -> bool:
     for side in sides:
         others = [one for other in sides if other is not side for one in other]
         ways = ways_of(side)
-        notes = separating(code, side, others)
+        notes = attribution.separating(code, side, others)
         if tests_apart(notes, ways, ways_of(others) - ways):
             return True
     return False
@@ -168,7 +158,7 @@ def parting_tests(
     """Return the tests of the rank under which one stands, but those that the others pass, too."""
     left, stayed = divergence.sides
     others = stayed if pending.rank in divergence.diverged else left
-    return rank_conditions(separating(code, (pending,), others), pending.way)
+    return rank_conditions(attribution.separating(code, (pending,), others), pending.way)
 
 
 # Different operations under one number of a group
@@ -248,10 +238,12 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
     )
     diverged, basis = find_diverged(job.case.code, keys, lambda one: (before, here[one]))
     if basis != "majority":
-        as_others = did_as_like_groups(job, group, seq, operations)
+        as_others = attribution.did_as_like_groups(job, group, seq, operations)
         if 0 < len(as_others) < len(here):
             diverged = tuple(sorted(one.rank for one in here if one not in as_others))
             basis = "like groups"
+    candidates = [*dict.fromkeys(here.values())]
+    expected = attribution.expected_next(before, candidates, attribution.SURE_CONTEXT)
     of_others = {step for one, step in here.items() if one.rank not in diverged}
     return Divergence(
         pending_collectives=tuple(here),
@@ -262,7 +254,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         seq=seq,
         last_agreed=seq - 1 if before or seq == 1 else None,
         proven=True,
-        due=expected_next(before, [*dict.fromkeys(here.values())], SURE_CONTEXT) in of_others,
+        due=expected in of_others,
     )
 
 
@@ -282,9 +274,9 @@ def _by_messages(
     if not ring and (any(awaited.values()) or len(names) > 1):
         return None
     chosen = [one for one in waiting if one.rank in ring] if ring else waiting
-    everybody, departed = tuple(one.rank for one in chosen), departed_in_messages(job)
+    everybody, departed = tuple(one.rank for one in chosen), attribution.departed_in_messages(job)
     together = _in_their_own(chosen, everybody, "nothing", proven=bool(ring))
-    counts = messages_of(job)
+    counts = attribution.messages_of(job)
     told = (counts.get(rank) for rank in everybody)
     posted = {one and (sum(one.sent.values()), sum(one.received.values())) for one in told}
     # who leaves out a message has posted fewer: at one line, by the same steps, nobody did
@@ -342,7 +334,7 @@ def _by_group(
         return before, (pending.group, pending.operation)
 
     diverged, basis = find_diverged(job.case.code, keys, own_way)
-    silent, departed = without_message(job), departed_in_messages(job)
+    silent, departed = attribution.without_message(job), attribution.departed_in_messages(job)
     here = {one.rank for one in waiting}
     if departed and set(departed) < here:
         diverged, basis = departed, "sequence"
@@ -394,7 +386,7 @@ def _passed_by(
     numbers = [(name, entry.seq) for name, entry in entered(pending.reading)]
     alone = all(one.reading.stuck is None for one in waiting)
     asked = [(group, seq)]
-    asked += [(group, seq - 1)] if alone and len(waiting) >= FEWEST_FOR_MAJORITY else []
+    asked += [(group, seq - 1)] if alone and len(waiting) >= attribution.FEWEST_FOR_MAJORITY else []
     afters = [numbers[numbers.index(one) + 1 :] for one in asked if one in numbers]
     steps = next((name for after in afters for name, _ in after if name != group), None)
     if steps is None:

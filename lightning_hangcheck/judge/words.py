@@ -10,16 +10,11 @@ from itertools import islice
 from string import Formatter
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.judge import exits
 from lightning_hangcheck.judge.activity import describe_gpus, read_process_activity
 from lightning_hangcheck.judge.alike import latest_frames, shown_frames
 from lightning_hangcheck.judge.engine import conclude
-from lightning_hangcheck.judge.exits import (
-    aftermath_sentence,
-    asked_end,
-    how_it_ended,
-    killed_for_memory,
-    last_words,
-)
+from lightning_hangcheck.judge.exits import last_words
 from lightning_hangcheck.judge.frames import outlived_stack_s, tracked_place, users_place
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.records import gpu_out_of_memory, in_binary, memory_in_words
@@ -113,7 +108,7 @@ def _sentence(conclusion: Conclusion) -> str:
     in_loop = tracked_place(first.view.beat) if first is not None else ""
     told = ", ".join(filter(None, (finding.sentence, in_loop)))
     after = job.case.aftermath
-    later = aftermath_sentence(after) if after is not None else ""
+    later = exits.aftermath_sentence(after) if after is not None else ""
     named = finding.culprits or job.case.left is None
     waits = _who_waits(conclusion, finding) if named else ""
     return "; ".join(filter(None, (told, waits, later)))
@@ -161,7 +156,7 @@ def _calm(job: JobReading) -> str:
 
 
 def _ended(job: JobReading) -> str:
-    asked, left, pids = asked_end(job), "", job.case.left_running
+    asked, left, pids = exits.asked_end(job), "", job.case.left_running
     if pids:  # as a job that it only put into the background
         processes = "a process" if len(pids) == 1 else f"{len(pids)} processes"
         left = f"{processes} that it started still {verb(pids, 'runs', 'run')}, unwatched: "
@@ -239,7 +234,7 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
     view, own, observed = reading.view, reading.view.own_process, reading.process_activity
     newest = tuple(reversed(own.samples)) if own is not None else ()
     if view.process_exit is not None:
-        ended, killed = how_it_ended(view), killed_for_memory(view)
+        ended, killed = exits.how_it_ended(view), exits.killed_for_memory(view)
         yield "departure", f"rank {reading.rank} {ended}"
         if killed not in ended:
             yield "memory", killed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge import exits
+from lightning_hangcheck.judge import exits, wording
 from lightning_hangcheck.judge.exits import failed, how_it_ended, left_well
 from lightning_hangcheck.judge.frames import outlived_stack_s
 from lightning_hangcheck.judge.graph import WaitGraph
@@ -20,16 +20,7 @@ from lightning_hangcheck.judge.patience import asks_again, who_ends
 from lightning_hangcheck.judge.rule import Finding, Situation, blame, names, rule, say
 from lightning_hangcheck.judge.threads import may_help
 from lightning_hangcheck.judge.waits import asks_anew
-from lightning_hangcheck.judge.wording import (
-    duration,
-    ending_signal_of,
-    exit_code_in_words,
-    join,
-    name_ranks,
-    signal_name,
-    verb,
-    within,
-)
+from lightning_hangcheck.judge.wording import duration, join, name_ranks, within
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks
 
@@ -184,7 +175,9 @@ def lost_child(situation: Situation, idle: Sequence[RankReading]) -> Finding | N
         from_processes = any(target.kind in FROM_PROCESSES for target in one.own_targets)
         if ended and from_processes and who_ends(situation, [one]) in ("nobody", "inside"):
             pid, code = ended[0]
-            how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
+            how = f"exited with code {code}"
+            if code < 0:
+                how = f"was killed by {wording.signal_name(-code)}"
             told = f"its child pid {pid} {how}, and the rank has not collected its exit code"
             lost[one.rank] = code, told
             own = one.view.own_process
@@ -256,7 +249,7 @@ def find_crash(job: JobReading) -> Finding | None:
     lost = [one for one in ranks if one.activity == "unheard"] if lost_a_peer else []
     if lost and job.elsewhere:
         numbers = [node.number for node in run.silent_nodes]
-        nodes = join(verb(numbers, "node", "nodes"), format_ranks(numbers))
+        nodes = join(wording.verb(numbers, "node", "nodes"), format_ranks(numbers))
         sentence = say(
             lost,
             "{who} [was|were] lost with {node}: nothing was heard from there for {since}; "
@@ -343,7 +336,7 @@ def _ended_otherwise(job: JobReading, *, restarted: bool) -> Finding | None:
         ends = (reading.view.process_exit for reading in ranks)
         open_ends = any(one is None or one.exit_code is None for one in ends)
     if code:
-        told = exit_code_in_words(code)
+        told = wording.exit_code_in_words(code)
         sentence = f"no rank was seen to fail, but the command ended with exit code {told}"
     elif code is None and open_ends:
         sentence = "no rank was seen to fail, but how some of them ended is unknown"
@@ -356,5 +349,5 @@ def _ended_otherwise(job: JobReading, *, restarted: bool) -> Finding | None:
         confidence=0.5,
         silence_s=0.0,
         sentence=sentence,
-        aspect="silent" if ending_signal_of(code or 0) is None else "killed",
+        aspect="silent" if wording.ending_signal_of(code or 0) is None else "killed",
     )

@@ -11,19 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.judge import wording
 from lightning_hangcheck.judge.frames import RENDEZVOUS
 from lightning_hangcheck.judge.job import process_of
 from lightning_hangcheck.judge.rule import MOST_SHOWN, Seen, blame, filling, rule, say
 from lightning_hangcheck.judge.waits import in_words
-from lightning_hangcheck.judge.wording import (
-    duration,
-    join,
-    name_ranks,
-    process_name,
-    which_node,
-    why_silent,
-    within,
-)
+from lightning_hangcheck.judge.wording import duration, join, name_ranks, within
 from lightning_hangcheck.model.code_owner import owner_of
 from lightning_hangcheck.model.evidence import PAGE_FAULT
 from lightning_hangcheck.model.verdict import EvidenceItem
@@ -108,7 +101,7 @@ def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | No
     if others:
         sentence += f"; {say(others, '{who} [waits|wait] for another lock')}"
     nobody = "a process that is gone" if lock.abandoned else "nobody that is seen"
-    held = ", ".join(map(process_name, lock.holders)) or nobody
+    held = ", ".join(map(wording.process_name, lock.holders)) or nobody
     waits = f"{waiter.waiter} {POLLS.get(lock.call, f'is in {lock.call} for')} the lock on {name}"
     # a proof is as old as the last step into the cycle, unless mere idleness is long enough
     silence_s = waiter.silence_s
@@ -135,7 +128,7 @@ def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> s
     if reading is None:
         owner = situation.job.processes.owners.get(process_of(waiter.view.host, holder))
         whose = "a process outside the job" if owner is None else f"a child of rank {owner}"
-        return f"which {process_name(holder)}, {whose}, holds"
+        return f"which {wording.process_name(holder)}, {whose}, holds"
     if reading is waiter:
         return "which it holds itself"
     doing = f"while it waits in {reading.wait.name}" if reading.wait is not None else ""
@@ -204,7 +197,7 @@ def network_wait(one: RankReading, job: JobReading) -> Seen | None:
     if not ends:
         return None
     target = ends[0]
-    owners = ", ".join(map(process_name, target.holders))
+    owners = ", ".join(map(wording.process_name, target.holders))
     end = f"{target.name} ({owners})" if owners else target.name
     for_key = one.asks_store and target.call != "connect"
     what = f"{end}, which does not answer"
@@ -240,11 +233,11 @@ def silent_node(situation: Situation, unheard: Sequence[RankReading]) -> Finding
     if not only_these or not waiters or not nodes:
         return None
     reachable = all(node.reach != "unanswered" for node in nodes)
-    told = [
-        f"{which_node(node)} has not been heard for {duration(node.silent_s)}: {why_silent(node)}"
-        + (f"; last known there: {node.last_known}" if node.last_known else "")
-        for node in nodes
-    ]
+    told = []
+    for node in nodes:
+        unheard_s, why = duration(node.silent_s), wording.why_silent(node)
+        last = f"; last known there: {node.last_known}" if node.last_known else ""
+        told.append(f"{wording.which_node(node)} has not been heard for {unheard_s}: {why}{last}")
     how = "[is|are] not seen" if reachable else "cannot be reached"
     return blame(
         situation,
