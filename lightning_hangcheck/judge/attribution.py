@@ -11,10 +11,10 @@ step begins with, so the others seem to diverge.
 from __future__ import annotations
 
 import ast
-import operator
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise, product
+from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from msgspec.structs import replace
@@ -149,14 +149,8 @@ def separating(
     return [replace(note, condition="") if note.condition in both else note for note in code]
 
 
-_COMPARED: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
+_ORDERS: tuple[type[ast.cmpop], ...] = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_COMPARED = dict(zip(_ORDERS, (eq, ne, lt, le, gt, ge), strict=True))
 
 
 def _value(node: ast.expr, view: RankView) -> int:
