@@ -13,6 +13,7 @@ from cases import (
     SITE,
     STDLIB,
     beside,
+    changed_rank,
     job,
     look,
     rank,
@@ -129,19 +130,12 @@ def _stepping(*, calls: bool | None, nothing_new: float) -> str:
     """What is told where the helper was at another line at each look."""
     saves = flying(rank(0, IN_SAVE, silent=20.0), "all_reduce 1", group="1", ranks=(0, 1))
     waits = beside(rank(1, IN_BARRIER, silent=20.0), HELPER, state="R", waits_for=())
-    own = waits.processes[0]
-    samples = []
-    for number, one in enumerate(own.samples):
-        assert one.stack is not None
-        main, helper = one.stack.threads
+
+    def change(number: int, states: Any, stacks: Any) -> Any:
         inner = (*HELPER, user("Env.step", 20 + number))
-        threads = (main, replace(helper, frames=inner))
-        samples.append(replace(one, stack=replace(one.stack, threads=threads)))
-    waits = replace(
-        waits,
-        processes=(replace(own, samples=tuple(samples)),),
-        nothing_new_for_s=nothing_new,
-    )
+        return states, (stacks[0], replace(stacks[1], frames=inner))
+
+    waits = replace(changed_rank(waits, change), nothing_new_for_s=nothing_new)
     lines = [(HELPER[0].line, calls), *((20 + number, False) for number in range(3))]
     notes = tuple(
         CodeNote(file=HELPER[0].file, line=line, collectives_ahead=known) for line, known in lines
