@@ -260,8 +260,7 @@ def test_containers_of_one_machine_have_one_clock() -> None:
     """Rank 2 ended a second before rank 0 did, by the kernel's own clock."""
     nodes = [
         NodeCase(
-            one.source,
-            replace(one.case, run=replace(one.case.run, machine=f"3f2a9c1e-{number}")),
+            one.source, replace(one.case, run=replace(one.case.run, machine=f"3f2a9c1e-{number}"))
         )
         for number, one in enumerate(unknown(*(_seen(view, -view.rank) for view in ENDED)))
     ]

@@ -18,13 +18,7 @@ from lightning_hangcheck.judge.verdict import without_collections
 from lightning_hangcheck.model.beat import Beat, CheckpointMark
 from lightning_hangcheck.model.case import Alike, Case, RankView, RunFacts
 from lightning_hangcheck.model.codec import encode_for_file
-from lightning_hangcheck.model.evidence import (
-    Frame,
-    ProcessLook,
-    ProcessStack,
-    Sample,
-    ThreadStack,
-)
+from lightning_hangcheck.model.evidence import Frame, ProcessLook, ProcessStack, Sample, ThreadStack
 from lightning_hangcheck.report.verdict_text import render
 from lightning_hangcheck.text.shown import format_ranks, parse_ranks
 

@@ -6,18 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from cases import (
-    IN_ALL_REDUCE,
-    IN_CONNECT,
-    IN_INIT,
-    IN_LOAD,
-    MAIN,
-    job,
-    missing,
-    rank,
-    torch,
-    user,
-)
+from cases import IN_ALL_REDUCE, IN_CONNECT, IN_INIT, IN_LOAD, MAIN, job, missing, rank, torch, user
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge

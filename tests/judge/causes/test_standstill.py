@@ -39,10 +39,7 @@ def polling(view: RankView, each: int = 1) -> RankView:
     """The rank, each time asleep until another moment, or until the same one."""
     return changed_rank(
         view,
-        lambda number, states, stacks: (
-            (replace(states[0], wakes_ns=1 + number * each),),
-            stacks,
-        ),
+        lambda number, states, stacks: ((replace(states[0], wakes_ns=1 + number * each),), stacks),
     )
 
 
@@ -170,10 +167,7 @@ OF_OUTSIDER = waiting_for("socket", "recvfrom", "10.0.0.1:443")
 
 @pytest.mark.parametrize(
     ("waits", "kind"),
-    [
-        *((one, "healthy") for one in ({}, SLEEPS, ACCEPTS, OF_RANK)),
-        (OF_OUTSIDER, "hang"),
-    ],
+    [*((one, "healthy") for one in ({}, SLEEPS, ACCEPTS, OF_RANK)), (OF_OUTSIDER, "hang")],
 )
 def test_an_idle_rank_for_which_nobody_waits_may_wait_for_those_that_advance(
     waits: dict[str, Any], kind: str
