@@ -327,19 +327,16 @@ def _no_rank_yet(situation: Situation, launchers: Sequence[RankReading]) -> Find
     master = [options[name] for name in ("master-addr", "master-port") if name in options]
     address = options.get("rdzv-endpoint") or ":".join(master)
     others = f"the other nodes of {nodes}" if nodes else "the other nodes"
-    absent = format_ranks(run.absent_nodes)
-    sentence = say(
-        launchers,
-        "no rank has started{again}: torchrun (pid {pid}) has {joined} waited {since} for {what} "
-        "{address} {tells} {own} {absent}",
-        again=" again" if run.round else "",
-        pid=str(first.view.pid),
-        joined="joined and" if joined else "",
-        what=f"MASTER_ADDR, which the first of {others}" if joined else others,
-        address=f"at {address}" if address else "",
-        tells="must set" if joined else "",
-        own=f"(this is node {own})" if own else "",
-        absent=f"and of node {absent} nothing was heard" if absent else "",
+    absent, since = format_ranks(run.absent_nodes), max(one.silence_s for one in launchers)
+    again, has = " again" if run.round else "", "has joined and" if joined else "has"
+    what = f"MASTER_ADDR, which the first of {others}" if joined else others
+    sentence = join(
+        f"no rank has started{again}: torchrun (pid {first.view.pid}) {has} waited",
+        f"{duration(since)} for {what}",
+        f"at {address}" if address else "",
+        "must set" if joined else "",
+        f"(this is node {own})" if own else "",
+        f"and of node {absent} nothing was heard" if absent else "",
     )
     least, _, most = nodes.partition(":")
     called = {}
