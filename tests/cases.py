@@ -21,7 +21,14 @@ from lightning_hangcheck.model.evidence import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lightning_hangcheck.model.slugs import Cause
+
+    States = tuple[ThreadState, ...]
+    Stacks = tuple[ThreadStack, ...]
+    Change = Callable[[int, States, Stacks], tuple[States, Stacks]]
+    """From a sample's number, the kernel's threads and Python's to what they are instead."""
 
 SECOND = 1_000_000_000
 NOW_NS = 1_000 * SECOND
@@ -176,29 +183,38 @@ def rank(
     )
 
 
+def changed(process: ProcessLook, change: Change) -> ProcessLook:
+    """The process, in each sample the kernel's and Python's view of its threads changed by this."""
+    samples = []
+    for number, one in enumerate(process.samples):
+        assert one.kernel is not None
+        assert one.stack is not None
+        states, stacks = change(number, one.kernel.threads, one.stack.threads)
+        kernel = msgspec.structs.replace(one.kernel, threads=states)
+        stack = msgspec.structs.replace(one.stack, threads=stacks)
+        samples.append(msgspec.structs.replace(one, kernel=kernel, stack=stack))
+    return msgspec.structs.replace(process, samples=tuple(samples))
+
+
+def changed_rank(view: RankView, change: Change) -> RankView:
+    """The rank, its own process changed so."""
+    own, *others = view.processes
+    return msgspec.structs.replace(view, processes=(changed(own, change), *others))
+
+
 def with_threads(
     view: RankView, *others: ThreadStack, takes_lock: bool = True, futex: bool = True
 ) -> RankView:
     """The rank with these further threads, all of them in endless futexes or none."""
-    own = view.processes[0]
     waits: dict[str, Any] = {"waits_for": FUTEX, "syscall": 202} if futex else {}
-    samples = []
-    for one in own.samples:
-        assert one.kernel is not None
-        assert one.stack is not None
-        main = msgspec.structs.replace(one.stack.threads[0], takes_lock=takes_lock)
-        states = [ThreadState(tid=own.pid, state="S", cpu_s=0.0, **waits)]
-        states += [ThreadState(tid=t.tid or 0, state="S", cpu_s=0.0, **waits) for t in others]
-        samples.append(
-            msgspec.structs.replace(
-                one,
-                kernel=msgspec.structs.replace(one.kernel, threads=tuple(states)),
-                stack=msgspec.structs.replace(one.stack, threads=(main, *others)),
-            )
-        )
-    return msgspec.structs.replace(
-        view, processes=(msgspec.structs.replace(own, samples=tuple(samples)),)
-    )
+    tids = [view.processes[0].pid, *(one.tid or 0 for one in others)]
+    states = tuple(ThreadState(tid=tid, state="S", cpu_s=0.0, **waits) for tid in tids)
+
+    def change(_: int, __: States, stacks: Stacks) -> tuple[States, Stacks]:
+        main = msgspec.structs.replace(stacks[0], takes_lock=takes_lock)
+        return states, (main, *others)
+
+    return changed_rank(view, change)
 
 
 def beside(
@@ -209,21 +225,14 @@ def beside(
     **state: Any,
 ) -> RankView:
     """The rank with a further thread in this state, asleep until these moments, look by look."""
-    own, *others = view.processes
-    samples = []
-    for number, one in enumerate(own.samples):
-        assert one.kernel is not None
-        assert one.stack is not None
-        fields = {"state": "S", "cpu_s": 0.0, **state}
-        if wakes:
-            fields["wakes_ns"] = wakes[number]
-        threads = (*one.kernel.threads, ThreadState(tid=tid, **fields))
-        stacks = (*one.stack.threads, ThreadStack(tid=tid, name="helper", frames=frames))
-        kernel = msgspec.structs.replace(one.kernel, threads=threads)
-        stack = msgspec.structs.replace(one.stack, threads=stacks)
-        samples.append(msgspec.structs.replace(one, kernel=kernel, stack=stack))
-    own = msgspec.structs.replace(own, samples=tuple(samples))
-    return msgspec.structs.replace(view, processes=(own, *others))
+    stack = ThreadStack(tid=tid, name="helper", frames=frames)
+
+    def change(number: int, states: States, stacks: Stacks) -> tuple[States, Stacks]:
+        moment = {"wakes_ns": wakes[number]} if wakes else {}
+        fields = {"state": "S", "cpu_s": 0.0, **state, **moment}
+        return (*states, ThreadState(tid=tid, **fields)), (*stacks, stack)
+
+    return changed_rank(view, change)
 
 
 def with_kernel(view: RankView, **fields: Any) -> RankView:
@@ -257,19 +266,11 @@ def with_main(view: RankView, **fields: Any) -> RankView:
 
 def with_lock_owner(view: RankView) -> RankView:
     """The rank, its main thread holding the interpreter lock in each sample."""
-    own = view.processes[0]
-    samples = tuple(
-        msgspec.structs.replace(
-            one,
-            stack=msgspec.structs.replace(
-                one.stack,
-                threads=(msgspec.structs.replace(one.stack.threads[0], owns_gil=True),),
-            ),
-        )
-        for one in own.samples
-        if one.stack is not None
-    )
-    return msgspec.structs.replace(view, processes=(msgspec.structs.replace(own, samples=samples),))
+
+    def change(_: int, states: States, stacks: Stacks) -> tuple[States, Stacks]:
+        return states, (msgspec.structs.replace(stacks[0], owns_gil=True),)
+
+    return changed_rank(view, change)
 
 
 def waiting_for(kind: Any, call: str, name: str, *pids: int, cpu_s: float = 0.0) -> dict[str, Any]:

@@ -11,13 +11,12 @@ step begins with, so the others seem to diverge.
 from __future__ import annotations
 
 import ast
-import operator
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise, product
+from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.frames import COLLECTIVE
@@ -33,32 +32,24 @@ from lightning_hangcheck.judge.operations import (
 )
 from lightning_hangcheck.judge.records import awaited_peers
 from lightning_hangcheck.judge.source import left_loop, parked_in, tests_apart
-from lightning_hangcheck.model.evidence import Frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.model.case import CodeNote, RankView
-    from lightning_hangcheck.model.flight import CollectiveRecord
+    from lightning_hangcheck.model.evidence import Frame
+    from lightning_hangcheck.model.flight import CollectiveRecord, MessageCounts
 
     Key = TypeVar("Key", bound=Hashable)
 
 Item = TypeVar("Item", bound=Hashable)
 Way = tuple[Sequence[Hashable], Hashable]
 """What a rank did before, oldest first, and what it does now."""
-Basis = Literal[
-    "majority",
-    "messages",
-    "exception",
-    "sequence",
-    "condition",
-    "loop",
-    "novelty",
-    "parked",
-    "like groups",
-    "nothing",
-]
+Basis = (
+    Literal["majority", "messages", "exception", "sequence", "condition"]
+    | Literal["loop", "novelty", "parked", "like groups", "nothing"]
+)
 FEWEST_FOR_MAJORITY = 3
 """With two ranks there is no majority."""
 SURE_CONTEXT = 2
@@ -66,14 +57,6 @@ SURE_CONTEXT = 2
 MANY_ALIKE, FEWEST_TIMES = 16, 2
 """How often what comes round must have done so, where as many operations before it look the same
 as at another place of the rhythm."""
-
-
-class _Side(Struct, frozen=True, eq=False):
-    """Ranks that are together: the places where they stand, and what they did and do."""
-
-    members: tuple[PendingCollective, ...]
-    stacks: frozenset[tuple[Frame, ...]]
-    way: Way | None
 
 
 def find_diverged(
@@ -94,46 +77,43 @@ def find_diverged(
     together: dict[Key, list[PendingCollective]] = {}
     for one, key in keys.items():
         together.setdefault(key, []).append(one)
-    groups = list(together.values())
-    largest = max(groups, key=len)
+    sides = list(together.values())
+    largest = max(sides, key=len)
     if len(keys) >= FEWEST_FOR_MAJORITY and 2 * len(largest) > len(keys):
-        left = (one.rank for group in groups if group is not largest for one in group)
+        left = (one.rank for side in sides if side is not largest for one in side)
         return tuple(sorted(left)), "majority"
-    sides = [_Side(tuple(one), frozenset(ways_of(one)), way_of(one[0])) for one in groups]
-    often = Counter(stack for side in sides for stack in side.stacks)
+    stacks, ways = list(map(ways_of, sides)), [way_of(side[0]) for side in sides]
+    often = Counter(stack for each in stacks for stack in each)
 
-    def others(side: _Side) -> frozenset[tuple[Frame, ...]]:
-        return frozenset(one for one, times in often.items() if times > (one in side.stacks))
+    def others(at: int) -> set[tuple[Frame, ...]]:
+        return {one for one, times in often.items() if times > (one in stacks[at])}
 
-    def under_test(side: _Side, notes: Sequence[CodeNote]) -> bool:
-        rest = [one for other in sides if other is not side for one in other.members]
-        return tests_apart(separating(notes, side.members, rest), side.stacks, others(side))
+    def under_test(at: int, notes: Sequence[CodeNote]) -> bool:
+        rest = [one for side in sides if side is not sides[at] for one in side]
+        return tests_apart(separating(notes, sides[at], rest), stacks[at], others(at))
 
-    def unexpected(side: _Side, shortest_context: int) -> bool:
-        if side.way is None:
-            return False
-        candidates = [other.way[1] for other in sides if other.way is not None]
-        expected = expected_next(side.way[0], candidates, shortest_context)
-        return expected is not None and expected != side.way[1]
+    def unexpected(at: int, shortest_context: int) -> bool:
+        before, now = ways[at] or ((), None)
+        candidates = [way[1] for way in ways if way is not None]
+        return expected_next(before, candidates, shortest_context) not in (None, now)
 
-    def out_of_loop(side: _Side) -> bool:
-        pairs = product(side.stacks, others(side))
-        return all(left_loop(code, stack, other) for stack, other in pairs)
+    def out_of_loop(at: int) -> bool:
+        return all(left_loop(code, *pair) for pair in product(stacks[at], others(at)))
 
     of_one = [note for note in code if not note.condition_of_most]
-    signs: tuple[tuple[Basis, Callable[[_Side], bool]], ...] = (  # the surest first
-        ("exception", lambda side: all(one.reading.handling for one in side.members)),
-        ("condition", lambda side: under_test(side, of_one)),
-        ("sequence", lambda side: unexpected(side, SURE_CONTEXT)),
-        ("condition", lambda side: under_test(side, code)),
+    signs: tuple[tuple[Basis, Callable[[int], bool]], ...] = (  # the surest first
+        ("exception", lambda at: all(one.reading.handling for one in sides[at])),
+        ("condition", lambda at: under_test(at, of_one)),
+        ("sequence", lambda at: unexpected(at, SURE_CONTEXT)),
+        ("condition", lambda at: under_test(at, code)),
         ("loop", out_of_loop),
-        ("novelty", lambda side: unexpected(side, 0)),
-        ("parked", lambda side: not any(map(parked_in, side.stacks))),
+        ("novelty", lambda at: unexpected(at, 0)),
+        ("parked", lambda at: not any(map(parked_in, stacks[at]))),
     )
     for basis, shows in signs:
-        gone = [side for side in sides if shows(side)]
+        gone = list(filter(shows, range(len(sides))))
         if gone and len(gone) < len(sides):
-            return tuple(sorted(one.rank for side in gone for one in side.members)), basis
+            return tuple(sorted(one.rank for at in gone for one in sides[at])), basis
     return tuple(sorted(one.rank for one in keys)), "nothing"
 
 
@@ -153,9 +133,7 @@ def minority_of_one(readings: Sequence[RankReading]) -> RankReading | None:
 
 
 def separating(
-    code: Sequence[CodeNote],
-    side: Sequence[PendingCollective],
-    others: Sequence[PendingCollective],
+    code: Sequence[CodeNote], side: Sequence[PendingCollective], others: Sequence[PendingCollective]
 ) -> list[CodeNote]:
     """Return the notes without tests that, as they read, ranks on both sides pass."""
 
@@ -171,14 +149,8 @@ def separating(
     return [replace(note, condition="") if note.condition in both else note for note in code]
 
 
-_COMPARED: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
+_ORDERS: tuple[type[ast.cmpop], ...] = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_COMPARED = dict(zip(_ORDERS, (eq, ne, lt, le, gt, ge), strict=True))
 
 
 def _value(node: ast.expr, view: RankView) -> int:
@@ -213,9 +185,9 @@ def expected_next(
     """Return the one candidate that followed before, where what came before was the same.
 
     The longest context that any candidate ever followed decides, however long: what happens every
-    fifty steps is expected only by who counts them. Where several followed it, none is expected
-    more than the other. Nor where it takes more than a few operations to tell them apart, and the
-    one followed only once: that is no rhythm.
+    fifty steps is expected only by who counts them. None where several followed it, or where it
+    takes more than a few operations to tell them apart, and the one followed only once: that is no
+    rhythm.
 
     Args:
         history: What was done so far, oldest first.
@@ -264,6 +236,12 @@ STARTS_TRIED = 64
 """Messages at the beginning that may belong to no step: set up, or half a step in what is kept."""
 
 
+def messages_of(job: JobReading) -> dict[int, MessageCounts]:
+    """Return the messages that each rank has posted, where they were counted."""
+    flights = ((rank, one.view.flight) for rank, one in job.ranks.items())
+    return {rank: one.messages for rank, one in flights if one is not None and one.messages}
+
+
 def departed_in_messages(job: JobReading) -> tuple[int, ...]:
     """Return the ranks whose newest messages depart from what their own earlier steps repeated.
 
@@ -272,22 +250,15 @@ def departed_in_messages(job: JobReading) -> tuple[int, ...]:
 
     None of them where no fewer depart than follow a pattern.
     """
-    departs: list[int] = []
-    follows: list[int] = []
-    known: dict[int, list[bool | None]] = {}
-    for rank, reading in job.ranks.items():
-        flight = reading.view.flight
-        counts = flight.messages if flight is not None else None
-        if counts is None or not counts.newest:
-            continue
-        key = reading.told_by_rank  # the pattern of peers moved is the pattern
-        if key not in known:
-            known[key] = [_breaks_pattern(one) for one in counts.newest]
-        if any(known[key]):
-            departs.append(rank)
-        elif all(one is False for one in known[key]):
-            follows.append(rank)
-    return tuple(departs) if len(departs) < len(follows) else ()
+    breaks: dict[int, set[bool | None]] = {}  # by who tells: a pattern of peers moved is the same
+    departs, follows = [], 0
+    for rank, counts in messages_of(job).items():
+        teller = job.ranks[rank].told_by_rank
+        if teller not in breaks:
+            breaks[teller] = set(map(_breaks_pattern, counts.newest))
+        departs += [rank] if True in breaks[teller] else []
+        follows += breaks[teller] == {False}
+    return tuple(departs) if len(departs) < follows else ()
 
 
 def _breaks_pattern(posted: Sequence[int]) -> bool | None:
@@ -306,15 +277,11 @@ def _breaks_pattern(posted: Sequence[int]) -> bool | None:
 
 def without_message(job: JobReading) -> tuple[int, ...]:
     """Return the ranks that left out a message that most posted, and that others wait for."""
-    known: dict[int, tuple[int, int]] = {}
     totals: dict[int, tuple[int, int]] = {}
-    for rank, one in job.ranks.items():
-        flight, key = one.view.flight, one.told_by_rank
-        counts = flight.messages if flight is not None else None
-        if counts is not None:
-            if key not in known:
-                known[key] = sum(counts.sent.values()), sum(counts.received.values())
-            totals[rank] = known[key]
+    for rank, counts in messages_of(job).items():
+        teller = job.ranks[rank].told_by_rank
+        known = totals.get(teller) or (sum(counts.sent.values()), sum(counts.received.values()))
+        totals[rank] = known
     usual, often = Counter(totals.values()).most_common(1)[0] if totals else ((0, 0), 0)
     if 2 * often <= len(totals):
         return ()
@@ -363,8 +330,7 @@ def did_as_like_groups(
         }
 
     came, did, asked = before(owner, own), set[Operation](), {group}
-    every = ((one, record) for one in job.ranks.values() for record in records(one))
-    for reading, record in every:
+    for reading, record in ((one, each) for one in job.ranks.values() for each in records(one)):
         if len(asked) > MOST_GROUPS:
             break
         if record.group in asked or len(record.ranks) != len(own.ranks):
@@ -376,6 +342,5 @@ def did_as_like_groups(
         if record.ranks != own.ranks and len(common) >= LEAST_ALIKE and alike:
             at = (entry for entry in record.entries if entry.seq == seq)
             did |= {compared(operation_of(reading, entry)) for entry in at}
-    if len(did) != 1:
-        return frozenset()
-    return frozenset(one for one, operation in here.items() if compared(operation) in did)
+    as_they_did = (one for one, operation in here.items() if compared(operation) in did)
+    return frozenset(as_they_did if len(did) == 1 else ())

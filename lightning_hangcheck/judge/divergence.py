@@ -15,17 +15,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.attribution import (
-    FEWEST_FOR_MAJORITY,
-    SURE_CONTEXT,
-    Basis,
-    departed_in_messages,
-    did_as_like_groups,
-    expected_next,
-    find_diverged,
-    separating,
-    without_message,
-)
+from lightning_hangcheck.judge import attribution
+from lightning_hangcheck.judge.attribution import Basis, find_diverged
 from lightning_hangcheck.judge.graph import solve
 from lightning_hangcheck.judge.operations import (
     PAIRED,
@@ -38,7 +29,6 @@ from lightning_hangcheck.judge.operations import (
     histories,
     is_collective_code,
     record_of,
-    records,
     still_pending,
     waiting_together,
     way_in,
@@ -108,7 +98,7 @@ def find_divergence(
     job: JobReading, pending: Mapping[int, PendingCollective], awaited: Awaited
 ) -> Divergence | None:
     """Find where ranks part; None where they don't, or where it cannot be told."""
-    waiting = still_pending(pending)
+    waiting: Sequence[PendingCollective] = still_pending(pending)
     if len(waiting) < FEWEST:
         return None
     recorded = [one for one in waiting if one.reading.view.flight is not None]
@@ -117,13 +107,22 @@ def find_divergence(
         return parted
     circle = solve(waiting_together(awaited)).helpless
     if len(waiting) < len(job.ranks) or job.elsewhere:
-        waiting = tuple(one for one in recorded if one.rank in circle)
+        waiting = [one for one in recorded if one.rank in circle]
     if len(waiting) < FEWEST:
         return None
     if {one.operation.name for one in waiting} <= PAIRED:
         return _by_messages(job, awaited, circle, waiting)
-    if all(one.reading.view.flight is not None for one in waiting):
-        return _by_group(job, circle, [one for one in waiting if not _between_looks(one)])
+    if len(recorded) >= len(waiting):
+        # in a function of torch whose operation ended, or began, while the job was looked at
+        between_looks = (
+            one.group is None
+            and (wait := one.reading.wait) is not None
+            and wait.name not in UNRECORDED
+            and is_collective_code(wait.frame.file)
+            for one in waiting
+        )
+        inside = [one for one, between in zip(waiting, between_looks, strict=True) if not between]
+        return _by_group(job, circle, inside)
     # where not all have a record, only the call and the lines that led to it are compared
     shown = [
         replace(one, operation=Operation(wait.name)) if (wait := one.reading.wait) else one
@@ -147,7 +146,7 @@ def parted_by_test(code: Sequence[CodeNote], divergence: Divergence) -> bool:
     for side in sides:
         others = [one for other in sides if other is not side for one in other]
         ways = ways_of(side)
-        notes = separating(code, side, others)
+        notes = attribution.separating(code, side, others)
         if tests_apart(notes, ways, ways_of(others) - ways):
             return True
     return False
@@ -159,7 +158,7 @@ def parting_tests(
     """Return the tests of the rank under which one stands, but those that the others pass, too."""
     left, stayed = divergence.sides
     others = stayed if pending.rank in divergence.diverged else left
-    return rank_conditions(separating(code, (pending,), others), pending.way)
+    return rank_conditions(attribution.separating(code, (pending,), others), pending.way)
 
 
 # Different operations under one number of a group
@@ -186,10 +185,9 @@ def _parting_number(every: Collection[History]) -> int | None:
     one sequence has what the other lacks.
     """
     for seq in sorted(set().union(*(one.steps for one in every))):
-        if all(one.has_ended(seq) for one in every):
-            continue
         here = [one.steps[seq] for one in every if seq in one.steps]
-        if len({step.operation for step in _comparable(here, here)}) > 1:
+        contradict = len({step.operation for step in _comparable(here, here)}) > 1
+        if contradict and not all(one.has_ended(seq) for one in every):
             first, *others = every
             earlier = (_first_without_counterpart(first.steps, one.steps) for one in others)
             return min((seq, *(number for number in earlier if number is not None)))
@@ -229,11 +227,10 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
     longest = max(column.values(), key=lambda history: len(history.steps)).steps
     past = [longest[number] for number in sorted(longest) if number < seq]
     before = _comparable(past, present.values())
+    steps = zip(present, _comparable([*present.values()], present.values()), strict=True)
     here = {
         one if one.numbered == (group, seq) else replace(one, way=step.called_from or one.way): step
-        for one, step in zip(
-            present, _comparable([*present.values()], present.values()), strict=True
-        )
+        for one, step in steps
     }
     operations = {one: step.operation for one, step in here.items()}
     keys: Mapping[PendingCollective, Hashable] = (
@@ -241,12 +238,13 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
     )
     diverged, basis = find_diverged(job.case.code, keys, lambda one: (before, here[one]))
     if basis != "majority":
-        as_others = did_as_like_groups(job, group, seq, operations)
-        if as_others and len(as_others) < len(here):
+        as_others = attribution.did_as_like_groups(job, group, seq, operations)
+        if 0 < len(as_others) < len(here):
             diverged = tuple(sorted(one.rank for one in here if one not in as_others))
             basis = "like groups"
+    candidates = [*dict.fromkeys(here.values())]
+    expected = attribution.expected_next(before, candidates, attribution.SURE_CONTEXT)
     of_others = {step for one, step in here.items() if one.rank not in diverged}
-    due = expected_next(before, [*dict.fromkeys(here.values())], SURE_CONTEXT) in of_others
     return Divergence(
         pending_collectives=tuple(here),
         operations={one.rank: operation for one, operation in operations.items()},
@@ -256,7 +254,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         seq=seq,
         last_agreed=seq - 1 if before or seq == 1 else None,
         proven=True,
-        due=due,
+        due=expected in of_others,
     )
 
 
@@ -264,10 +262,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
 
 
 def _by_messages(
-    job: JobReading,
-    awaited: Awaited,
-    circle: Collection[int],
-    waiting: Sequence[PendingCollective],
+    job: JobReading, awaited: Awaited, circle: Collection[int], waiting: Sequence[PendingCollective]
 ) -> Divergence | None:
     """All receive and nobody sends, or the other way round, or each waits for the next in a ring.
 
@@ -279,15 +274,16 @@ def _by_messages(
     if not ring and (any(awaited.values()) or len(names) > 1):
         return None
     chosen = [one for one in waiting if one.rank in ring] if ring else waiting
-    everybody, departed = tuple(one.rank for one in chosen), departed_in_messages(job)
+    everybody, departed = tuple(one.rank for one in chosen), attribution.departed_in_messages(job)
     together = _in_their_own(chosen, everybody, "nothing", proven=bool(ring))
-    told = [one.reading.view.flight and one.reading.view.flight.messages for one in chosen]
+    counts = attribution.messages_of(job)
+    told = (counts.get(rank) for rank in everybody)
     posted = {one and (sum(one.sent.values()), sum(one.received.values())) for one in told}
     # who leaves out a message has posted fewer: at one line, by the same steps, nobody did
     alike = together.same_way and len(posted) == 1
     if alike or not departed or not set(departed) < set(everybody):
         return together
-    return _in_their_own(chosen, departed, "sequence", proven=bool(ring))
+    return replace(together, diverged=departed, basis="sequence")
 
 
 def _in_their_own(
@@ -304,14 +300,6 @@ def _in_their_own(
         basis=basis,
         proven=proven,
     )
-
-
-def _between_looks(pending: PendingCollective) -> bool:
-    """It is in a function of torch whose operation ended, or began, while the job was looked at."""
-    wait = pending.reading.wait
-    if pending.group is not None or wait is None or wait.name in UNRECORDED:
-        return False
-    return is_collective_code(wait.frame.file)
 
 
 def _by_group(
@@ -333,8 +321,20 @@ def _by_group(
     ahead = len({one.group for one in waiting}) == 1 and waiting[0].group is not None
     if ahead or len(set(keys.values())) == 1 or fewest > 1:
         return None
-    diverged, basis = find_diverged(job.case.code, keys, _own_way)
-    silent, departed = without_message(job), departed_in_messages(job)
+
+    def own_way(pending: PendingCollective) -> tuple[list[Hashable], Hashable]:
+        """What a rank entered in all its groups before it waited, and in what it waits now."""
+        every = [
+            (group, entry.seq, Operation(entry.op, entry.sizes, entry.dtypes))
+            for group, entry in entered(pending.reading)
+        ]
+        numbers = [(group, seq) for group, seq, _ in every]
+        end = numbers.index(pending.numbered) if pending.numbered in numbers else len(every)
+        before: list[Hashable] = [(group, operation) for group, _, operation in every[:end]]
+        return before, (pending.group, pending.operation)
+
+    diverged, basis = find_diverged(job.case.code, keys, own_way)
+    silent, departed = attribution.without_message(job), attribution.departed_in_messages(job)
     here = {one.rank for one in waiting}
     if departed and set(departed) < here:
         diverged, basis = departed, "sequence"
@@ -344,22 +344,6 @@ def _by_group(
     return _in_their_own(waiting, diverged, basis, proven=proven)
 
 
-def _own_way(pending: PendingCollective) -> tuple[list[Operation], Operation]:
-    """Return what a rank entered in all its groups before it waited, and in what it waits now."""
-
-    def in_group(group: str | None, operation: Operation) -> Operation:
-        return replace(operation, name=f"{group}:{operation.name}")
-
-    every = entered(pending.reading)
-    numbers = [(group, entry.seq) for group, entry in every]
-    end = numbers.index(pending.numbered) if pending.numbered in numbers else len(every)
-    before = [
-        in_group(group, Operation(entry.op, entry.sizes, entry.dtypes))
-        for group, entry in every[:end]
-    ]
-    return before, in_group(pending.group, pending.operation)
-
-
 # An operation that some wait for and others walked past. Two groups need not be used in one order
 # by the threads of a rank, so the newest of each contradict nothing. But a rank that entered a
 # later operation of the one group, and never that of the other, has passed the place where it
@@ -367,56 +351,42 @@ def _own_way(pending: PendingCollective) -> tuple[list[Operation], Operation]:
 
 
 def _by_skipped(waiting: Sequence[PendingCollective]) -> Divergence | None:
-    of_group: dict[str, list[PendingCollective]] = {}
-    for pending in waiting:
-        for record in records(pending.reading):
-            if record.ranks and pending.rank not in record.ranks:
-                continue
-            of_group.setdefault(record.group, []).append(pending)
     asked: set[tuple[object, int]] = set()
     for pending in waiting:
         key = pending.numbered, pending.reading.told_by_rank
         if pending.numbered is None or key in asked:
             continue
         asked.add(key)
-        group, seq = pending.numbered
-        passed_by = _passed_by(pending, group, seq, of_group[group], waiting)
-        if passed_by:
-            there = {one for one in waiting if one.numbered == (group, seq)}
+        if passed_by := _passed_by(pending, *pending.numbered, waiting):
+            there = {one for one in waiting if one.numbered == pending.numbered}
             chosen = [one for one in waiting if one in there or one.rank in passed_by]
             return Divergence(
                 pending_collectives=tuple(chosen),
                 operations={o.rank: o.operation if o in there else LEFT_OUT for o in chosen},
                 diverged=passed_by,
                 basis="sequence",
-                group=group,
-                seq=seq,
-                last_agreed=seq - 1,
+                group=pending.group,
+                seq=pending.seq,
+                last_agreed=pending.numbered[1] - 1,
                 proven=True,
             )
     return None
 
 
 def _passed_by(
-    pending: PendingCollective,
-    group: str,
-    seq: int,
-    waiting: Sequence[PendingCollective],
-    everybody: Sequence[PendingCollective],
+    pending: PendingCollective, group: str, seq: int, waiting: Sequence[PendingCollective]
 ) -> tuple[int, ...]:
     """Return the ranks that are past the place where an operation belongs; none where none tells.
 
     The steps are those of the group that the rank used next after the operation. Where that is its
     newest, because it waits there, it is the group after the one before, unless threads may have
-    come to both, or two ranks may have changed their order. Threads enter
-    operations side by side: how often one comes a step later, the ranks' own past shows.
+    come to both, or two ranks may have changed their order. Threads enter operations side by side:
+    how often one comes a step later, the ranks' own past shows.
     """
     numbers = [(name, entry.seq) for name, entry in entered(pending.reading)]
+    alone = all(one.reading.stuck is None for one in waiting)
     asked = [(group, seq)]
-    if len(everybody) >= FEWEST_FOR_MAJORITY and all(
-        one.reading.stuck is None for one in everybody
-    ):
-        asked.append((group, seq - 1))
+    asked += [(group, seq - 1)] if alone and len(waiting) >= attribution.FEWEST_FOR_MAJORITY else []
     afters = [numbers[numbers.index(one) + 1 :] for one in asked if one in numbers]
     steps = next((name for after in afters for name, _ in after if name != group), None)
     if steps is None:
@@ -437,12 +407,14 @@ def _passed_by(
         record = record_of(one.reading, name)
         return record.last_enqueued if record is not None else -1
 
-    at = {one: steps_at(one) for one in waiting}
-    own, earlier = at[pending], range(seq)
+    known = ((one, record_of(one.reading, group)) for one in waiting)
+    members = [one for one, record in known if record and one.rank in (record.ranks or (one.rank,))]
+    at = {one: steps_at(one) for one in members}
+    own = at.get(pending, {})
     together: dict[int, list[int]] = {}  # in which steps ranks were as they entered it before
     gaps: set[int] = set()
     for found in at.values():
-        for number in found.keys() & earlier:
+        for number in found.keys() & range(seq):
             together.setdefault(number, []).append(found[number])
             if number - 1 in found:
                 gaps.add(found[number] - found[number - 1])
@@ -454,6 +426,6 @@ def _passed_by(
         return ()
     return tuple(
         one.rank
-        for one in waiting
-        if last(one, group) in earlier and last(one, steps) > own[seq] + apart
+        for one in members
+        if last(one, group) in range(seq) and last(one, steps) > own[seq] + apart
     )

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lightning_hangcheck.judge.job import RankReading
-    from lightning_hangcheck.judge.left_behind import LeftFinding
     from lightning_hangcheck.judge.rule import Need, Rule, Seen
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.evidence import GapKind
@@ -52,16 +51,17 @@ EVIDENCE: dict[str, Callable[[Situation], Any]] = {
     "unheard": lambda situation: situation.suspects_that_are("unheard"),
 }
 """What rules may name as their arguments; where one is empty, the rule does not apply."""
-NEEDS: dict[Need, tuple[str, Callable[[RankReading], bool]]] = {
-    "stacks": ("Python stacks", lambda reading: bool(reading.frames)),
+NEEDS: dict[Need, tuple[str, GapKind, Callable[[RankReading], bool]]] = {
+    "stacks": ("Python stacks", "stack", lambda reading: bool(reading.frames)),
     "kernel": (
         "the kernel's view of processes",
+        "kernel_state",
         lambda reading: any(
             one.kernel is not None for look in reading.view.processes for one in look.samples
         ),
     ),
 }
-"""Evidence that may be missing, what it is called, and whether a rank has it."""
+"""Evidence that may be missing, what it and its gap are called, and whether a rank has it."""
 BETWEEN_RANKS = ("collective_mismatch", "rank_diverged", "uneven_work", "rendezvous")
 """Causes that a job of one process cannot have."""
 MOST_FACTS = 8
@@ -81,8 +81,8 @@ class Conclusion(Struct, frozen=True, kw_only=True):
 
     kind: VerdictKind
     job: JobReading
-    graph: WaitGraph
-    pending: Mapping[int, PendingCollective]
+    graph: WaitGraph = WaitGraph()
+    pending: Mapping[int, PendingCollective] = {}
     divergence: Divergence | None = None
     finding: Finding | None = None
     gaps: tuple[Gap, ...] = ()
@@ -93,34 +93,47 @@ class Conclusion(Struct, frozen=True, kw_only=True):
 def conclude(case: Case) -> Conclusion:
     """Read a case, draw its graph, and find out what is wrong, if anything is."""
     job = read_job(case)
-    if case.left is None:
-        return _of_job(job, case)
-    found = judge_left(case)
-    if (found is None or not found.culprits) and any(view.processes for view in case.ranks):
-        by_stacks = _of_job(job, case)
+    return _of_processes(job) if case.left is None else _of_files(job)
+
+
+def _of_files(job: JobReading) -> Conclusion:
+    """Conclude what is left of a job: no process can be asked any more, and no time goes on."""
+    found = judge_left(job.case)
+    blamed = found.culprits if found is not None else ()
+    if not blamed and any(view.processes for view in job.case.ranks):
+        by_stacks = _of_processes(job)
         if by_stacks.finding is not None and by_stacks.finding.culprits:
             return by_stacks
-    return _of_files(job, found)
+    states: dict[int, State] = dict.fromkeys(job.ranks, "unseen")
+    if found is None:
+        return Conclusion(kind="healthy", job=job, states=states)
+    seen = job.ranks.get(blamed[0]) if blamed else None
+    if found.place is None and seen is not None and seen.place is not None:
+        stands = f"by its stack, rank {seen.rank} is {within(seen.place)}"
+        found = replace(found, place=seen.place, sentence=f"{found.sentence}; {stands}")
+    return Conclusion(
+        kind=found.kind,
+        job=job,
+        graph=found.graph,
+        finding=replace(found, waited_for=bool(found.graph.waiters)),
+        states={**states, **found.states},
+        collectives=found.collectives,
+    )
 
 
-def _of_job(job: JobReading, case: Case) -> Conclusion:
+def _of_processes(job: JobReading) -> Conclusion:
     pending = pending_collectives(job)
     awaited = awaited_ranks(job, pending)
     divergence = find_divergence(job, pending, awaited)
+    known = Conclusion(kind="healthy", job=job, pending=pending, divergence=divergence)
     if is_over(job):
         crash = find_crash(job)
-        over = Conclusion(
-            kind="finished" if crash is None else "crashed",
-            job=job,
-            graph=WaitGraph(),
-            pending=pending,
-            divergence=divergence,
-            finding=crash,
-        )
-        return over if crash is None else _for_whom_it_waited(over, crash)
+        if crash is None:
+            return replace(known, kind="finished")
+        return _for_whom_it_waited(replace(known, kind="crashed", finding=crash), crash)
     graph = build_graph(job, divergence, awaited)
     stuck = () if graph.between_ranks else _stuck_by_themselves(job, graph)
-    ends = tuple(job.ranks[rank] for rank in graph.ends) if graph.between_ranks else stuck
+    ends = tuple(job.ranks[rank] for rank in graph.ends)
     situation = Situation(
         job=job,
         graph=graph,
@@ -129,45 +142,35 @@ def _of_job(job: JobReading, case: Case) -> Conclusion:
         standstill=bool(stuck),
         divergence=divergence if graph.between_ranks else None,
     )
-    missing = [need for need in NEEDS if not any(map(NEEDS[need][1], job.ranks.values()))]
-    gaps = []  # causes that were not looked for without a kind of evidence
+    missing = [need for need in NEEDS if not any(map(NEEDS[need][2], job.ranks.values()))]
+    gaps = []
     for need in missing:
-        left_out = BETWEEN_RANKS if job.world_size <= 1 else ()
-        causes = dict.fromkeys(
-            cause
-            for one in RULES
-            if need in one.needs
-            for cause in one.causes
-            if cause not in left_out
-        )
-        why = f"none could be read; without it nobody looked for {', '.join(causes)}"
-        kind: GapKind = "stack" if need == "stacks" else "kernel_state"
-        gaps.append(Gap(NEEDS[need][0], None, why, kind))
+        impossible = BETWEEN_RANKS if job.world_size <= 1 else ()
+        asked = (cause for one in RULES if need in one.needs for cause in one.causes)
+        causes = ", ".join(dict.fromkeys(cause for cause in asked if cause not in impossible))
+        what, missing_kind, _ = NEEDS[need]
+        why = f"none could be read; without it nobody looked for {causes}"
+        gaps.append(Gap(what, None, why, missing_kind))
     told = _ask(situation, [one for one in RULES if not set(missing).intersection(one.needs)])
-    judged = [(decide(found, case.limits), found) for found in told]
+    judged = [(decide(found, job.case.limits), found) for found in told]
     alarms = [pair for pair in judged if pair[0] in SEVERITY]
-    gravest = alarms[0] if alarms else None
+    known = replace(known, graph=graph, gaps=tuple(gaps))
+    if not alarms:
+        return known
+    kind, finding = alarms[0]
     if len(alarms) > 1:  # how many ranks are led to the culprits is a walk through the graph
-        gravest = max(
+        kind, finding = max(
             alarms,
             key=lambda one: (
                 SEVERITY[one[0]],
                 graph.leading_to((*one[1].culprits, *one[1].left_standing)),
             ),
         )
-    if gravest is not None and gravest[1].ended_by == "pace":
-        graph = waits_in_each_step(job, gravest[1].culprits)
-    elif gravest is not None and situation.standstill:
-        gravest = gravest[0], _together(gravest[1], [found for _, found in alarms])
-    return Conclusion(
-        kind=gravest[0] if gravest is not None else "healthy",
-        job=job,
-        graph=graph,
-        pending=pending,
-        divergence=divergence,
-        finding=gravest[1] if gravest is not None else None,
-        gaps=tuple(gaps),
-    )
+    if finding.ended_by == "pace":
+        graph = waits_in_each_step(job, finding.culprits)
+    elif situation.standstill:
+        finding = _together(finding, [found for _, found in alarms])
+    return replace(known, kind=kind, graph=graph, finding=finding)
 
 
 def _for_whom_it_waited(over: Conclusion, crash: Finding) -> Conclusion:
@@ -198,44 +201,20 @@ def _for_whom_it_waited(over: Conclusion, crash: Finding) -> Conclusion:
     return replace(over, graph=stood.graph, divergence=stood.divergence, finding=finding)
 
 
-def _of_files(job: JobReading, found: LeftFinding | None) -> Conclusion:
-    """Conclude what is left of a job: no process can be asked any more, and no time goes on."""
-    states: dict[int, State] = dict.fromkeys(job.ranks, "unseen")
-    if found is None:
-        return Conclusion(kind="healthy", job=job, graph=WaitGraph(), pending={}, states=states)
-    seen = job.ranks.get(found.culprits[0]) if found.culprits else None
-    if found.place is None and seen is not None and seen.place is not None:
-        stands = f"by its stack, rank {seen.rank} is {within(seen.place)}"
-        found = replace(found, place=seen.place, sentence=f"{found.sentence}; {stands}")
-    return Conclusion(
-        kind=found.kind,
-        job=job,
-        graph=found.graph,
-        pending={},
-        finding=replace(found, waited_for=bool(found.graph.waiters)),
-        states={**states, **found.states},
-        collectives=found.collectives,
-    )
-
-
 def _ask(situation: Situation, rules: Sequence[Rule]) -> Iterator[Finding]:
-    """Ask each rule about the suspects that no more specific one explains: each has one cause.
-
-    A rule is not asked where any of the evidence that it names is empty.
-    """
+    """Ask each rule about the suspects that no more specific one explains: each has one cause."""
     left = situation.suspects
     for one in rules:
         now = replace(situation, suspects=left)
         known = {name: EVIDENCE[name](now) for name in one.evidence}
+        if not all(known.values()):
+            continue
         found: Finding | None = None
-        if all(known.values()) and one.of:
-            told = [
-                (reading, each)
-                for reading in now.suspects_that_are(*one.of)
-                if (each := one.find(reading, **known)) is not None
-            ]
+        if one.of:
+            asked = ((each, one.find(each, **known)) for each in now.suspects_that_are(*one.of))
+            told = [(reading, seen) for reading, seen in asked if seen is not None]
             found = _of_row(one, now, told) if told else None
-        elif all(known.values()):
+        else:
             found = one.find(**known)
         if found is not None:
             explained = {*found.culprits, *found.left_standing}
@@ -245,19 +224,15 @@ def _ask(situation: Situation, rules: Sequence[Rule]) -> Iterator[Finding]:
 
 def _of_row(rule: Rule, situation: Situation, told: Sequence[tuple[RankReading, Seen]]) -> Finding:
     """Blame all suspects of which a row says something; the first one's words are the sentence."""
-    readings, first = [reading for reading, _ in told], told[0][1]
-    facts = [
-        EvidenceItem(kind, reading.rank, text)
-        for reading, each in told
-        for kind, text in each.evidence
-    ]
+    first = told[0][1]
     alike = [one for one, each in told if each.alike == first.alike]
     sentence = say(alike, first.text, **first.words)
     if others := [one for one, each in told if each.alike != first.alike]:
         sentence += f"; likewise {names(others)}"
+    facts = [EvidenceItem(kind, o.rank, text) for o, each in told for kind, text in each.evidence]
     finding = blame(
         situation,
-        readings,
+        [reading for reading, _ in told],
         rule.causes[0],
         sentence,
         sure=first.sure or rule.sure,
@@ -292,13 +267,13 @@ def _together(gravest: Finding, alarms: Sequence[Finding]) -> Finding:
     others = [one for one in alarms if one.culprits and explained.isdisjoint(one.culprits)]
     if not others:
         return gravest
-    groups = sorted((gravest, *others), key=lambda one: min(one.culprits))
+    groups = (gravest, *others)
     return replace(
         gravest,
         culprits=tuple(sorted(rank for one in groups for rank in one.culprits)),
-        sentence="; ".join(one.sentence for one in (gravest, *others)),
-        phase=groups[0].phase,
-        evidence=tuple(item for one in (gravest, *others) for item in one.evidence),
+        sentence="; ".join(one.sentence for one in groups),
+        phase=min(groups, key=lambda one: min(one.culprits)).phase,
+        evidence=tuple(item for one in groups for item in one.evidence),
     )
 
 
@@ -307,10 +282,9 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
 
     Stuck is one that is idle or goes round and round; its children may have been given the same to
     do again and again, but for a DataLoader's. Where any goes round, an idle one may wait for what
-    that does not make. Those that only ask again and again, for whatever it is, may wait
-    for what the others do not make. Both are victims where there is any other, but for those that
-    stand where one of those others stands: a progress bar that ticks in a thread beside it makes a
-    deadlock no question.
+    that does not make; those that only ask again and again, for what the others do not make. Both
+    are victims where there is any other, but for those that stand where one of those others stands:
+    a progress bar that ticks in a thread beside it makes a deadlock no question.
 
     None where a rank does anything else, or may on a node that is not seen.
     """
@@ -326,11 +300,12 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
     waiters = set(graph.waiters)
     ends = [one for one in circling or idle if one.rank not in waiters]
     lone = minority_of_one(ends) if not circling else None
-    firm = [one for one in ends if not asks_again(one)]
-    if len(firm) < len(ends):
-        places = {one.frames for one in firm if one.frames}
-        firm = [one for one in ends if one.frames in places or not asks_again(one)]
-    return (lone,) if lone is not None else tuple(firm or ends)
+    if lone is not None:
+        return (lone,)
+    asking = {one.rank for one in ends if asks_again(one)}
+    places = {one.frames for one in ends if one.rank not in asking and one.frames}
+    firm = [one for one in ends if one.rank not in asking or one.frames in places]
+    return tuple(firm or ends)
 
 
 def _long_silent(job: JobReading, graph: WaitGraph) -> tuple[RankReading, ...]:

@@ -22,7 +22,7 @@ from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.text.shown import NANOSECONDS, read_utc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.model.case import Aftermath, RankView
@@ -87,12 +87,7 @@ def raised(view: RankView) -> bool:
 
 
 def raised_at(view: RankView) -> Frame | None:
-    """Return where the exception came from that ended a rank.
-
-    Returns:
-        The innermost frame of the user's own code, its file as the rank itself wrote it; None of
-        one that still runs, or that no exception ended, and where its words do not tell.
-    """
+    """Return the user's line from which the exception came that ended a rank, as it wrote it."""
     if view.process_exit is None or not raised(view):
         return None
     told = _AT_ITS_END.search(last_words(view))
@@ -114,10 +109,7 @@ def left_well(view: RankView) -> bool:
 
 
 def ended_from_outside(view: RankView) -> bool:
-    """Whether a launcher, a scheduler or a person ended it.
-
-    A signal may come to a rank that has raised and is still on its way out.
-    """
+    """Whether a launcher, a scheduler or a person ended it, not on its way out after a failure."""
     if last_words(view).startswith(TOLD_TO_END):
         return True
     return ending_signal(view) in FROM_OUTSIDE and not raised(view)
@@ -152,10 +144,8 @@ def gave_up_waiting(view: RankView) -> bool:
 def ending_signal(view: RankView) -> int | None:
     """Return the number of the signal that ended it; a shell between reports 128 plus that."""
     code = _exit(view).exit_code
-    if code is None:
-        return None
-    if code < 0:
-        return -code
+    if code is None or code < 0:
+        return None if code is None else -code
     return code - SHELL_SIGNAL_BASE if code - SHELL_SIGNAL_BASE in SHELL_SIGNALS else None
 
 
@@ -174,21 +164,16 @@ def aspect_of(view: RankView) -> str:
 
 
 def how_it_ended(view: RankView) -> str:
-    """Say how a rank's process ended, as the rest of a sentence about it.
-
-    For example ``was killed by SIGKILL (usually the kernel's out-of-memory killer, ...)``.
-    """
+    """Say how a rank's process ended: ``was killed by SIGKILL (usually the kernel's ...)``."""
     words = last_words(view)
     said = f": {words}" if words else ""
     number, code = ending_signal(view), _exit(view).exit_code
-    sections = {one.name for one in _beat(view).sections}
     if number is not None:
-        why = ""
-        if number == signal.SIGKILL:
-            why = killed_for_memory(view)
-        elif number == signal.SIGABRT and STARTING_SERVER in sections:
-            why = OUR_SERVER
         name = signal_name(number)
+        why = killed_for_memory(view) if number == signal.SIGKILL else ""
+        starting = any(one.name == STARTING_SERVER for one in _beat(view).sections)
+        if number == signal.SIGABRT and starting:
+            why = OUR_SERVER
         why = why or causes_file().signals.get(name, "")
         return f"was killed by {name}{f' ({why})' if why else ''}{said}"
     if _beat(view).training == "over":
@@ -219,9 +204,7 @@ def killed_for_memory(view: RankView) -> str:
 def firsts_to_fail(
     readings: Sequence[RankReading], *, several_nodes: bool = False
 ) -> tuple[RankReading, ...]:
-    """Return the first rank that failed by itself, not because others had.
-
-    Where clocks of nodes are not known against each other, the first by each of these clocks.
+    """Return the first rank that failed by itself, not because others had; of each clock's ranks.
 
     Where all of them raised, the moment of that counts: a rank may take longer to its end than
     those that fail because of it. Else the order of their ends, in which one that a signal from
@@ -237,56 +220,57 @@ def firsts_to_fail(
         own = [one for one in own if not lost_a_peer(one.view)] or own
     all_raised = all(raised(one.view) for one in own)
 
-    def first_of(reading: RankReading) -> tuple[bool, float]:
+    def ended_at(reading: RankReading) -> tuple[bool, float]:
         if all_raised:
             return False, _beat(reading.view).ended_ns
         sent, seen = ending_signal(reading.view) in FROM_OUTSIDE, reading.view.process_exit
         return sent, seen.order if seen is not None else math.inf  # nobody saw its end: the last
 
-    clocks: dict[int, list[RankReading]] = {}
-    for one in own:
-        clocks.setdefault(_exit(one.view).clock, []).append(one)
-    firsts = (min(ones, key=first_of) for ones in clocks.values())
-    return tuple(sorted(firsts, key=lambda one: one.rank))
+    firsts: dict[int, RankReading] = {}
+    for one in sorted(own, key=ended_at):
+        firsts.setdefault(_exit(one.view).clock, one)
+    return tuple(sorted(firsts.values(), key=lambda one: one.rank))
 
 
-def left_before(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
-    """Return the ranks that left without a fault before this one failed, as far as known."""
+def left_before(
+    first: RankReading, readings: Sequence[RankReading], *, if_open: bool = False
+) -> tuple[RankReading, ...]:
+    """Return the ranks that left without a fault before this one failed.
+
+    Those that a launcher ended on their way out are among them. By their own word where both say
+    it: the process of one may take long to its end.
+
+    Args:
+        first: The first that failed.
+        readings: All ranks.
+        if_open: What to take of a rank of which nobody knows when it left, by another clock.
+    """
     failure = first.view.process_exit
 
     def before(one: RankReading) -> bool:
-        """By their own word where both say it: the process of one may take long to its end."""
-        if _beat(one.view).ending == "finished" and raised(first.view):
+        seen, finished = one.view.process_exit, _beat(one.view).ending == "finished"
+        ended = finished and ended_from_outside(one.view)
+        if not ended and (seen is None or failed(one.view)):
+            return False
+        if _exit(one.view).clock != _exit(first.view).clock:
+            return if_open
+        if finished and raised(first.view):
             return _beat(one.view).ended_ns < _beat(first.view).ended_ns
-        seen = one.view.process_exit
         return seen is not None and failure is not None and seen.order < failure.order
 
-    clock = _exit(first.view).clock
-    left = (one for one in _that_left(readings) if _exit(one.view).clock == clock)
-    return tuple(filter(before, left))
+    return tuple(filter(before, readings))
 
 
 def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
     """Return the ranks for want of which one failed; none where it failed by itself.
 
     It lost a peer or the ranks' store, and they had left. Of these count the ones that left in the
-    middle: a rank that had destroyed its process groups was needed less than one that had not. A
-    rank of which nobody knows when it left counts, too: it lost one that had.
+    middle: a rank that had destroyed its process groups was needed less than one that had not.
     """
     if not lost_a_peer(first.view):
         return ()
-    clock = _exit(first.view).clock
-    open_when = (one for one in _that_left(readings) if _exit(one.view).clock != clock)
-    left = (*left_before(first, readings), *open_when)
+    left = left_before(first, readings, if_open=True)
     return tuple(one for one in left if _beat(one.view).membership == "member") or left
-
-
-def _that_left(readings: Sequence[RankReading]) -> Iterator[RankReading]:
-    """Yield those without a fault, and those ended by a launcher on their way out."""
-    for one in readings:
-        finished = _beat(one.view).ending == "finished" and ended_from_outside(one.view)
-        if finished or (one.view.process_exit is not None and not failed(one.view)):
-            yield one
 
 
 def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -> frozenset[int]:
@@ -300,8 +284,7 @@ def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -
         (view.process_exit.seen_ns, view.rank)
         for view in ranks
         if view.process_exit is not None
-        and view.beat is not None
-        and view.beat.training == "beside"
+        and _beat(view).training == "beside"
         and (view.process_exit.exit_code or 0) > 0
         and not last_words(view)
     )
@@ -314,21 +297,23 @@ def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -
 
 
 def asked_by(view: RankView) -> str | None:
-    """Say who asked a rank to end, as far as it shows itself; as in `AskedEnd`.
-
-    Its last words, the signal that ended it, and a signal handler on its stack tell.
-    """
-    words = _by_words(view)
-    if words:
+    """Say who asked a rank to end: by its last words, its signal, or a handler on its stack."""
+    if words := _by_words(view):
         return f"{words} in rank {view.rank}"
-    ended = ending_signal(view)
+    ended, own = ending_signal(view), view.own_process
     number = signal.Signals(ended).name if ended in FROM_OUTSIDE and ended is not None else ""
-    if not number:
-        own = view.own_process
-        frames = latest_frames(own) if own is not None and view.process_exit is None else ()
-        rules = (rule for frame in frames for rule in rules_of(frame))
+    if not number and own is not None and view.process_exit is None:
+        rules = (rule for frame in latest_frames(own) for rule in rules_of(frame))
         number = next((rule.handles for rule in rules if rule.handles), "")
     return f"{number} to rank {view.rank}" if number else None
+
+
+def _by_words(view: RankView) -> str:
+    """One that caught the exception and went on shows no way out."""
+    tears_down = _beat(view).phase == "teardown"
+    leaving = view.process_exit is not None or raised(view) or tears_down
+    words = last_words(view) if leaving else ""
+    return re.split("[: ]", words)[0] if words.startswith(TOLD_TO_END) else ""
 
 
 def shown_by(views: Sequence[RankView]) -> str | None:
@@ -366,12 +351,3 @@ def aftermath_sentence(aftermath: Aftermath) -> str:
     """Say what happened after a hang was proven: ``12 s later the job was ended by ...``."""
     later = f"{duration(aftermath.after_s)} later" if aftermath.after_s >= 1 else "then"
     return f"{later} {aftermath.text}"
-
-
-def _by_words(view: RankView) -> str:
-    """One that caught the exception and went on shows no way out."""
-    words = last_words(view)
-    tears_down = _beat(view).phase == "teardown"
-    leaving = view.process_exit is not None or raised(view) or tears_down
-    told = leaving and words.startswith(TOLD_TO_END)
-    return words.partition(":")[0].partition(" ")[0] if told else ""

@@ -1,14 +1,8 @@
 """The wait-for graph: who waits for whom, and where that ends stand the culprits.
 
-Each kind of fact gives its waits. Between ranks: one in a collective waits for the members of its
-group that have not come to it (or, where ranks' ways parted, for those that diverged), one in the
-rendezvous or in a guard of ours for those that have not come there, one that waits for a key of the
-store for those that could still bring it. To processes and things: what the kernel shows of one
-that is idle, the workers that should make a batch, and a rank itself, where only its own threads
-could release what its threads wait for.
-
-The graph is solved once, from its ends on (`solve`); edges, ends, circles, and who leads to whom
-are read off that. How patient to be with whom it ends at, `patience` says.
+Each kind of fact gives its waits: between ranks in collectives, in the rendezvous, at the store and
+in calls; to processes and things by what the kernel shows of one that is idle. The graph is solved
+once, from its ends on (`solve`). How patient to be with whom it ends at, `patience` says.
 """
 
 from __future__ import annotations
@@ -73,10 +67,7 @@ class Wait(NamedTuple):
 
     @property
     def edges(self) -> Iterator[Edge]:
-        """All edges; above `MOST_FULL` one for each waiter and one to each ender.
-
-        512 ranks that wait for 512 would be 262,144.
-        """
+        """All edges; above `MOST_FULL` one for each waiter and one to each ender."""
         waiters, enders = (
             [f"rank:{one}" if isinstance(one, int) else one for one in nodes]
             for nodes in (self.waiters, self.enders)
@@ -124,9 +115,7 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
 
 
 def build_graph(
-    job: JobReading,
-    divergence: Divergence | None,
-    awaited: Mapping[int, tuple[int, ...]],
+    job: JobReading, divergence: Divergence | None, awaited: Mapping[int, tuple[int, ...]]
 ) -> WaitGraph:
     """Draw all waits, and find where they end."""
     found = chain(
@@ -156,14 +145,7 @@ def build_graph(
 
 
 class Solution(NamedTuple):
-    """What follows from waits.
-
-    Attributes:
-        ends: As in `WaitGraph`.
-        circles: Likewise.
-        helpless: Ranks that wait only for each other, directly or through others: nobody else can
-            help them on.
-    """
+    """Ends and circles as in `WaitGraph`, and ranks that nobody can help on but they each other."""
 
     ends: set[int]
     circles: dict[int, tuple[int, ...]]
@@ -277,20 +259,12 @@ def _joins_ranks(waits: Sequence[Wait]) -> bool:
 # Where the waits come from.
 
 
-def _for_own_threads(job: JobReading) -> Iterator[Wait]:
-    for reading in job.ranks.values():
-        own = reading.view.own_process if reading.activity == "idle" else None
-        if own is not None and read_locks(own):
-            yield Wait((reading.rank,), (reading.rank,), ("for a lock of its own threads",))
-
-
 def _in_collectives(
     job: JobReading, divergence: Divergence | None, awaited: Mapping[int, tuple[int, ...]]
 ) -> Iterator[Wait]:
-    """Say who waits in a collective for whom.
+    """Where ranks' ways parted, and nobody can help them on, they wait for those that diverged.
 
-    Where ranks' ways parted, and nobody else can help them on, they wait for those that diverged;
-    where nothing tells who did, for the other ends of their messages, or else for each other.
+    Where nothing tells who did, for the other ends of their messages, or else for each other.
     """
     parted = set(divergence.operations) if divergence is not None else set()
     helped = {one for rank in parted for one in awaited.get(rank, ())} - parted
@@ -332,35 +306,14 @@ def _in_rendezvous(job: JobReading) -> Iterator[Wait]:
     others have come: while one of them is still on its way, that is whom it waits for.
     """
     yield from _for_all_others(job, "rendezvous_peers")
-    connecting = job.waiting_in({"rendezvous_connect"})
-    if not connecting:
-        return
-    keeper = job.ranks.get(0)
-    coming = [rank for rank, one in job.ranks.items() if one.activity != "waiting"]
-    if keeper in connecting and coming:
+    connecting = [one.rank for one in job.waiting_in({"rendezvous_connect"})]
+    coming = [rank for rank, one in job.ranks.items() if connecting and one.activity != "waiting"]
+    if 0 in connecting and coming:
         yield from _each_for_each(job, [0], coming)
-        connecting = tuple(one for one in connecting if one is not keeper)
-    comes_late = keeper is not None and keeper.activity != "waiting"
+        connecting.remove(0)
     if connecting:
-        ranks = tuple(one.rank for one in connecting)
-        yield Wait(ranks, (0 if comes_late else STORE,), tuple(map(_through, connecting)))
-
-
-def _at_store(job: JobReading) -> Iterator[Wait]:
-    """Say who waits for a key of the ranks' store for whom.
-
-    For the ranks that wait neither there nor for other ranks; where none is left, for those that
-    are gone.
-    """
-    waiting = tuple(one.rank for one in job.ranks.values() if one.at_store)
-    others = [one for one in job.ranks.values() if waiting and not one.at_store]
-    free = [
-        one.rank
-        for one in others
-        if one.activity == "unheard" or (one.alive and one.activity != "waiting")
-    ]
-    if enders := free or [one.rank for one in others if one.activity == "gone"]:
-        yield Wait(waiting, tuple(enders), (AT_STORE,) * len(waiting))
+        through = tuple(_through(job.ranks[rank]) for rank in connecting)
+        yield Wait(tuple(connecting), (0 if 0 in coming else STORE,), through)
 
 
 def _for_all_others(job: JobReading, kind: WaitKind) -> Iterator[Wait]:
@@ -370,10 +323,7 @@ def _for_all_others(job: JobReading, kind: WaitKind) -> Iterator[Wait]:
 
 
 def _in_calls(job: JobReading) -> Iterator[Wait]:
-    """Say who waits in a call by torch's RPC for whom: for those that serve some, and stand still.
-
-    A rank at its end waits for those that may still call it.
-    """
+    """Calls by torch's RPC wait for ranks that serve some, a rank at its end for its callers."""
     idle = [one for one in job.alive if one.activity == "idle"]
     calling = [one.rank for one in idle if one.wait_kind == "call"]
     serving = [one.rank for one in idle if calling and one.serving]
@@ -382,6 +332,19 @@ def _in_calls(job: JobReading) -> Iterator[Wait]:
         yield from _each_for_each(job, [rank], [one for one in serving if one != rank])
     last = [one.rank for one in idle if one.wait_kind == "last_calls"]
     yield from _each_for_each(job, last, [rank for rank in job.ranks if rank not in last])
+
+
+def _at_store(job: JobReading) -> Iterator[Wait]:
+    """For the ranks that wait neither there nor for others; where none is left, for the gone."""
+    waiting = tuple(one.rank for one in job.ranks.values() if one.at_store)
+    others = [one for one in job.ranks.values() if waiting and not one.at_store]
+    free = [
+        one.rank
+        for one in others
+        if one.activity == "unheard" or (one.alive and one.activity != "waiting")
+    ]
+    if enders := free or [one.rank for one in others if one.activity == "gone"]:
+        yield Wait(waiting, tuple(enders), (AT_STORE,) * len(waiting))
 
 
 def _each_for_each(
@@ -413,6 +376,13 @@ def _through(reading: RankReading) -> str:
     named = record is not None and record.description not in UNNAMED
     of_group = f"of {record.description}" if record is not None and named else ""
     return join(f"in {reading.wait.name}", of_group)
+
+
+def _for_own_threads(job: JobReading) -> Iterator[Wait]:
+    for reading in job.ranks.values():
+        own = reading.view.own_process if reading.activity == "idle" else None
+        if own is not None and read_locks(own):
+            yield Wait((reading.rank,), (reading.rank,), ("for a lock of its own threads",))
 
 
 def _for_workers(job: JobReading) -> Iterator[Wait]:
@@ -450,10 +420,8 @@ def _at_things(job: JobReading) -> Iterator[Wait]:
 def _blocked(job: JobReading) -> Iterator[tuple[Node, str, Targets]]:
     """Find idle ranks and workers, and the idle children that they wait for, one after another.
 
-    Each by its node and host, with what it waits for. A rank in the DataLoader waits for its
-    workers, whatever pipe it polls for them; a worker without work waits for its rank, and holds
-    nobody up. A child that nobody waits for may wait for its rank as long as it likes: a service
-    does.
+    A rank in the DataLoader waits for its workers, whatever pipe it polls for them; a worker
+    without work waits for its rank, and holds nobody up, nor does a child that nobody waits for.
     """
     for reading in job.ranks.values():
         host, own = reading.view.host, reading.own_targets
@@ -486,10 +454,7 @@ def _all_named(targets: tuple[WaitTarget, ...]) -> bool:
 
 
 def _at_shared_memory(job: JobReading) -> Iterator[Wait]:
-    """Say which rank waits at an object of multiprocessing for which ranks that share it.
-
-    Not for those that wait at the very same: nobody else of them can bring what is missing.
-    """
+    """At an object of multiprocessing a rank waits for those that share it, and stand elsewhere."""
     waiting = [(one, found) for one in job.ranks.values() if (found := one.shared_objects)]
     names = {one.rank: {target.name for target in found} for one, found in waiting}
     for reading, found in waiting:

@@ -18,14 +18,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.case import Case, Limits, RankView, RunFacts
-from lightning_hangcheck.model.evidence import Connection, Gap, Holder
+from lightning_hangcheck.model.evidence import Connection, Gap, Holder, WaitTarget
 from lightning_hangcheck.text.shown import EPOCH, NANOSECONDS, format_ranks, parse_ranks, read_utc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from lightning_hangcheck.model.case import SilentNode
-    from lightning_hangcheck.model.evidence import Sample, WaitTarget
 
 Held = TypeVar("Held", bound=Struct)
 ELSEWHERE = "they run on other nodes, or no launcher says where; only this node was looked at"
@@ -34,15 +33,11 @@ LAST_WORD_NS = 5 * NANOSECONDS
 
 
 def complete_case(case: Case) -> Case:
-    """Add to what was seen of one or several nodes the ranks that should be there.
+    """Add the ranks that should be there to what was seen of one or several nodes.
 
     A rank that the launcher promised for this node and that has no process joins as a `RankView`
-    without a pid. Ranks of other nodes don't join at all: nothing is known of them, and one gap
-    says so.
-
-    Args:
-        case: Its ranks are each there once, in any order; a world size of 0 is replaced by how
-            many they are.
+    without a pid. Ranks of other nodes don't join: one gap says so. A world size of 0 is replaced
+    by how many are known.
     """
     known = {view.rank for view in case.ranks}
     known.update(rank for one in case.alike for rank in parse_ranks(one.ranks))
@@ -86,13 +81,21 @@ def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
     views, gaps = _join_ranks(ordered)
     cases = [node.case for node in ordered]
     told = [gap for case in cases for gap in case.gaps if gap.kind != "other_nodes"]
+    for node in ordered[1:]:
+        for what in ("command", "world_size"):
+            here, there = getattr(newest.run, what), getattr(node.case.run, what)
+            if here != there:
+                first = f"in {ordered[0].source} {here!r}"
+                why = f"it is {there!r}, {first}; are these nodes of one job?"
+                name = f"{what.replace('_', ' ')} of {node.source}"
+                gaps.append(Gap(name, None, why, "job_facts"))
     limits = {
         name: max(getattr(case.limits, name) for case in cases) for name in Limits.__struct_fields__
     }
     merged = Case(
         run=replace(_run_facts(cases, run_id), silent_nodes=_silent_nodes(cases, views)),
         ranks=tuple(_with_remote_ends(views)),
-        gaps=(*dict.fromkeys(told), *gaps, *_differences(ordered)),
+        gaps=(*dict.fromkeys(told), *gaps),
         code=tuple(dict.fromkeys(note for case in cases for note in case.code)),
         limits=Limits(**limits),
         taken_at=newest.taken_at,
@@ -112,18 +115,16 @@ def _with_own_names(nodes: Sequence[NodeCase]) -> list[NodeCase]:
         for host in {view.host for view in node.case.ranks if view.host and node.case.run.machine}:
             called.setdefault((host, node.case.run.machine), node.source)
     shared = {host for host, count in Counter(host for host, _ in called).items() if count > 1}
-
-    def renamed(node: NodeCase) -> NodeCase:
+    renamed = []
+    for node in nodes if shared else ():
         names = {
             host: f"{host}({source.replace(' ', '-')})"
             for (host, machine), source in called.items()
             if host in shared and machine == node.case.run.machine
         }
-        views = node.case.ranks
-        ranks = tuple(replace(one, host=names.get(one.host, one.host)) for one in views)
-        return replace(node, case=replace(node.case, ranks=ranks))
-
-    return [renamed(node) for node in nodes] if shared else list(nodes)
+        views = (replace(one, host=names.get(one.host, one.host)) for one in node.case.ranks)
+        renamed.append(replace(node, case=replace(node.case, ranks=tuple(views))))
+    return renamed or list(nodes)
 
 
 def _run_facts(cases: Sequence[Case], run_id: str) -> RunFacts:
@@ -149,17 +150,6 @@ def _run_facts(cases: Sequence[Case], run_id: str) -> RunFacts:
     )
 
 
-def _differences(nodes: Sequence[_TimedCase]) -> Iterable[Gap]:
-    """What does not look like one job."""
-    first = nodes[0]
-    for node in nodes[1:]:
-        for what in ("command", "world_size"):
-            here, there = getattr(first.case.run, what), getattr(node.case.run, what)
-            if here != there:
-                why = f"it is {there!r}, in {first.source} {here!r}; are these nodes of one job?"
-                yield Gap(f"{what.replace('_', ' ')} of {node.source}", None, why, "job_facts")
-
-
 # Clocks
 
 
@@ -182,26 +172,21 @@ def _on_one_clock(nodes: Sequence[NodeCase]) -> list[_TimedCase]:
     """
     # containers of one machine, named by the start of its kernel, have one monotonic clock
     machines = [node.case.run.machine.partition("-")[0] for node in nodes]
-    wall: list[int | None] = []  # when cases were taken, by the clock the others are known against
-    for node in nodes:
-        at = None
+    wall: dict[int, int] = {}  # when cases were taken, by the clock the others are known against
+    for index, node in enumerate(nodes):
         if node.ahead_s is not None:
             with suppress(ValueError):
                 since_s = (read_utc(node.case.taken_at) - EPOCH).total_seconds()
-                at = int((since_s - node.ahead_s) * NANOSECONDS)
-        wall.append(at)
-    starts = {
-        machine: at - node.case.taken_ns
-        for machine, at, node in zip(machines, wall, nodes, strict=True)
-        if machine and at is not None
-    }
+                wall[index] = int((since_s - node.ahead_s) * NANOSECONDS)
+    starts = {machines[index]: at - nodes[index].case.taken_ns for index, at in wall.items()}
+    starts.pop("", None)
     moments: list[int] = []
     clocks: dict[str, list[int]] = {}
-    for index, (machine, at, node) in enumerate(zip(machines, wall, nodes, strict=True)):
-        known = at is not None or machine in starts
+    for index, (machine, node) in enumerate(zip(machines, nodes, strict=True)):
         own = f"machine {machine}" if machine else f"node {index}"
+        known = index in wall or machine in starts
         clocks.setdefault("known" if known else own, []).append(index)
-        moments.append(node.case.taken_ns + starts.get(machine, 0) if at is None else at)
+        moments.append(wall.get(index, node.case.taken_ns + starts.get(machine, 0)))
     for group in clocks.values():
         group.sort(key=lambda index: -moments[index])
     rounds = [node.case.run.round for node in nodes]
@@ -222,35 +207,44 @@ def rebased(fact: Held, shift_ns: int) -> Held:
     there is no such time, and stays 0.
     """
 
-    def shifted(name: str, value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
-        if isinstance(value, Struct):
-            return rebased(value, shift_ns)
-        if isinstance(value, tuple):
-            return tuple(shifted("", item) for item in value)
-        return value + shift_ns if name.endswith("_ns") and value else value
+    def shifted(one: Struct) -> Struct:
+        times = {name: getattr(one, name) for name in one.__struct_fields__ if name[-3:] == "_ns"}
+        return replace(one, **{name: at + shift_ns for name, at in times.items() if at})
 
-    names = _timed(type(fact))
-    if not names:
-        return fact
-    return replace(fact, **{name: shifted(name, getattr(fact, name)) for name in names})
+    return _rewritten(fact, _has_times, shifted)
+
+
+def _has_times(kind: type[Struct]) -> bool:
+    return any(name.endswith("_ns") for name in kind.__struct_fields__)
+
+
+def _rewritten(
+    fact: Held, wanted: Callable[[type[Struct]], bool], change: Callable[[Any], Any]
+) -> Held:
+    """Change all facts of the wanted kinds in one, itself included; most facts are frames."""
+
+    def inside(value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
+        if isinstance(value, tuple):
+            return tuple(map(inside, value))
+        return _rewritten(value, wanted, change) if isinstance(value, Struct) else value
+
+    names = _leading(type(fact), wanted)
+    if names:
+        fact = replace(fact, **{name: inside(getattr(fact, name)) for name in names})
+    return change(fact) if wanted(type(fact)) else fact
 
 
 @cache
-def _timed(kind: type[Struct]) -> tuple[str, ...]:
-    """Return the fields that are times, or in whose facts one may be; most facts are frames."""
+def _leading(kind: type[Struct], wanted: Callable[[type[Struct]], bool]) -> tuple[str, ...]:
+    """Return the fields in which a fact of a wanted kind may be."""
+
+    def leads(hint: Any) -> bool:  # noqa: ANN401 - whatever a type is
+        if isinstance(hint, type) and issubclass(hint, Struct):
+            return wanted(hint) or bool(_leading(hint, wanted))
+        return any(map(leads, get_args(hint)))
+
     hints = get_type_hints(kind)
-    return tuple(
-        name
-        for name in kind.__struct_fields__
-        if name.endswith("_ns") or any(map(_timed, _structs_in(hints[name])))
-    )
-
-
-def _structs_in(hint: Any) -> Iterator[type[Struct]]:  # noqa: ANN401 - whatever a type is
-    if isinstance(hint, type) and issubclass(hint, Struct):
-        yield hint
-    for inner in get_args(hint):
-        yield from _structs_in(inner)
+    return tuple(name for name in kind.__struct_fields__ if leads(hints[name]))
 
 
 # Ranks that several nodes tell of
@@ -261,22 +255,20 @@ class _Told(NamedTuple):
 
     Attributes:
         lost_ns: Moment from which on nothing was acknowledged there; 0 where nobody says so.
-        taken_ns: When it was said.
-        clock: Moments by another one do not compare.
     """
 
-    source: str
+    node: _TimedCase
     view: RankView
     lost_ns: int
-    taken_ns: int
-    clock: int
 
 
 def _join_ranks(nodes: Sequence[_TimedCase]) -> tuple[list[RankView], list[Gap]]:
     """Join ranks, the newest case first.
 
     A rank that was not there, or that its node's silence hid, gives way to one that was seen; but
-    not to one that was seen before its host was lost, or nobody knows when.
+    not to one that was seen before its host was lost, or nobody knows when. The ends of processes
+    are numbered through all nodes, by when each node saw them; those by clocks that are not known
+    against each other are told apart.
     """
     joined: dict[int, _Told] = {}
     gaps: list[Gap] = []
@@ -287,12 +279,22 @@ def _join_ranks(nodes: Sequence[_TimedCase]) -> tuple[list[RankView], list[Gap]]
                 since_ns = node.case.taken_ns - int(silent.silent_s * NANOSECONDS)
                 lost.update(dict.fromkeys(parse_ranks(silent.ranks), since_ns))
         for view in node.case.ranks:
-            since_ns = lost.get(view.rank, 0)
-            told = _Told(node.source, view, since_ns, node.case.taken_ns, node.clock)
+            told = _Told(node, view, lost.get(view.rank, 0))
             before = joined.setdefault(view.rank, told)
             if before is not told and _counts_before(told, before, gaps):
                 joined[view.rank] = told
-    return _ended_in_order(list(joined.values()), gaps), list(dict.fromkeys(gaps))
+    every = joined.values()
+    ended = [(seen, one) for one in every if (seen := one.view.process_exit) is not None]
+    failed = {one.node.clock: one.node.source for seen, one in ended if seen.exit_code != 0}
+    if len(failed) > 1:
+        gaps.append(_unknown_clocks(*islice(failed.values(), 2)))
+    ended.sort(key=lambda pair: (pair[0].seen_ns, pair[0].order, pair[1].view.rank))
+    exits = {
+        one.view.rank: replace(seen, order=order, clock=one.node.clock)
+        for order, (seen, one) in enumerate(ended)
+    }
+    views = [replace(one.view, process_exit=exits.get(rank)) for rank, one in joined.items()]
+    return views, list(dict.fromkeys(gaps))
 
 
 def _counts_before(told: _Told, before: _Told, gaps: list[Gap]) -> bool:
@@ -301,21 +303,18 @@ def _counts_before(told: _Told, before: _Told, gaps: list[Gap]) -> bool:
     if bool(view.unheard_for_s) is bool(known.unheard_for_s):
         here, there = (known.host, known.pid), (view.host, view.pid)
         if None not in (view.pid, known.pid) and not view.unheard_for_s and here != there:
-            gaps.append(
-                Gap(
-                    kind="rank",
-                    what=f"rank {view.rank} in {told.source}",
-                    rank=view.rank,
-                    why=f"pid {view.pid} on {view.host or 'an unnamed host'} says that it is this "
-                    f"rank, and so does pid {known.pid} on {known.host or 'an unnamed host'} in "
-                    f"{before.source}, which counts",
-                )
+            why = (
+                f"pid {view.pid} on {view.host or 'an unnamed host'} says that it is this rank, "
+                f"and so does pid {known.pid} on {known.host or 'an unnamed host'} in "
+                f"{before.node.source}, which counts"
             )
+            gaps.append(Gap(f"rank {view.rank} in {told.node.source}", view.rank, why, "rank"))
         return known.pid is None and view.pid is not None
     lost, seen = (told, before) if view.unheard_for_s else (before, told)
-    if lost.lost_ns and seen.clock != lost.clock:
-        gaps.append(_unknown_clocks(told.source, before.source))
-    since = seen.clock == lost.clock and seen.taken_ns > lost.lost_ns + LAST_WORD_NS
+    comparable = seen.node.clock == lost.node.clock
+    if lost.lost_ns and not comparable:
+        gaps.append(_unknown_clocks(told.node.source, before.node.source))
+    since = comparable and seen.node.case.taken_ns > lost.lost_ns + LAST_WORD_NS
     return (seen if since or not lost.lost_ns else lost) is told
 
 
@@ -327,23 +326,6 @@ def _unknown_clocks(one: str, other: str) -> Gap:
         "time",
         "start all nodes with hangcheck run and let them meet, which estimates how far they differ",
     )
-
-
-def _ended_in_order(told: Sequence[_Told], gaps: list[Gap]) -> list[RankView]:
-    """Number the ends of processes through all nodes, by when each node saw them.
-
-    Those by clocks that are not known against each other are told apart.
-    """
-    ended = [(seen, one) for one in told if (seen := one.view.process_exit) is not None]
-    failed = {one.clock: one.source for seen, one in ended if seen.exit_code != 0}
-    if len(failed) > 1:
-        gaps.append(_unknown_clocks(*islice(failed.values(), 2)))
-    ended.sort(key=lambda pair: (pair[0].seen_ns, pair[0].order, pair[1].view.rank))
-    exits = {
-        one.view.rank: replace(seen, order=order, clock=one.clock)
-        for order, (seen, one) in enumerate(ended)
-    }
-    return [replace(one.view, process_exit=exits.get(one.view.rank)) for one in told]
 
 
 def _silent_nodes(cases: Sequence[Case], views: Iterable[RankView]) -> tuple[SilentNode, ...]:
@@ -373,33 +355,20 @@ def _with_remote_ends(views: Sequence[RankView]) -> list[RankView]:
             newest = next((kernel for kernel in kernels if kernel is not None), None)
             for one in newest.connections if newest is not None else ():
                 ends.setdefault(Connection(one.remote, one.own), []).append((view.host, look.pid))
-    if not ends:
-        return list(views)
 
-    def with_ends(sample: Sample, host: str) -> Sample:
-        kernel = sample.kernel
-        if kernel is None or not any(one.own_end for t in kernel.threads for one in t.waits_for):
-            return sample
-
+    def with_ends(view: RankView) -> RankView:
         def of_target(target: WaitTarget) -> WaitTarget:
             there = ends.get(Connection(target.own_end, target.name), ()) if target.own_end else ()
             if not there or target.holders:
                 return target
-            holders = tuple(Holder(pid=pid, host="" if on == host else on) for on, pid in there)
+            here = view.host
+            holders = tuple(Holder(pid=pid, host="" if on == here else on) for on, pid in there)
             return replace(target, holders=holders)
 
-        threads = tuple(
-            replace(one, waits_for=tuple(map(of_target, one.waits_for))) for one in kernel.threads
-        )
-        return replace(sample, kernel=replace(kernel, threads=threads))
+        return _rewritten(view, _is_target, of_target)
 
-    return [
-        replace(
-            view,
-            processes=tuple(
-                replace(look, samples=tuple(with_ends(one, view.host) for one in look.samples))
-                for look in view.processes
-            ),
-        )
-        for view in views
-    ]
+    return list(map(with_ends, views)) if ends else list(views)
+
+
+def _is_target(kind: type[Struct]) -> bool:
+    return kind is WaitTarget

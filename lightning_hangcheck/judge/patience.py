@@ -13,26 +13,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from lightning_hangcheck.judge import waits
 from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
 from lightning_hangcheck.judge.job import process_of
 from lightning_hangcheck.judge.source import calls_collectives
 from lightning_hangcheck.judge.threads import free_threads, late_callers
-from lightning_hangcheck.judge.waits import (
-    READS,
-    asks_anew,
-    called_back,
-    called_by_ranks,
-    endless,
-    in_own_memory,
-    in_pythons_lock,
-    limited,
-    steady_targets,
-    tells_who,
-    waits_in_vain,
-)
+from lightning_hangcheck.judge.waits import limited, steady_targets, waits_in_vain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from lightning_hangcheck.judge.graph import WaitGraph
     from lightning_hangcheck.judge.job import JobReading, Process, RankReading
@@ -110,6 +99,12 @@ class Enders(NamedTuple):
             tuple(actor for one in found for actor in one.actors),
         )
 
+    def solved_by(self, solved: Mapping[Actor, EndedBy]) -> EndedBy:
+        """Return whose patience counts, where that of the actors is known."""
+        ends = (*self.known, *(solved[one] for one in self.actors))
+        choose = max if self.needed == "any" else min
+        return choose(ends, key=BY_PATIENCE.index, default="nobody")
+
 
 class Patience:
     """Solves the graph of one job.
@@ -124,35 +119,29 @@ class Patience:
         self._processes = job.processes
         self._circles = graph.circles if graph is not None else {}
 
-    def of(self, actor: Actor) -> EndedBy:
-        """Return who could end what an actor waits for."""
-        return self.of_enders(Enders(actors=(actor,)))
-
-    def of_enders(self, enders: Enders) -> EndedBy:
+    def of(self, wanted: Enders) -> EndedBy:
         """Return who of some enders counts: the least fixed point over all that they lead to."""
         reached: dict[Actor, Enders] = {}
-        pending = list(enders.actors)
+        pending = list(wanted.actors)
         for actor in pending:
-            if actor not in reached:
-                reached[actor] = self._enders_of(actor)
-                pending += reached[actor].actors
-        solved: dict[Actor, EndedBy] = dict.fromkeys(reached, "nobody")
-        changed = True
-        while changed:
-            changed = False
+            if actor in reached:
+                continue
+            if isinstance(actor, int):
+                reached[actor] = self._of_rank(self._job.ranks[actor])
+            elif isinstance(actor, Helper):
+                free = free_threads(self._processes.looks[actor.process])
+                thread = next(one for one in free if one.tid == actor.tid)
+                reached[actor] = self._of_thread(actor.process, thread)
+            else:
+                reached[actor] = self._of_process(actor)
+            pending += reached[actor].actors
+        solved: dict[Actor, EndedBy] = {}
+        newer: dict[Actor, EndedBy] = dict.fromkeys(reached, "nobody")
+        while newer != solved:
+            solved, newer = newer, {**newer}
             for actor, found in reached.items():
-                value = _combined(found, solved)
-                if value != solved[actor]:
-                    solved[actor], changed = value, True
-        return _combined(enders, solved)
-
-    def _enders_of(self, actor: Actor) -> Enders:
-        if isinstance(actor, int):
-            return self._of_rank(self._job.ranks[actor])
-        if isinstance(actor, Helper):
-            free = free_threads(self._processes.looks[actor.process])
-            return self._of_thread(actor.process, next(o for o in free if o.tid == actor.tid))
-        return self._of_process(actor)
+                newer[actor] = found.solved_by(newer)
+        return wanted.solved_by(solved)
 
     def _of_rank(self, reading: RankReading) -> Enders:
         if reading.activity in ("busy", "moving") or reading.kept_by_message:
@@ -172,8 +161,8 @@ class Patience:
             return Enders((), tuple((host, one.look.pid) for one in reading.owing_workers))
         if own is None:
             return Enders(("outside",))
-        in_call = reading.wait_kind in ("call", "last_calls")
-        if in_call or (not reading.targets and called_by_ranks(own) and not waits_in_vain(own)):
+        called = not reading.targets and waits.called_by_ranks(own) and not waits_in_vain(own)
+        if called or reading.wait_kind in ("call", "last_calls"):
             peers = (one.rank for one in self._job.alive if one.rank != reading.rank)
             helpers = (Helper((host, own.pid), one.tid) for one in free_threads(own))
             return Enders(("inside",), (*peers, *helpers))
@@ -205,13 +194,14 @@ class Patience:
             if targets or one.timer
         )
         if not targets:
-            alone = in_own_memory(look) and not limited(look)
+            alone = waits.in_own_memory(look) and not limited(look)
             return Enders(("inside" if alone else "outside",), helpers)
         # one call that waits for several things may have had another that nobody saw
-        unseen = Enders(() if endless(tuple(targets)) else ("inside",), helpers)
-        return Enders.any_of([*(self._of_target(process, one) for one in targets), unseen])
+        unseen = Enders(() if waits.endless(tuple(targets)) else ("inside",), helpers)
+        return Enders.any_of([*(self.of_target(process, one) for one in targets), unseen])
 
-    def _of_target(self, waiter: Process, target: WaitTarget) -> Enders:
+    def of_target(self, waiter: Process, target: WaitTarget) -> Enders:
+        """Return what could end a process's wait for one thing."""
         host = waiter[0]
         if target.kind == "terminal":
             return Enders(("person",))
@@ -224,28 +214,29 @@ class Patience:
         if not could:
             if target.abandoned:
                 return Enders()
-            of_python = waiter not in looks or in_pythons_lock(looks[waiter], target)
+            of_python = waiter not in looks or waits.in_pythons_lock(looks[waiter], target)
             alone = target.kind == "shared" and bool(target.name) and of_python
             return Enders(("inside" if alone else "outside",))
         known = [one for one in sorted(could) if one in looks and one != waiter]
         if target.kind == "process" and not known:
             return Enders(("outside",))  # nobody has looked at it, as at one just started
         if target.kind == "lock":  # whoever started it: idle with a lock, unless it goes round
-            known = [one for one in known if looks[one].role != "child" or asks_anew(looks[one])]
+            known = [
+                one for one in known if looks[one].role != "child" or waits.asks_anew(looks[one])
+            ]
         # one that holds it alone has only its own threads left, and the free ones are asked
         complete = len(known) == len(could - {waiter}) and target.kind != "shared"
         # a process that nobody has looked at may do anything, or anybody may write to its path
-        commanded = target.kind == "fifo" and target.call in READS and not known
+        commanded = target.kind == "fifo" and target.call in waits.READS and not known
         if commanded or (target.kind in FED - {"shared"} and not complete):
             return Enders(("outside",))
         holders = [(one, looks[one]) for one in sorted(could) if one in looks]
-        if target.kind in FED and any(called_back(look) for _, look in holders):
+        if target.kind in FED and any(waits.called_back(look) for _, look in holders):
             return Enders(("outside",))
         helpers = tuple(
             Helper(one, thread.tid) for one, look in holders for thread in free_threads(look)
         )
-        actors: tuple[Actor, ...] = (*known, *helpers)
-        return Enders(() if complete else ("inside",), actors)
+        return Enders(() if complete else ("inside",), (*known, *helpers))
 
     def _of_thread(self, process: Process, thread: Thread) -> Enders:
         if thread.runs:
@@ -255,50 +246,7 @@ class Patience:
         named = [one for one in thread.targets if one.kind not in ("time", "futex")]
         if not named or len(named) < len(thread.targets):
             return Enders(("outside",))
-        return Enders.any_of([self._of_target(process, one) for one in named])
-
-    def of_late_caller(
-        self,
-        host: str,
-        ends: Iterable[Thread],
-        among: frozenset[tuple[str, int | None]],
-        *,
-        certain: bool,
-        nothing_new: bool,
-    ) -> Iterator[EndedBy]:
-        """Say who could end what a thread waits for that may call a collective then.
-
-        Args:
-            host: Of the process.
-            ends: Threads in which its wait ends.
-            among: Processes of all ranks that wait: what only these would bring never comes.
-            certain: Whether it is known to call one. Where it is not, it is no such thread if it
-                only ticks, or waits for an outsider's word, as a server does all its life.
-            nothing_new: Its process did nothing for long that it had not done before: a thread
-                that went round meanwhile, and made no call, makes none.
-        """
-        for end in ends:
-            if end.runs and not (nothing_new and end.came_round):
-                yield "unknown_pace"
-            elif end.runs:
-                if certain:
-                    yield "circles"
-            elif end.for_ranks:
-                if certain:
-                    yield "inside"
-            elif not end.named and (certain or (end.limited and not end.ticks)):
-                yield "outside"
-            for target in end.named:
-                could = {process_of(host, one) for one in target.holders}
-                if not among.issuperset(could) or (certain and not could):
-                    found = self._of_target((host, 0), target)
-                    yield self.of_enders(found)
-
-
-def _combined(enders: Enders, solved: Mapping[Actor, EndedBy]) -> EndedBy:
-    ends = [*enders.known, *(solved[one] for one in enders.actors)]
-    decide = max if enders.needed == "any" else min
-    return decide(ends, key=BY_PATIENCE.index, default="nobody")
+        return Enders.any_of([self.of_target(process, one) for one in named])
 
 
 def who_ends(situation: Situation, culprits: Sequence[RankReading]) -> EndedBy:
@@ -310,7 +258,7 @@ def who_ends(situation: Situation, culprits: Sequence[RankReading]) -> EndedBy:
     # those that are told as another one is, in the same circle, are asked once
     different = {(one.told_by_rank, id(circles.get(one.rank))): one for one in reversed(culprits)}
     solver = Patience(job, situation.graph)
-    ends = [(one.activity, solver.of(one.rank)) for one in different.values()]
+    ends = [(one.activity, solver.of(Enders((), (one.rank,)))) for one in different.values()]
     if ("idle", "nobody") in ends:
         return "nobody"
     return max((end for _, end in ends), key=BY_PATIENCE.index)
@@ -321,7 +269,9 @@ def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | No
 
     An asynchronous save meets in a group of its own while the main threads go on; a helper may wait
     for a child first, or sleep. One whose code calls no collective from there on is none of them.
-    Where the code does not tell, one that was seen to wake and went back to sleep is none either.
+    Where the code does not tell, one that ticks is none either, nor one that waits for an
+    outsider's word, as a server does all its life. What only ranks that wait would bring never
+    comes.
 
     None where no helper thread may come to it.
     """
@@ -329,21 +279,26 @@ def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | No
     tellers = {one.told_by_rank: job.ranks[one.told_by_rank] for one in waiting}.values()
     among = frozenset((one.view.host, one.view.pid) for one in tellers)
     solver = Patience(job)
-    ends = [
-        end
-        for one in tellers
-        if one.view.own_process is not None
-        for caller, at in late_callers(one.view.own_process)
-        if (calls := calls_collectives(job.case.code, caller.frames)) is not False
-        for end in solver.of_late_caller(
-            one.view.host,
-            at,
-            among,
-            certain=bool(calls) or of_helpers,
-            nothing_new=one.view.nothing_new_for_s >= LIVELOCK_AFTER_S,
-        )
-    ]
-    return max(ends, key=BY_PATIENCE.index) if ends else None
+    found: list[EndedBy] = []
+    for one in tellers:
+        host, own = one.view.host, one.view.own_process
+        nothing_new = one.view.nothing_new_for_s >= LIVELOCK_AFTER_S
+        for caller, ends in late_callers(own) if own is not None else ():
+            calls = calls_collectives(job.case.code, caller.frames)
+            certain = bool(calls) or of_helpers
+            for end in ends if calls is not False else ():
+                # one that went round while its process did nothing new, without a call, makes none
+                if end.runs and not (nothing_new and end.came_round):
+                    found.append("unknown_pace")
+                elif end.runs or end.for_ranks:
+                    found += (["circles"] if end.runs else ["inside"]) if certain else []
+                elif not end.named and (certain or (end.limited and not end.ticks)):
+                    found.append("outside")
+                for target in end.named:
+                    could = {process_of(host, holder) for holder in target.holders}
+                    if not among.issuperset(could) or (certain and not could):
+                        found.append(solver.of(solver.of_target((host, 0), target)))
+    return max(found, key=BY_PATIENCE.index) if found else None
 
 
 def computation(reading: RankReading) -> EndedBy:
@@ -364,7 +319,9 @@ def asks_again(reading: RankReading) -> bool:
     """Whether a rank only sleeps between its questions: it may ask for anything, of anybody."""
     own = reading.view.own_process
     idle = reading.activity == "idle" and reading.wait_kind != "dataloader"
-    of_nobody_known = all(one.kind == "lock" and not tells_who(one) for one in reading.targets)
+    of_nobody_known = all(
+        one.kind == "lock" and not waits.tells_who(one) for one in reading.targets
+    )
     return idle and of_nobody_known and own is not None and limited(own)
 
 

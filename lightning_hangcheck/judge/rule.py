@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from lightning_hangcheck.judge.activity import Activity
 from lightning_hangcheck.judge.divergence import Divergence
 from lightning_hangcheck.judge.graph import WaitGraph
 from lightning_hangcheck.judge.job import JobReading, RankReading
 from lightning_hangcheck.judge.patience import EndedBy, who_ends
-from lightning_hangcheck.judge.source import left_out
 from lightning_hangcheck.judge.threads import WRITES
 from lightning_hangcheck.judge.wording import duration, name_ranks, process_name, within
 from lightning_hangcheck.model.case import Pace
@@ -29,14 +26,11 @@ from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.model.slugs import Cause, Certainty, Phase
 from lightning_hangcheck.model.verdict import EvidenceItem
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from lightning_hangcheck.model.case import CodeNote
-
 Need = Literal["stacks", "kernel"]
-"""Evidence without which a rule is not asked, and a gap says so: Python stacks of any rank, or the
-kernel's view of any."""
+"""Evidence without which a rule is not asked: of any rank. A gap says so."""
+Sure = tuple[float, float] | tuple[float, float, float]
+"""Confidence where others wait for the culprits, and where nobody is seen to; a third one where
+others wait and nobody could end it."""
 NO_RECORD = Gap(
     kind="flight_record",
     what=FLIGHT_RECORD,
@@ -69,17 +63,14 @@ class Situation(Struct, frozen=True, kw_only=True):
         """Return the suspects with one of these activities."""
         return tuple(one for one in self.suspects if one.activity in activities)
 
-    def deadlocked(self, reading: RankReading) -> tuple[RankReading, ...]:
-        """Return the ranks of the cycle that a suspect is in, if nobody could end its wait.
-
-        None where there is no such cycle.
-        """
-        proven = self.waited_for and who_ends(self, [reading]) == "nobody"
-        return self.cycle(reading) if proven else ()
-
     def cycle(self, reading: RankReading) -> tuple[RankReading, ...]:
         """Return the ranks of the circle in which this one waits; none where it leads out."""
         return tuple(self.job.ranks[rank] for rank in self.graph.circles.get(reading.rank, ()))
+
+    def deadlocked(self, reading: RankReading) -> tuple[RankReading, ...]:
+        """Return that circle if nobody could end the wait; none else."""
+        proven = self.waited_for and who_ends(self, [reading]) == "nobody"
+        return self.cycle(reading) if proven else ()
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -101,8 +92,8 @@ class Finding(Struct, frozen=True, kw_only=True):
         goes_on_after_s: Seconds after which a guard ends what a culprit waits in, and the program
             goes on; 0 where nobody does.
         samples: Fewest usable samples of any culprit.
-        span_s: Shortest time for which a culprit was seen: from its first sample to its last, or
-            for as long as the kernel says that it slept, seconds.
+        span_s: Shortest time for which a culprit was seen, by samples or as the kernel says that
+            it slept, seconds.
         aspect: Of the cause, where some remedies help only against one.
         place: Line of the user's own code that the finding is about.
         test: Words for the test under which that line stands, where a rank left it out; empty
@@ -134,18 +125,11 @@ class Finding(Struct, frozen=True, kw_only=True):
     certainty: Certainty | None = None
 
 
-Sure = tuple[float, float] | tuple[float, float, float]
-"""Confidence where others wait for the culprits, and where nobody is seen to; a third one where
-others wait and nobody could end it."""
-
-
 class Seen(Struct, frozen=True, kw_only=True):
     """What a row says of one suspect; the first one's sentence is told.
 
     Attributes:
-        text: The sentence, as `say` writes it.
-        words: Its words.
-        aspect: As in `Finding`.
+        text: The sentence, as `say` writes it, and its words.
         place: As in `Finding`, where it is not the suspect's own.
         sure: Where it is not the row's own.
         alike: The sentence speaks of all suspects of which this is equal.
@@ -189,11 +173,7 @@ Find = Callable[..., Any]
 
 
 def rule(*causes: Cause, of: tuple[Activity, ...] = (), **options: Any) -> Callable[[Find], Find]:  # noqa: ANN401 - the fields of `Rule`
-    """Register a rule; the options are as in `Rule`.
-
-    It is asked once, and returns a `Finding` or None; or, with `of`, it is a row: asked of each
-    suspect (``one``), it returns what is `Seen` of it, or None.
-    """
+    """Register a rule that returns a `Finding`, or with `of` a row that says what is `Seen`."""
 
     def register(find: Find) -> Find:
         arguments = find.__code__.co_varnames[: find.__code__.co_argcount]
@@ -216,9 +196,8 @@ def say(who: Sequence[RankReading], text: str, /, **words: str) -> str:
     that name is given. Words that are empty leave no gap.
     """
     alone = len({one.rank for one in who}) == 1
-    known = {"at": within(who[0].place), **words}
-    known.setdefault("who", names(who))
-    known.setdefault("since", since(who))
+    since = duration(max(one.silence_s for one in who))
+    known = {"who": names(who), "since": since, "at": within(who[0].place), **words}
     parts: list[str] = []
     for part in ONE_OR_MANY.sub(lambda found: found[1 if alone else 2], text).split(" "):
         told = part.format_map(known)
@@ -229,6 +208,11 @@ def say(who: Sequence[RankReading], text: str, /, **words: str) -> str:
     return " ".join(parts)
 
 
+def names(who: Sequence[RankReading]) -> str:
+    """Name ranks: ``rank 1``, ``ranks 1,3``."""
+    return name_ranks(one.rank for one in who)
+
+
 def filling(target: WaitTarget) -> str:
     """Say of a write to a pipe that does not return who should read it; empty of other waits."""
     if target.kind != "pipe" or target.call not in WRITES or not target.holders:
@@ -237,78 +221,47 @@ def filling(target: WaitTarget) -> str:
     return f"writing to a full pipe that {readers} should read"
 
 
-def names(who: Sequence[RankReading]) -> str:
-    """Name ranks: ``rank 1``, ``ranks 1,3``."""
-    return name_ranks(one.rank for one in who)
-
-
-def since(who: Sequence[RankReading]) -> str:
-    """Write the longest silence of ranks."""
-    return duration(max(one.silence_s for one in who))
-
-
 def blame(
     situation: Situation,
     culprits: Sequence[RankReading],
     cause: Cause,
     sentence: str,
+    /,
     *,
     sure: Sure | float,
-    ended_by: EndedBy | None = None,
-    waited_for: bool | None = None,
-    aspect: str | None = None,
-    evidence: Sequence[EvidenceItem] = (),
+    **told: Any,  # noqa: ANN401 - the fields of `Finding`
 ) -> Finding:
-    """Blame ranks; the first of them gives place and phase.
+    """Blame ranks: the fields of a finding that a rule does not tell are read off the culprits.
 
-    All together give the longest silence, the least evidence, and the slowest pace.
+    The first of them gives place and phase; all together the longest silence, the least evidence,
+    and the slowest pace.
     """
     paces = [one.view.pace for one in culprits if one.view.pace is not None]
     known = len(paces) == len(culprits) and all(pace.known for pace in paces)
     beats = [one.view.beat for one in culprits if one.view.beat is not None]
-    sections = [section for beat in beats for section in beat.sections]
-    by = who_ends(situation, culprits) if ended_by is None else ended_by
-    waited = situation.waited_for if waited_for is None else waited_for
+    guarded = (section.goes_on_after_s for beat in beats for section in beat.sections)
+    by = told.get("ended_by") or who_ends(situation, culprits)
+    waited = told.get("waited_for", situation.waited_for)
     if isinstance(sure, tuple):
         awaited = sure[-1] if by == "nobody" and len(sure) > 2 else sure[0]
         sure = awaited if waited else sure[1]
-    return Finding(
-        cause=cause,
-        culprits=tuple(one.rank for one in culprits),
-        ended_by=by,
-        confidence=sure,
-        sentence=sentence,
-        waited_for=waited,
-        gone=any(not one.alive for one in culprits),
-        place=culprits[0].place,
-        phase=culprits[0].phase,
-        silence_s=max(one.silence_s for one in culprits),
-        pace=max(paces, key=lambda pace: pace.longest_pause_s) if known else None,
-        goes_on_after_s=max((one.goes_on_after_s or 0.0 for one in sections), default=0.0),
-        samples=min(one.process_activity.samples for one in culprits),
-        span_s=min(one.seen_s for one in culprits),
-        aspect=aspect,
-        evidence=(
-            *evidence,
-            *(
-                EvidenceItem("exception", one.rank, f"its main thread handles {one.handling}")
-                for one in culprits[:MOST_SHOWN]
-                if one.handling
-            ),
-        ),
+    handled = (
+        EvidenceItem("exception", one.rank, f"its main thread handles {one.handling}")
+        for one in culprits[:MOST_SHOWN]
+        if one.handling
     )
-
-
-def of_omission(
-    finding: Finding,
-    code: Sequence[CodeNote],
-    ways: Collection[Sequence[Frame]],
-    others: Collection[Sequence[Frame]],
-) -> Finding:
-    """Turn a finding to the line of the call that the culprits left out, if they did."""
-    found = [left_out(code, way, other) for way, other in product(ways, others)]
-    left = found[0] if found else None
-    if left is None or None in found:
-        return replace(finding, aspect="made")
-    test = f", under {left[1] or 'a test'}"
-    return replace(finding, aspect="left_out", place=left[0], test=test)
+    read: dict[str, Any] = {
+        "culprits": tuple(one.rank for one in culprits),
+        "waited_for": waited,
+        "gone": any(not one.alive for one in culprits),
+        "place": culprits[0].place,
+        "phase": culprits[0].phase,
+        "silence_s": max(one.silence_s for one in culprits),
+        "pace": max(paces, key=lambda pace: pace.longest_pause_s) if known else None,
+        "goes_on_after_s": max((after_s or 0.0 for after_s in guarded), default=0.0),
+        "samples": min(one.process_activity.samples for one in culprits),
+        "span_s": min(one.seen_s for one in culprits),
+    }
+    evidence = (*told.pop("evidence", ()), *handled)
+    fields = {**read, **told, "ended_by": by, "evidence": evidence}
+    return Finding(cause=cause, confidence=sure, sentence=sentence, **fields)

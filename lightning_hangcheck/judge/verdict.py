@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 from contextlib import contextmanager
 from datetime import timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -42,16 +41,23 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.judge.activity import Activity
     from lightning_hangcheck.judge.engine import Conclusion
-    from lightning_hangcheck.judge.job import JobReading, RankReading
-    from lightning_hangcheck.judge.operations import PendingCollective
+    from lightning_hangcheck.judge.job import RankReading
     from lightning_hangcheck.judge.rule import Finding
     from lightning_hangcheck.model.case import Aftermath, Case
+    from lightning_hangcheck.model.evidence import GapKind
     from lightning_hangcheck.model.slugs import Certainty
     from lightning_hangcheck.model.verdict import Edge, StackGroup, State
 
 SUSPICION = 0.75
 """Share of its confidence that a finding keeps while it is only a suspicion."""
 MOST_UNSEEN = 8
+SUSPENDED: tuple[str, GapKind, str] = (
+    "while they are suspended they are on no stack: the line is the one that runs their event loop",
+    "stack",
+    "hc.section(...) around what they await names it, asyncio.timeout(60) ends it",
+)
+"""Of coroutines of culprits whose own code runs an event loop: nobody sees what they await."""
+UNSEEN_END = "its parent took it before it could be read, or the system does not show it"
 OF_A_LOOK = ("stack", "local_values", "native_calls", "kernel_state", "flight_record")
 """Kinds of gaps: looks that came while the ranks of a job that ended well were leaving."""
 COSTS_THE_JOB = ("hang", "dead", "crashed")
@@ -90,10 +96,10 @@ SMALL = "left out: this file stays small at any world size"
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Have no collection of garbage begin in the process meanwhile; also decorates a function.
+    """Have no collection of garbage begin in the process meanwhile; may be nested, also in threads.
 
     Reading a hundred thousand ranks makes some million objects that are all still in use, and each
-    collection would go through them: a third of the time. Calls may be nested, also in threads.
+    collection would go through them: a third of the time.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -104,22 +110,31 @@ def without_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _certainty(conclusion: Conclusion, finding: Finding) -> Certainty | None:
-    """What names the culprits of processes that were seen; None where they only seem to be."""
-    kind, parted = conclusion.kind, conclusion.divergence
-    if kind not in COSTS_THE_JOB or not finding.culprits:
-        return None
-    if parted is not None and set(parted.diverged) == set(finding.culprits):
-        return "majority" if parted.basis == "majority" else None
-    return "proven" if kind in ("dead", "crashed") or finding.ended_by == "nobody" else None
-
-
 @without_collections()
 def verdict_of(case: Case) -> Verdict:
     """Explain a case, as `lightning_hangcheck.judge.judge` says."""
     conclusion = conclude(case)
     job, kind, finding = conclusion.job, conclusion.kind, conclusion.finding
     groups, group_of = group_stacks(case)
+    victims = _victims(conclusion)
+    explained: dict[str, Any] = {}
+    if finding is not None:
+        explained = {
+            "culprits": finding.culprits,
+            "victims": victims,
+            "cause": finding.cause,
+            "phase": finding.phase,
+            "confidence": round(finding.confidence * (SUSPICION if kind == "suspect" else 1.0), 2),
+            "remedies": words.remedies_for(finding, job),
+            "wait_for": conclusion.graph.edges,
+            "collectives": conclusion.collectives or _collectives(conclusion),
+            "certainty": finding.certainty or _certainty(conclusion, finding),
+        }
+        if kind != "crashed" and finding.ended_by != "pace" and case.left is None:
+            silence_s = round(finding.silence_s, 3)
+            later_s = case.aftermath.after_s if case.aftermath is not None else 0.0
+            explained["stalled_since"] = _timestamp(case.taken_at, before_s=silence_s)
+            explained["stalled_for_s"] = round(silence_s + later_s, 3)
     verdict = Verdict(
         verdict=kind,
         run_id=case.run.run_id,
@@ -131,33 +146,22 @@ def verdict_of(case: Case) -> Verdict:
         summary=words.summarise(conclusion),
         evidence=_evidence(conclusion),
         gaps=_gaps(conclusion),
+        ranks=_rank_table(conclusion, victims, group_of),
         stack_groups=groups,
         seen_in=case.seen_in,
+        **explained,
     )
-    if finding is None:
-        return _bounded(replace(verdict, ranks=_rank_table(conclusion, (), group_of)))
-    victims, silence_s = _victims(conclusion), round(finding.silence_s, 3)
-    if kind != "crashed" and finding.ended_by != "pace" and case.left is None:
-        later_s = case.aftermath.after_s if case.aftermath is not None else 0.0
-        verdict = replace(
-            verdict,
-            stalled_since=_timestamp(case.taken_at, before_s=silence_s),
-            stalled_for_s=round(silence_s + later_s, 3),
-        )
-    explained = replace(
-        verdict,
-        culprits=finding.culprits,
-        victims=victims,
-        cause=finding.cause,
-        phase=finding.phase,
-        confidence=round(finding.confidence * (SUSPICION if kind == "suspect" else 1.0), 2),
-        remedies=words.remedies_for(finding, job),
-        wait_for=conclusion.graph.edges,
-        ranks=_rank_table(conclusion, victims, group_of),
-        collectives=conclusion.collectives or _collectives(conclusion),
-        certainty=finding.certainty or _certainty(conclusion, finding),
-    )
-    return _bounded(explained)
+    return _bounded(verdict)
+
+
+def _certainty(conclusion: Conclusion, finding: Finding) -> Certainty | None:
+    """What names the culprits of processes that were seen; None where they only seem to be."""
+    kind, parted = conclusion.kind, conclusion.divergence
+    if kind not in COSTS_THE_JOB or not finding.culprits:
+        return None
+    if parted is not None and set(parted.diverged) == set(finding.culprits):
+        return "majority" if parted.basis == "majority" else None
+    return "proven" if kind in ("dead", "crashed") or finding.ended_by == "nobody" else None
 
 
 def ended_well(case: Case) -> bool:
@@ -231,59 +235,30 @@ def _gaps(conclusion: Conclusion) -> tuple[ToldGap, ...]:
         gaps = [gap for gap in gaps if gap.kind not in OF_A_LOOK]
     if finding is not None:
         gaps += finding.gaps
-        gaps += () if finding.ended_by == "pace" else (*conclusion.gaps, *_unseen(job))
-        gaps += _suspended(job, finding.culprits)
-        gaps += _unseen_ends(job, finding.culprits)
+        if finding.ended_by != "pace":
+            gaps += conclusion.gaps
+            unseen = [one for one in job.alive if one.activity == "unseen"]
+            for one in unseen[:MOST_UNSEEN]:
+                samples = one.process_activity.samples
+                why = f"{samples} usable samples of its stack and kernel state; two are needed"
+                gaps.append(Gap(f"activity of rank {one.rank}", one.rank, why, "activity"))
+            if more := len(unseen[MOST_UNSEEN:]):
+                gaps.append(Gap(f"activity of {more} more ranks", None, "likewise", "activity"))
+        blamed = [job.ranks[rank] for rank in finding.culprits if rank in job.ranks]
+        for one in blamed[:MOST_UNSEEN]:
+            frames = one.stuck_frames or one.frames
+            if in_event_loop(frames) and users_place(frames) is not None:
+                gaps.append(Gap(f"coroutines of rank {one.rank}", one.rank, *SUSPENDED))
+        for one in blamed:
+            end = one.view.process_exit
+            if job.case.left is None and end is not None and end.exit_code is None:
+                gaps.append(Gap("exit code", one.rank, UNSEEN_END))
     try:
         read_utc(job.case.taken_at)
     except ValueError:
         why = f"the case's time {job.case.taken_at!r} cannot be read"
         gaps.append(Gap("time", None, why, "time"))
     return tuple(map(ToldGap.of, gaps))
-
-
-def _unseen(job: JobReading) -> list[Gap]:
-    """Ranks that were sampled too little to tell what they do; the first few, the rest counted."""
-    unseen = [reading for reading in job.alive if reading.activity == "unseen"]
-    gaps = []
-    for one in unseen[:MOST_UNSEEN]:
-        why = f"{one.process_activity.samples} usable samples of its stack and kernel state; "
-        gaps.append(
-            Gap(f"activity of rank {one.rank}", one.rank, f"{why}two are needed", "activity")
-        )
-    if len(unseen) > MOST_UNSEEN:
-        more = len(unseen) - MOST_UNSEEN
-        gaps.append(Gap(f"activity of {more} more ranks", None, "likewise", "activity"))
-    return gaps
-
-
-def _unseen_ends(job: JobReading, culprits: Sequence[int]) -> list[Gap]:
-    """Culprits that are gone, and nobody saw with which exit code."""
-    ends = {one.rank: one.view.process_exit for one in job.ranks.values()}
-    why = "its parent took it before it could be read, or the system does not show it"
-    return [
-        Gap("exit code", rank, why)
-        for rank in culprits
-        if job.case.left is None and (end := ends.get(rank)) is not None and end.exit_code is None
-    ]
-
-
-def _suspended(job: JobReading, culprits: Sequence[int]) -> list[Gap]:
-    """Culprits whose own code runs an event loop: nobody sees what their coroutines await."""
-    blamed = [job.ranks[rank] for rank in culprits if rank in job.ranks]
-    ends = [(one.rank, one.stuck_frames or one.frames) for one in blamed]
-    return [
-        Gap(
-            f"coroutines of rank {rank}",
-            rank,
-            "while they are suspended they are on no stack: the line is the one that runs their "
-            "event loop",
-            "stack",
-            "hc.section(...) around what they await names it, asyncio.timeout(60) ends it",
-        )
-        for rank, frames in ends[:MOST_UNSEEN]
-        if in_event_loop(frames) and users_place(frames) is not None
-    ]
 
 
 def _timestamp(text: str, before_s: float = 0.0) -> str:
@@ -343,45 +318,37 @@ def _rank_table(
 def _collectives(conclusion: Conclusion) -> tuple[CollectiveState, ...]:
     """Return the group in which the ranks' ways part, then each in which a rank waits."""
     job, divergence = conclusion.job, conclusion.divergence
-    rows: dict[tuple[str, int], CollectiveState] = {}
+    did: dict[tuple[str, int], dict[int, str]] = {}
     if divergence is not None and divergence.group is not None:
         seq = (divergence.last_agreed or 0) + 1
-        told = {rank: str(one) for rank, one in divergence.operations.items()}
-        rows[divergence.group, seq] = _collective_row(job, divergence.group, seq, told)
-    waiting: dict[tuple[str, int], list[PendingCollective]] = {}
-    for one in still_pending(conclusion.pending):
-        if one.numbered is not None:
-            waiting.setdefault(one.numbered, []).append(one)
-    for key, together in islice(waiting.items(), MOST_GROUPS):
-        if key not in rows:
-            told = {one.rank: str(one.operation) for one in together}
-            rows[key] = _collective_row(job, *key, told)
-    return tuple(rows.values())[:MOST_GROUPS]
-
-
-def _collective_row(job: JobReading, group: str, seq: int, did: dict[int, str]) -> CollectiveState:
-    ops: dict[str, list[int]] = {}
-    for rank, operation in did.items():
-        ops.setdefault(operation, []).append(rank)
-    told = (record_of(job.ranks[rank], group) for rank in did)
-    members = next((set(one.ranks) for one in told if one is not None and one.ranks), None)
-    # where no member says who they are, all ranks' records may tell
-    asked = job.ranks.keys() if members is None else job.ranks.keys() & members
-    known: set[int] = set()
-    met: set[int] = set()
-    for rank in asked:
-        for record in records(job.ranks[rank]):
-            if record.group == group and not record.ranks:
-                known.add(rank)
-            elif record.group == group and id(record.ranks) not in met:
-                met.add(id(record.ranks))
-                known.update(record.ranks)
-    return CollectiveState(
-        group=group,
-        ranks=format_ranks(known),
-        seq=seq,
-        ops={operation: format_ranks(ranks) for operation, ranks in ops.items()},
-    )
+        operations = divergence.operations.items()
+        did[divergence.group, seq] = {rank: str(one) for rank, one in operations}
+    parted = set(did)
+    for pending in still_pending(conclusion.pending):
+        key = pending.numbered
+        if key is None or key in parted or (key not in did and len(did) >= MOST_GROUPS):
+            continue
+        did.setdefault(key, {})[pending.rank] = str(pending.operation)
+    rows = []
+    for (group, seq), told in did.items():
+        ops: dict[str, list[int]] = {}
+        for rank, operation in told.items():
+            ops.setdefault(operation, []).append(rank)
+        own = (record_of(job.ranks[rank], group) for rank in told)
+        members = next((set(one.ranks) for one in own if one is not None and one.ranks), None)
+        # where no member says who they are, all ranks' records may tell
+        known: set[int] = set()
+        met: set[int] = set()
+        for rank in job.ranks.keys() & (job.ranks.keys() if members is None else members):
+            for record in records(job.ranks[rank]):
+                if record.group == group and not record.ranks:
+                    known.add(rank)
+                elif record.group == group and id(record.ranks) not in met:
+                    met.add(id(record.ranks))
+                    known.update(record.ranks)
+        by_op = {operation: format_ranks(ranks) for operation, ranks in ops.items()}
+        rows.append(CollectiveState(group=group, ranks=format_ranks(known), seq=seq, ops=by_op))
+    return tuple(rows)
 
 
 # Small at any world size.

@@ -12,7 +12,7 @@ from lightning_hangcheck.text.shown import format_ranks
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lightning_hangcheck.model.case import SilentNode
+    from lightning_hangcheck.model.case import Reach, SilentNode
     from lightning_hangcheck.model.evidence import Frame, Holder
 
 MINUTES_FROM_S = 120.0
@@ -26,10 +26,7 @@ MOST_RANGES = 32
 SHOWN_RANGES = 8
 """Ranges of ranks that a sentence has at most, and those that it shows where there are more."""
 SHELL_SIGNAL_BASE = 128
-SHELL_CODES = {
-    126: "the command was found, but may not be run",
-    127: "a command was not found",
-}
+SHELL_CODES = {126: "the command was found, but may not be run", 127: "a command was not found"}
 """Of POSIX shells (XCU 2.8.2), torchrun's own child among them where that is a shell."""
 
 
@@ -101,7 +98,7 @@ def function_name(frame: Frame) -> str:
     if frame.function == "<module>":
         return "this file"
     *around, name = frame.function.split(".<locals>.")
-    return ".".join((around[-1], name)) if around and name in NAMELESS else name
+    return ".".join((*around[-1:], name)) if name in NAMELESS else name
 
 
 def join(*parts: str) -> str:
@@ -121,14 +118,11 @@ def exit_code_in_words(code: int) -> str:
     Returns:
         The number as a shell shows it, and its meaning where it has one that others gave it.
     """
-    shown = shell_code(code)
-    meaning = SHELL_CODES.get(shown, "")
-    number = ending_signal_of(code)
+    meaning, number = SHELL_CODES.get(shell_code(code), ""), ending_signal_of(code)
     if number is not None:
-        name = signal_name(number)
-        why = causes_file().signals.get(name, "")
-        meaning = f"killed by {name}{f' ({why})' if why else ''}"
-    return f"{shown}: {meaning}" if meaning else f"{shown}"
+        why = causes_file().signals.get(signal_name(number), "")
+        meaning = f"killed by {signal_name(number)}{f' ({why})' if why else ''}"
+    return f"{shell_code(code)}{f': {meaning}' if meaning else ''}"
 
 
 def shell_code(exit_code: int) -> int:
@@ -158,16 +152,14 @@ def which_node(node: SilentNode) -> str:
 
 def why_silent(node: SilentNode) -> str:
     """Say what the silence of a node comes from, as far as anything tells."""
-    if node.reach == "answers":
-        return "the connections of its ranks still carry something: only its sidecar is dead"
-    if node.reach == "goes_on":
-        return (
-            "the other ranks advance without a pause: only its sidecar is dead, or nobody needs "
-            "its ranks"
-        )
-    if node.reach == "unanswered":
-        return (
-            f"what is sent to its ranks has not been acknowledged for "
-            f"{duration(node.unanswered_s)}: its host is down, or the network is cut"
-        )
-    return "its host is down, the network is cut, or its sidecar is dead"
+    return WHY_SILENT[node.reach].format(since=duration(node.unanswered_s))
+
+
+WHY_SILENT: dict[Reach, str] = {
+    "answers": "the connections of its ranks still carry something: only its sidecar is dead",
+    "goes_on": "the other ranks advance without a pause: only its sidecar is dead, or nobody needs "
+    "its ranks",
+    "unanswered": "what is sent to its ranks has not been acknowledged for {since}: its host is "
+    "down, or the network is cut",
+    "unknown": "its host is down, the network is cut, or its sidecar is dead",
+}

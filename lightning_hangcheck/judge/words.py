@@ -6,19 +6,15 @@ Sentences of a cause stand beside its rule (`causes`); here is what all verdicts
 from __future__ import annotations
 
 import re
+from itertools import islice
 from string import Formatter
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.judge import exits
 from lightning_hangcheck.judge.activity import describe_gpus, read_process_activity
 from lightning_hangcheck.judge.alike import latest_frames, shown_frames
 from lightning_hangcheck.judge.engine import conclude
-from lightning_hangcheck.judge.exits import (
-    aftermath_sentence,
-    asked_end,
-    how_it_ended,
-    killed_for_memory,
-    last_words,
-)
+from lightning_hangcheck.judge.exits import last_words
 from lightning_hangcheck.judge.frames import outlived_stack_s, tracked_place, users_place
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.records import gpu_out_of_memory, in_binary, memory_in_words
@@ -44,9 +40,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.judge.knowledge import JobKind
     from lightning_hangcheck.judge.rule import Finding
-    from lightning_hangcheck.model.case import Case, RankView, RunFacts
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.case import Case, RunFacts
     from lightning_hangcheck.model.evidence import Frame
-    from lightning_hangcheck.model.slugs import VerdictKind
 
 ENDED = ("crashed", "finished")
 NOTABLE_SILENCE_S = 2.0
@@ -85,7 +81,16 @@ def summarise(conclusion: Conclusion) -> str:
         return sentence
     if run.next_start is not None:
         return end_of_round(sentence, run)
-    return end_of_run(sentence, conclusion.kind, run)
+    ways = _failed_rounds(run)
+    if not ways:
+        return sentence
+    in_round = f"{sentence} in round {run.round}"
+    told = [in_round if conclusion.kind == "finished" else f"round {run.round}: {sentence}"]
+    for summary, _, rounds in ways[:MOST_WAYS]:
+        told.append(f"{rounds} had ended{' likewise' if summary == sentence else f': {summary}'}")
+    if untold := sum(count for _, count, _ in ways[MOST_WAYS:]):
+        told.append(f"{untold} more {'round' if untold == 1 else 'rounds'} had ended otherwise")
+    return "; ".join(told)
 
 
 def own_end(case: Case) -> str:
@@ -103,19 +108,20 @@ def _sentence(conclusion: Conclusion) -> str:
     in_loop = tracked_place(first.view.beat) if first is not None else ""
     told = ", ".join(filter(None, (finding.sentence, in_loop)))
     after = job.case.aftermath
-    later = aftermath_sentence(after) if after is not None else ""
+    later = exits.aftermath_sentence(after) if after is not None else ""
     named = finding.culprits or job.case.left is None
     waits = _who_waits(conclusion, finding) if named else ""
     return "; ".join(filter(None, (told, waits, later)))
 
 
 def _who_waits(conclusion: Conclusion, finding: Finding) -> str:
-    blamed = set(finding.culprits)
-    waiters = [rank for rank in conclusion.graph.waiters if rank not in blamed]
+    waiters = [rank for rank in conclusion.graph.waiters if rank not in {*finding.culprits}]
     groups: dict[str, list[int]] = {}
     for one, ranks in _alike(conclusion.job, waiters):
+        locks = (each.name.rpartition("/")[2] for each in one.targets if each.kind == "lock")
+        at_lock = next((f"at the lock on {name}" for name in locks if name), "")
         where = join(
-            f"in {one.wait.name}" if one.wait is not None else _at_lock(one),
+            f"in {one.wait.name}" if one.wait is not None else at_lock,
             f"({short_place(one.place)})" if one.place is not None else "",
         )
         groups.setdefault(where, []).extend(ranks)
@@ -127,19 +133,14 @@ def _who_waits(conclusion: Conclusion, finding: Finding) -> str:
     return join(name_ranks(waiters), verb(waiters, "waits", "wait"), f"for {whom}", shown)
 
 
-def _at_lock(reading: RankReading) -> str:
-    locks = (one.name.rpartition("/")[2] for one in reading.targets if one.kind == "lock")
-    return next((f"at the lock on {name}" for name in locks if name), "")
-
-
-def _alike(job: JobReading, ranks: Iterable[int]) -> Iterator[tuple[RankReading, list[int]]]:
+def _alike(job: JobReading, ranks: Iterable[int]) -> Iterable[tuple[RankReading, list[int]]]:
     """Return one of the ranks that wait in the same at the same place, with all of them."""
     together: dict[tuple[int, int], tuple[RankReading, list[int]]] = {}
     for rank in ranks:
         reading = job.ranks[rank]
         key = id(reading.wait), id(reading.place)
         together.setdefault(key, (reading, []))[1].append(rank)
-    yield from together.values()
+    return together.values()
 
 
 def _calm(job: JobReading) -> str:
@@ -155,7 +156,7 @@ def _calm(job: JobReading) -> str:
 
 
 def _ended(job: JobReading) -> str:
-    asked, left, pids = asked_end(job), "", job.case.left_running
+    asked, left, pids = exits.asked_end(job), "", job.case.left_running
     if pids:  # as a job that it only put into the background
         processes = "a process" if len(pids) == 1 else f"{len(pids)} processes"
         left = f"{processes} that it started still {verb(pids, 'runs', 'run')}, unwatched: "
@@ -190,21 +191,6 @@ def end_of_round(sentence: str, run: RunFacts) -> str:
     return f"round {run.round} ended{alike}: {sentence}; {again}"
 
 
-def end_of_run(sentence: str, kind: VerdictKind, run: RunFacts) -> str:
-    """Tell the end of a job together with the rounds that failed before the last."""
-    ways = _failed_rounds(run)
-    if not ways:
-        return sentence
-    in_round = f"{sentence} in round {run.round}"
-    told = [in_round if kind == "finished" else f"round {run.round}: {sentence}"]
-    for summary, _, rounds in ways[:MOST_WAYS]:
-        told.append(f"{rounds} had ended{' likewise' if summary == sentence else f': {summary}'}")
-    untold = sum(count for _, count, _ in ways[MOST_WAYS:])
-    if untold:
-        told.append(f"{untold} more {'round' if untold == 1 else 'rounds'} had ended otherwise")
-    return "; ".join(told)
-
-
 def earlier_rounds(run: RunFacts) -> Iterator[EvidenceItem]:
     """Describe how earlier rounds failed, one sentence for all that did alike."""
     for summary, _, rounds in _failed_rounds(run)[-MOST_ROUNDS:]:
@@ -225,10 +211,10 @@ def _failed_rounds(run: RunFacts) -> list[tuple[str, int, str]]:
 # The facts.
 
 
-def facts_about(culprits: Sequence[RankReading]) -> Iterator[EvidenceItem]:
+def facts_about(culprits: Iterable[RankReading]) -> Iterator[EvidenceItem]:
     """Describe each culprit: where it stands, what it used, what the kernel and its page say."""
-    seen = [reading for reading in culprits if reading.told_by is None]
-    for reading in seen[:MOST_CULPRITS]:
+    seen = (reading for reading in culprits if reading.told_by is None)
+    for reading in islice(seen, MOST_CULPRITS):
         yield from (EvidenceItem(kind, reading.rank, text) for kind, text in _facts_of(reading))
 
 
@@ -248,7 +234,7 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
     view, own, observed = reading.view, reading.view.own_process, reading.process_activity
     newest = tuple(reversed(own.samples)) if own is not None else ()
     if view.process_exit is not None:
-        ended, killed = how_it_ended(view), killed_for_memory(view)
+        ended, killed = exits.how_it_ended(view), exits.killed_for_memory(view)
         yield "departure", f"rank {reading.rank} {ended}"
         if killed not in ended:
             yield "memory", killed
@@ -337,10 +323,22 @@ def _line(frame: Frame) -> str:
 
 def remedies_for(finding: Finding, job: JobReading) -> tuple[Remedy, ...]:
     """Return the cause's remedies, most likely first: those that fit and can be filled in."""
-    known = {name: one_line(value) for name, value in _known(finding, job).items()}
-    kind: JobKind = "several ranks" if job.world_size > 1 else "one process"
     first = job.ranks.get(finding.culprits[0]) if finding.culprits else None
     raised = last_words(first.view) if first is not None else ""
+    known: dict[str, str] = {}
+    if finding.culprits:
+        known["rank"] = str(finding.culprits[0])
+    if first is not None and first.alive and first.view.pid is not None:
+        known["pid"] = str(first.view.pid)
+    full = gpu_out_of_memory(raised) or {}
+    if 0 < full.get("missing", 0) <= full.get("unused", 0):  # enough, were it one piece
+        known["unused"] = in_binary(full["unused"])
+    if finding.place is not None:
+        known["place"] = one_line(short_place(finding.place))
+        known["function"] = one_line(function_name(finding.place))
+    if finding.test is not None:
+        known["test"] = one_line(finding.test)
+    kind: JobKind = "several ranks" if job.world_size > 1 else "one process"
     fitting = (
         Remedy(remedy.text.format_map(known), remedy.see, remedy.command.format_map(known))
         for remedy in causes_file().cause[finding.cause].remedies
@@ -360,10 +358,7 @@ def placeholders(text: str) -> set[str]:
 
 
 def _go_on(finding: Finding, job: JobReading) -> Iterator[Remedy]:
-    """Let the first stopped process go on for which culprits wait, whatever the cause is called.
-
-    They wait for the workers that owe a batch, and whoever else could end it.
-    """
+    """Let the first stopped process go on for which culprits wait, whatever the cause is called."""
     first = causes_file().cause["process_stopped"].remedies[0]
     blamed = [job.ranks[rank] for rank in finding.culprits if rank in job.ranks]
     for reading in blamed if finding.cause != "process_stopped" else ():
@@ -379,25 +374,6 @@ def _go_on(finding: Finding, job: JobReading) -> Iterator[Remedy]:
                 return
 
 
-def _known(finding: Finding, job: JobReading) -> dict[str, str]:
-    known: dict[str, str] = {}
-    for rank in finding.culprits[:1]:
-        known["rank"] = str(rank)
-        if (reading := job.ranks.get(rank)) is None:
-            continue
-        if reading.alive and reading.view.pid is not None:
-            known["pid"] = str(reading.view.pid)
-        full = gpu_out_of_memory(last_words(reading.view)) or {}
-        if 0 < full.get("missing", 0) <= full.get("unused", 0):  # enough, were it one piece
-            known["unused"] = in_binary(full["unused"])
-    if finding.place is not None:
-        known["place"] = short_place(finding.place)
-        known["function"] = function_name(finding.place)
-    if finding.test is not None:
-        known["test"] = finding.test
-    return known
-
-
 # What a restart throws away, and how often to save.
 
 
@@ -410,32 +386,29 @@ def lost_progress(case: Case) -> str:
     Returns:
         Empty where no rank shows steps or saves: then nothing is known of them.
     """
-    seen = [view for view in case.ranks if view.beat is not None and view.spent is not None]
-    saving = [view for view in seen if view.beat is not None and view.beat.save is not None]
-    reached = max(((view.beat.step or 0) for view in seen if view.beat is not None), default=0)
+    seen = [(view, view.beat) for view in case.ranks if view.beat is not None and view.spent]
+    saving = [pair for pair in seen if pair[1].save is not None]
+    reached = max((beat.step or 0 for _, beat in seen), default=0)
     if not saving and not reached:
         return ""
-    kept = max(saving or seen, key=lambda view: _saved_step(view) or 0)
-    saved = _saved_step(kept)
+
+    def held(beat: Beat) -> int | None:
+        """Steps that its last save holds; None where a rank that shows none has saved."""
+        step = beat.save.step if beat.save is not None else 0
+        return 0 if step is None and beat.step is not None else step
+
+    kept, beat = max(saving or seen, key=lambda pair: held(pair[1]) or 0)
+    saved = held(beat)
     if saving and reached and saved is not None and saved >= reached:
         return f"last checkpoint step {saved}; nothing is lost"
     lost = [several(reached - saved, "step")] if reached and saved is not None else []
     if kept.spent is not None and kept.spent.unsaved_s is not None:
-        seconds = max(0.0, kept.spent.unsaved_s - min(view.silent_for_s for view in seen))
+        seconds = max(0.0, kept.spent.unsaved_s - min(view.silent_for_s for view, _ in seen))
         of_ranks = rank_time(max(case.run.world_size, len(case.ranks)), seconds)
         lost += [duration(seconds), *([of_ranks] if of_ranks else [])]
     shown = f"last checkpoint step {'unknown' if saved is None else saved}"
     told = shown if saving else "no save of a checkpoint was seen"
     return f"{told}; {', '.join(lost)} are lost" if lost else told
-
-
-def _saved_step(view: RankView) -> int | None:
-    """Steps that its last checkpoint holds; None where a rank that shows none has saved."""
-    save = view.beat.save if view.beat is not None else None
-    if save is None:
-        return 0
-    shows_steps = view.beat is not None and view.beat.step is not None
-    return save.step if save.step is not None or not shows_steps else 0
 
 
 def save_advice(case: Case) -> str:

@@ -109,10 +109,7 @@ MINUTE = 60.0
 def trained(view: RankView, minutes: float, epoch_s: float | None, saves: int = 0) -> RankView:
     """The rank after so long a training, of two steps a second."""
     spent = Spent(
-        saves=saves,
-        steps=int(minutes * 120),
-        training_s=minutes * MINUTE,
-        epoch_s=epoch_s,
+        saves=saves, steps=int(minutes * 120), training_s=minutes * MINUTE, epoch_s=epoch_s
     )
     return msgspec.structs.replace(view, beat=Beat(pid=1), spent=spent)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from cases import IN_BARRIER, IN_LOAD, NOW_NS, SECOND, gone, job, rank
@@ -16,7 +16,7 @@ from lightning_hangcheck.judge.job import JobProcesses
 from lightning_hangcheck.judge.joining import NodeCase, complete_case, merge_cases, rebased
 from lightning_hangcheck.model.beat import Beat, OpenSection
 from lightning_hangcheck.model.case import Case, RankView, RunFacts, SilentNode
-from lightning_hangcheck.model.evidence import Holder, WaitTarget
+from lightning_hangcheck.model.evidence import Connection, Holder, WaitTarget
 from lightning_hangcheck.model.verdict import Edge
 from lightning_hangcheck.text.shown import read_utc, utc
 
@@ -260,8 +260,7 @@ def test_containers_of_one_machine_have_one_clock() -> None:
     """Rank 2 ended a second before rank 0 did, by the kernel's own clock."""
     nodes = [
         NodeCase(
-            one.source,
-            replace(one.case, run=replace(one.case.run, machine=f"3f2a9c1e-{number}")),
+            one.source, replace(one.case, run=replace(one.case.run, machine=f"3f2a9c1e-{number}"))
         )
         for number, one in enumerate(unknown(*(_seen(view, -view.rank) for view in ENDED)))
     ]
@@ -288,3 +287,48 @@ def test_a_rank_that_never_came_joins_without_a_process() -> None:
     case = case_of(3, 3, 1, 0)
     assert [(view.rank, view.pid) for view in case.ranks] == [(0, 100), (1, 101), (2, None)]
     assert case.gaps == ()
+
+
+HERE, THERE = "10.0.0.1:4001", "10.0.0.2:29500"
+FACTS: dict[str, Any] = {"world_size": 2, "local_world_size": 1, "nnodes": 2}
+
+
+def asking(host: str, **fields: Any) -> RankView:
+    target = WaitTarget(call="recvfrom", kind="socket", name=THERE, own_end=HERE)
+    return replace(rank(0, IN_LOAD, waits_for=(target,), **fields), host=host)
+
+
+def with_connection(view: RankView, own: str, remote: str) -> RankView:
+    (look,) = view.processes
+    samples = [
+        replace(one, kernel=replace(one.kernel, connections=(Connection(own, remote),)))
+        for one in look.samples
+        if one.kernel is not None
+    ]
+    return replace(view, processes=(replace(look, samples=tuple(samples)),))
+
+
+def connected(*views: RankView) -> Case:
+    cases = [NodeCase(view.host, job(view, **FACTS)) for view in views]
+    return merge_cases(cases, "merged")
+
+
+@pytest.mark.parametrize("host", ["node1", "node0"])
+def test_a_rank_that_waits_at_a_connection_waits_for_the_rank_at_its_other_end(host: str) -> None:
+    """Two nodes of one name are network namespaces of one host."""
+    answers = replace(with_connection(rank(1, IN_BARRIER), THERE, HERE), host=host)
+    verdict = judge(connected(asking("node0"), answers))
+    assert Edge("rank:0", "rank:1", "in recvfrom") in verdict.wait_for
+
+
+def test_the_process_at_the_other_end_is_told_by_its_host_not_by_its_number_alone() -> None:
+    """Rank 1 has the process id that rank 0 has on its own node."""
+    answers = with_connection(replace(rank(0, IN_BARRIER), rank=1, host="node1"), THERE, HERE)
+    verdict = judge(connected(asking("node0"), answers))
+    assert Edge("rank:0", "rank:1", "in recvfrom") in verdict.wait_for
+
+
+def test_another_connection_between_the_same_nodes_leads_nowhere() -> None:
+    other = replace(with_connection(rank(1, IN_LOAD), THERE, "10.0.0.1:4002"), host="node1")
+    verdict = judge(connected(asking("node0"), other))
+    assert Edge("rank:0", f"host:{THERE}", "in recvfrom") in verdict.wait_for

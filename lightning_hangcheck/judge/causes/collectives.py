@@ -9,23 +9,21 @@ thread_deadlock of several ranks: each keeps a lock that the other's collective 
 from __future__ import annotations
 
 from itertools import product
+from math import inf
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.attribution import find_diverged
-from lightning_hangcheck.judge.divergence import (
-    LEFT_OUT,
-    Divergence,
-    parted_by_test,
-    parting_tests,
-)
+from lightning_hangcheck.judge.divergence import LEFT_OUT, Divergence, parted_by_test, parting_tests
 from lightning_hangcheck.judge.exits import asked_by
 from lightning_hangcheck.judge.frames import COLLECTIVE, users_place, waits_for_ranks
+from lightning_hangcheck.judge.graph import UNNAMED
 from lightning_hangcheck.judge.operations import (
     PAIRED,
     Operation,
     PendingCollective,
+    record_of,
     way_in,
     ways_of,
 )
@@ -36,15 +34,10 @@ from lightning_hangcheck.judge.rule import (
     Finding,
     Situation,
     blame,
-    of_omission,
     rule,
     say,
 )
-from lightning_hangcheck.judge.source import (
-    calls_collectives,
-    left_loop,
-    parked_in,
-)
+from lightning_hangcheck.judge.source import calls_collectives, left_loop, left_out, parked_in
 from lightning_hangcheck.judge.threads import in_lock, may_help
 from lightning_hangcheck.judge.waits import in_words
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, verb, within
@@ -56,7 +49,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.judge.attribution import Basis
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.judge.patience import EndedBy
-    from lightning_hangcheck.model.evidence import ThreadStack
+    from lightning_hangcheck.model.case import CodeNote
+    from lightning_hangcheck.model.evidence import Frame, ThreadStack
     from lightning_hangcheck.model.slugs import Cause
 
 DEFAULT_GROUP = "0"
@@ -92,9 +86,29 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
     ended_by = who_ends(situation, kept) if kept else helpers_end(job, pending) or ended_by
     tellers = {one.told_by_rank: one for one in pending}  # a hundred thousand ranks have a few
     asked = {rank for rank, one in tellers.items() if one.alive and asked_by(one.view)}
-    if asked:  # they stand in the handler of a signal that asks them to end
+    if asked:
+        # no line of the user's is to blame: it is where the signal came, and what was wrong before
+        # is gone; ranks that wait in native code answer a signal only once that returns
         leaving = [one for one in pending if one.told_by_rank in asked]
-        return _on_their_way_out(situation, parted, leaving, ended_by)
+        wait = leaving[0].wait
+        text = (
+            "the job was asked to end by {by}, but cannot: {who} [waits|wait] in {wait} of the "
+            "signal's handler, which the others do not reach; what was wrong before is unknown"
+        )
+        by, what = str(asked_by(leaving[0].view)), wait.name if wait is not None else "a collective"
+        return blame(
+            situation,
+            leaving,
+            "rank_diverged",
+            say(leaving, text, by=by, wait=what),
+            sure=0.95 if parted.proven else 0.6,
+            ended_by=ended_by,
+            waited_for=True,
+            aspect="asked_to_end",
+            evidence=_evidence(job, parted)[:1],
+            place=None,
+            pace=None,
+        )
     cause, known = _nature_of(job, parted), parted.basis != "nothing"
     culprits = [job.ranks[rank] for rank in parted.diverged]
     finding = blame(
@@ -105,13 +119,16 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
         sure=(0.95 if known else 0.6) if parted.proven else (0.6 if known else 0.4),
         ended_by=ended_by,
         waited_for=True,
+        silence_s=min(one.silence_s for one in pending),
+        pace=None,
+        gaps=() if parted.proven else (NO_RECORD,),
     )
     operations = {one.operation.name for one in every}
     if len(operations) == 1 and operations <= PAIRED:
         finding = replace(finding, aspect="messages")
     elif cause == "rank_diverged":
         left, stayed = parted.sides
-        finding = of_omission(finding, job.case.code, ways_of(left), ways_of(stayed))
+        finding = _of_omission(finding, job.case.code, ways_of(left), ways_of(stayed))
         first = next(one for one in left if one.rank == parted.diverged[0])
         if finding.aspect == "made" and _was_earlier(parted, first):
             # to the line where the ways parted: the culprit went on from there; where it made no
@@ -121,58 +138,38 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
                 made = next((one.way for one in stayed if users_place(one.way)), ())
                 finding = replace(finding, aspect="left_out", test="")
             finding = replace(finding, place=users_place(made) or finding.place)
-    return replace(
-        finding,
-        silence_s=min(one.silence_s for one in pending),
-        pace=None,
-        evidence=tuple(_evidence(job, parted)),
-        gaps=() if parted.proven else (NO_RECORD,),
-    )
+    return replace(finding, evidence=tuple(_evidence(job, parted)))
 
 
-def _on_their_way_out(
-    situation: Situation, parted: Divergence, asked: list[RankReading], ended_by: EndedBy
+def _of_omission(
+    finding: Finding,
+    code: Sequence[CodeNote],
+    ways: Collection[Sequence[Frame]],
+    others: Collection[Sequence[Frame]],
 ) -> Finding:
-    """Blame no line of the user's: it is where the signal came, and what was wrong before is gone.
-
-    Ranks that wait in native code answer a signal only once that returns.
-    """
-    wait = asked[0].wait
-    found = blame(
-        situation,
-        asked,
-        "rank_diverged",
-        say(
-            asked,
-            "the job was asked to end by {by}, but cannot: {who} [waits|wait] in {wait} of the "
-            "signal's handler, which the others do not reach; what was wrong before is unknown",
-            by=str(asked_by(asked[0].view)),
-            wait=wait.name if wait is not None else "a collective",
-        ),
-        sure=0.95 if parted.proven else 0.6,
-        ended_by=ended_by,
-        waited_for=True,
-        aspect="asked_to_end",
-        evidence=_evidence(situation.job, parted)[:1],
-    )
-    return replace(found, place=None, pace=None)
+    """Turn a finding to the line of the call that the culprits left out, if they did."""
+    found = [left_out(code, way, other) for way, other in product(ways, others)]
+    left = found[0] if found else None
+    if left is None or None in found:
+        return replace(finding, aspect="made")
+    test = f", under {left[1] or 'a test'}"
+    return replace(finding, aspect="left_out", place=left[0], test=test)
 
 
 def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     """Tell the three causes apart.
 
     A rank that a test of its rank led away diverged, wherever it stands, and so did one that an
-    exception led away which no other handles. Where all came the same
-    way, they only meet with other operations, shapes or groups. One that has left the loop that the
-    others are in ran out of work, as did the others where most have left it: but where these left
-    it after as many passes as ever, it skipped what they do behind the loop.
+    exception led away which no other handles. Where all came the same way, they only meet with
+    other operations, shapes or groups. One that has left the loop that the others are in ran out of
+    work, as did the others where most have left it: but where these left it after as many passes as
+    ever, it skipped what they do behind the loop.
     """
     code = job.case.code
     left, stayed = parted.sides
-    threw = all(one.reading.handling for one in left) and not any(
-        one.reading.handling for one in stayed
-    )
-    if parted_by_test(code, parted) or (stayed and threw):
+    threw = all(one.reading.handling for one in left)
+    alone = threw and bool(stayed) and not any(one.reading.handling for one in stayed)
+    if alone or parted_by_test(code, parted):
         return "rank_diverged"
     if parted.same_way:
         return "collective_mismatch"
@@ -204,21 +201,16 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
         names = frozenset(one.operation.name for one in every.values())
         unknown = NOBODY_ANSWERS.get(names, "; which departed is unknown")
         return f"ranks wait for each other: {', '.join(told)}{agreed or unknown}"
-    first = every[culprits[0].rank]
-    _, rest = parted.sides
-    other = rest[0]
-    operation = parted.operations[other.rank]
+    first, (_, rest) = every[culprits[0].rank], parted.sides
+    operation = parted.operations[rest[0].rank]
     ranks = [one.rank for one in rest if parted.operations[one.rank] == operation]
-    numbered = _numbered(parted, operation)
     if parted.group is None:
         ranks = [one.rank for one in rest]
         there = verb(ranks, "is not", "are not")
-    elif operation == LEFT_OUT:
-        there = f"skipped #{parted.seq}"
-    elif _was_earlier(parted, other):
-        there = f"did {numbered}"
+    elif _was_earlier(parted, rest[0]):
+        there = _did(parted, operation)
     else:
-        there = f"{verb(ranks, 'is', 'are')} in {numbered}"
+        there = f"{verb(ranks, 'is', 'are')} in {_numbered(parted, operation)}"
     tests = parting_tests(job.case.code, parted, first)
     return say(
         culprits,
@@ -245,15 +237,18 @@ def _does(
     called = join(f"({parked})" if parked else "", f"called {place}" if place else "")
     if parted.group is None and pending.group not in (None, DEFAULT_GROUP):
         now = f"{now} of {_group_name(job, str(pending.group))}"
-    if not _was_earlier(parted, pending):
-        if parted.group is not None:
-            now = _numbered(parted, replace(operation, name=now))
-        return join(verb(ranks, "is", "are"), f"in {now}", called)
-    did = f"skipped #{parted.seq}"
-    if operation != LEFT_OUT:
-        did = f"did {_numbered(parted, operation)}"
-    where = within(users_place(pending.way)) if pending.way != reading.frames else ""
-    return join(did, where, f"and now {verb(ranks, 'waits', 'wait')} in {now}", called)
+    if _was_earlier(parted, pending):
+        where = within(users_place(pending.way)) if pending.way != reading.frames else ""
+        waits = f"and now {verb(ranks, 'waits', 'wait')} in {now}"
+        return join(_did(parted, operation), where, waits, called)
+    if parted.group is not None:
+        now = _numbered(parted, replace(operation, name=now))
+    return join(verb(ranks, "is", "are"), f"in {now}", called)
+
+
+def _did(parted: Divergence, operation: Operation) -> str:
+    skipped = operation == LEFT_OUT
+    return f"skipped #{parted.seq}" if skipped else f"did {_numbered(parted, operation)}"
 
 
 def _numbered(parted: Divergence, operation: Operation) -> str:
@@ -275,7 +270,6 @@ def _evidence(job: JobReading, parted: Divergence) -> list[EvidenceItem]:
     told = ", ".join(f"{name_ranks(ranks)} {name}" for name, ranks in together.items())
     number = f"#{parted.last_agreed + 1}" if parted.last_agreed is not None else "now"
     where = _group_name(job, parted.group) if parted.group is not None else "collectives"
-    who = name_ranks(parted.diverged)
     items = [EvidenceItem("collective", None, f"{where}, {number}: {told}")]
     tests = []
     for one in parted.pending_collectives[:MOST_SHOWN]:
@@ -283,7 +277,8 @@ def _evidence(job: JobReading, parted: Divergence) -> list[EvidenceItem]:
             place = f"{file}:{line}" if line else file
             tests.append(EvidenceItem("code", one.rank, f"its call is under {test} ({place})"))
     if parted.basis != "condition" or not tests:  # else the test itself says it
-        items.append(EvidenceItem("departed", None, f"{who}: {TOLD_BY[parted.basis]}"))
+        who = f"{name_ranks(parted.diverged)}: {TOLD_BY[parted.basis]}"
+        items.append(EvidenceItem("departed", None, who))
     return [*items, *tests]
 
 
@@ -292,11 +287,10 @@ def _group_name(job: JobReading, group: str) -> str:
     if group == DEFAULT_GROUP:
         return "the default group"
     for reading in job.ranks.values():
-        flight = reading.view.flight
-        for record in flight.groups if flight is not None else ():
-            if record.group == group and record.description not in ("", "undefined"):
-                members = f" ({name_ranks(record.ranks)})" if record.ranks else ""
-                return f"group {record.description}{members}"
+        record = record_of(reading, group)
+        if record is not None and record.description not in UNNAMED:
+            members = f" ({name_ranks(record.ranks)})" if record.ranks else ""
+            return f"group {record.description}{members}"
     return f"group {group}"
 
 
@@ -304,27 +298,23 @@ def _group_name(job: JobReading, group: str) -> str:
 def ended_earlier(situation: Situation, gone: Sequence[RankReading]) -> Finding | None:
     """Blame ranks that ended well after fewer steps than those that wait for them."""
     well = [
-        (one, one.view.beat.step)
+        one
         for one in gone
-        if one.view.process_exit is not None and one.view.process_exit.exit_code == 0
-        if one.view.beat is not None and one.view.beat.ending == "finished"
+        if (end := one.view.process_exit) is not None and end.exit_code == 0
+        if (beat := one.view.beat) is not None and beat.ending == "finished"
     ]
-    waiting = situation.job.waiting_in(COLLECTIVE)
-    others = [one.view.beat.step for one in waiting if one.view.beat is not None]
-    done = [step for _, step in well if step is not None]
-    left = [step for step in others if step is not None]
-    if not situation.waited_for or not done or not left:
-        return None
-    if len(done) < len(well) or len(left) < len(others) or max(done) >= min(left):
-        return None
-    culprits = [one for one, _ in well]
-    sentence = say(
-        culprits,
-        "{who} finished after step {last} (exit code 0), but the others are at step {step}",
-        last=str(max(done)),
-        step=str(min(left)),
+    done, left = (
+        [beat.step for one in side if (beat := one.view.beat) is not None]
+        for side in (well, situation.job.waiting_in(COLLECTIVE))
     )
-    return blame(situation, culprits, "uneven_work", sentence, sure=0.9, ended_by="nobody")
+    # where any step is unknown, nobody is known to have made fewer
+    last = max((inf if step is None else step for step in done), default=inf)
+    step = min((0 if step is None else step for step in left), default=0)
+    if not situation.waited_for or last >= step:
+        return None
+    text = "{who} finished after step {last} (exit code 0), but the others are at step {step}"
+    sentence = say(well, text, last=str(last), step=str(step))
+    return blame(situation, well, "uneven_work", sentence, sure=0.9, ended_by="nobody")
 
 
 @rule("rank_diverged", order=60, needs=("stacks", "kernel"))
@@ -342,19 +332,19 @@ def missed_meeting(situation: Situation, idle: Sequence[RankReading]) -> Finding
         return None
     meeting = [one for one in members if one.activity == "idle"]
     # those who wait outside of collectives are together, whatever part of the object it is
-    keys = {_pending(one): "there" for one in meeting}
-    keys |= {_pending(one): str(way_in(one.frames)) for one in elsewhere}
-    diverged, basis = find_diverged(situation.job.case.code, keys, lambda _: None)
+    keys = {
+        PendingCollective(reading=one, operation=Operation("meeting"), way=one.frames): (
+            way_in(one.frames) if one.activity == "waiting" else "there"
+        )
+        for one in (*meeting, *elsewhere)
+    }
+    diverged, basis = find_diverged(situation.job.case.code, keys)
     culprits = [one for one in members if one.rank in diverged]
     others = [one for one in members if one.rank not in diverged]
     ago = duration(min(one.silence_s for one in (*meeting, *elsewhere)))
     they = say(meeting, "{who} [waits|wait] {at} at a semaphore or lock that ranks share")
-    wait = elsewhere[0].wait
-    rest = say(
-        elsewhere,
-        "{who} [waits|wait] {wait} {at}",
-        wait=f"in {wait.name}" if wait is not None else "",
-    )
+    wait = f"in {elsewhere[0].wait.name}" if elsewhere[0].wait is not None else ""
+    rest = say(elsewhere, "{who} [waits|wait] {wait} {at}", wait=wait)
     if basis == "nothing":
         sentence = f"ranks have waited for each other for {ago}: {they}, {rest}"
     else:
@@ -372,15 +362,10 @@ def missed_meeting(situation: Situation, idle: Sequence[RankReading]) -> Finding
             for one in meeting[:MOST_SHOWN]
             for target in one.targets[:1]
         ],
+        left_standing=tuple(one.rank for one in others),
     )
     ways = ({one.frames for one in side} for side in (culprits, others))
-    finding = of_omission(finding, situation.job.case.code, *ways)
-    return replace(finding, left_standing=tuple(one.rank for one in others))
-
-
-def _pending(reading: RankReading) -> PendingCollective:
-    name = reading.wait.name if reading.wait is not None else "meeting"
-    return PendingCollective(reading=reading, operation=Operation(name), way=reading.frames)
+    return _of_omission(finding, situation.job.case.code, *ways)
 
 
 @rule("thread_deadlock", order=10, needs=("stacks", "kernel"))
@@ -407,17 +392,16 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
         else:
             waits = f"rank {one.rank} waits {within(one.place)}"
             ways.append(f"{waits}, and its thread {thread.label} takes one {here}")
+    text = (
+        "{who} have waited {since} for each other, each with a lock that the other's collective "
+        "needs: {ways}"
+    )
+    since = duration(min(one.silence_s for one in readings))
     return blame(
         situation,
         sorted(readings, key=lambda one: one.rank),
         "thread_deadlock",
-        say(
-            readings,
-            "{who} have waited {since} for each other, each with a lock that the other's "
-            "collective needs: {ways}",
-            since=duration(min(one.silence_s for one in readings)),
-            ways="; ".join(ways),
-        ),
+        say(readings, text, since=since, ways="; ".join(ways)),
         sure=0.9 if parted.proven else 0.6,
         ended_by=helpers_end(job, readings) or ("nobody" if parted.proven else "inside"),
         waited_for=True,

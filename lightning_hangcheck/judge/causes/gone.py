@@ -8,46 +8,19 @@ not, which one failed first?
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.exits import (
-    asked_end,
-    aspect_of,
-    ended_from_outside,
-    failed,
-    failed_for,
-    firsts_to_fail,
-    how_it_ended,
-    left_before,
-    left_well,
-    lost_a_peer,
-    raised_at,
-)
+from lightning_hangcheck.judge import exits, wording
+from lightning_hangcheck.judge.exits import failed, how_it_ended, left_well
 from lightning_hangcheck.judge.frames import outlived_stack_s
 from lightning_hangcheck.judge.graph import WaitGraph
 from lightning_hangcheck.judge.patience import asks_again, who_ends
-from lightning_hangcheck.judge.rule import (
-    Finding,
-    Situation,
-    blame,
-    names,
-    rule,
-    say,
-)
+from lightning_hangcheck.judge.rule import Finding, Situation, blame, names, rule, say
 from lightning_hangcheck.judge.threads import may_help
-from lightning_hangcheck.judge.waits import asks_anew, steady_targets
-from lightning_hangcheck.judge.wording import (
-    duration,
-    ending_signal_of,
-    exit_code_in_words,
-    join,
-    name_ranks,
-    signal_name,
-    verb,
-    within,
-)
+from lightning_hangcheck.judge.waits import asks_anew
+from lightning_hangcheck.judge.wording import duration, join, name_ranks, within
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks
 
@@ -72,39 +45,30 @@ def process_stopped(situation: Situation, job: JobReading) -> Finding | None:
     A debugger, or another py-spy, that comes to a rank which has been silent for long stops it for
     moments.
     """
-    stopped = [
-        replace(one, silence_s=_stopped_s(one))
-        for one in job.ranks.values()
-        if one.activity == "stopped"
-    ]
+    stopped = []
+    for one in job.ranks.values():
+        if one.activity != "stopped":
+            continue
+        since_s, own = one.view.stopped_for_s, one.view.own_process  # as a watcher saw, or samples
+        samples = own.samples if own is not None else ()
+        states = [(each.taken_ns, each.kernel.state) for each in samples if each.kernel is not None]
+        held = list(takewhile(lambda seen: seen[1] in "Tt", reversed(states)))
+        if since_s is None and len(held) < len(states):
+            since_s = (held[0][0] - held[-1][0]) / NANOSECONDS
+        silence_s = one.silence_s if since_s is None else min(one.silence_s, since_s)
+        stopped.append(replace(one, silence_s=silence_s))
     if not stopped:
         return None
-    sentence = say(
-        stopped,
-        "{who} [has|have] been stopped {at} for {since} by a signal or a debugger (kernel state T)",
-    )
+    text = "{who} [has|have] been stopped {at} for {since} by a signal or a debugger"
     return blame(
         situation,
         stopped,
         "process_stopped",
-        sentence,
+        f"{say(stopped, text)} (kernel state T)",
         sure=0.98,
         ended_by="person",
         waited_for=situation.graph.between_ranks,
     )
-
-
-def _stopped_s(reading: RankReading) -> float:
-    """As a watcher saw; else as long as its silence where every sample shows it stopped."""
-    if reading.view.stopped_for_s is not None:
-        return min(reading.silence_s, reading.view.stopped_for_s)
-    own = reading.view.own_process
-    samples = own.samples if own is not None else ()
-    states = [(one.taken_ns, one.kernel.state) for one in samples if one.kernel is not None]
-    held = list(takewhile(lambda one: one[1] in "Tt", reversed(states)))
-    if len(held) == len(states):
-        return reading.silence_s
-    return min(reading.silence_s, (held[0][0] - held[-1][0]) / NANOSECONDS)
 
 
 @rule("process_dead", order=30)
@@ -130,11 +94,15 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
             if (beat.ending, beat.membership) == ("running", "member")
         ]
         gone = tuple(fault or (broke_off if asking else ()))
-    for_others = {one.rank for one in gone if ended_from_outside(one.view) or failed_for(one, gone)}
+    for_others = {
+        one.rank
+        for one in gone
+        if exits.ended_from_outside(one.view) or exits.failed_for(one, gone)
+    }
     culprits = [one for one in gone if one.rank not in for_others] or list(gone)
     if not culprits or not job.alive:
         return None
-    firsts = firsts_to_fail(culprits, several_nodes=job.case.run.nnodes > 1)
+    firsts = exits.firsts_to_fail(culprits, several_nodes=job.case.run.nnodes > 1)
     first = firsts[0] if firsts else culprits[0]
     others = [one for one in culprits if one is not first]
     sentence = join(f"rank {first.rank}", how_it_ended(first.view))
@@ -149,7 +117,7 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
         sentence,
         sure=(0.95, 0.7 if still else 0.5),
         ended_by=_who_is_left(situation, with_fault=bool(fault)),
-        aspect=aspect_of(first.view),
+        aspect=exits.aspect_of(first.view),
     )
     if not still:
         return finding
@@ -195,7 +163,8 @@ def lost_child(situation: Situation, idle: Sequence[RankReading]) -> Finding | N
     the kernel would have forgotten it. Not those that something from outside could help on, or a
     process that works. A thread of the rank that looks now and then may start the child anew.
     """
-    lost: dict[int, tuple[int, int]] = {}
+    lost: dict[int, tuple[int, str]] = {}
+    supervised = False
     for one in idle:
         ended = [
             (look.pid, code)
@@ -205,52 +174,29 @@ def lost_child(situation: Situation, idle: Sequence[RankReading]) -> Finding | N
         ]
         from_processes = any(target.kind in FROM_PROCESSES for target in one.own_targets)
         if ended and from_processes and who_ends(situation, [one]) in ("nobody", "inside"):
-            lost[one.rank] = ended[0]
+            pid, code = ended[0]
+            how = f"exited with code {code}"
+            if code < 0:
+                how = f"was killed by {wording.signal_name(-code)}"
+            told = f"its child pid {pid} {how}, and the rank has not collected its exit code"
+            lost[one.rank] = code, told
+            own = one.view.own_process
+            stack = own.samples[-1].stack if own is not None and own.samples else None
+            supervised |= stack is None or any(map(may_help, stack.threads[1:]))
     readings = [one for one in idle if one.rank in lost]
     if not lost:
         return None
-    pid, code = lost[readings[0].rank]
+    code, child = lost[readings[0].rank]
+    text = "{who} [is|are] stuck {at} : waiting for {since} for data of a child process; {child}"
     return blame(
         situation,
         readings,
         "process_dead",
-        say(
-            readings,
-            "{who} [is|are] stuck {at} : waiting for {since} for data of a child process; {child}",
-            child=_child_ended(pid, code),
-        ),
+        say(readings, text, child=child),
         sure=(0.85, 0.6),
-        ended_by=_who_else_brings(readings),
+        ended_by="outside" if supervised else None,
         aspect="child_killed" if code < 0 else "child_raised",
-        evidence=[EvidenceItem("kernel", rank, _child_ended(*each)) for rank, each in lost.items()],
-    )
-
-
-def _child_ended(pid: int, code: int) -> str:
-    how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
-    return f"its child pid {pid} {how}, and the rank has not collected its exit code"
-
-
-def _who_else_brings(readings: Sequence[RankReading]) -> EndedBy:
-    """Nobody, where the rank has no other thread and the children that are left wait for it."""
-    for one in readings:
-        own = one.view.own_process
-        stack = own.samples[-1].stack if own is not None and own.samples else None
-        if stack is None or any(map(may_help, stack.threads[1:])):
-            return "outside"
-    return "nobody" if all(map(_awaited_by_those_left, readings)) else "inside"
-
-
-def _awaited_by_those_left(reading: RankReading) -> bool:
-    """Whether all that could still bring it wait likewise, for the rank or for each other."""
-    family = {one.pid: steady_targets(one) for one in reading.view.processes}
-    left = {holder.pid for target in reading.own_targets for holder in target.holders}
-    left.discard(reading.view.pid or 0)
-    return all(
-        family.get(pid)
-        and all(one.kind in FROM_PROCESSES for one in family[pid])
-        and family.keys() >= {holder.pid for one in family[pid] for holder in one.holders}
-        for pid in left
+        evidence=[EvidenceItem("kernel", rank, told) for rank, (_, told) in lost.items()],
     )
 
 
@@ -270,65 +216,40 @@ def find_crash(job: JobReading) -> Finding | None:
     failed because another had left: that one is. Where every rank was ended from outside, none is;
     and what fails after the end was asked for is no crash.
     """
-    ranks = tuple(job.ranks.values())
-    firsts = firsts_to_fail(ranks, several_nodes=job.case.run.nnodes > 1)
+    ranks, run = tuple(job.ranks.values()), job.case.run
+    firsts = exits.firsts_to_fail(ranks, several_nodes=run.nnodes > 1)
     first = firsts[0] if firsts else None
-    asked = asked_end(job) if not _was_restarted(job) else job.case.asked_end
+    # a launcher that counted it when it started the ranks again did so because one had failed:
+    # those that it ended for that one were not asked to end by somebody else
+    restarted = run.next_start is not None and bool(run.next_start.number)
+    asked = job.case.asked_end if restarted else exits.asked_end(job)
     if asked is not None and (first is None or first.rank not in asked.failed_before):
         return None
     ended = first.view.process_exit if first is not None else None
     caught = job.case.exit_code == 0 and (ended is None or ended.exit_code is None)
     if first is None or caught:  # nobody saw its exit code, and the job's is 0
-        return _ended_otherwise(job)
-    needed = failed_for(first, ranks)
-    if needed:
-        return _left_too_soon(job, needed, first)
-    if lost_a_peer(first.view) and job.elsewhere:
-        return _lost_elsewhere(job, first)
-    if len(firsts) > 1:  # of each node the first, none that lost a peer
-        told = [f"rank {one.rank} failed: {_its_end(one)}" for one in firsts]
-        if len(told) > MOST_FIRSTS:
-            told[MOST_FIRSTS:] = [f"so did {len(told) - MOST_FIRSTS} more"]
-        told.append(
-            "which of them failed first is unknown: the clocks of their nodes cannot be compared"
+        return _ended_otherwise(job, restarted=restarted)
+    end = _its_end(first)
+    if needed := exits.failed_for(first, ranks):  # they left without a fault
+        how = how_it_ended(needed[0].view) if left_well(needed[0].view) else ""
+        beat = needed[0].view.beat
+        if beat is not None and beat.ending == "finished":
+            how = "had finished"
+        sentence = say(
+            needed,
+            "{who} {left} {place} while others still needed [it|them]: rank {first} failed then, "
+            "as {end}",
+            left=how or "left with an unknown exit code",
+            place=_place_of(needed[0]) or within(needed[0].place),
+            first=str(first.rank),
+            end=end,
         )
-        finding = replace(_crashed(job, firsts, "; ".join(told)), confidence=0.5)
-        lost = lost_a_peer(firsts[0].view)
-        return replace(finding, culprits=(), aspect="silent") if lost else finding
-    sentence = f"rank {first.rank} failed first: {_its_end(first)}"
-    left = [one for one in left_before(first, ranks) if left_well(one.view)]
-    if left:
-        sentence += f"; {names(left)} had exited cleanly before it"
-    return _crashed(job, [first], _and_others(sentence, [first], ranks))
-
-
-def _left_too_soon(job: JobReading, needed: Sequence[RankReading], first: RankReading) -> Finding:
-    """Blame ranks that left without a fault, and for want of which the first that failed did so."""
-    view, left = needed[0].view, "left with an unknown exit code"
-    if view.beat is not None and view.beat.ending == "finished":
-        left = "had finished"
-    elif left_well(view):
-        left = how_it_ended(view)
-    sentence = say(
-        needed,
-        "{who} {left} {place} while others still needed [it|them]: rank {first} failed then, as "
-        "{end}",
-        left=left,
-        place=_place_of(needed[0]) or within(needed[0].place),
-        first=str(first.rank),
-        end=_its_end(first),
-    )
-    ranks = tuple(job.ranks.values())
-    return _crashed(job, needed, _and_others(sentence, [*needed, first], ranks))
-
-
-def _lost_elsewhere(job: JobReading, first: RankReading) -> Finding:
-    """Blame ranks of a node that is no longer heard; where none is, nobody who only lost a peer."""
-    ranks, end = tuple(job.ranks.values()), _its_end(first)
-    lost = [one for one in ranks if one.activity == "unheard"]
-    if lost:
-        numbers = [node.number for node in job.case.run.silent_nodes]
-        nodes = join(verb(numbers, "node", "nodes"), format_ranks(numbers))
+        return _crashed(job, needed, _and_others(sentence, [*needed, first], ranks))
+    lost_a_peer = exits.lost_a_peer(first.view)
+    lost = [one for one in ranks if one.activity == "unheard"] if lost_a_peer else []
+    if lost and job.elsewhere:
+        numbers = [node.number for node in run.silent_nodes]
+        nodes = join(wording.verb(numbers, "node", "nodes"), format_ranks(numbers))
         sentence = say(
             lost,
             "{who} [was|were] lost with {node}: nothing was heard from there for {since}; "
@@ -339,11 +260,24 @@ def _lost_elsewhere(job: JobReading, first: RankReading) -> Finding:
             end=end,
         )
         return _crashed(job, lost, _and_others(sentence, [*lost, first], ranks))
-    sentence = f"rank {first.rank} failed because it lost a peer: {end}"
-    sentence = _and_others(sentence, [first], ranks)
-    sentence += f"; for {name_ranks(job.elsewhere)} see the other nodes' verdicts"
-    finding = _crashed(job, [first], sentence)
-    return replace(finding, culprits=(), confidence=0.5, aspect="silent")
+    nobody = {"culprits": (), "aspect": "silent"}  # who only lost a peer is none
+    if lost_a_peer and job.elsewhere:
+        sentence = f"rank {first.rank} failed because it lost a peer: {end}"
+        sentence = _and_others(sentence, [first], ranks)
+        sentence += f"; for {name_ranks(job.elsewhere)} see the other nodes' verdicts"
+        return _crashed(job, [first], sentence, sure=0.5, **nobody)
+    if len(firsts) > 1:  # of each node the first
+        told = [f"rank {one.rank} failed: {_its_end(one)}" for one in firsts]
+        if len(told) > MOST_FIRSTS:
+            told[MOST_FIRSTS:] = [f"so did {len(told) - MOST_FIRSTS} more"]
+        told.append(
+            "which of them failed first is unknown: the clocks of their nodes cannot be compared"
+        )
+        return _crashed(job, firsts, "; ".join(told), sure=0.5, **(nobody if lost_a_peer else {}))
+    sentence = f"rank {first.rank} failed first: {end}"
+    if left := [one for one in exits.left_before(first, ranks) if left_well(one.view)]:
+        sentence += f"; {names(left)} had exited cleanly before it"
+    return _crashed(job, [first], _and_others(sentence, [first], ranks))
 
 
 def _its_end(reading: RankReading) -> str:
@@ -354,7 +288,7 @@ def _its_end(reading: RankReading) -> str:
 
 def _place_of(reading: RankReading) -> str:
     """Say where it ended; of one that went on after it was seen last, where that was, and when."""
-    if raised_at(reading.view) is not None:
+    if exits.raised_at(reading.view) is not None:
         return ""  # its last words end in it
     place, went_on_s = within(reading.place), outlived_stack_s(reading.view)
     if not place or not went_on_s:
@@ -368,34 +302,41 @@ def _and_others(sentence: str, told: Sequence[RankReading], ranks: Sequence[Rank
     return f"{sentence}; {names(others)} ended after it" if others else sentence
 
 
-def _crashed(job: JobReading, culprits: Sequence[RankReading], sentence: str) -> Finding:
+def _crashed(
+    job: JobReading,
+    culprits: Sequence[RankReading],
+    sentence: str,
+    /,
+    sure: float = 0.9,
+    **told: Any,  # noqa: ANN401 - the fields of `Finding`
+) -> Finding:
     blamed = {one.rank for one in culprits}
-    finding = blame(
+    others = any(failed(one.view) for one in job.ranks.values() if one.rank not in blamed)
+    read = {"aspect": exits.aspect_of(culprits[0].view), "waited_for": others, "silence_s": 0.0}
+    return blame(
         Situation(job=job, graph=WaitGraph()),
         culprits,
         "process_dead",
         sentence,
-        sure=0.9,
+        sure=sure,
         ended_by="nobody",
-        waited_for=any(failed(one.view) for one in job.ranks.values() if one.rank not in blamed),
-        aspect=aspect_of(culprits[0].view),
+        **{**read, **told},
     )
-    return replace(finding, silence_s=0.0)
 
 
-def _ended_otherwise(job: JobReading) -> Finding | None:
+def _ended_otherwise(job: JobReading, *, restarted: bool) -> Finding | None:
     """No rank failed by itself: did only its command fail, or began its launcher anew for one?
 
     torchrun would not for ranks that left with exit code 0, and Python ends alike with any other:
     ``sys.exit("no data")`` is no word of a rank that it has finished.
     """
     code, next_start, ranks = job.case.exit_code, job.case.run.next_start, job.ranks.values()
-    open_ends = _was_restarted(job) and not all(left_well(one.view) for one in ranks)
+    open_ends = restarted and not all(left_well(one.view) for one in ranks)
     if next_start is not None and next_start.launcher == "torchrun":
         ends = (reading.view.process_exit for reading in ranks)
         open_ends = any(one is None or one.exit_code is None for one in ends)
     if code:
-        told = exit_code_in_words(code)
+        told = wording.exit_code_in_words(code)
         sentence = f"no rank was seen to fail, but the command ended with exit code {told}"
     elif code is None and open_ends:
         sentence = "no rank was seen to fail, but how some of them ended is unknown"
@@ -408,14 +349,5 @@ def _ended_otherwise(job: JobReading) -> Finding | None:
         confidence=0.5,
         silence_s=0.0,
         sentence=sentence,
-        aspect="silent" if ending_signal_of(code or 0) is None else "killed",
+        aspect="silent" if wording.ending_signal_of(code or 0) is None else "killed",
     )
-
-
-def _was_restarted(job: JobReading) -> bool:
-    """Whether the launcher counted it when it started the ranks again: one of them failed.
-
-    Those that it ended for it were not asked to end by somebody else.
-    """
-    next_start = job.case.run.next_start
-    return next_start is not None and bool(next_start.number)

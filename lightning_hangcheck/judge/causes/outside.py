@@ -7,32 +7,16 @@ heard network_wait, or unknown.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.judge import wording
 from lightning_hangcheck.judge.frames import RENDEZVOUS
 from lightning_hangcheck.judge.job import process_of
-from lightning_hangcheck.judge.rule import (
-    MOST_SHOWN,
-    Finding,
-    Seen,
-    Situation,
-    blame,
-    filling,
-    rule,
-    say,
-)
+from lightning_hangcheck.judge.rule import MOST_SHOWN, Seen, blame, filling, rule, say
 from lightning_hangcheck.judge.waits import in_words
-from lightning_hangcheck.judge.wording import (
-    duration,
-    join,
-    name_ranks,
-    process_name,
-    which_node,
-    why_silent,
-    within,
-)
+from lightning_hangcheck.judge.wording import duration, join, name_ranks, within
 from lightning_hangcheck.model.code_owner import owner_of
 from lightning_hangcheck.model.evidence import PAGE_FAULT
 from lightning_hangcheck.model.verdict import EvidenceItem
@@ -43,6 +27,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.judge.patience import EndedBy
+    from lightning_hangcheck.judge.rule import Finding, Situation
     from lightning_hangcheck.model.case import RunFacts
     from lightning_hangcheck.model.evidence import WaitTarget
 
@@ -99,12 +84,11 @@ def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | No
     waiter, processes = waiting[0], situation.job.processes
     proven = situation.deadlocked(waiter)
     cycle = proven or situation.cycle(waiter)
-    together = cycle or waiting
-    file = file_of(waiter)  # a lock without a name is one rank's alone
-    same = [one for one in together if one is waiter or (file and file_of(one) == file)]
-    who = [waiter] if cycle else same
-    at_it = {one.rank for one in same}
-    others = [] if cycle else [one for one in together if one.rank not in at_it]
+    who, others, file = [waiter], [], file_of(waiter)
+    if not cycle:  # a lock without a name is one rank's alone
+        who = [one for one in waiting if one is waiter or (file and file_of(one) == file)]
+        at_it = {one.rank for one in who}
+        others = [one for one in waiting if one.rank not in at_it]
     name = lock.name or "a file"
     sentence = say(
         who,
@@ -117,22 +101,23 @@ def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | No
     if others:
         sentence += f"; {say(others, '{who} [waits|wait] for another lock')}"
     nobody = "a process that is gone" if lock.abandoned else "nobody that is seen"
-    held = ", ".join(map(process_name, lock.holders)) or nobody
+    held = ", ".join(map(wording.process_name, lock.holders)) or nobody
     waits = f"{waiter.waiter} {POLLS.get(lock.call, f'is in {lock.call} for')} the lock on {name}"
-    finding = blame(
+    # a proof is as old as the last step into the cycle, unless mere idleness is long enough
+    silence_s = waiter.silence_s
+    if proven and silence_s < situation.job.case.limits.idle_after:
+        silence_s = min(one.silence_s for one in proven)
+    return blame(
         situation,
-        together,
+        cycle or waiting,
         "file_lock",
         sentence,
         sure=0.95 if proven else (0.8, 0.5),
         aspect="held" if lock.holders else "stale",
         evidence=[EvidenceItem("kernel", waiter.rank, f"{waits}, held by {held}")],
+        silence_s=silence_s,
+        place=waiter.place,
     )
-    # a proof is as old as the last step into the cycle, unless mere idleness is long enough
-    silence_s = waiter.silence_s
-    if proven and silence_s < situation.job.case.limits.idle_after:
-        silence_s = min(one.silence_s for one in proven)
-    return replace(finding, silence_s=silence_s, place=waiter.place)
 
 
 def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> str:
@@ -143,7 +128,7 @@ def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> s
     if reading is None:
         owner = situation.job.processes.owners.get(process_of(waiter.view.host, holder))
         whose = "a process outside the job" if owner is None else f"a child of rank {owner}"
-        return f"which {process_name(holder)}, {whose}, holds"
+        return f"which {wording.process_name(holder)}, {whose}, holds"
     if reading is waiter:
         return "which it holds itself"
     doing = f"while it waits in {reading.wait.name}" if reading.wait is not None else ""
@@ -156,19 +141,12 @@ def checkpoint_io(one: RankReading) -> Seen | None:
     if one.phase != "checkpoint_save":
         return None
     doing = "while saving a checkpoint"
-    return _in_file(one, doing) or _in_full_pipe(one, doing)
-
-
-def _in_full_pipe(one: RankReading, doing: str) -> Seen | None:
+    if (in_file := _in_file(one, doing)) is not None:
+        return in_file
     pipe = next(filter(filling, one.targets), None)
     if pipe is None:
         return None
-    return Seen(
-        text="{who} [is|are] blocked {at} {doing} : {since} {filling}",
-        words={"filling": filling(pipe), "doing": doing},
-        aspect="full_pipe",
-        evidence=[("kernel", f"{one.waiter} is {in_words(pipe)}")],
-    )
+    return _blocked(one, doing, filling(pipe), "full_pipe", in_words(pipe))
 
 
 @rule("filesystem_wait", of=("idle",), order=190, sure=(0.85, 0.5), needs=("kernel",))
@@ -188,11 +166,15 @@ def _in_file(one: RankReading, doing: str) -> Seen | None:
     elif file.kind == "fifo":
         end = STATE_OF_FIFO.get(file.call, "which no process has opened at its other end")
         call = f"in {file.call} of the FIFO {name}, {end}"
+    return _blocked(one, doing, call, file.kind, f"blocked {call}")
+
+
+def _blocked(one: RankReading, doing: str, call: str, aspect: str, fact: str) -> Seen:
     return Seen(
         text="{who} [is|are] blocked {at} {doing} : {since} {call}",
         words={"call": call, "doing": doing},
-        aspect=file.kind,
-        evidence=[("kernel", f"{one.waiter} is blocked {call}")],
+        aspect=aspect,
+        evidence=[("kernel", f"{one.waiter} is {fact}")],
     )
 
 
@@ -215,7 +197,7 @@ def network_wait(one: RankReading, job: JobReading) -> Seen | None:
     if not ends:
         return None
     target = ends[0]
-    owners = ", ".join(map(process_name, target.holders))
+    owners = ", ".join(map(wording.process_name, target.holders))
     end = f"{target.name} ({owners})" if owners else target.name
     for_key = one.asks_store and target.call != "connect"
     what = f"{end}, which does not answer"
@@ -242,38 +224,35 @@ def silent_node(situation: Situation, unheard: Sequence[RankReading]) -> Finding
     then. A rank that is seen, and for which others wait as well, may be the only one that is late.
     How long they have stood is what those say that wait; of the others nothing is known.
     """
-    job = situation.job
+    job, who = situation.job, {reading.rank for reading in unheard}
     waiters = [job.ranks[rank] for rank in situation.graph.waiters]
-    if not situation.waited_for or not waiters or len(unheard) < len(situation.suspects):
-        return None
-    who = {reading.rank for reading in unheard}
     nodes = [
         node for node in job.case.run.silent_nodes if who.intersection(parse_ranks(node.ranks))
     ]
-    if not nodes:
+    only_these = situation.waited_for and len(unheard) == len(situation.suspects)
+    if not only_these or not waiters or not nodes:
         return None
     reachable = all(node.reach != "unanswered" for node in nodes)
-    told = [
-        f"{which_node(node)} has not been heard for {duration(node.silent_s)}: {why_silent(node)}"
-        + (f"; last known there: {node.last_known}" if node.last_known else "")
-        for node in nodes
-    ]
-    measured = blame(
+    told = []
+    for node in nodes:
+        unheard_s, why = duration(node.silent_s), wording.why_silent(node)
+        last = f"; last known there: {node.last_known}" if node.last_known else ""
+        told.append(f"{wording.which_node(node)} has not been heard for {unheard_s}: {why}{last}")
+    how = "[is|are] not seen" if reachable else "cannot be reached"
+    return blame(
         situation,
         waiters,
         "unknown" if reachable else "network_wait",
-        say(
-            unheard,
-            "{who} [is|are] not seen: {nodes}" if reachable else "{who} cannot be reached: {nodes}",
-            nodes="; ".join(told),
-        ),
+        say(unheard, f"{{who}} {how}: {{nodes}}", nodes="; ".join(told)),
         sure=0.5 if reachable else 0.85,
         ended_by="unknown_pace" if reachable else "outside",
         aspect="node",
         evidence=[EvidenceItem("node", None, text) for text in told],
+        culprits=tuple(one.rank for one in unheard),
+        phase=unheard[0].phase or waiters[0].phase,
+        place=None,
+        pace=None,
     )
-    phase, culprits = unheard[0].phase or measured.phase, tuple(one.rank for one in unheard)
-    return replace(measured, culprits=culprits, phase=phase, place=None, pace=None)
 
 
 # Ranks that never came.
@@ -289,7 +268,17 @@ def rendezvous(situation: Situation) -> Finding | None:
     if missing := situation.suspects_that_are("missing"):
         return _never_started(situation, missing)
     if lost := [one for one in job.waiting_in({"rendezvous_connect"}) if one.rank in ends]:
-        return _no_store(situation, lost)
+        # rank 0 is to keep the store where no launcher or other node does
+        keeper = 0 in job.elsewhere and job.case.run.nnodes <= 1
+        text = "{who} cannot reach the store at MASTER_ADDR:MASTER_PORT {at} : tried for {since}"
+        told = _unmet(
+            situation,
+            lost,
+            say(lost, text) + (f"; rank 0, which must serve it, {NEVER_SEEN}" if keeper else ""),
+            sure=0.7,
+            aspect="peers" if keeper else "store",
+        )
+        return _of_absent(told, (0,)) if keeper else told
     waiting = job.waiting_in({"rendezvous_peers"})
     if waiting and not ends and len(waiting) == len(job.alive):
         return _nobody_came(situation, waiting)
@@ -302,26 +291,28 @@ def _unmet(
     sentence: str,
     *,
     sure: float,
-    ended_by: EndedBy,
-    aspect: str,
-    absent: tuple[int, ...] = (),
+    ended_by: EndedBy | None = None,
+    **told: Any,  # noqa: ANN401 - the fields of `Finding`
 ) -> Finding:
-    """Blame ranks, or those that are absent; the place is where somebody waits for them."""
-    finding = blame(
+    """Blame ranks; the place is where somebody waits for them.
+
+    Nobody else comes where the launcher has started every rank, and all of them wait here.
+    """
+    job = situation.job
+    everybody = len(job.waiting_in(RENDEZVOUS)) == len(job.ranks) == job.world_size
+    waiting = (*who, *job.waiting_in(RENDEZVOUS))
+    return blame(
         situation,
         who,
         "rendezvous",
         sentence,
         sure=sure,
-        ended_by=ended_by,
+        ended_by=ended_by or ("never_coming" if job.complete and everybody else "announced"),
         waited_for=True,
-        aspect=aspect,
+        phase="rendezvous",
+        place=next((one.place for one in waiting if one.place is not None), None),
+        **told,
     )
-    waiting = (*who, *situation.job.waiting_in(RENDEZVOUS))
-    place = next((one.place for one in waiting if one.place is not None), None)
-    if absent:
-        finding = replace(finding, culprits=absent, left_standing=finding.culprits)
-    return replace(finding, phase="rendezvous", place=place)
 
 
 def _no_rank_yet(situation: Situation, launchers: Sequence[RankReading]) -> Finding:
@@ -336,35 +327,33 @@ def _no_rank_yet(situation: Situation, launchers: Sequence[RankReading]) -> Find
     master = [options[name] for name in ("master-addr", "master-port") if name in options]
     address = options.get("rdzv-endpoint") or ":".join(master)
     others = f"the other nodes of {nodes}" if nodes else "the other nodes"
-    absent = format_ranks(run.absent_nodes)
-    sentence = say(
-        launchers,
-        "no rank has started{again}: torchrun (pid {pid}) has {joined} waited {since} for {what} "
-        "{address} {tells} {own} {absent}",
-        again=" again" if run.round else "",
-        pid=str(first.view.pid),
-        joined="joined and" if joined else "",
-        what=f"MASTER_ADDR, which the first of {others}" if joined else others,
-        address=f"at {address}" if address else "",
-        tells="must set" if joined else "",
-        own=f"(this is node {own})" if own else "",
-        absent=f"and of node {absent} nothing was heard" if absent else "",
+    absent, since = format_ranks(run.absent_nodes), max(one.silence_s for one in launchers)
+    again, has = " again" if run.round else "", "has joined and" if joined else "has"
+    what = f"MASTER_ADDR, which the first of {others}" if joined else others
+    sentence = join(
+        f"no rank has started{again}: torchrun (pid {first.view.pid}) {has} waited",
+        f"{duration(since)} for {what}",
+        f"at {address}" if address else "",
+        "must set" if joined else "",
+        f"(this is node {own})" if own else "",
+        f"and of node {absent} nothing was heard" if absent else "",
     )
     least, _, most = nodes.partition(":")
-    called_s = 0.0  # for which torchrun waits for more nodes than it needs
-    if not joined and most not in ("", least):
+    called = {}
+    if not joined and most not in ("", least):  # it waits for more nodes than it needs
         named = re.search(r"last_call_timeout=(\d+)", options.get("rdzv-conf", ""))
         called_s = LEAVING_S + (float(named[1]) if named is not None else LAST_CALL_S)
-    finding = _unmet(
+        called = {"goes_on_after_s": called_s}
+    return _unmet(
         situation,
         launchers,
         "; ".join(filter(None, (sentence, _who_was_there(run, first.view.host)))),
         sure=0.85,
-        ended_by="last_call" if called_s else "announced",
+        ended_by="last_call" if called else "announced",
         aspect="address" if joined else "nodes",
+        culprits=(),
+        **called,
     )
-    waits_s = called_s or finding.goes_on_after_s
-    return replace(finding, culprits=(), goes_on_after_s=waits_s)
 
 
 def _torchruns_options(command: str) -> dict[str, str]:
@@ -390,44 +379,16 @@ def _never_started(situation: Situation, missing: Sequence[RankReading]) -> Find
     claimed = next((one for one in job.alive if one.view.rivals), None)
     if claimed is not None:  # several took the same number; it is theirs that somebody misses
         pids = sorted(pid for pid in (claimed.view.pid, *claimed.view.rivals) if pid is not None)
-        why = say(
-            [claimed],
-            "{count} processes (pids {pids}) say that they are {who} {at}",
-            count=str(len(pids)),
-            pids=", ".join(map(str, pids)),
-        )
+        text = f"{len(pids)} processes (pids {{pids}}) say that they are {{who}} {{at}}"
+        why = say([claimed], text, pids=", ".join(map(str, pids)))
+    text = "{who} never came: WORLD_SIZE is {size}, and {why}"
     return _unmet(
         situation,
         missing,
-        say(
-            missing,
-            "{who} never came: WORLD_SIZE is {size}, and {why}",
-            size=str(job.world_size),
-            why=why,
-        ),
+        say(missing, text, size=str(job.world_size), why=why),
         sure=0.95 if all_started else 0.5,
         ended_by="never_coming" if all_started else "announced",
         aspect="peers",
-    )
-
-
-def _no_store(situation: Situation, lost: Sequence[RankReading]) -> Finding:
-    """Ranks that find no store; rank 0 is to keep it where no launcher or other node does."""
-    job = situation.job
-    keeper = 0 in job.elsewhere and job.case.run.nnodes <= 1
-    sentence = say(
-        lost,
-        "{who} cannot reach the store at MASTER_ADDR:MASTER_PORT {at} : tried for {since}{keeper}",
-        keeper=f"; rank 0, which must serve it, {NEVER_SEEN}" if keeper else "",
-    )
-    return _unmet(
-        situation,
-        lost,
-        sentence,
-        sure=0.7,
-        ended_by=_still_to_come(job),
-        aspect="peers" if keeper else "store",
-        absent=(0,) if keeper else (),
     )
 
 
@@ -447,19 +408,23 @@ def _nobody_came(situation: Situation, waiting: Sequence[RankReading]) -> Findin
         here = next((one.view.host for one in job.alive), "")
         why = f"WORLD_SIZE is {job.world_size}, and {name_ranks(job.elsewhere)} {NEVER_SEEN}"
         why = "; ".join(filter(None, (why, _who_was_there(job.case.run, here))))
-    return _unmet(
+    text = "{who} [has|have] waited {since} for the process group to form {at} : {why}"
+    found = _unmet(
         situation,
         waiting,
-        say(
-            waiting,
-            "{who} [has|have] waited {since} for the process group to form {at} : {why}",
-            why=why,
-        ),
+        say(waiting, text, why=why),
         sure=0.95 if apart else 0.5,
-        ended_by="never_coming" if apart else _still_to_come(job),
+        ended_by="never_coming" if apart else None,
         aspect="address" if apart else "peers",
-        absent=() if apart else job.elsewhere,
     )
+    return found if apart else _of_absent(found, job.elsewhere)
+
+
+def _of_absent(finding: Finding, absent: tuple[int, ...]) -> Finding:
+    """Blame the ranks that were never seen, if any, instead of those that wait for them."""
+    if not absent:
+        return finding
+    return replace(finding, culprits=absent, left_standing=finding.culprits)
 
 
 def _who_was_there(run: RunFacts, here: str) -> str:
@@ -480,9 +445,3 @@ def _who_was_there(run: RunFacts, here: str) -> str:
     if there:
         told.insert(0, f"round {run.earlier[-1].number} had {', '.join(there)}")
     return "; ".join(told)
-
-
-def _still_to_come(job: JobReading) -> EndedBy:
-    """Nobody else comes where the launcher has started every rank, and all of them wait here."""
-    everybody = len(job.waiting_in(RENDEZVOUS)) == len(job.ranks) == job.world_size
-    return "never_coming" if job.complete and everybody else "announced"

@@ -9,31 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
+from lightning_hangcheck.judge import threads, waits
 from lightning_hangcheck.judge.activity import read_process_activity
 from lightning_hangcheck.judge.alike import latest_frames
 from lightning_hangcheck.judge.frames import is_exiting, users_place
-from lightning_hangcheck.judge.rule import (
-    MOST_SHOWN,
-    Finding,
-    Seen,
-    Situation,
-    blame,
-    filling,
-    rule,
-    say,
-)
-from lightning_hangcheck.judge.threads import awaits_executor, feeds_queue, free_threads
-from lightning_hangcheck.judge.waits import (
-    READS,
-    in_words,
-    lock_keeper,
-    only_sleeps,
-    pids_here,
-    read_locks,
-    waits_in_vain,
-)
+from lightning_hangcheck.judge.rule import MOST_SHOWN, Seen, blame, filling, rule, say
+from lightning_hangcheck.judge.waits import in_words
 from lightning_hangcheck.judge.wording import join, name_ranks, process_name, within
 from lightning_hangcheck.model.verdict import EvidenceItem
 
@@ -41,16 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.judge.job import JobReading, RankReading, WorkerReading
-    from lightning_hangcheck.model.evidence import Frame, ThreadStack, WaitTarget
+    from lightning_hangcheck.judge.rule import Finding, Situation
+    from lightning_hangcheck.model.evidence import WaitTarget
 
 WORST_FIRST = ("gone", "stopped", "idle", "busy")
 """Activities of a worker that owes a batch; all others come after them, and of equals the one with
 a place first."""
-EXITS = ("exit_thread", "exit_queue")
-"""Aspects of an exit that waits."""
-
-
-# The DataLoader's workers.
+AT_EXIT = "{who} [is|are] stuck at the exit of the interpreter: waiting {since}{waits} {circle}"
 
 
 @rule("dataloader_worker", of=("idle", "busy"), order=80, sure=(0.6, 0.6), needs=("stacks",))
@@ -58,13 +36,13 @@ def dataloader_worker(one: RankReading) -> Seen | None:
     """It waits for its next batch; place and evidence are its worker's."""
     if one.wait_kind != "dataloader":
         return None
-    worst = {activity: number for number, activity in enumerate(WORST_FIRST)}
+    text = "{who} [has|have] waited {since} for [its|their] next batch {at}: {does}"
+    worst = dict(zip(WORST_FIRST, range(-len(WORST_FIRST), 0), strict=True))
     worker = min(
         one.owing_workers,
-        key=lambda each: (worst.get(each.activity, len(worst)), each.place is None),
+        key=lambda each: (worst.get(each.activity, 0), each.place is None),
         default=None,
     )
-    text = "{who} [has|have] waited {since} for [its|their] next batch {at}: {does}"
     if worker is None:
         own = one.view.own_process
         only_stacks = own is None or all(sample.kernel is None for sample in own.samples)
@@ -72,34 +50,14 @@ def dataloader_worker(one: RankReading) -> Seen | None:
         does = seen if only_stacks else "none of its worker processes is left"
         return Seen(text=text, words={"does": does}, alike=one.rank)
     # a fork copies locks, and leaves the threads behind that hold them
-    forked = worker.activity == "idle" and waits_in_vain(worker.look)
-    from_process = _from_process(worker)
-    return Seen(
-        text=text,
-        words={"does": _does(worker, from_process, forked=forked)},
-        sure=(0.9, 0.6),
-        aspect="forked" if forked else "child" if from_process is not None else None,
-        place=worker.place,
-        alike=one.rank,
-        evidence=[("worker", _described(each)) for each in one.owing_workers[:MOST_SHOWN]],
+    forked = worker.activity == "idle" and waits.waits_in_vain(worker.look)
+    others = (  # what another process brings: its end, or words by a pipe
+        each
+        for each in (() if worker.wants_work else worker.targets)
+        if each.kind == "process"
+        or (each.kind == "pipe" and any(held.pid != worker.look.pid for held in each.holders))
     )
-
-
-def _from_process(worker: WorkerReading) -> WaitTarget | None:
-    """What an idle worker waits for that another process brings: its end, or words by a pipe."""
-    if worker.activity != "idle" or worker.wants_work:
-        return None
-    others = (
-        one
-        for one in worker.targets
-        if one.kind == "process"
-        or (one.kind == "pipe" and any(held.pid != worker.look.pid for held in one.holders))
-    )
-    return next(others, None)
-
-
-def _does(worker: WorkerReading, awaited: WaitTarget | None, *, forked: bool) -> str:
-    """Say what a worker does, named by its process: of torch's own numbers nothing is seen."""
+    awaited = next(others, None) if worker.activity == "idle" else None
     at = within(worker.place)
     if worker.activity == "gone":
         does = "is dead"
@@ -112,22 +70,24 @@ def _does(worker: WorkerReading, awaited: WaitTarget | None, *, forked: bool) ->
     else:
         does = f"is {'busy' if worker.activity == 'busy' else 'stuck'} {at}"
         does += f", {in_words(awaited)}" if awaited is not None else ""
-    return f"worker pid {worker.look.pid} {does}"
+    return Seen(
+        text=text,  # by its process: of torch's own numbers nothing is seen
+        words={"does": f"worker pid {worker.look.pid} {does}"},
+        sure=(0.9, 0.6),
+        aspect="forked" if forked else "child" if awaited is not None else None,
+        place=worker.place,
+        alike=one.rank,
+        evidence=[("worker", _described(each)) for each in one.owing_workers[:MOST_SHOWN]],
+    )
 
 
 def _described(worker: WorkerReading) -> str:
     kernel = worker.look.samples[-1].kernel if worker.look.samples else None
     channel = kernel.threads[0].wchan if kernel is not None and kernel.threads else ""
-    facts = (
-        f"worker pid {worker.look.pid} is {worker.activity}",
-        f" in {worker.place}" if worker.place is not None else "",
-        f", kernel waits in {channel}" if channel else "",
-        *(f", {in_words(target)}" for target in worker.targets[:1]),
-    )
-    return "".join(facts)
-
-
-# Threads and their locks.
+    place = f" in {worker.place}" if worker.place is not None else ""
+    waits_in = [f"kernel waits in {channel}"] if channel else []
+    is_in = f"worker pid {worker.look.pid} is {worker.activity}{place}"
+    return ", ".join((is_in, *waits_in, *map(in_words, worker.targets[:1])))
 
 
 @rule("thread_deadlock", of=("idle",), order=100, sure=(0.7, 0.7, 0.95), needs=("stacks", "kernel"))
@@ -137,15 +97,31 @@ def thread_deadlock(one: RankReading) -> Seen | None:
     Where the thread that may release one waits for something that has a name, that is the cause.
     """
     own = one.view.own_process
-    locked = read_locks(own) if own is not None and not one.targets else ()
+    locked = waits.read_locks(own) if own is not None and not one.targets else ()
     if own is None or not locked:
         return None
-    awaits = locked[0].tid != own.pid  # its main thread is in no lock itself
+    first, awaits = locked[0], locked[0].tid != own.pid  # its main thread is in no lock itself
     stands = (users_place(thread.frames) for thread in locked)
     places = [*dict.fromkeys(place for place in stands if place is not None)]
+    at = " and ".join(within(place) for place in places[:3])
+    each_others = [each.held_by for each in locked] == [each.tid for each in reversed(locked)]
+    if awaits and len(locked) == 1:
+        waiting = f"for its thread {first.label}, which waits"
+        unreleased = "for a lock that no running thread can release"
+        told = join(within(users_place(one.frames)), waiting, at, unreleased)
+    elif first.holds_lock:
+        told = f"{at} for a lock that it already holds, taken by an outer call"
+    elif len(locked) == 1:
+        told = f"{at} for a lock that none of its running threads can release"
+    elif len(places) == 2 and len(locked) == 2 and each_others:
+        inner, outer = places
+        waiting = f"which waits {within(outer)} for a lock that {inner.function} holds"
+        told = f"{within(inner)} for a lock that its thread {locked[1].label} holds, {waiting}"
+    else:
+        told = f"with {len(locked)} threads that wait for each other's locks: {at}"
     return Seen(
         text="{who} [has|have] waited {since} [|each] {locks}",
-        words={"locks": _locks(locked, places, one, awaits=awaits)},
+        words={"locks": told},
         place=places[0] if places else None,
         aspect="awaited" if awaits else None,
         evidence=[
@@ -153,26 +129,6 @@ def thread_deadlock(one: RankReading) -> Seen | None:
             for thread in locked
         ],
     )
-
-
-def _locks(
-    threads: Sequence[ThreadStack], places: Sequence[Frame], reading: RankReading, *, awaits: bool
-) -> str:
-    first, at = threads[0], " and ".join(within(place) for place in places[:3])
-    if awaits and len(threads) == 1:
-        here = within(users_place(reading.frames))
-        waits = f"for its thread {first.label}, which waits"
-        return join(here, waits, at, "for a lock that no running thread can release")
-    if first.holds_lock:
-        return f"{at} for a lock that it already holds, taken by an outer call"
-    if len(threads) == 1:
-        return f"{at} for a lock that none of its running threads can release"
-    each_others = [one.held_by for one in threads] == [one.tid for one in reversed(threads)]
-    if len(places) == 2 and len(threads) == 2 and each_others:
-        inner, outer = places
-        waits = f"which waits {within(outer)} for a lock that {inner.function} holds"
-        return f"{within(inner)} for a lock that its thread {threads[1].label} holds, {waits}"
-    return f"with {len(threads)} threads that wait for each other's locks: {at}"
 
 
 @rule("gil_held", of=("idle", "busy"), order=110, sure=(0.9, 0.6), needs=("stacks",))
@@ -184,15 +140,12 @@ def gil_held(one: RankReading) -> Seen | None:
     """
     own = one.view.own_process
     in_file = any(target.kind in ("file", "fifo") for target in one.targets)
-    if own is None or in_file or lock_keeper(own, one.view.beat) is None:
+    if own is None or in_file or waits.lock_keeper(own, one.view.beat) is None:
         return None
     return Seen(
         text="{who} [keeps|keep] the interpreter lock {at} : a C call has not returned for "
         "{since}, and no other thread of the process can run"
     )
-
-
-# What it was about to do.
 
 
 @rule("logger_init", of=("idle", "busy", "unseen"), order=130)
@@ -224,13 +177,8 @@ def model_load(one: RankReading) -> Seen | None:
     """Its calls show, or its open section says, that it loads the model."""
     if not one.shows("model_load"):
         return None
-    return Seen(
-        text="{who} [is|are] stuck loading the model {at} : idle for {since}",
-        sure=(0.7, 0.4) if one.shown_by_calls else None,
-    )
-
-
-# Nothing more specific.
+    text = "{who} [is|are] stuck loading the model {at} : idle for {since}"
+    return Seen(text=text, sure=(0.7, 0.4) if one.shown_by_calls else None)
 
 
 @rule("rank_stalled", order=210, needs=("stacks",))
@@ -240,41 +188,33 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
     Proven where the first of them and a child of it wait for each other.
     """
     first = idle[0]
-    aspect, waits = _exit_waits(first) or _waits(situation.job, first)
-    members = situation.deadlocked(first)
-    blamed = {one.rank for one in idle}
-    others = [one for one in members if one.rank not in blamed]
-    circle = ""
+    at_exit = _exit_waits(first)
+    aspect, awaits = at_exit or _waits(situation.job, first)
+    members, blamed = situation.deadlocked(first), [one.rank for one in idle]
+    others, circle = [one for one in members if one.rank not in blamed], ""
     if others:
         what = f"in {others[0].wait.name}" if others[0].wait is not None else ""
         circle = say(others, "while {who} [waits|wait] for it {what} {at}", what=what)
-    to_child = aspect == "child" and members == (first,)
+    if aspect == "child" and members == (first,):
+        awaits += ", which waits for it at the other end of a pipe"
     own = [one.view.own_process for one in idle]
-    sleeping = not waits and all(one is not None and only_sleeps(one) for one in own)
-    stands = "[sleeps|sleep]" if sleeping else "[is|are] stuck"
-    sentence = say(
-        idle,
-        "{who} [is|are] stuck at the exit of the interpreter: waiting {since}{waits} {circle}"
-        if aspect in EXITS
-        else f"{{who}} {stands} {{at}} : idle for {{since}}{{waits}}{{pipe}} {{circle}}",
-        waits=waits,
-        pipe=", which waits for it at the other end of a pipe" if to_child else "",
-        circle=circle,
-    )
-    finding = blame(
+    sleeps = not awaits and all(one is not None and waits.only_sleeps(one) for one in own)
+    stands = "[sleeps|sleep]" if sleeps else "[is|are] stuck"
+    text = f"{{who}} {stands} {{at}} : idle for {{since}}{{waits}} {{circle}}"
+    return blame(
         situation,
         idle,
         "rank_stalled",
-        sentence,
+        say(idle, AT_EXIT if at_exit else text, waits=awaits, circle=circle),
         sure=(0.85, 0.5),
         aspect=aspect,
+        culprits=(*blamed, *(one.rank for one in others)),
         evidence=[
             EvidenceItem("kernel", reading.rank, f"{reading.waiter} is {in_words(target)}")
             for reading in idle
             for target in reading.targets[:1]
         ],
     )
-    return replace(finding, culprits=(*finding.culprits, *(one.rank for one in others)))
 
 
 def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
@@ -286,23 +226,23 @@ def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
     stuck, own = reading.stuck, reading.view.own_process
     if stuck is None or not stuck.frames or own is None or not is_exiting(latest_frames(own)):
         return None
-    place, inner = users_place(stuck.frames), stuck.frames[-1]
-    stands = within(place) or within(inner)
+    place = users_place(stuck.frames)
+    stands = within(place) or within(stuck.frames[-1])
     told = f" for its thread {stuck.label}, which"
-    if any(map(feeds_queue, stuck.frames)):
+    if any(map(threads.feeds_queue, stuck.frames)):
         fills = "writes to a multiprocessing.Queue whose pipe is full"
         return "exit_queue", join(told, fills, stands)
     called = stuck.frames[stuck.frames.index(place) + 1 :] if place in stuck.frames else ()
-    waits = next(map(in_words, reading.targets), f"in {called[0].function}" if called else "")
-    return "exit_thread", join(told, "is", stands) + (f", {waits}" if waits else "")
+    in_what = next(map(in_words, reading.targets), f"in {called[0].function}" if called else "")
+    return "exit_thread", join(told, "is", stands) + (f", {in_what}" if in_what else "")
 
 
 def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
     if reading.at_store:
         return "store", ", waiting for a key of the store that no rank has set"
-    awaited = {pid for target in reading.own_targets for pid in pids_here(target)}
+    awaited = {pid for target in reading.own_targets for pid in waits.pids_here(target)}
     for child in reading.view.processes:  # one that runs another program has copied no lock
-        if child.role == "worker" and child.pid in awaited and waits_in_vain(child):
+        if child.role == "worker" and child.pid in awaited and waits.waits_in_vain(child):
             place = within(users_place(latest_frames(child)))
             stands = join("waits", place, "for a lock that it copied when it was forked")
             return "forked", f", waiting for its child pid {child.pid}, which {stands}"
@@ -310,11 +250,11 @@ def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
         if (found := _at_target(job, reading, target)) is not None:
             return found
     own, stuck = reading.view.own_process, reading.stuck
-    if own is None or not waits_in_vain(own):
+    if own is None or not waits.waits_in_vain(own):
         return None, ""
     in_own_pool = (
         stuck is not None
-        and awaits_executor(stuck)
+        and threads.awaits_executor(stuck)
         and any(
             one.function == "_worker" and one.file.endswith("/concurrent/futures/thread.py")
             for one in stuck.frames
@@ -336,15 +276,14 @@ def _at_target(
         still = any(read_process_activity(one).activity == "stopped" for one in looks)
         stopped = ", which is stopped by a signal" if still else ""
         return "child", f", waiting for the end of its child {child}{stopped}"
-    if kind == "terminal" or (kind == "pipe" and target.call in READS):
+    if kind == "terminal" or (kind == "pipe" and target.call in waits.READS):
         writers = [one for one in target.holders if one.pid != reading.view.pid]
         if writers:
             which = "" if reading.waiter == "main thread" else f"its {reading.waiter} "
-            writer = process_name(writers[0])
             started = {one.pid for one in processes if one.role == "worker"}
             aspect = "worker" if writers[0].pid in started else "child"
-            return aspect, f", {which}reading from {writer}, which writes nothing"
-        if target.holders and own is not None and free_threads(own):
+            return aspect, f", {which}reading from {process_name(writers[0])}, which writes nothing"
+        if target.holders and own is not None and threads.free_threads(own):
             return None, ", reading a pipe to which none of its threads has written"
         # a queue has both ends in each process that uses it
         ended = [one.pid for one in processes if read_process_activity(one).activity == "gone"]
@@ -370,11 +309,12 @@ def spinning(situation: Situation, busy: Sequence[RankReading]) -> Finding:
     doing = "waiting for a busy GPU" if for_gpu else "busy on the CPU"
     if all(one.works_in_child for one in busy):
         doing = "waiting for a busy child process"
+    text = "{who} [makes|make] no progress {at} : {doing} for {since}"
     return blame(
         situation,
         busy,
         "spinning",
-        say(busy, "{who} [makes|make] no progress {at} : {doing} for {since}", doing=doing),
+        say(busy, text, doing=doing),
         sure=(0.7, 0.4),
         aspect="gpu" if for_gpu else "cpu",
     )

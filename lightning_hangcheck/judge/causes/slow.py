@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from lightning_hangcheck.judge.frames import FOR_RANKS
 from lightning_hangcheck.judge.graph import Wait, WaitGraph
 from lightning_hangcheck.judge.operations import PAIRED
@@ -70,8 +68,7 @@ PHASES: tuple[Phase, ...] = ("dataloading", "training_step", "training_step")
 def slow_progress(one: RankReading) -> Seen:
     """It moves."""
     return Seen(
-        text="{who} [is|are] slow {at} : running, but without progress for {since}",
-        aspect="silent",
+        text="{who} [is|are] slow {at} : running, but without progress for {since}", aspect="silent"
     )
 
 
@@ -117,10 +114,8 @@ def unknown(situation: Situation, job: JobReading) -> Finding | None:
         unseen = situation.suspects
     if not unseen:
         return None
-    sentence = say(
-        unseen,
-        "{who} [makes|make] no progress {at} for {since}: too little could be read to tell why",
-    )
+    text = "{who} [makes|make] no progress {at} for {since}: too little could be read to tell why"
+    sentence = say(unseen, text)
     return blame(situation, unseen, "unknown", sentence, sure=0.3, ended_by="unknown_pace")
 
 
@@ -133,21 +128,38 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
     apart, elsewhere = situation.graph.between_ranks, situation.job.elsewhere
     ends = set(situation.graph.ends) if apart else {reading.rank for reading in waiting}
     culprits = [reading for reading in waiting if reading.rank in ends]
-    flights = [one.view.flight for one in waiting]
-    kept = any(one.kept_by_message for one in waiting)
-    counted = all(
-        one.view.flight is not None
-        and one.view.flight.messages is not None
-        and one.wait is not None
-        and one.wait.name in PAIRED
-        and not one.kept_by_message
-        for one in culprits
-    )
-    in_messages = counted and not elsewhere and len(culprits) > 1
+    in_messages = len(culprits) > 1 and not elsewhere
+    for one in culprits:
+        in_message = one.wait is not None and one.wait.name in PAIRED and not one.kept_by_message
+        counted = one.view.flight is not None and one.view.flight.messages is not None
+        in_messages = in_messages and in_message and counted
     silence_s = min(reading.silence_s for reading in (culprits if in_messages else waiting))
-    told = _they_wait(culprits, waiting, silence_s, unseen=bool(elsewhere))
+    first, since = culprits[0], duration(silence_s)
+    everybody = len(culprits) == len(waiting)
+    other = next((one for one in culprits if one.frames != first.frames), None)
+    if len(culprits) == 1 and len(waiting) > 1:
+        where = _in_what(first)
+        told = f"rank {first.rank} has waited {where} for {since}, apart from all other ranks"
+    elif other is None:
+        many = everybody and len(waiting) > 1
+        told = say(
+            culprits,
+            "{who} [has|have] waited {where} for {since}, it is unknown for whom{seen}",
+            who=f"all {len(waiting)} ranks" if many else names(culprits),
+            where=_in_what(first),
+            since=since,
+            seen=": not all ranks were seen" if elsewhere else "",
+        )
+    else:
+        there = join("elsewhere" if other.wait is None else "", _in_what(other))
+        who = (
+            "all ranks have waited for each other"
+            if everybody
+            else f"{names(culprits)} have waited"
+        )
+        told = f"{who} for {since}: rank {first.rank} {_in_what(first)}, rank {other.rank} {there}"
     if in_messages:
-        finding = blame(
+        return blame(
             situation,
             culprits,
             "collective_mismatch",
@@ -156,11 +168,13 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
             ended_by="inside",
             waited_for=True,
             aspect="tags",
+            silence_s=silence_s,
+            pace=None,
         )
-        return replace(finding, silence_s=silence_s, pace=None)
     # a visitor cannot tell since when ranks spin in one collective: he says that they do
     together: EndedBy = "outside" if situation.job.case.seen_in == "attach" else "unknown_pace"
-    finding = blame(
+    kept = any(one.kept_by_message for one in waiting)
+    return blame(
         situation,
         culprits,
         "unknown",
@@ -168,58 +182,16 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
         sure=0.2,
         ended_by="inside" if apart and not elsewhere and not kept else together,
         waited_for=apart or together == "outside",
-    )
-    return replace(
-        finding,
         silence_s=silence_s,
         pace=None,
-        culprits=() if elsewhere else finding.culprits,
-        gaps=(NO_RECORD,) if None in flights else (),
-    )
-
-
-def _they_wait(
-    culprits: Sequence[RankReading],
-    waiting: Sequence[RankReading],
-    silence_s: float,
-    *,
-    unseen: bool = False,
-) -> str:
-    first, since = culprits[0], duration(silence_s)
-    if len(culprits) == 1 and len(waiting) > 1:
-        where = _in_what(first)
-        return f"rank {first.rank} has waited {where} for {since}, apart from all other ranks"
-    everybody = len(culprits) == len(waiting)
-    other = next((one for one in culprits if one.frames != first.frames), None)
-    if other is None:
-        all_of_them = f"all {len(waiting)} ranks" if everybody and len(waiting) > 1 else None
-        return say(
-            culprits,
-            "{who} [has|have] waited {where} for {since}, it is unknown for whom{seen}",
-            who=all_of_them or names(culprits),
-            where=_in_what(first),
-            since=since,
-            seen=": not all ranks were seen" if unseen else "",
-        )
-    return say(
-        culprits,
-        "{who} have waited {each} for {since}: rank {first} {where}, rank {other} {there}",
-        who="all ranks" if everybody else names(culprits),
-        each="for each other" if everybody else "",
-        since=since,
-        first=str(first.rank),
-        where=_in_what(first),
-        other=str(other.rank),
-        there=_in_what(other) if other.wait is not None else join("elsewhere", _in_what(other)),
+        culprits=() if elsewhere else tuple(one.rank for one in culprits),
+        gaps=() if all(one.view.flight for one in waiting) else (NO_RECORD,),
     )
 
 
 def _in_what(reading: RankReading) -> str:
-    place = within(reading.place)
-    return join(
-        f"in {reading.wait.name}" if reading.wait is not None else "",
-        f"called {place}" if place else "",
-    )
+    in_wait = f"in {reading.wait.name}" if reading.wait is not None else ""
+    return join(in_wait, "called" if reading.place is not None else "", within(reading.place))
 
 
 # Steps below their own pace.
@@ -233,33 +205,56 @@ def slow_steps(job: JobReading, slowness: Slowness) -> Finding | None:
     one whose own work grew, loader or forward, by most of what a step takes more. Where nobody's
     did, or no parts were timed, it is the one that was at work in most looks, while others waited.
     """
-    if not slowness.ranks:
+    ranks = slowness.ranks
+    if not ranks:
         return None
     own = [
         one
-        for one in slowness.ranks
+        for one in ranks
         if one.in_parts and one.grown.own_s >= OWN_SHARE * one.grown.seconds > 0
     ]
-    known = own or _at_work(slowness.ranks)
-    blamed = known or slowness.ranks
+    known = own
+    if not own and min(one.looks for one in ranks) >= LEAST_LOOKS:
+        shares = [one.waited / one.looks for one in ranks]
+        at_work = [one for one, share in zip(ranks, shares, strict=True) if share <= AT_WORK]
+        clear = not any(AT_WORK < share < WAITS for share in shares)
+        known = at_work if clear and len(at_work) < len(ranks) else []
+    blamed = known or ranks
     if not known and len(job.ranks) < job.world_size:
         return None  # the one they wait for may be on another node
-    alone = len(blamed) < max(job.world_size, len(job.ranks))
-    if not alone and max(one.ratio for one in blamed) < ALIKE:
+    alone, who = len(blamed) < max(job.world_size, len(job.ranks)), [one.rank for one in blamed]
+    worst = max(blamed, key=lambda one: one.ratio)
+    if not alone and worst.ratio < ALIKE:
         return None
     grown = max((one.grown for one in blamed), key=lambda each: each.seconds)
     part = max(range(len(PARTS)), key=lambda number: grown.parts[number])
+
+    def changed(before_s: float, now_s: float) -> str:
+        return f"{seconds_in_words(now_s)} instead of {seconds_in_words(before_s)}"
+
+    slow = f"{name_ranks(who)} {verb(who, 'has', 'have')} been slow for {duration(slowness.for_s)}"
+    where = "the parts of a step are not timed"
+    if worst.in_parts:
+        of_whom = f" of rank {worst.rank}" if len(who) > 1 else ""
+        growth = changed(worst.before.parts[part], worst.now.parts[part])
+        where = f"most of that in {PARTS[part]}{of_whom}: {growth}"
+    told = (
+        f"{slow}: a step takes {changed(worst.before.seconds, worst.now.seconds)}",
+        where,
+        f"seen {within(worst.place)}" if known and worst.place is not None else "",
+        "" if known or len(who) == 1 else "who waits for whom is unknown",
+    )
     return Finding(
         cause="slow_progress",
-        culprits=tuple(one.rank for one in blamed),
+        culprits=tuple(who),
         ended_by="pace",
         confidence=0.9 if own else 0.7 if known else 0.5,
         silence_s=0.0,
-        sentence=_below_pace(blamed, part, slowness.for_s, known=bool(known)),
+        sentence="; ".join(filter(None, told)),
         aspect=ASPECTS[part],
         phase=PHASES[part],
         place=blamed[0].place,
-        evidence=tuple(_steps(slowness.ranks)),
+        evidence=tuple(_steps(ranks)),
     )
 
 
@@ -274,36 +269,6 @@ def waits_in_each_step(job: JobReading, culprits: Sequence[int]) -> WaitGraph:
         waiters=tuple(victims),
         between_ranks=bool(victims),
     )
-
-
-def _at_work(ranks: Sequence[SlowRank]) -> list[SlowRank]:
-    """Return the ranks for which all the others were seen to wait; none where that is not so."""
-    if min(one.looks for one in ranks) < LEAST_LOOKS:
-        return []
-    shares = [one.waited / one.looks for one in ranks]
-    if any(AT_WORK < share < WAITS for share in shares):
-        return []
-    at_work = [one for one, share in zip(ranks, shares, strict=True) if share <= AT_WORK]
-    return at_work if len(at_work) < len(ranks) else []
-
-
-def _below_pace(blamed: Sequence[SlowRank], part: int, for_s: float, *, known: bool) -> str:
-    who = [one.rank for one in blamed]
-    worst = max(blamed, key=lambda one: one.ratio)
-
-    def changed(before_s: float, now_s: float) -> str:
-        return f"{seconds_in_words(now_s)} instead of {seconds_in_words(before_s)}"
-
-    slow = f"{name_ranks(who)} {verb(who, 'has', 'have')} been slow for {duration(for_s)}"
-    whole = f"a step takes {changed(worst.before.seconds, worst.now.seconds)}"
-    where = "the parts of a step are not timed"
-    if worst.in_parts:
-        of_whom = f" of rank {worst.rank}" if len(who) > 1 else ""
-        growth = changed(worst.before.parts[part], worst.now.parts[part])
-        where = f"most of that in {PARTS[part]}{of_whom}: {growth}"
-    was = f"seen {within(worst.place)}" if known and worst.place is not None else ""
-    unknown_ones = "" if known or len(who) == 1 else "who waits for whom is unknown"
-    return "; ".join(filter(None, (f"{slow}: {whole}", where, was, unknown_ones)))
 
 
 def _steps(ranks: Sequence[SlowRank]) -> Iterator[EvidenceItem]:

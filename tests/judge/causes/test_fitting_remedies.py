@@ -9,12 +9,11 @@ import pytest
 from cases import (
     IN_ALL_REDUCE,
     IN_BARRIER,
-    IN_GETITEM,
     IN_LOAD,
-    IN_LOADER,
     LOCKED,
     MAIN,
     STDLIB,
+    changed_rank,
     gone,
     job,
     look,
@@ -22,7 +21,6 @@ from cases import (
     user,
     waiting_for,
     with_threads,
-    worker,
 )
 
 from lightning_hangcheck.judge import judge
@@ -66,13 +64,6 @@ def test_that_the_child_is_stopped_is_said() -> None:
     assert first_advice(verdict) == "let it go on: kill -CONT 600"
 
 
-def test_a_worker_that_waits_for_a_process_of_its_own_says_for_which() -> None:
-    reads = worker(0, IN_GETITEM, **waiting_for("pipe", "read", "pipe:[9]", 600))
-    verdict = judge(job(WAITS, rank(1, IN_LOADER, children=(reads,))))
-    assert "in read of pipe:[9], at its other end pid 600 (python)" in verdict.summary
-    assert "communicate(timeout=60)" in first_advice(verdict)
-
-
 def waits_at_exit(thread: ThreadStack) -> RankView:
     return with_threads(rank(1, SHUTDOWN), thread, takes_lock=False)
 
@@ -87,17 +78,9 @@ def test_an_exit_waits_for_the_users_thread_rather_than_for_a_librarys_daemon() 
 
 def writing_to_pipe(view: RankView, tid: int) -> RankView:
     """The rank, that thread of it writing to a pipe of which it has both ends."""
-    own = view.processes[0]
-    pipe = waiting_for("pipe", "write", "pipe:[9]", own.pid)
-    samples = []
-    for one in own.samples:
-        assert one.kernel is not None
-        writes = ThreadState(tid=tid, state="S", cpu_s=0.0, syscall=1, **pipe)
-        threads = (one.kernel.threads[0], writes)
-        kernel = msgspec.structs.replace(one.kernel, threads=threads)
-        samples.append(msgspec.structs.replace(one, kernel=kernel))
-    own = msgspec.structs.replace(own, samples=tuple(samples))
-    return msgspec.structs.replace(view, processes=(own,))
+    pipe = waiting_for("pipe", "write", "pipe:[9]", view.processes[0].pid)
+    writes = ThreadState(tid=tid, state="S", cpu_s=0.0, syscall=1, **pipe)
+    return changed_rank(view, lambda _, states, stacks: ((states[0], writes), stacks))
 
 
 def test_an_exit_that_waits_for_a_queue_says_so_and_where() -> None:

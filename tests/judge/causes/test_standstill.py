@@ -12,6 +12,7 @@ from cases import (
     MAIN,
     STDLIB,
     beside,
+    changed_rank,
     gone,
     job,
     look,
@@ -36,13 +37,10 @@ STORE = waiting_for("socket", "recvfrom", "127.0.0.1:29500")
 
 def polling(view: RankView, each: int = 1) -> RankView:
     """The rank, each time asleep until another moment, or until the same one."""
-    own = view.processes[0]
-    samples = []
-    for number, one in enumerate(own.samples):
-        assert one.kernel is not None
-        main = replace(one.kernel.threads[0], wakes_ns=1 + number * each)
-        samples.append(replace(one, kernel=replace(one.kernel, threads=(main,))))
-    return replace(view, processes=(replace(own, samples=tuple(samples)),))
+    return changed_rank(
+        view,
+        lambda number, states, stacks: ((replace(states[0], wakes_ns=1 + number * each),), stacks),
+    )
 
 
 def told(case: Case) -> tuple[Any, ...]:
@@ -169,10 +167,7 @@ OF_OUTSIDER = waiting_for("socket", "recvfrom", "10.0.0.1:443")
 
 @pytest.mark.parametrize(
     ("waits", "kind"),
-    [
-        *((one, "healthy") for one in ({}, SLEEPS, ACCEPTS, OF_RANK)),
-        (OF_OUTSIDER, "hang"),
-    ],
+    [*((one, "healthy") for one in ({}, SLEEPS, ACCEPTS, OF_RANK)), (OF_OUTSIDER, "hang")],
 )
 def test_an_idle_rank_for_which_nobody_waits_may_wait_for_those_that_advance(
     waits: dict[str, Any], kind: str

@@ -13,6 +13,8 @@ from cases import (
     IN_LOADER,
     SITE,
     STDLIB,
+    changed,
+    changed_rank,
     job,
     look,
     rank,
@@ -33,7 +35,6 @@ from lightning_hangcheck.model.evidence import Frame, Holder, ThreadStack, Threa
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
-    from lightning_hangcheck.model.evidence import ProcessLook
 
 WAITS = rank(0, IN_BARRIER)
 SLEEPS = {"waits_for": (WaitTarget(call="clock_nanosleep", kind="time"),)}
@@ -169,9 +170,8 @@ def test_a_native_thread_may_feed_a_pipe_whatever_its_main_thread_waits_for() ->
     child = look(IN_LOAD, pid=700, role="child", **commands)
     answers = waiting_for("pipe", "read", "pipe:[9]", 700)
     assert ended_by(rank(1, IN_LOAD, children=[child], **answers)) == "nobody"
-    assert (
-        ended_by(rank(1, IN_LOAD, children=[_with(child, ANSWERS_LATER)], **answers)) == "outside"
-    )
+    later = changed(child, lambda _, states, stacks: ((*states, ANSWERS_LATER), stacks))
+    assert ended_by(rank(1, IN_LOAD, children=[later], **answers)) == "outside"
     own = rank(1, IN_LOAD, **waiting_for("pipe", "read", "pipe:[9]", 101))
     assert ended_by(own) == "nobody"
     assert ended_by(_beside(own, ANSWERS_LATER)) == "outside"
@@ -184,15 +184,11 @@ def test_a_thread_that_nobody_named_has_the_name_of_its_worker(name: str, who: s
     """Torch names a DataLoader's workers, and a library's decoder inherits that."""
     reads = WaitTarget(call="read", kind="file", name="/data/clip.mp4")
     native = ThreadState(tid=900, name=name, state="D", cpu_s=0.0, waits_for=(reads,))
-    decodes = _with(worker(0, IN_GETITEM, waits_for=FUTEX), native)
-    samples = tuple(
-        replace(one, kernel=replace(one.kernel, threads=(main, *others)))
-        for one in decodes.samples
-        if one.kernel is not None
-        for main, *others in [one.kernel.threads]
-        for main in [replace(main, name="pt_data_worker")]
+    named = changed(
+        worker(0, IN_GETITEM, waits_for=FUTEX),
+        lambda _, states, stacks: ((replace(states[0], name="pt_data_worker"), native), stacks),
     )
-    assert ended_by(rank(1, IN_LOADER, children=[replace(decodes, samples=samples)])) == who
+    assert ended_by(rank(1, IN_LOADER, children=[named])) == who
 
 
 def test_a_word_of_shared_memory_is_the_jobs_own_only_in_a_lock_of_pythons() -> None:
@@ -204,18 +200,7 @@ def test_a_word_of_shared_memory_is_the_jobs_own_only_in_a_lock_of_pythons() -> 
 
 
 def _beside(view: RankView, *threads: ThreadState) -> RankView:
-    own = view.own_process
-    assert own is not None
-    return replace(view, processes=(_with(own, *threads),))
-
-
-def _with(process: ProcessLook, *threads: ThreadState) -> ProcessLook:
-    samples = tuple(
-        replace(one, kernel=replace(one.kernel, threads=(*one.kernel.threads, *threads)))
-        for one in process.samples
-        if one.kernel is not None
-    )
-    return replace(process, samples=samples)
+    return changed_rank(view, lambda _, states, stacks: ((*states, *threads), stacks))
 
 
 @pytest.mark.parametrize(
@@ -234,21 +219,9 @@ def test_a_librarys_thread_at_a_connection_could_bring_news_but_for_its_own(
     hears = ThreadStack(tid=201, frames=(Frame("loop", file, 1),))
     view = with_threads(rank(1, in_event), hears, takes_lock=False)
     reads = (WaitTarget(call="recvfrom", kind="socket", name="10.0.0.1:1883"),)
-    samples = tuple(
-        replace(
-            one,
-            kernel=replace(
-                one.kernel,
-                threads=tuple(
-                    replace(each, waits_for=reads) if each.tid == 201 else each
-                    for each in one.kernel.threads
-                ),
-            ),
-        )
-        for one in view.processes[0].samples
-        if one.kernel is not None
+    view = changed_rank(
+        view, lambda _, states, stacks: ((states[0], replace(states[1], waits_for=reads)), stacks)
     )
-    view = replace(view, processes=(replace(view.processes[0], samples=samples),))
     assert ended_by(view) == who
 
 
