@@ -45,7 +45,7 @@ from lightning_hangcheck.text.shown import format_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from lightning_hangcheck.model.log_facts import LastWord, LogReading
+    from lightning_hangcheck.model.log_facts import LogReading
     from lightning_hangcheck.model.slugs import Cause, VerdictKind
 
 NEEDS_ALL = SAME_SIZES - {"BROADCAST", "REDUCE"} | {"ALLGATHER", "REDUCE_SCATTER", "BARRIER"}
@@ -303,7 +303,7 @@ def lagging(book: LogBook) -> LogFinding | None:
     text = f"by torch's desync report {name_ranks(fact.ranks)} did not join operation {fact.seq}."
     if not fewer:
         text += " Most ranks lack it, so the few that have it may have strayed."
-    facts: list[LogFact | LastWord] = [fact, *book.of("timeout")[:3], *said_by(book, fact.ranks)]
+    facts: list[LogFact] = [fact, *book.of("timeout")[:3], *said_by(book, fact.ranks)]
     return finding(book, "hang", "unknown", text, facts, fact.ranks if fewer else ())
 
 
@@ -396,7 +396,7 @@ def behind(book: LogBook) -> LogFinding | None:
         if not certainty:
             text += " Most ranks lack it, so those that are in it may have strayed."
         sure = certainty == "proven"
-        facts: list[LogFact | LastWord] = [f for one in (*late, *inside) for f in one.facts]
+        facts: list[LogFact] = [f for one in (*late, *inside) for f in one.facts]
         facts += said
         table = {**_table(inside), "not entered, or inside the call": format_ranks(ranks)}
         return finding(book, "hang", "unknown", text, facts, ranks if sure else (),

@@ -22,7 +22,7 @@ from lightning_hangcheck.text.shown import format_ranks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lightning_hangcheck.model.log_facts import LastWord, LogReading, Trail
+    from lightning_hangcheck.model.log_facts import LogReading, Trail
 
 Certainty = Literal["", "proven", "majority", "guess"]
 MOST_QUOTED = 12
@@ -177,9 +177,9 @@ def _newest_trails(trails: Iterable[Trail]) -> dict[int, Trail]:
     return found
 
 
-def _newest(words: Iterable[LastWord]) -> dict[int, LastWord]:
+def _newest(words: Iterable[LogFact]) -> dict[int, LogFact]:
     """The last word of each rank; a file of its own tells more than what all wrote to one."""
-    found: dict[int, LastWord] = {}
+    found: dict[int, LogFact] = {}
     for word in words:
         if word.rank is None:
             continue
@@ -241,12 +241,12 @@ def name_members(states: Iterable[GroupState]) -> str:
     return f"members {format_ranks(one.number for one in states)}"
 
 
-def said_by(book: LogBook, ranks: Iterable[int | None]) -> list[LastWord]:
+def said_by(book: LogBook, ranks: Iterable[int | None]) -> list[LogFact]:
     """Return the last words of ranks, as far as kept."""
     return [book.words[one] for one in ranks if one is not None and one in book.words]
 
 
-def quoted(facts: Iterable[LogFact | LastWord]) -> tuple[tuple[str, str], ...]:
+def quoted(facts: Iterable[LogFact]) -> tuple[tuple[str, str], ...]:
     """Return lines with their places, each once, without secrets."""
     told = dict.fromkeys((f"{one.file}:{one.line}", redact_text(one.text)) for one in facts)
     return tuple(told)[:MOST_QUOTED]
@@ -279,7 +279,7 @@ def finding(
     verdict: VerdictKind,
     cause: Cause,
     summary: str,
-    facts: Iterable[LogFact | LastWord],
+    facts: Iterable[LogFact],
     who: Iterable[int] = (),
     certainty: Certainty = "proven",
     *,
