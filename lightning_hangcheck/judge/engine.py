@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lightning_hangcheck.judge.job import RankReading
-    from lightning_hangcheck.judge.left_behind import LeftFinding
+    from lightning_hangcheck.judge.log_book import LeftFinding
     from lightning_hangcheck.judge.rule import Need, Rule, Seen
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.evidence import GapKind

@@ -21,18 +21,16 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge.frames import users_place
 from lightning_hangcheck.judge.graph import Wait, WaitGraph, solve
 from lightning_hangcheck.judge.left_logs import find_in_logs
-from lightning_hangcheck.judge.rule import Finding
+from lightning_hangcheck.judge.log_book import LeftFinding, LogBook
 from lightning_hangcheck.judge.wording import name_ranks, short_place, verb
 from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, SAME_SIZES
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
-from lightning_hangcheck.text.shown import format_ranks, parse_ranks
+from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.judge.log_book import LogFinding
-    from lightning_hangcheck.judge.patience import EndedBy
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.flight import (
         CollectiveEntry,
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
         FlightRecord,
         Message,
     )
-    from lightning_hangcheck.model.slugs import Cause, Certainty, VerdictKind
 
     Numbered = tuple[str, int]
     """A group by its name, and the number of an operation in it."""
@@ -58,15 +55,6 @@ NEAR = 1_000
 FEWEST_WITNESSES = 2
 MOST_FACTS = 12
 MOST_SHOWN = 8
-ASPECTS_OF_LOGS: dict[Cause, str] = {
-    "network_wait": "first_operation",
-    "process_dead": "killed",
-    "rank_diverged": "made",
-    "rank_stalled": "not_entered",
-    "rendezvous": "peers",
-    "unknown": "not_entered",
-}
-"""Which remedies help against what logs tell."""
 KEEP_RECORDS = (
     "next time keep them: TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 "
     "TORCH_FR_DUMP_TEMP_FILE=/shared/INCIDENT/rank_ (before torch 2.9 "
@@ -75,28 +63,6 @@ KEEP_RECORDS = (
 KEEP_CALLS = (
     "from torch 2.5 on dumps name the calls; TORCH_NCCL_TRACE_CPP_STACK=1 adds the C++ ones"
 )
-
-
-class LeftFinding(Finding, frozen=True, kw_only=True):
-    """What the files prove: no time goes on any more, and nobody could end anything.
-
-    Attributes:
-        culprits: Empty where they prove that something is wrong, but not by whom.
-        kind: Of verdict.
-        certainty: Of the culprits, or `guess`: then none is named, and the evidence tells whom.
-        graph: Who waits for whom.
-        states: What each rank did, as far as known.
-        place: Line of the user's own code from which the first culprit called its last operation.
-    """
-
-    ended_by: EndedBy = "nobody"
-    silence_s: float = 0.0
-    culprits: tuple[int, ...] = ()
-    confidence: float = 0.0
-    kind: VerdictKind = "hang"
-    graph: WaitGraph = WaitGraph()
-    states: dict[int, State] = {}  # noqa: RUF012 - msgspec copies it
-    collectives: tuple[CollectiveState, ...] = ()
 
 
 class Head(NamedTuple):
@@ -631,7 +597,7 @@ def judge_left(case: Case) -> LeftFinding | None:
     flights = {view.rank: view.flight for view in case.ranks if view.flight is not None}
     board = Board(flights)
     recorded = _Search(board, case.run.world_size).finding() if board.heads else None
-    told = _of_logs(find_in_logs(*case.left.logs)) if case.left and case.left.logs else None
+    told = find_in_logs(LogBook(case.left.logs)) if case.left else None
     if told is not None and flights:  # logs say that they hold no records; those are here
         gaps = tuple(gap for gap in told.gaps if gap.kind != "flight_record")
         told = replace(told, gaps=gaps)
@@ -649,52 +615,4 @@ def judge_left(case: Case) -> LeftFinding | None:
         sentence=f"{first.sentence}; {other.sentence}" if ended else first.sentence,
         evidence=(*first.evidence, also, *other.evidence)[: 2 * MOST_FACTS],
         gaps=tuple(dict.fromkeys((*first.gaps, *other.gaps))),
-    )
-
-
-def _of_logs(found: LogFinding) -> LeftFinding | None:
-    if found.verdict is None or found.verdict == "finished":
-        return None
-    cause: Cause = found.cause or "unknown"
-    waits = (
-        (Wait(found.victims, found.culprits, tuple(found.waits_in for _ in found.victims)),)
-        if found.victims and found.culprits
-        else ()
-    )
-    guess = f"a guess: {name_ranks(found.guessed)}" if found.guessed else ""
-    certainty: Certainty | None = "guess" if guess and not found.culprits else None
-    states: dict[int, State] = dict.fromkeys(found.victims, "waiting")
-    gone = found.verdict in ("dead", "crashed")
-    states.update(dict.fromkeys(found.culprits, "gone" if gone else "stalled"))
-    sure = {"proven": 0.9, "majority": 0.8}.get(found.certainty, 0.4)
-    return LeftFinding(
-        kind=found.verdict,
-        cause=cause,
-        aspect=found.aspect
-        or (ASPECTS_OF_LOGS.get(cause) if cause != "unknown" or found.culprits else "no_dump"),
-        culprits=found.culprits,
-        certainty=found.certainty or certainty,
-        confidence=sure,
-        sentence=found.summary.rstrip("."),
-        graph=WaitGraph(
-            waits=waits,
-            ends=found.culprits,
-            waiters=found.victims,
-            between_ranks=bool(waits),
-        ),
-        states=states,
-        collectives=tuple(
-            CollectiveState(
-                group=group,
-                ranks=format_ranks({rank for ranks in ops.values() for rank in parse_ranks(ranks)}),
-                seq=seq,
-                ops=ops,
-            )
-            for group, seq, ops in found.collectives
-        ),
-        evidence=(
-            *((EvidenceItem("guess", None, guess),) if guess else ()),
-            *(EvidenceItem("log", None, f"{place}: {line}") for place, line in found.evidence),
-        ),
-        gaps=found.gaps,
     )

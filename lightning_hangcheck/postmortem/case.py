@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.judge.left_logs import find_in_logs
+from lightning_hangcheck.judge.log_book import LogBook
 from lightning_hangcheck.judge.wording import UNTOLD_S
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap, ProcessLook, Sample
@@ -50,8 +51,10 @@ def case_of(readings: Sequence[Reading], left_out: Sequence[LeftOut], run_id: st
     )
     texts = [one.found for one in readings if isinstance(one.found, Text)]
     logs = tuple(one.log for one in texts if one.log.facts or not one.stacks)
-    told = find_in_logs(*logs)
-    named = {rank for log in logs for rank in log.ranks} | {*told.culprits, *told.victims}
+    book = LogBook(logs)
+    told = find_in_logs(book)
+    named = {rank for log in logs for rank in log.ranks}
+    named |= {*told.culprits, *told.graph.waiters} if told is not None else set()
     dumps = [dump for one in texts for dump in one.stacks]
     stacks = {dump.rank: dump for dump in dumps if dump.rank is not None}
     unnamed = [dump for dump in dumps if dump.rank is None]
@@ -60,7 +63,7 @@ def case_of(readings: Sequence[Reading], left_out: Sequence[LeftOut], run_id: st
         stacks, unnamed = {0: unnamed[0]}, unnamed[1:]
     others = [*others, *(LeftOut(dump.file, NOT_NAMED) for dump in unnamed)]
     named |= {*found, *stacks}
-    world_size = max([world_size, told.world_size, *(rank + 1 for rank in named)])
+    world_size = max([world_size, book.world, *(rank + 1 for rank in named)])
     ranks = sorted({*named, *range(min(world_size, MOST_LISTED))})
     written = [one.modified_ns for one in readings if one.modified_ns]
     # where no dump tells a time, its files bound it: it began before they were written

@@ -57,7 +57,8 @@ _STARTED = re.compile(
 )
 _RAS_COUNT = re.compile(r"^\s*(\d+) ranks have (?:launched up to operation (\d+)|not launched any)")
 _RAS_ONE = re.compile(
-    r"^\s*Rank (\d{1,7})(?: has (?:launched up to operation (\d+)|(not launched any) operations))? --"
+    r"^\s*Rank (\d{1,7})"
+    r"(?: has (?:launched up to operation (\d+)|(not launched any) operations))? --"
 )
 _RAS_ROW = re.compile(r"^\s*\d+\s+\d+\s+\d+\s+\S+\s+(?:\d+-)?(\d{1,7})\s+\d+\s+(\S+)\s+(\S+)\s*$")
 _EXIT = re.compile(r"exitcode\s*:\s*(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
@@ -310,7 +311,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     # gloo
     ("Gloo connectFullMesh failed", "unreachable", _any),
     ("<= op.nbytes", "sizes", _fields(r"op\.nbytes\. (?P<sizes>\d+ vs \d+)")),
-    ("Timed out waiting", "peer_lost", _fields(r"waiting (?P<limit_ms>\d+)ms for (?:recv|send) op")),
+    ("Timed out waiting", "peer_lost", _fields(r"waiting (?P<limit_ms>\d+)ms for (?:rec|sen)")),
     ("Connection closed by peer", "peer_lost", _any),
     ("Connection reset by peer", "peer_lost", _any),
     # NCCL

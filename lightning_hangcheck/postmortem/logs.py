@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from itertools import accumulate, pairwise
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec.structs import replace
 
@@ -227,8 +227,8 @@ class _Reader:
             writer.rank = int(inside[-1])  # behind a progress bar, or a host's name
         # the tag of what is repeated belongs to the time-out; else to the line itself
         group, group_rank = group_of(writer.text)
-        fact = self._fact(kind, writer, line, whole, group=group, group_rank=group_rank,
-                          pid=writer.pid)  # fmt: skip
+        fact = self._fact(kind, writer, line, whole)
+        fact = replace(fact, group=group, group_rank=group_rank, pid=writer.pid)
 
         def below(most: int) -> list[str]:
             found: list[str] = []
@@ -248,9 +248,7 @@ class _Reader:
         self.counts[kind] += 1
         self.facts += found
 
-    def _fact(
-        self, kind: FactKind, writer: Writer, line: int, whole: str, **fields: Any
-    ) -> LogFact:
+    def _fact(self, kind: FactKind, writer: Writer, line: int, whole: str) -> LogFact:
         """Make the fact of a line, of whom its prefixes say."""
         if writer.world:
             self.world = max(self.world, writer.world)
@@ -260,8 +258,8 @@ class _Reader:
         else:
             rank = writer.label if writer.label is not None else self.rank
         text = writer.text.strip()[:MOST_SHOWN]
-        return LogFact(kind=kind, text=text, file=self.path, line=line, when=moment(whole),
-                       **{"rank": rank, **fields})  # fmt: skip
+        when = moment(whole)
+        return LogFact(kind=kind, text=text, file=self.path, line=line, rank=rank, when=when)
 
     def _own(self, text: bytes, at: int, line: int) -> bool:
         """Follow hangcheck's own lines: where each rank was last, and what it raised there.
@@ -317,8 +315,8 @@ class _Reader:
                 continue
             done, total = (int(float(bar[i]) * _UNITS[bar[i + 1]]) for i in (1, 3))
             ran_s = int(bar[5] or 0) * 3600 + int(bar[6]) * 60 + int(bar[7])
-            fact = self._fact("bar", writer, line, whole[: spot - begin], seq=done, count=total,
-                              ran_ms=ran_s * 1000)  # fmt: skip
+            fact = self._fact("bar", writer, line, whole[: spot - begin])
+            fact = replace(fact, seq=done, count=total, ran_ms=ran_s * 1000)
             earliest = self.bars.get((fact.rank, total), (fact, fact))[0]
             if len(self.bars) < MOST_OF_A_KIND:
                 self.bars[fact.rank, total] = (earliest, fact)
@@ -370,9 +368,8 @@ class _Reader:
             ]
         began = facts[starts[-1]].line if starts else 0
         raised = [trail.raised for trail in self.trails.values() if trail.raised is not None]
-        kept = sorted(
-            [*kept, *(one for one in raised if one.line > began)], key=lambda one: one.line
-        )
+        kept = [*kept, *(one for one in raised if one.line > began)]
+        kept.sort(key=lambda fact: fact.line)
         words = tuple(one for one in self.words.values() if one.rank is not None)
         ranks = {one.rank for one in (*kept, *words) if one.rank is not None}
         return LogReading(
