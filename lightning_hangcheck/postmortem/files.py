@@ -2,7 +2,7 @@
 
 Whatever lies there was written by others: a pickle that would run code, a FIFO, a link that leads
 in a circle, a gigabyte of zeros in a megabyte of gzip. Each ends in a sentence, and costs no other
-file anything. A kind of file is a row of a table: its name, how its first bytes look, its reader.
+file anything. A kind of file is a row of a table: how its first bytes look, and its reader.
 """
 
 from __future__ import annotations
@@ -64,12 +64,10 @@ class Reader(NamedTuple):
     """A kind of file.
 
     Attributes:
-        kind: What it is called.
         recognise: Whether the first bytes of a file, unpacked, are of this kind.
         read: Reads a file, unpacked and bounded; raises `NotRead` where it is none after all.
     """
 
-    kind: str
     recognise: Callable[[bytes], bool]
     read: Callable[[Path, BinaryIO], object]
 
@@ -82,7 +80,6 @@ class Reading(NamedTuple):
     """
 
     path: Path
-    kind: str
     found: object
     modified_ns: int = 0
 
@@ -174,7 +171,7 @@ def _read(path: Path, readers: Sequence[Reader]) -> Reading:
         reader = next((one for one in readers if one.recognise(head)), None)
         if reader is None:
             raise NotRead("its content is of no kind that is known")
-        return Reading(path, reader.kind, reader.read(path, file), path.stat().st_mtime_ns)
+        return Reading(path, reader.read(path, file), path.stat().st_mtime_ns)
 
 
 @contextmanager

@@ -14,17 +14,11 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.left_behind import LeftBehind, LeftOut, ReadFile
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.observe.run_record import save_run
-from lightning_hangcheck.postmortem import text_files
 from lightning_hangcheck.postmortem.case import case_of
 from lightning_hangcheck.postmortem.files import Reader, read_left
-from lightning_hangcheck.postmortem.flight_records import (
-    KIND,
-    is_json,
-    is_pickle,
-    read_json,
-    read_pickle,
-)
+from lightning_hangcheck.postmortem.flight_records import is_record, read_record
 from lightning_hangcheck.postmortem.run_folders import ENDED_BADLY, jobs_in
+from lightning_hangcheck.postmortem.stacks import is_text, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,11 +29,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.postmortem.run_folders import Job
     from lightning_hangcheck.rundir import RunFolder
 
-READERS = (
-    Reader(KIND, is_pickle, read_pickle),
-    Reader(KIND, is_json, read_json),
-    Reader(text_files.KIND, text_files.is_text, text_files.read_text),
-)
+READERS = (Reader(is_record, read_record), Reader(is_text, read_text))
 """The most specific first: the first that knows a file reads it."""
 
 

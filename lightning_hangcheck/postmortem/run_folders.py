@@ -7,6 +7,7 @@ that ended badly is explained.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -22,6 +23,7 @@ from lightning_hangcheck.time_limit import READING_LIMIT_S, NoAnswer, within
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
+    from pathlib import Path
 
     from lightning_hangcheck.model.case import Case
 
@@ -86,16 +88,12 @@ def jobs_in(folders: Sequence[RunFolder], *, together: bool) -> list[Job]:
     kept = [_kept(one) for one in folders]
     if together:
         return [Job(tuple(kept))] if kept else []
-    kept += [
-        _kept(RunFolder(path))
-        for one in folders
-        for path in sorted(one.path.glob(f"{START_PREFIX}*"))
-        if RunFolder(path).run_file.is_file()
-    ]
+    starts = (path for one in folders for path in sorted(one.path.glob(f"{START_PREFIX}*")))
+    kept += [_kept(one) for one in map(RunFolder, starts) if one.run_file.is_file()]
     jobs: list[Job] = []
     for one in sorted(kept, key=lambda each: each.began):
         for number in reversed(range(len(jobs))):
-            if _is_of(one, jobs[number]):
+            if all(_beside(one, node) for node in jobs[number].nodes):
                 jobs[number] = Job((*jobs[number].nodes, one))
                 break
         else:
@@ -107,14 +105,9 @@ def jobs_in(folders: Sequence[RunFolder], *, together: bool) -> list[Job]:
     )
 
 
-def _is_of(one: Kept, job: Job) -> bool:
-    """Whether a run folder is that of another node of a job."""
-    return not one.derived and all(_beside(one, node) for node in job.nodes)
-
-
 def _beside(one: Kept, other: Kept) -> bool:
     """Whether two nodes ran at one time, and met or have other ranks of a world of one size."""
-    if other.derived or one.world_size != other.world_size:
+    if one.derived or other.derived or one.world_size != other.world_size:
         return False
     if max(one.began, other.began) > min(one.until, other.until) + CLOCKS_DIFFER_BY:
         return False
@@ -125,49 +118,37 @@ def _beside(one: Kept, other: Kept) -> bool:
 
 def _kept(folder: RunFolder) -> Kept:
     """Read what tells it from others; what cannot be read of it says nothing."""
+
+    def read() -> tuple[Case | None, RunRecord | None, Verdict | None]:
+        case = None
+        with suppress(UnreadableRun):
+            case, _ = newest_case(folder)
+        return case, _part(folder.run_file, RunRecord), _part(folder.verdict_file, Verdict)
+
     try:
-        case, record, verdict = within(READING_LIMIT_S, lambda: _read(folder))
+        case, record, verdict = within(READING_LIMIT_S, read)
     except NoAnswer:  # which is said when it is read as evidence
         case, record, verdict = None, None, None
-    ended = [record.ended_at] if record is not None and record.ended_at else []
-    moments = [*([case.taken_at, case.run.started_at] if case is not None else []), *ended]
-    if record is not None:
-        moments.append(record.started_at)
-    times = [time for time in map(_moment, moments) if time is not None] or [EPOCH]
-    views = case.ranks if case is not None else ()
+    moments = [] if case is None else [case.taken_at, case.run.started_at]
+    moments += [] if record is None else [record.started_at, record.ended_at or ""]
+    times = []
+    for moment in moments:
+        with suppress(ValueError):
+            times.append(read_utc(moment))
     return Kept(
         folder=folder,
-        began=min(times),
-        until=max(times),
+        began=min(times, default=EPOCH),
+        until=max(times, default=EPOCH),
         world_size=case.run.world_size if case is not None else 0,
-        holders=frozenset(view.rank for view in views if view.pid is not None),
+        holders=frozenset(one.rank for one in (case.ranks if case else ()) if one.pid is not None),
         meeting=record.meeting if record is not None else "",
         derived=verdict is not None and verdict.seen_in == "files",
         verdict=verdict,
     )
 
 
-def _read(folder: RunFolder) -> tuple[Case | None, RunRecord | None, Verdict | None]:
-    return _case(folder), _part(folder, RunRecord), _part(folder, Verdict)
-
-
-def _case(folder: RunFolder) -> Case | None:
-    try:
-        return newest_case(folder)[0]
-    except UnreadableRun:
-        return None
-
-
-def _part(folder: RunFolder, kind: type[Part]) -> Part | None:
-    file = folder.run_file if kind is RunRecord else folder.verdict_file
+def _part(file: Path, kind: type[Part]) -> Part | None:
     try:
         return decode(read_owned(file, EVIDENCE_BYTES), kind, str(file))
     except (OSError, UnreadableRun):
-        return None
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        return read_utc(text)
-    except ValueError:
         return None
