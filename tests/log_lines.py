@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.judge.left_logs import find_in_logs
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.postmortem.case import case_of
+from lightning_hangcheck.postmortem.files import Reading
 from lightning_hangcheck.postmortem.logs import read_log
+from lightning_hangcheck.postmortem.stacks import Text
+from lightning_hangcheck.text.shown import parse_ranks
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.judge.log_book import LogFinding
+    from lightning_hangcheck.model.verdict import Verdict
 
 HALF_HOUR = 1_800_000
 
@@ -107,8 +112,18 @@ def summary(*exits: tuple[int, int, str]) -> str:
     )
 
 
-def judged(*lines: str, **files: str) -> LogFinding:
+def judged(*lines: str, **files: str) -> Verdict:
     """Judge one log of these lines, and further files: ``rank1="..."`` is ``rank1.log``."""
     logs = {"job.log": "\n".join(lines) + "\n"} if lines else {}
     logs |= {f"{name}.log": text for name, text in files.items()}
-    return find_in_logs(*(read_log(name, io.BytesIO(text.encode())) for name, text in logs.items()))
+    readings = [
+        Reading(Path(name), Text(read_log(name, io.BytesIO(text.encode())), ()))
+        for name, text in logs.items()
+    ]
+    return judge(case_of(readings, (), "test"))
+
+
+def guessed(found: Verdict) -> tuple[int, ...]:
+    """Return the ranks for which little speaks, and which are therefore no culprits."""
+    texts = [one.text for one in found.evidence if one.kind == "guess"]
+    return parse_ranks(texts[0].rpartition(" ")[2]) if texts else ()

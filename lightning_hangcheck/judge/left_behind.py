@@ -313,17 +313,18 @@ class _Search:
 
     def finding(self) -> LeftFinding:
         """Name the culprits, or say what is proven without any."""
-        late, ahead = [], []  # where few are absent they are late; where most are, some are ahead
+        # where few are absent they are late; where most are, those that came may be ahead
+        absent: dict[bool, list[Absent]] = {True: [], False: []}
         for one in self.absent.values():
             few = 2 * len(one.ranks) <= len(self.board.members[one.head.group])
-            (late if few else ahead).append(one)
+            absent[few].append(one)
         found = self._mismatch()
-        if found is None and (late or self.ended):
-            found = self._of_culprits(late)
+        if found is None and (absent[True] or self.ended):
+            found = self._of_culprits(absent[True])
         if found is None and self.stuck_together:
             found = self._of_transport()
-        if found is None and (self.unknown or self.doubtful or ahead):
-            found = self._of_unknown(ahead)
+        if found is None and (self.unknown or self.doubtful or absent[False]):
+            found = self._of_unknown(absent[False])
         return self._with_all(found or self._of_circle())
 
     def _mismatch(self) -> LeftFinding | None:

@@ -211,8 +211,9 @@ class LogBook:
         waiting = tuple(sorted(waiters))
         guess = f"a guess: {name_ranks(guessed)}" if (guessed := set(guessed)) else ""
         sure: Certainty | None = certainty if culprits else "guess" if guess else None
-        waits = (Wait(waiting, culprits, (waits_in,) * len(waiting)),)
-        waits = waits if waiting and culprits else ()
+        waits = (
+            [Wait(waiting, culprits, (waits_in,) * len(waiting))] if waiting and culprits else []
+        )
         states: dict[int, State] = dict.fromkeys(waiting, "waiting")
         states |= dict.fromkeys(culprits, "gone" if kind in ("dead", "crashed") else "stalled")
         lines = dict.fromkeys(f"{one.file}:{one.line}: {redact_text(one.text)}" for one in facts)
@@ -225,7 +226,9 @@ class LogBook:
             certainty=sure,
             confidence={"proven": 0.9, "majority": 0.8}.get(sure or "", 0.4),
             sentence=f"{text[:1].upper()}{text[1:]}".rstrip("."),
-            graph=WaitGraph(waits=waits, ends=culprits, waiters=waiting, between_ranks=bool(waits)),
+            graph=WaitGraph(
+                waits=tuple(waits), ends=culprits, waiters=waiting, between_ranks=bool(waits)
+            ),
             states=states,
             collectives=collectives,
             evidence=(

