@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.postmortem.case import case_of
-from lightning_hangcheck.postmortem.files import Reading
 from lightning_hangcheck.postmortem.logs import read_log
+from lightning_hangcheck.postmortem.postmortem import Left, case_of
 from lightning_hangcheck.postmortem.stacks import Text
 from lightning_hangcheck.text.shown import parse_ranks
 
@@ -116,11 +114,8 @@ def judged(*lines: str, **files: str) -> Verdict:
     """Judge one log of these lines, and further files: ``rank1="..."`` is ``rank1.log``."""
     logs = {"job.log": "\n".join(lines) + "\n"} if lines else {}
     logs |= {f"{name}.log": text for name, text in files.items()}
-    readings = [
-        Reading(Path(name), Text(read_log(name, io.BytesIO(text.encode())), ()))
-        for name, text in logs.items()
-    ]
-    return judge(case_of(readings, (), "test"))
+    texts = [Text(read_log(name, io.BytesIO(text.encode())), ()) for name, text in logs.items()]
+    return judge(case_of(Left(texts=texts), "test"))
 
 
 def guessed(found: Verdict) -> tuple[int, ...]:

@@ -138,22 +138,16 @@ class LogReading(Struct, frozen=True, kw_only=True):
         facts: In the order of their lines, one round of the job only: the last.
         ranks: That a line says it is from.
         world_size: How many there are, 0 where no line says so.
-        rounds: How often the ranks were started; facts of the rounds before the last are left out.
         clock_went_back: Its times do not ascend: they order nothing.
-        left_out: Lines that were cut, and facts beyond the most that are kept, in a sentence.
     """
 
     file: str
-    size: int = 0
-    lines: int = 0
     facts: tuple[LogFact, ...] = ()
     last_words: tuple[LogFact, ...] = ()
     trails: tuple[Trail, ...] = ()
     ranks: tuple[int, ...] = ()
     world_size: int = 0
-    rounds: int = 1
     clock_went_back: bool = False
-    left_out: str = ""
 
 
 def seconds(when: str) -> float:

@@ -178,17 +178,15 @@ class _Reader:
         self.contradicted = False
         self.world = 0
         self.line = 1
-        self.cut = False
 
     def read(self, file: BinaryIO) -> LogReading:
-        size, carry = 0, b""
+        carry = b""
         while True:
             data = file.read(PIECE)
-            size += len(data)
             raw = carry + data
             end = len(raw) if not data else raw.rfind(b"\n", 0, max(0, len(raw) - BLOCK)) + 1
             if data and end == 0 and len(raw) > PIECE:
-                end, self.cut = len(raw), True  # a line without an end is read as it comes
+                end = len(raw)  # a line without an end is read as it comes
             if self.line == 1:  # ``3: `` before lines is a label where nearly all have one
                 lines = [one for one in raw[:BLOCK].split(b"\n")[:200] if one.strip()]
                 labels = sum(bool(re.match(rb"\s*\d{1,7}: ", one)) for one in lines)
@@ -198,7 +196,7 @@ class _Reader:
                 self.line += raw.count(b"\n", 0, end)
             carry = raw[end:]
             if not data:
-                return self._result(size)
+                return self._result()
 
     def _piece(self, raw: bytes, end: int) -> None:
         text = raw.translate(_PLAIN)
@@ -218,7 +216,6 @@ class _Reader:
     def _hit(self, text: bytes, hit: re.Match[bytes], line: int) -> None:
         kind, parse = PARSERS[hit[0]]
         if self.counts[kind] >= (MOST_OF_RANKS if kind in ONE_A_RANK else MOST_OF_A_KIND):
-            self.cut = True
             return
         begin, whole = _line_at(text, hit.start())
         writer = Writer(whole, labelled=self.labelled)
@@ -351,7 +348,7 @@ class _Reader:
             if (known is None or known.line <= at) and len(self.words) < MOST_RANKS:
                 self.words[word.rank] = word
 
-    def _result(self, size: int) -> LogReading:
+    def _result(self) -> LogReading:
         for rank, word in self.own_words.items():
             if rank not in self.words or self.words[rank].line <= word.line:
                 self.words[rank] = word
@@ -374,16 +371,12 @@ class _Reader:
         ranks = {one.rank for one in (*kept, *words) if one.rank is not None}
         return LogReading(
             file=self.path,
-            size=size,
-            lines=self.line,
             facts=tuple(kept),
             last_words=words or tuple(self.words.values()),
             trails=tuple(trail for trail in self.trails.values() if trail.rank >= 0),
             ranks=tuple(sorted(ranks)),
             world_size=self.world,
-            rounds=1 + len(starts),
             clock_went_back=_goes_back([one.when for one in kept if one.when]),
-            left_out="long lines or repeated words were cut" if self.cut else "",
         )
 
 

@@ -6,31 +6,51 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.attach.merging import merge_runs
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.left_logs import find_in_logs
+from lightning_hangcheck.judge.log_book import LogBook
+from lightning_hangcheck.judge.wording import UNTOLD_S
+from lightning_hangcheck.model.case import Case, RankView, RunFacts
+from lightning_hangcheck.model.evidence import Gap, ProcessLook, Sample
+from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.model.left_behind import LeftBehind, LeftOut, ReadFile
-from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.model.verdict import MOST_LISTED, EvidenceItem
 from lightning_hangcheck.observe.run_record import save_run
-from lightning_hangcheck.postmortem.case import case_of
-from lightning_hangcheck.postmortem.files import Reader, read_left
-from lightning_hangcheck.postmortem.flight_records import is_record, read_record
+from lightning_hangcheck.postmortem.files import NotRead, opened, walk
+from lightning_hangcheck.postmortem.flight_records import (
+    Dump,
+    is_record,
+    of_one_incident,
+    read_record,
+)
 from lightning_hangcheck.postmortem.run_folders import ENDED_BADLY, jobs_in
-from lightning_hangcheck.postmortem.stacks import is_text, read_text
+from lightning_hangcheck.postmortem.stacks import StackDump, Text, is_text, read_text
+from lightning_hangcheck.rundir import RunFolder
+from lightning_hangcheck.text.shown import NANOSECONDS, moment_of, utc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.postmortem.files import Left
     from lightning_hangcheck.postmortem.run_folders import Job
-    from lightning_hangcheck.rundir import RunFolder
 
-READERS = (Reader(is_record, read_record), Reader(is_text, read_text))
-"""The most specific first: the first that knows a file reads it."""
+MOST_LEFT_OUT = 200
+MOST_GAPS = 8
+NO_LOGS = Gap(
+    what="logs",
+    rank=None,
+    why="none was read: what the ranks said last, and how their processes ended, is unknown",
+    kind="recording",
+    remedy="next time keep a log of each rank: torchrun --log-dir logs --tee 3, or srun "
+    "--output=job-%t.log",
+)
+NOT_NAMED = "a stack whose rank nothing tells: put the rank into the file's name, as in rank3.txt"
+WHOSE_STACK = Gap("the rank of this stack", 0, f"it is shown as rank 0; it is {NOT_NAMED}", "rank")
 
 
 class Postmortem(NamedTuple):
@@ -52,39 +72,167 @@ def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
         UnreadableRun: Nothing of it can be read.
         UsedRunFolder: The folder holds another run.
     """
-    left = read_left(named, READERS)
+    left = read_left(named)
     asked = {Path(name).absolute() for name in named}
     jobs = jobs_in(left.run_folders, together=all(one.path in asked for one in left.run_folders))
-    others = [*map(_unused, jobs), *left.left_out]
-    case = None
+    case, others = None, left.left_out
+    left.left_out = [*map(_unused, jobs), *others]
     try:
-        case = read_job(named, left._replace(left_out=others), folder.run_id)
+        case = case_of(left, folder.run_id)
     except UnreadableRun:
         if not jobs:
             raise
     if case is None or (jobs and jobs[0].ended_badly):
-        unused = [*map(_unused, jobs[1:]), *left.left_out]
-        return _of_run_folders(jobs[0], unused, case, folder)
+        return _of_run_folders(jobs[0], [*map(_unused, jobs[1:]), *others], case, folder)
     verdict = judge(case)
     save_run(case, verdict, (), folder)
     return Postmortem(case, verdict, case.left or LeftBehind())
 
 
-def read_job(named: Sequence[str], left: Left, run_id: str) -> Case:
-    """Join what was read, but for run folders, into one case.
+# What lies there.
+
+
+class Left(Struct):
+    """What lies below the named paths.
+
+    Attributes:
+        written: When each file was written last, nanoseconds since 1970.
+        left_out: Of what is not used the first, with the reason.
+    """
+
+    named: tuple[str, ...] = ()
+    dumps: list[Dump] = []
+    texts: list[Text] = []
+    written: list[int] = []
+    run_folders: list[RunFolder] = []
+    left_out: list[LeftOut] = []
+
+
+def read_left(named: Sequence[str]) -> Left:
+    """Read what lies at paths and below them; each file is known by its content.
+
+    Raises:
+        UnreadableRun: A named path is not there.
+    """
+    left = Left(tuple(named))
+
+    def leave(path: Path, why: str) -> None:
+        if len(left.left_out) < MOST_LEFT_OUT:
+            left.left_out.append(LeftOut(str(path), why))
+
+    for path in walk(named, left.run_folders, leave):
+        try:
+            with opened(path) as (file, head):
+                if is_record(head):
+                    left.dumps.append(read_record(path, file))
+                elif is_text(head):
+                    left.texts.append(read_text(path, file))
+                else:
+                    raise NotRead("its content is of no kind that is known")  # noqa: TRY301
+            left.written.append(path.stat().st_mtime_ns)
+        except NotRead as error:
+            leave(path, str(error))
+        except OSError as error:
+            leave(path, f"it cannot be read ({error.strerror or error})")
+        except MemoryError:
+            leave(path, "it would take too much memory")
+    return left
+
+
+# One case of one job.
+
+
+def case_of(left: Left, run_id: str) -> Case:
+    """Join what was read, but for run folders: each rank of one job, with what was left of it.
 
     Args:
-        named: For the sentence that says that there is nothing.
         left: What lies there.
-        run_id: Of the run folder that the case is kept in.
+        run_id: Name of the run folder that the case is kept in.
 
     Raises:
         UnreadableRun: Nothing of it can be used.
     """
-    case = case_of(left.readings, left.left_out, run_id)
-    if case.left is None or not case.left.read:
-        raise _nothing_in(named, case)
-    return case
+    dumps, others = of_one_incident(left.dumps)
+    logs = tuple(one.log for one in left.texts if one.log.facts or not one.stacks)
+    book = LogBook(logs)
+    told = find_in_logs(book)
+    named = {*dumps, *(rank for log in logs for rank in log.ranks)}
+    named |= {*told.culprits, *told.graph.waiters} if told is not None else set()
+    took = [dump for one in left.texts for dump in one.stacks]
+    stacks = {dump.rank: dump for dump in took if dump.rank is not None}
+    unnamed = [dump for dump in took if dump.rank is None]
+    lone = not (stacks or named) and bool(unnamed)
+    if lone:
+        stacks, unnamed = {0: unnamed[0]}, unnamed[1:]
+    others += [LeftOut(dump.file, NOT_NAMED) for dump in unnamed]
+    named |= set(stacks)
+    read: list[tuple[str, str, tuple[int, ...]]] = []
+    read += [(dump.path, FLIGHT_RECORD, (rank,)) for rank, dump in sorted(dumps.items())]
+    read += [(dump.file, "stack dump", (rank,)) for rank, dump in sorted(stacks.items())]
+    read += [(log.file, "log", log.ranks) for log in logs]
+    if not read:
+        raise _nothing_in(left.named, [*others, *left.left_out])
+    members = (len(dump.world) for dump in dumps.values())
+    world_size = max([0, book.world, *members, *(rank + 1 for rank in named)])
+    # where no dump tells a time, its files bound it: it began before they were written
+    began = [one.first_ns for one in dumps.values() if one.first_ns] or left.written
+    last = [one.last_ns for one in dumps.values() if one.last_ns] or left.written
+    unused = [*(one for one in left.left_out if FLIGHT_RECORD in one.why), *others][:MOST_GAPS]
+    return Case(
+        run=RunFacts(
+            run_id=run_id,
+            command="",
+            started_at=utc(moment_of(min(began, default=0))),
+            world_size=world_size,
+        ),
+        taken_at=utc(moment_of(max(last, default=0))),
+        taken_ns=int(UNTOLD_S * NANOSECONDS),
+        ranks=tuple(
+            _view(rank, dumps.get(rank), stacks.get(rank))
+            for rank in sorted({*named, *range(min(world_size, MOST_LISTED))})
+        ),
+        gaps=(
+            *(Gap(f"{FLIGHT_RECORD} {one.path}", None, one.why, "flight_record") for one in unused),
+            *(() if logs else (NO_LOGS,)),
+            *((WHOSE_STACK,) if lone else ()),
+        ),
+        seen_in="files",
+        left=LeftBehind(
+            read=tuple(ReadFile(path=path, kind=kind, ranks=ranks) for path, kind, ranks in read),
+            left_out=(*others, *left.left_out),
+            world_size=world_size,
+            logs=logs,
+        ),
+    )
+
+
+def _view(rank: int, dump: Dump | None, stack: StackDump | None) -> RankView:
+    """Somebody took the stack of a job that stood still; since when, a stack does not tell."""
+    flight = dump.flight if dump is not None else None
+    if stack is None:
+        return RankView(rank=rank, flight=flight)
+    pid, sample = stack.stack.pid, Sample(taken_ns=0, stack=stack.stack)
+    return RankView(
+        rank=rank,
+        pid=pid,
+        flight=flight,
+        processes=(ProcessLook(pid=pid, role="rank", samples=(sample,)),),
+        silent_for_s=UNTOLD_S,
+        idle_for_s=UNTOLD_S,
+    )
+
+
+def _nothing_in(named: Sequence[str], left_out: Sequence[LeftOut]) -> UnreadableRun:
+    whys = Counter(one.why for one in left_out).most_common(3)
+    told = "; ".join(f"{count} files: {why}" if count > 1 else why for why, count in whys)
+    return UnreadableRun(
+        f"nothing in {', '.join(named)[:200]} can be read"
+        f"{f' ({told})' if told else ', it holds no file'}",
+        "name flight-record dumps, logs, stack dumps or run folders of the job",
+    )
+
+
+# Run folders of nodes.
 
 
 def _of_run_folders(
@@ -117,15 +265,3 @@ def _unused(job: Job) -> LeftOut:
     if not job.ended_badly:
         return LeftOut(path, f"a run that shows nothing wrong ({told})")
     return LeftOut(path, f"another run, {told}: name it by itself to read it")
-
-
-def _nothing_in(named: Sequence[str], case: Case) -> UnreadableRun:
-    whys = Counter(one.why for one in case.left.left_out) if case.left is not None else Counter()
-    told = "; ".join(
-        f"{count} files: {why}" if count > 1 else why for why, count in whys.most_common(3)
-    )
-    first = f"nothing in {', '.join(named)[:200]} can be read"
-    return UnreadableRun(
-        f"{first}{f' ({told})' if told else ', it holds no file'}",
-        "name flight-record dumps, logs, stack dumps or run folders of the job",
-    )

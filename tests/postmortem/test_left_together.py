@@ -7,16 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from log_lines import raised, status, timeout
-from postmortem.dumps import LEFT_BEHIND, did, dump, write
-
-from lightning_hangcheck.judge import judge
-from lightning_hangcheck.postmortem.files import read_left
-from lightning_hangcheck.postmortem.postmortem import READERS, read_job
+from postmortem.dumps import LEFT_BEHIND, did, dump, judged_files, write
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from lightning_hangcheck.model.verdict import Verdict
 
 FOUR = {"0": [0, 1, 2, 3]}
 PIECES = sorted(one.parent for one in LEFT_BEHIND.glob("*/truth.json"))
@@ -28,11 +22,6 @@ Thread 900 (idle): "MainThread"
     step (/home/ada/demo/train.py:88)
     <module> (/home/ada/demo/train.py:140)
 """
-
-
-def verdict_of(folder: Path) -> Verdict:
-    """Read a folder and judge it."""
-    return judge(read_job([str(folder)], read_left([str(folder)], READERS), "test"))
 
 
 def late(folder: Path, rank: int) -> Path:
@@ -49,7 +38,7 @@ def late(folder: Path, rank: int) -> Path:
 def test_what_a_log_adds_to_records_is_told_beside_them(tmp_path: Path) -> None:
     folder = late(tmp_path / "left", 2)
     (folder / "job.out").write_text("\n".join([timeout(0, 70), status(0, 70, 70, 69)]) + "\n")
-    verdict = verdict_of(folder)
+    verdict = judged_files([folder])
     assert (verdict.verdict, verdict.culprits) == ("hang", (2,))
     assert any(one.kind == "also" for one in verdict.evidence)
     assert any("job.out:1" in one.text for one in verdict.evidence)
@@ -60,7 +49,7 @@ def test_what_a_log_adds_to_records_is_told_beside_them(tmp_path: Path) -> None:
 def test_a_rank_that_raised_explains_why_others_waited(tmp_path: Path) -> None:
     folder = late(tmp_path / "left", 2)
     (folder / "job.out").write_text(raised(2, "ValueError: bad sample") + "\n")
-    verdict = verdict_of(folder)
+    verdict = judged_files([folder])
     assert verdict.culprits == (2,)
     assert "ValueError: bad sample" in verdict.summary
     assert "has not entered all_reduce #70" in verdict.summary
@@ -70,7 +59,7 @@ def test_a_stack_tells_the_line_where_nothing_else_names_a_rank(tmp_path: Path) 
     folder = tmp_path / "left"
     folder.mkdir()
     (folder / "stack_of_rank_0.txt").write_text(STACK)
-    verdict = verdict_of(folder)
+    verdict = judged_files([folder])
     assert verdict.seen_in == "files"
     assert (verdict.stalled_since, verdict.stalled_for_s) == (None, 0.0), "a stack does not tell"
     assert verdict.stack_groups[0].frames[-1] == "read (/home/ada/demo/data.py:12)"
@@ -80,7 +69,7 @@ def test_a_stack_tells_the_line_where_nothing_else_names_a_rank(tmp_path: Path) 
 def test_given_pieces_name_nobody_innocent() -> None:
     for piece in PIECES:
         truth = json.loads((piece / "truth.json").read_bytes())
-        verdict = verdict_of(piece)
+        verdict = judged_files([piece])
         assert set(verdict.culprits) <= set(truth["culprits"] or ()), piece
         if truth["truth_from"] == "evidence" and truth["culprits"]:
             assert verdict.culprits == tuple(truth["culprits"]), piece
