@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         FlightRecord,
         Message,
     )
+    from lightning_hangcheck.model.slugs import Cause
 
 Stand = Literal["open", "ended", "before", "unknown", "missing"]
 """Of a rank at an operation: it is in it, through it, has not entered it; its record does not tell,
@@ -161,19 +162,15 @@ class Board:
         record = self.columns.get((rank, group))
         if record is None:
             return "unknown"
+        of_messages = group in self.with_messages  # its numbers may be those of messages
+        if seq <= self.through[rank, group] and (record.entries or not of_messages):
+            return "ended"  # one group's operations end in their order
         if record.entries:
-            if seq <= self.through[rank, group]:
-                return "ended"  # one group's operations end in their order
-            if seq in self.entries[rank, group]:
-                return "open"
-            return "before" if seq > record.newest else "ended"
-        if record.messages:  # each tells how many operations were entered before it
-            return "before" if seq > record.last_enqueued else "unknown"
-        if group in self.with_messages:  # its own numbers may be those of messages
-            return "unknown"
-        if seq > record.last_enqueued:
-            return "before"
-        return "ended" if seq <= record.last_completed else "unknown"
+            entered = "open" if seq in self.entries[rank, group] else "ended"
+            return "before" if seq > record.newest else entered
+        # each message tells how many operations were entered before it
+        late = seq > record.last_enqueued and (record.messages or not of_messages)
+        return "before" if late else "unknown"
 
     def stands(self, group: str, seq: int, but: Collection[int]) -> dict[Stand, list[int]]:
         """Say where all members but some are with an operation."""
@@ -342,10 +339,9 @@ class _Search:
                     way = " ".join(filter(None, (entry.op, f"[{sizes}]", *entry.dtypes[:1])))
                 ways.setdefault(way, []).append(rank)
             if sum(not set(ranks).isdisjoint(waiting) for ranks in ways.values()) > 1:
-                return self._of_mismatch(head, ways)
-        return None
-
-    def _of_mismatch(self, head: Head, ways: Mapping[str, list[int]]) -> LeftFinding:
+                break
+        else:
+            return None
         largest = max(ways.values(), key=len)
         majority = 2 * len(largest) > len(self.board.members[head.group]) > 2
         every = sorted(rank for ranks in ways.values() for rank in ranks)
@@ -408,18 +404,16 @@ class _Search:
 
     def _of_transport(self) -> LeftFinding:
         head, ranks = max(self.stuck_together, key=lambda one: len(one[1]))
-        first = all(one.last_completed <= 0 for one in self.board.columns.values())
         why = "the transport between them (network, NVLink, a GPU) does not move"
+        first = all(one.last_completed <= 0 for one in self.board.columns.values())
         if first:
             why = "no operation of the job ever ended: their GPUs cannot reach each other"
-        return LeftFinding(
-            cause="network_wait",
-            aspect="first_operation" if first else "transport",
-            confidence=0.7,
-            sentence=(
-                f"all of {name_ranks(ranks)} have entered {self.board.of(head)}, and it has ended "
-                f"on none: {why}; no rank is at fault by its record"
-            ),
+        return self._nobody(
+            "network_wait",
+            "first_operation" if first else "transport",
+            0.7,
+            f"all of {name_ranks(ranks)} have entered {self.board.of(head)}, and it has ended on "
+            f"none: {why}; no rank is at fault by its record",
         )
 
     def _of_unknown(self, ahead: list[Absent]) -> LeftFinding:
@@ -427,43 +421,35 @@ class _Search:
         if missing:
             head = self.unknown[missing[0]]
             waits = [one for one, enders in self.enders.items() if set(enders) & set(missing)]
-            return LeftFinding(
-                cause="unknown",
-                aspect="no_dump",
-                confidence=0.3,
-                sentence=(
-                    f"{name_ranks(waits)} {verb(waits, 'waits', 'wait')} in {self.board.of(head)}; "
-                    f"no dump of {name_ranks(missing)} is here, so who is late is unknown"
-                ),
+            return self._nobody(
+                "unknown",
+                "no_dump",
+                0.3,
+                f"{name_ranks(waits)} {verb(waits, 'waits', 'wait')} in {self.board.of(head)}; no "
+                f"dump of {name_ranks(missing)} is here, so who is late is unknown",
             )
         if ahead:
             one = max(ahead, key=lambda each: len(each.ranks))
             few, make = name_ranks(one.waiting), verb(one.waiting, "makes", "make")
             guess = f"a guess: {few} {make} a call that others do not there"
-            return LeftFinding(
-                cause="rank_diverged",
-                aspect="made",
-                certainty="guess",
-                confidence=0.4,
-                sentence=(
-                    f"only {few} {verb(one.waiting, 'has', 'have')} entered "
-                    f"{self.board.of(one.head)}; {name_ranks(one.ranks)} have not, and have "
-                    "nothing else open: who is at fault is not proven"
-                ),
-                evidence=(EvidenceItem("guess", None, guess),),
+            return self._nobody(
+                "rank_diverged",
+                "made",
+                0.4,
+                f"only {few} {verb(one.waiting, 'has', 'have')} entered {self.board.of(one.head)}; "
+                f"{name_ranks(one.ranks)} have not, and have nothing else open: who is at fault is "
+                "not proven",
+                EvidenceItem("guess", None, guess),
             )
         told = {**self.unknown, **{rank: one[0][1] for rank, one in self.doubtful.items()}}
         rank, head = min(told.items())
-        return LeftFinding(
-            cause="unknown",
-            aspect="no_dump",
-            certainty="guess",
-            confidence=0.3,
-            sentence=(
-                f"ranks wait for {name_ranks(told)} in {self.board.of(head)}; their records do "
-                "not tell whether it has ended there"
-            ),
-            evidence=(EvidenceItem("guess", rank, f"a guess: {name_ranks(told)} did not come"),),
+        return self._nobody(
+            "unknown",
+            "no_dump",
+            0.3,
+            f"ranks wait for {name_ranks(told)} in {self.board.of(head)}; their records do not "
+            "tell whether it has ended there",
+            EvidenceItem("guess", rank, f"a guess: {name_ranks(told)} did not come"),
         )
 
     def _of_circle(self) -> LeftFinding:
@@ -471,14 +457,19 @@ class _Search:
             f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} in {self.board.of(head)}"
             for head, ranks in self.by_head[:4]
         )
-        return LeftFinding(
-            cause="collective_mismatch",
-            confidence=0.6,
-            sentence=(
-                f"ranks wait for each other in several groups: {told}; "
-                "which of them left the common order is not told by their records"
-            ),
+        return self._nobody(
+            "collective_mismatch",
+            None,
+            0.6,
+            f"ranks wait for each other in several groups: {told}; which of them left the common "
+            "order is not told by their records",
         )
+
+    def _nobody(
+        self, cause: Cause, aspect: str | None, sure: float, text: str, *guess: EvidenceItem
+    ) -> LeftFinding:
+        return LeftFinding(cause=cause, aspect=aspect, confidence=sure, sentence=text,
+                           certainty="guess" if guess else None, evidence=guess)  # fmt: skip
 
     # What all have in common.
 

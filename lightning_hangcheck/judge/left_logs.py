@@ -479,65 +479,65 @@ def never_came(book: LogBook) -> LeftFinding | None:
     return book.finding("hang", "rendezvous", text, facts)
 
 
-def ras_differs(book: LogBook) -> LeftFinding | None:
-    """RAS counts differ, or ranks gave no answer."""
-    missing = [one for one in book.of("ras_missing") if one.ranks]
-    if dead := book.of("ras_dead"):
-        who = ", ".join(f"process {one.pid} on {one.host}" for one in dead[:4])
-        text = f"NCCL's RAS cannot reach {who}."
-        return book.finding("dead", "process_dead", text, [*dead, *missing])
-    if missing:
-        silent = name_ranks(rank for one in missing for rank in one.ranks)
-        text = f"NCCL's RAS got no answer from {silent} of a communicator."
-        return book.finding("hang", "unknown", text, missing)
-    if counts := book.of("ras_count"):
-        listed = ", ".join(f"{one.count} launched {one.seq}" for one in counts[:6])
-        text = (
-            f"by NCCL's RAS the ranks launched different numbers of {counts[0].op}: {listed}. It "
-            "lists the smaller set, which may be the faster one."
-        )
-        return book.finding("hang", "unknown", text, counts)
-    equal = book.of("ras_equal")
-    text = "by NCCL's RAS all ranks launched equally many operations: data does not move."
-    return book.finding("hang", "unknown", text, equal) if equal else None
+Row = tuple[tuple[str, ...], "VerdictKind", "Cause", str]
+PLAIN: tuple[Row, ...] = (
+    (("ras_dead",), "dead", "process_dead", "NCCL's RAS cannot reach {processes}."),
+    (("ras_missing",), "hang", "unknown",
+     "NCCL's RAS got no answer from {ranks} of a communicator."),
+    (("ras_count",), "hang", "unknown",
+     "by NCCL's RAS the ranks launched different numbers of {op}: {counts}. It lists the smaller"
+     " set, which may be the faster one."),
+    (("ras_equal",), "hang", "unknown",
+     "by NCCL's RAS all ranks launched equally many operations: data does not move."),
+    (("heartbeat", "gil"), "hang", "unknown",
+     "torch's watchdog thread stood still on {writers}, in a driver call or for the interpreter"
+     " lock. That does not say which rank is behind."),
+)  # fmt: skip
+"""What a line says by itself: kinds of facts, verdict, cause, and the words."""
+BROKEN: tuple[Row, ...] = (
+    (("network", "peer_lost", "barrier_echo"), "crashed", "network_wait",
+     "connections to other ranks broke or brought nothing: another rank had ended, or the network"
+     " failed. The logs do not say which."),
+    (("unreachable",), "hang", "rendezvous",
+     "a process could not reach its meeting point or a peer."),
+    (("cancelled",), "crashed", "unknown", "the job was ended from outside: {why}."),
+    (("exit", "task", "exception"), "crashed", "unknown",
+     "processes ended with exit codes that say nothing. torchrun's root cause is the first to end,"
+     " not the cause."),
+)  # fmt: skip
+"""The same of what only shows that something broke."""
 
 
-def watchdog_stuck(book: LogBook) -> LeftFinding | None:
-    """Torch's watchdog itself stood still: a driver call, or the interpreter lock."""
-    facts = book.of("heartbeat", "gil")
-    ranks = known(one.rank for one in facts)
-    text = (
-        f"torch's watchdog thread stood still on {name_ranks(ranks) if ranks else 'a rank'}, in a "
-        "driver call or for the interpreter lock. That does not say which rank is behind."
-    )
-    return book.finding("hang", "unknown", text, facts) if facts else None
+def _plainly(book: LogBook, rows: Iterable[Row]) -> LeftFinding | None:
+    for kinds, verdict, cause, text in rows:
+        if not (facts := book.of(*kinds)):
+            continue
+        writers = known(one.rank for one in facts)
+        words = {
+            "processes": ", ".join(f"process {one.pid} on {one.host}" for one in facts[:4]),
+            "ranks": name_ranks(rank for one in facts for rank in one.ranks),
+            "op": facts[0].op,
+            "counts": ", ".join(f"{one.count} launched {one.seq}" for one in facts[:6]),
+            "writers": name_ranks(writers) if writers else "a rank",
+            "why": facts[0].error.lower() or "cancelled",
+        }
+        return book.finding(verdict, cause, text.format(**words), facts)
+    return None
+
+
+def said_plainly(book: LogBook) -> LeftFinding | None:
+    """RAS counts differ, or ranks gave no answer; torch's own watchdog stood still."""
+    return _plainly(book, PLAIN)
 
 
 def broken_down(book: LogBook) -> LeftFinding | None:
     """Nothing but connections that broke, a job that was cancelled, an exit code."""
-    links = book.of("network", "unreachable", "peer_lost", "barrier_echo")
-    if links and all(one.kind == "unreachable" for one in links):
-        text = "a process could not reach its meeting point or a peer."
-        return book.finding("hang", "rendezvous", text, links)
-    if links:
-        text = (
-            "connections to other ranks broke or brought nothing: another rank had ended, or the "
-            "network failed. The logs do not say which."
-        )
-        return book.finding("crashed", "network_wait", text, links)
-    ends = book.of("cancelled", "exit", "task", "exception")
-    text = (
-        "processes ended with exit codes that say nothing. torchrun's root cause is the first to "
-        "end, not the cause."
-    )
-    if ends and ends[0].kind == "cancelled":
-        text = f"the job was ended from outside: {ends[0].error.lower() or 'cancelled'}."
-    return book.finding("crashed", "unknown", text, ends) if ends else None
+    return _plainly(book, BROKEN)
 
 
 RULES: tuple[Callable[[LogBook], LeftFinding | None], ...] = (
     killed, raised, gpu_fault, unlike_calls, unlike_timeouts, did_not_reach_barrier, slow, lagging,
-    behind, log_trails.held_in_a_call, saving, all_inside, never_came, ras_differs, watchdog_stuck,
+    behind, log_trails.held_in_a_call, saving, all_inside, never_came, said_plainly,
     log_trails.stopped_earlier, broken_down,
 )  # fmt: skip
 """In this order: what a process says of its own end, what ranks did differently, who is late, who

@@ -62,8 +62,7 @@ def held_in_a_call(book: LogBook) -> LeftFinding | None:
             f"{name_ranks(who)} began {_shown(name)} and did not come back from it, while "
             f"{name_ranks(waiting)} waited in {_shown(place)}."
         )
-        cause = CAUSES.get(phase_of_name(name) or "", "rank_stalled")
-        return _told(book, "hang", cause, text, name, who, victims=waiting,
+        return _told(book, text, call=name, culprits=who, victims=waiting,
                      waits_in=f"in {_shown(place)}")  # fmt: skip
     return None
 
@@ -116,7 +115,7 @@ def stopped_earlier(book: LogBook) -> LeftFinding | None:
     if not unseen or book.world > ALL_PRINT:
         return None
     text = f"no line of {name_ranks(unseen)} is in these logs: either it never came so far, or"
-    return _guess(book, f"{text} its log is missing.")
+    return _told(book, f"{text} its log is missing.")
 
 
 def _behind(book: LogBook, late: Sequence[Trail], at: str, furthest: str) -> LeftFinding:
@@ -130,7 +129,7 @@ def _behind(book: LogBook, late: Sequence[Trail], at: str, furthest: str) -> Lef
         f"{name_ranks(set(book.trails) - set(ranks))} came as far as {furthest}. Look first at "
         f"what {who} did after that."
     )
-    return _guess(book, text, ranks, call)
+    return _told(book, text, ranks, call)
 
 
 def _in_calls(book: LogBook, trails: Sequence[Trail]) -> LeftFinding | None:
@@ -148,7 +147,7 @@ def _in_calls(book: LogBook, trails: Sequence[Trail]) -> LeftFinding | None:
         text = f"all ranks began {_shown(first[0])}, and none came back from it."
         if phase_of_name(first[0]) == "trainer_init":
             text += ' Name the strategy, Trainer(strategy="ddp") in place of "auto".'
-        return _guess(book, text, (), first[0])
+        return _told(book, text, (), first[0])
     which = " #{}" if len(at) > len(names) else ""
     told = [
         f"{name_ranks(ranks)} began {_shown(name)}{which.format(times)}"
@@ -158,7 +157,7 @@ def _in_calls(book: LogBook, trails: Sequence[Trail]) -> LeftFinding | None:
     told += [f"{name_ranks(outside)} had none such open"] if outside else []
     alone = len(names) == 1 and not (outside and len(at) > 1)
     who, call = (at[first], first[0]) if alone else ([], "")
-    return _guess(book, f"{'; '.join(told)}.", who, call)
+    return _told(book, f"{'; '.join(told)}.", who, call)
 
 
 def _silent_first(book: LogBook, trails: Sequence[Trail]) -> LeftFinding | None:
@@ -178,35 +177,35 @@ def _silent_first(book: LogBook, trails: Sequence[Trail]) -> LeftFinding | None:
     gap = seconds_in_words(gaps[widest])
     if len({book.words[rank].text for rank in order}) == 1:
         text = f"all said the same last, {name_ranks(late)} {gap} after {name_ranks(early)}."
-        return _guess(book, f"{text} Look first at what {name_ranks(late)} did before it.", late)
+        return _told(book, f"{text} Look first at what {name_ranks(late)} did before it.", late)
     text = f"{name_ranks(early)} fell silent first, {gap} before {name_ranks(late)}."
-    return _guess(book, text, early if len(early) <= len(late) else ())
-
-
-def _guess(book: LogBook, text: str, ranks: Iterable[int] = (), call: str = "") -> LeftFinding:
-    cause = CAUSES.get(phase_of_name(call) or "", "unknown") if call else "unknown"
-    return _told(book, "suspect", cause, text, call, guessed=ranks)
+    return _told(book, text, early if len(early) <= len(late) else ())
 
 
 def _told(
     book: LogBook,
-    kind: VerdictKind,
-    cause: Cause,
     text: str,
-    call: str,
-    culprits: Iterable[int] = (),
     guessed: Iterable[int] = (),
+    call: str = "",
+    *,
+    culprits: Iterable[int] = (),
     victims: Iterable[int] = (),
     waits_in: str = "",
 ) -> LeftFinding:
-    """Tell it with the newest lines of those that it is about, and how the job was ended."""
+    """Tell it with the newest lines of those that it is about, and how the job was ended.
+
+    Without culprits it is a guess. The call is the one in which they are, where there is one.
+    """
     ends = book.of("cancelled")
     if ends:
         text += f" The job was ended from outside: {ends[0].error.lower() or 'cancelled'}."
     words = book.said_by(dict.fromkeys([*sorted(culprits), *sorted(guessed), *book.trails]))[:4]
+    phase = phase_of_name(call) if call else ""
+    cause = CAUSES.get(phase or "", "rank_stalled" if culprits else "unknown")
     aspect = "" if book.unseen(book.heard) else "heard"  # nobody's log is missing
-    if phase_of_name(call) == "logger_init":
+    if phase == "logger_init":
         aspect = "wandb" if "wandb" in call.lower() else "own"
+    kind: VerdictKind = "hang" if culprits else "suspect"
     return book.finding(kind, cause, text, [*words, *ends[:1]], culprits, guessed=guessed,
                         victims=victims, waits_in=waits_in, aspect=aspect)  # fmt: skip
 

@@ -76,11 +76,8 @@ _CHAIN = ("During handling of the above", "The above exception was the direct")
 
 def _number(text: str | None) -> int | None:
     """Read a number; None where there is none, or torch wrote one for `none`."""
-    try:
-        value = int(text) if text is not None and len(text) < 30 else None
-    except ValueError:
-        return None
-    return value if value is not None and abs(value) < LARGEST else None
+    value = int(text) if text is not None and len(text) < 30 else LARGEST
+    return value if abs(value) < LARGEST else None
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -222,7 +219,7 @@ def _ras_rows(fact: LogFact, _: str, around: Around) -> Facts:
 def _ras_missing(fact: LogFact, line: str, around: Around) -> Facts:
     rows = map(_RAS_ONE.match, around.below(200)[1:])
     ranks = tuple(int(row[1]) for row in rows if row is not None)
-    return [replace(fact, ranks=ranks)] if "rank" in line else []
+    return [replace(fact, ranks=ranks)] if ranks and "rank" in line else []
 
 
 def _exit_entry(fact: LogFact, line: str, around: Around) -> Facts:
@@ -277,10 +274,10 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     # torch's watchdog and its monitor; 2.0 to 2.15
     ("Watchdog caught collective operation", "timeout", _fields(
         "^",
-        r"SeqNum\s*[=:]\s*(?P<seq>-?\w+)",
+        r"SeqNum\s*[=:]\s*(?P<seq>-?\d+)",
         r"OpType\s*[=:]\s*(?P<op>-?\w+)",
         r"(?P<sizes>NumelIn\s*[=:]\s*\d+\W+NumelOut\s*[=:]\s*\d+|TensorShape=\[[\d, ]*\])",
-        r"Timeout\(ms\)\s*[=:]\s*(?P<limit_ms>-?\w+)",
+        r"Timeout\(ms\)\s*[=:]\s*(?P<limit_ms>-?\d+)",
         r"ran for (?P<ran_ms>\d+) milliseconds")),
     ("Exception (either an error or timeout", "status", _numbers_told),
     ("PG status: last", "status", _numbers_told),

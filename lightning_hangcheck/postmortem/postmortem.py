@@ -82,7 +82,7 @@ def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
     except UnreadableRun:
         if not jobs:
             raise
-    if case is None or (jobs and jobs[0].ended_badly):
+    if case is None or (jobs and jobs[0].told in ENDED_BADLY):
         return _of_run_folders(jobs[0], [*map(_unused, jobs[1:]), *others], case, folder)
     verdict = judge(case)
     save_run(case, verdict, (), folder)
@@ -256,12 +256,11 @@ def _of_run_folders(
 
 
 def _unused(job: Job) -> LeftOut:
-    path, verdict = str(job.nodes[0].folder.path), job.verdict
+    why = f"another run, {job.told.upper()}: name it by itself to read it"
     if job.derived:
-        return LeftOut(path, "it was made from other evidence, by postmortem or merge")
-    if verdict is None:
-        return LeftOut(path, "a run folder that holds no verdict")
-    told = verdict.verdict.upper()
-    if not job.ended_badly:
-        return LeftOut(path, f"a run that shows nothing wrong ({told})")
-    return LeftOut(path, f"another run, {told}: name it by itself to read it")
+        why = "it was made from other evidence, by postmortem or merge"
+    elif not job.told:
+        why = "a run folder that holds no verdict"
+    elif job.told not in ENDED_BADLY:
+        why = f"a run that shows nothing wrong ({job.told.upper()})"
+    return LeftOut(str(job.nodes[0].folder.path), why)

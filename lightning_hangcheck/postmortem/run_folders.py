@@ -43,7 +43,7 @@ class Kept(NamedTuple):
         holders: Ranks of which it saw a process.
         meeting: Where the nodes of its job met; empty where they did not.
         derived: It is what `postmortem` or `merge` made of others.
-        verdict: The newest in it, None where none can be read.
+        told: The newest verdict in it, empty where none can be read.
     """
 
     folder: RunFolder
@@ -53,7 +53,7 @@ class Kept(NamedTuple):
     holders: frozenset[int]
     meeting: str
     derived: bool
-    verdict: Verdict | None
+    told: str
 
 
 class Job(NamedTuple):
@@ -62,15 +62,10 @@ class Job(NamedTuple):
     nodes: tuple[Kept, ...]
 
     @property
-    def verdict(self) -> Verdict | None:
-        """The gravest that was told in them."""
-        told = [one.verdict for one in self.nodes if one.verdict is not None]
-        return next((one for one in told if one.verdict in ENDED_BADLY), told[0] if told else None)
-
-    @property
-    def ended_badly(self) -> bool:
-        """Whether it was told to hang, to have died or crashed, or seemed to when it was gone."""
-        return self.verdict is not None and self.verdict.verdict in ENDED_BADLY
+    def told(self) -> str:
+        """The gravest that was told in them, ``hang``; empty where no verdict can be read."""
+        told = [one.told for one in self.nodes if one.told]
+        return next((one for one in told if one in ENDED_BADLY), told[0] if told else "")
 
     @property
     def derived(self) -> bool:
@@ -100,7 +95,10 @@ def jobs_in(folders: Sequence[RunFolder], *, together: bool) -> list[Job]:
             jobs.append(Job((one,)))
     return sorted(
         jobs,
-        key=lambda job: (not job.derived, job.ended_badly, max(one.began for one in job.nodes)),
+        key=lambda job: (
+            *(not job.derived, job.told in ENDED_BADLY),
+            max(one.began for one in job.nodes),
+        ),
         reverse=True,
     )
 
@@ -143,7 +141,7 @@ def _kept(folder: RunFolder) -> Kept:
         holders=frozenset(one.rank for one in (case.ranks if case else ()) if one.pid is not None),
         meeting=record.meeting if record is not None else "",
         derived=verdict is not None and verdict.seen_in == "files",
-        verdict=verdict,
+        told=verdict.verdict if verdict is not None else "",
     )
 
 
