@@ -12,6 +12,8 @@ from lightning_hangcheck.postmortem.stacks import Text
 from lightning_hangcheck.text.shown import parse_ranks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from lightning_hangcheck.model.verdict import Verdict
 
 HALF_HOUR = 1_800_000
@@ -122,3 +124,20 @@ def guessed(found: Verdict) -> tuple[int, ...]:
     """Return the ranks for which little speaks, and which are therefore no culprits."""
     texts = [one.text for one in found.evidence if one.kind == "guess"]
     return parse_ranks(texts[0].rpartition(" ")[2]) if texts else ()
+
+
+def agrees(lines: Sequence[str], expected: Mapping[str, object]) -> None:
+    """Compare the verdict on a log with what it should be.
+
+    Besides fields of the verdict: ``guessed``; ``says``, a part of its summary; ``unseen``, whose
+    lines are missing.
+    """
+    found = judged(*lines)
+    told: dict[str, object] = {"guessed": guessed(found)}
+    told["unseen"] = [gap.rank for gap in found.gaps if "--log-dir" in gap.why]
+    for field, value in expected.items():
+        if field == "says":
+            assert str(value) in found.summary
+        else:
+            seen = told[field] if field in told else getattr(found, field)
+            assert seen == value, (field, found.summary)
