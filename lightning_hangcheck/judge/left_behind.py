@@ -166,8 +166,9 @@ class Board:
         if seq <= self.through[rank, group] and (record.entries or not of_messages):
             return "ended"  # one group's operations end in their order
         if record.entries:
-            entered = "open" if seq in self.entries[rank, group] else "ended"
-            return "before" if seq > record.newest else entered
+            if seq in self.entries[rank, group]:
+                return "open"
+            return "before" if seq > record.newest else "ended"
         # each message tells how many operations were entered before it
         late = seq > record.last_enqueued and (record.messages or not of_messages)
         return "before" if late else "unknown"

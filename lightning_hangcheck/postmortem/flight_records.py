@@ -42,10 +42,6 @@ LONG_NS = 24 * 3600 * NANOSECONDS
 RANK_IN_NAME = re.compile(r"rank[_-]?(\d{1,6})(?!\d)")
 NUMBER_IN_NAME = re.compile(r"(?<!\d)\d{1,6}(?!\d)")
 """A date is no rank."""
-FIELDS = (
-    *("process_group", "pg_id", "collective_seq_id", "p2p_seq_id", "record_id", "profiling_name"),
-    *("is_p2p", "retired", "state", "time_created_ns", "thread_id", "input_dtypes"),
-)
 
 
 class Dump(Struct, frozen=True, kw_only=True):
@@ -198,7 +194,7 @@ def _entry(raw: Mapping[str, Any]) -> dict[str, Any]:
         "is_p2p": False,
         "retired": False,
         "time_created_ns": 0,
-        **{name: raw[name] for name in FIELDS if raw.get(name) is not None},
+        **{name: one for name, one in raw.items() if one is not None},
     }
     sizes = _first(raw.get("input_sizes"), MOST_TENSORS)
     calls = _first(raw.get("frames"), MOST_CALLS)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.attach.merging import merge_runs
 from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.left_logs import find_in_logs
 from lightning_hangcheck.judge.log_book import LogBook
+from lightning_hangcheck.judge.verdict import COSTS_THE_JOB
 from lightning_hangcheck.judge.wording import UNTOLD_S
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap, ProcessLook, Sample
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.model.left_behind import LeftBehind, LeftOut, ReadFile
-from lightning_hangcheck.model.verdict import MOST_LISTED, EvidenceItem
+from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.model.verdict import MOST_LISTED, EvidenceItem, Verdict
 from lightning_hangcheck.observe.run_record import save_run
 from lightning_hangcheck.postmortem.files import NotRead, opened, walk
 from lightning_hangcheck.postmortem.flight_records import (
@@ -28,17 +33,23 @@ from lightning_hangcheck.postmortem.flight_records import (
     of_one_incident,
     read_record,
 )
-from lightning_hangcheck.postmortem.run_folders import ENDED_BADLY, jobs_in
 from lightning_hangcheck.postmortem.stacks import StackDump, Text, is_text, read_text
-from lightning_hangcheck.rundir import RunFolder
-from lightning_hangcheck.text.shown import NANOSECONDS, moment_of, utc
+from lightning_hangcheck.rundir import START_PREFIX, RunFolder, newest_case
+from lightning_hangcheck.text.shown import EPOCH, NANOSECONDS, moment_of, read_utc, utc
+from lightning_hangcheck.time_limit import READING_LIMIT_S, NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
-    from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.postmortem.run_folders import Job
 
+Part = TypeVar("Part", RunRecord, Verdict)
+Job: TypeAlias = "list[Kept]"
+"""Run folders of one job, one for each node."""
+ENDED_BADLY = (*COSTS_THE_JOB, "suspect")
+"""A suspicion that stands when a job is gone was never taken back."""
+CLOCKS_DIFFER_BY = timedelta(minutes=2)
+"""Between nodes, at most: what they wrote at one time may seem that far apart."""
 MOST_LEFT_OUT = 200
 MOST_GAPS = 8
 NO_LOGS = Gap(
@@ -73,8 +84,7 @@ def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
         UsedRunFolder: The folder holds another run.
     """
     left = read_left(named)
-    asked = {Path(name).absolute() for name in named}
-    jobs = jobs_in(left.run_folders, together=all(one.path in asked for one in left.run_folders))
+    jobs = _jobs_in(left.run_folders, {Path(name).absolute() for name in named})
     case, others = None, left.left_out
     left.left_out = [*map(_unused, jobs), *others]
     try:
@@ -82,7 +92,7 @@ def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
     except UnreadableRun:
         if not jobs:
             raise
-    if case is None or (jobs and jobs[0].told in ENDED_BADLY):
+    if case is None or (jobs and _told(jobs[0]) in ENDED_BADLY):
         return _of_run_folders(jobs[0], [*map(_unused, jobs[1:]), *others], case, folder)
     verdict = judge(case)
     save_run(case, verdict, (), folder)
@@ -245,7 +255,7 @@ def _of_run_folders(
         told, by_files = beside.left, judge(beside)
         if by_files.verdict in ENDED_BADLY:
             also = [EvidenceItem("also", None, f"other files say: {by_files.summary}")]
-    paths = [str(one.folder.path) for one in job.nodes]
+    paths = [str(one.folder.path) for one in job]
     merged = merge_runs(paths, folder, also)
     refused = {one.what.removeprefix("run folder "): one.reason for one in merged.left_out}
     read = [ReadFile(path=one, kind="run folder") for one in paths if one not in refused]
@@ -256,11 +266,117 @@ def _of_run_folders(
 
 
 def _unused(job: Job) -> LeftOut:
-    why = f"another run, {job.told.upper()}: name it by itself to read it"
-    if job.derived:
+    told = _told(job)
+    why = f"another run, {told.upper()}: name it by itself to read it"
+    if all(one.derived for one in job):
         why = "it was made from other evidence, by postmortem or merge"
-    elif not job.told:
+    elif not told:
         why = "a run folder that holds no verdict"
-    elif job.told not in ENDED_BADLY:
-        why = f"a run that shows nothing wrong ({job.told.upper()})"
-    return LeftOut(str(job.nodes[0].folder.path), why)
+    elif told not in ENDED_BADLY:
+        why = f"a run that shows nothing wrong ({told.upper()})"
+    return LeftOut(str(job[0].folder.path), why)
+
+
+class Kept(NamedTuple):
+    """What one run folder holds.
+
+    Attributes:
+        began: When the run did.
+        until: When its newest evidence was taken, or the run was over.
+        holders: Ranks of which it saw a process.
+        meeting: Where the nodes of its job met; empty where they did not.
+        derived: It is what `postmortem` or `merge` made of others.
+        told: The newest verdict in it, empty where none can be read.
+    """
+
+    folder: RunFolder
+    began: datetime
+    until: datetime
+    world_size: int
+    holders: frozenset[int]
+    meeting: str
+    derived: bool
+    told: str
+
+
+def _jobs_in(folders: Sequence[RunFolder], asked: set[Path]) -> list[Job]:
+    """Tell the run folders of several jobs apart, the job to explain first.
+
+    A folder tree may hold every run of a project. Run folders belong to one job where its nodes
+    met, or where each has other ranks of a world of the same size at the same time; and where
+    somebody named each of them. Of several jobs the newest that ended badly is explained.
+    """
+    kept = [_kept(one) for one in folders]
+    if all(one.path in asked for one in folders):
+        return [kept] if kept else []
+    starts = (path for one in folders for path in sorted(one.path.glob(f"{START_PREFIX}*")))
+    kept += [_kept(one) for one in map(RunFolder, starts) if one.run_file.is_file()]
+    jobs: list[Job] = []
+    for one in sorted(kept, key=lambda each: each.began):
+        for job in reversed(jobs):
+            if all(_beside(one, node) for node in job):
+                job.append(one)
+                break
+        else:
+            jobs.append([one])
+
+    def weight(job: Job) -> tuple[bool, bool, datetime]:
+        derived = all(one.derived for one in job)
+        return not derived, _told(job) in ENDED_BADLY, max(one.began for one in job)
+
+    return sorted(jobs, key=weight, reverse=True)
+
+
+def _told(job: Job) -> str:
+    """Return the gravest verdict in it, ``hang``; empty where none can be read."""
+    told = [one.told for one in job if one.told]
+    return next((one for one in told if one in ENDED_BADLY), told[0] if told else "")
+
+
+def _beside(one: Kept, other: Kept) -> bool:
+    """Whether two nodes ran at one time, and met or have other ranks of a world of one size."""
+    if one.derived or other.derived or one.world_size != other.world_size:
+        return False
+    if max(one.began, other.began) > min(one.until, other.until) + CLOCKS_DIFFER_BY:
+        return False
+    if one.meeting and one.meeting == other.meeting:
+        return True
+    return bool(one.holders and other.holders) and one.holders.isdisjoint(other.holders)
+
+
+def _kept(folder: RunFolder) -> Kept:
+    """Read what tells it from others; what cannot be read of it says nothing."""
+
+    def read() -> tuple[Case | None, RunRecord | None, Verdict | None]:
+        case = None
+        with suppress(UnreadableRun):
+            case, _ = newest_case(folder)
+        return case, _part(folder.run_file, RunRecord), _part(folder.verdict_file, Verdict)
+
+    try:
+        case, record, verdict = within(READING_LIMIT_S, read)
+    except NoAnswer:  # which is said when it is read as evidence
+        case, record, verdict = None, None, None
+    moments = [] if case is None else [case.taken_at, case.run.started_at]
+    moments += [] if record is None else [record.started_at, record.ended_at or ""]
+    times = []
+    for moment in moments:
+        with suppress(ValueError):
+            times.append(read_utc(moment))
+    return Kept(
+        folder=folder,
+        began=min(times, default=EPOCH),
+        until=max(times, default=EPOCH),
+        world_size=case.run.world_size if case is not None else 0,
+        holders=frozenset(one.rank for one in (case.ranks if case else ()) if one.pid is not None),
+        meeting=record.meeting if record is not None else "",
+        derived=verdict is not None and verdict.seen_in == "files",
+        told=verdict.verdict if verdict is not None else "",
+    )
+
+
+def _part(file: Path, kind: type[Part]) -> Part | None:
+    try:
+        return decode(read_owned(file, EVIDENCE_BYTES), kind, str(file))
+    except (OSError, UnreadableRun):
+        return None
