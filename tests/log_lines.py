@@ -5,11 +5,16 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.judge.left_logs import find_in_logs
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.postmortem.logs import read_log
+from lightning_hangcheck.postmortem.postmortem import Left, case_of
+from lightning_hangcheck.postmortem.stacks import Text
+from lightning_hangcheck.text.shown import parse_ranks
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.judge.log_book import LogFinding
+    from collections.abc import Mapping, Sequence
+
+    from lightning_hangcheck.model.verdict import Verdict
 
 HALF_HOUR = 1_800_000
 
@@ -107,8 +112,32 @@ def summary(*exits: tuple[int, int, str]) -> str:
     )
 
 
-def judged(*lines: str, **files: str) -> LogFinding:
+def judged(*lines: str, **files: str) -> Verdict:
     """Judge one log of these lines, and further files: ``rank1="..."`` is ``rank1.log``."""
     logs = {"job.log": "\n".join(lines) + "\n"} if lines else {}
     logs |= {f"{name}.log": text for name, text in files.items()}
-    return find_in_logs(*(read_log(name, io.BytesIO(text.encode())) for name, text in logs.items()))
+    texts = [Text(read_log(name, io.BytesIO(text.encode())), ()) for name, text in logs.items()]
+    return judge(case_of(Left(texts=texts), "test"))
+
+
+def guessed(found: Verdict) -> tuple[int, ...]:
+    """Return the ranks for which little speaks, and which are therefore no culprits."""
+    texts = [one.text for one in found.evidence if one.kind == "guess"]
+    return parse_ranks(texts[0].rpartition(" ")[2]) if texts else ()
+
+
+def agrees(lines: Sequence[str], expected: Mapping[str, object]) -> None:
+    """Compare the verdict on a log with what it should be.
+
+    Besides fields of the verdict: ``guessed``; ``says``, a part of its summary; ``unseen``, whose
+    lines are missing.
+    """
+    found = judged(*lines)
+    told: dict[str, object] = {"guessed": guessed(found)}
+    told["unseen"] = [gap.rank for gap in found.gaps if "--log-dir" in gap.why]
+    for field, value in expected.items():
+        if field == "says":
+            assert str(value) in found.summary
+        else:
+            seen = told[field] if field in told else getattr(found, field)
+            assert seen == value, (field, found.summary)

@@ -25,17 +25,14 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import log_trails
 from lightning_hangcheck.judge.log_book import (
     SAME_SIZES,
-    Certainty,
     GroupState,
+    LeftFinding,
     LogBook,
-    LogFinding,
-    finding,
+    collective,
     known,
     name_members,
     of_group,
     overslept,
-    quoted,
-    said_by,
 )
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.model.log_facts import LogFact, seconds
@@ -45,7 +42,6 @@ from lightning_hangcheck.text.shown import format_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from lightning_hangcheck.model.log_facts import LastWord, LogReading
     from lightning_hangcheck.model.slugs import Cause, VerdictKind
 
 NEEDS_ALL = SAME_SIZES - {"BROADCAST", "REDUCE"} | {"ALLGATHER", "REDUCE_SCATTER", "BARRIER"}
@@ -76,16 +72,14 @@ OF_ONE_RANK = ("out of memory", "CUDA error", "DataLoader worker")
 """Errors of what a rank has for itself; others may be a fault of the program, on all ranks."""
 NEAR = 1.01
 """Lengths that differ by less come of work that the ranks do not divide evenly."""
-
-
-# Rules
+MANY_LACK = " Most ranks lack it, so {} may have strayed."
 
 
 def _failed(book: LogBook) -> VerdictKind:
     return "dead" if book.waiting else "crashed"
 
 
-def killed(book: LogBook) -> LogFinding | None:
+def killed(book: LogBook) -> LeftFinding | None:
     """A process that the kernel, SLURM or a signal ended before any time-out."""
     exits = [one for one in book.of("exit") if one.code is not None]
     for fact in book.of("task"):
@@ -99,16 +93,15 @@ def killed(book: LogBook) -> LogFinding | None:
         cause: Cause = "memory_pressure" if memory else "process_dead"
         task = name_ranks(fact.ranks) if is_rank else f"SLURM task {format_ranks(fact.ranks)}"
         text = f"{task} on {fact.host} ended: {fact.error}."
-        return finding(book, _failed(book), cause, text, [fact], fact.ranks if is_rank else ())
-    kernel = book.of("kill")
-    if kernel:
+        return book.finding(_failed(book), cause, text, [fact], fact.ranks if is_rank else ())
+    if kernel := book.of("kill"):
         pids = {one.pid for one in kernel if one.pid}
         who = known(one.rank for one in exits if one.pid in pids)
         who = who or known(one.rank for one in exits if one.code == -9)
         who = who if len(who) == 1 or len(who) * 2 <= len(exits) else ()
         text = f"the kernel killed {name_ranks(who) if who else 'a process'} for want of memory."
         facts = [*kernel[:3], *exits[:3]]
-        return finding(book, _failed(book), "memory_pressure", text, facts, who)
+        return book.finding(_failed(book), "memory_pressure", text, facts, who)
     first = [one for one in exits if one.code in KILLED and book.before_timeouts(one) is not False]
     began = min((one.when for one in exits if one.when), default="")
     first = [one for one in first if one.when in ("", began) and one.rank not in book.waiting]
@@ -119,11 +112,11 @@ def killed(book: LogBook) -> LogFinding | None:
     text = f"{name_ranks(ranks)} {'was' if len(ranks) == 1 else 'were'} ended by {signals}."
     text += " The log does not say who sent it." if "SIGKILL" in signals else ""
     sure = all(book.before_timeouts(one) for one in first)
-    return finding(book, _failed(book), "process_dead", text, first, ranks if sure else (),
-                  guessed=() if sure else ranks)  # fmt: skip
+    who, guessed = (ranks, ()) if sure else ((), ranks)
+    return book.finding(_failed(book), "process_dead", text, first, who, guessed=guessed)
 
 
-def raised(book: LogBook) -> LogFinding | None:
+def raised(book: LogBook) -> LeftFinding | None:
     """A rank failed by itself: an exception that is no echo, before it waited for anybody."""
     failed = [one for one in book.of("exception") if one.error]
     told = " ".join(one.error for one in failed)
@@ -132,15 +125,11 @@ def raised(book: LogBook) -> LogFinding | None:
         for one in book.of("memory", "cuda_error")
         if (one.error or one.text)[:60] not in told
     ]
-    failed += [
-        replace(one, op=one.error.partition(":")[0].rpartition(".")[2])
-        for one in book.of("exit")
-        if one.error
-    ]
+    failed += [one for one in book.of("exit") if one.error]
     early = [
         one
         for one in failed
-        if one.op not in CONSEQUENCES
+        if one.error.partition(":")[0].rpartition(".")[2] not in CONSEQUENCES
         and not any(word in one.error for word in ECHOES)
         and (one.rank is None or one.rank not in book.waiting)
         and book.before_timeouts(one) is not False
@@ -153,17 +142,18 @@ def raised(book: LogBook) -> LogFinding | None:
         return None  # whose it is, and whether it was caught, nothing tells
     same = set(known(one.rank for one in early if one.error == early[0].error))
     everybody = len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(ranks | book.waiting))
-    heard = bool(book.heard - ranks) or bool(book.of("exit"))
+    ends = book.of("exit")
+    heard = bool(book.heard - ranks) or bool(ends)
     own = any(word in early[0].error for word in OF_ONE_RANK)
     alone = ranks == same and not everybody and (heard or own)
-    ended = known(one.rank for one in book.of("exit"))
     subject = name_ranks(ranks) if ranks else "a rank that is not named"
     text = f"{subject} failed: {redact_text(early[0].error)[:110].rstrip('. ')}."
-    if book.waiting - ranks:
-        text += f" {name_ranks(book.waiting - ranks).capitalize()} waited in vain."
-    guessed = set(ended) if not ranks and len(ended) == 1 else set()
+    if in_vain := book.waiting - ranks:
+        text += f" {name_ranks(in_vain).capitalize()} waited in vain."
+    guessed = set(known(one.rank for one in ends))
+    guessed = guessed if not ranks and len(guessed) == 1 else set()
     if ranks != same and early[0].when:  # by time, where clocks tell it
-        guessed = {one.rank for one in early if one.when == early[0].when and one.rank is not None}
+        guessed = set(known(one.rank for one in early if one.when == early[0].when))
         if later := ranks - guessed:
             text += f" {name_ranks(later).capitalize()} raised later."
     if len(ranks) == 1 and not alone:
@@ -174,43 +164,35 @@ def raised(book: LogBook) -> LogFinding | None:
         cause = "memory_pressure"
     elif "DataLoader" in said:
         cause = "dataloader_worker"
-    who = ranks if alone else ()
-    found = finding(book, _failed(book), cause, text, early, who, guessed=guessed)
-    return replace(found, aspect="raised" if cause == "process_dead" else "")
+    return book.finding(_failed(book), cause, text, early, ranks if alone else (), guessed=guessed,
+                        aspect="raised" if cause == "process_dead" else "")  # fmt: skip
 
 
-def gpu_fault(book: LogBook) -> LogFinding | None:
+def gpu_fault(book: LogBook) -> LeftFinding | None:
     """The driver reported a fault of a GPU that no program causes."""
     faults = [one for one in book.of("xid") if one.code in HARDWARE]
-    for fault in faults:
-        mine = [one for one in book.of("exit", "communicator") if one.pid and one.pid == fault.pid]
-        ranks = known(one.rank if one.kind == "exit" else one.seq for one in mine[:1])
-        whose = f", which {name_ranks(ranks)} used" if ranks else ""
-        text = f"the driver reported Xid {fault.code} of the GPU at {fault.host}{whose}."
-        return finding(book, _failed(book), "process_dead", text, faults, ranks)
-    return None
+    if not faults:
+        return None
+    fault = faults[0]
+    mine = [one for one in book.of("exit", "communicator") if one.pid and one.pid == fault.pid]
+    ranks = known(one.rank if one.kind == "exit" else one.seq for one in mine[:1])
+    whose = f", which {name_ranks(ranks)} used" if ranks else ""
+    text = f"the driver reported Xid {fault.code} of the GPU at {fault.host}{whose}."
+    return book.finding(_failed(book), "process_dead", text, faults, ranks)
 
 
-def unlike_calls(book: LogBook) -> LogFinding | None:
+def unlike_calls(book: LogBook) -> LeftFinding | None:
     """Ranks met in other operations or with other lengths: DETAIL, gloo and NCCL say so."""
     facts = book.of("fingerprint", "sizes", "mismatch_warning")
     prints = {one.ranks[0]: one for one in book.of("fingerprint") if len(one.ranks) == 1}
     if not facts:
         return None
     contents = {rank: f"{one.op} {list(one.sizes)}" for rank, one in prints.items()}
-    ops = [one.op for one in prints.values()]
-    odd, cause, text = _apart(contents, ops, [one.sizes for one in prints.values()], book.world)
-    met = "in other operations" if len(set(ops)) > 1 else "with other lengths"
-    return finding(
-        book,
-        "hang" if book.waiting else "crashed",
-        cause,
-        f"ranks met {met}{text}",
-        facts,
-        odd,
-        "majority",
-        victims=set(prints) if odd else book.waiting,
-    )
+    odd, cause, text = _apart(contents, prints.values(), book.world)
+    met = "in other operations" if len({one.op for one in prints.values()}) > 1 else ""
+    text = f"ranks met {met or 'with other lengths'}{text}"
+    return book.finding("hang" if book.waiting else "crashed", cause, text, facts, odd,
+                        certainty="majority", victims=set(prints) if odd else None)  # fmt: skip
 
 
 def _nearly(sizes: Iterable[tuple[int, ...]]) -> bool:
@@ -227,56 +209,49 @@ def _nearly(sizes: Iterable[tuple[int, ...]]) -> bool:
 
 
 def _apart(
-    contents: Mapping[int, str], ops: Iterable[str], sizes: Iterable[tuple[int, ...]], world: int
-) -> tuple[tuple[int, ...], Cause, str]:
-    """Say who differs from a clear majority, what that is a sign of, and who did what.
-
-    Where lengths differ so little that work was divided unevenly, nobody is the odd one.
-    """
-    counts, several = Counter(contents.values()).most_common(), len(set(ops)) > 1
+    contents: Mapping[int, str], each: Iterable[LogFact | GroupState], world: int
+) -> tuple[list[int], Cause, str]:
+    """Say who differs from a clear majority, what that is a sign of, and who did what."""
+    each = list(each)
+    counts = Counter(contents.values()).most_common()
     clear = len(counts) > 1 and counts[0][1] > 1 and counts[0][1] * 2 > max(len(contents), world)
+    clear = clear and not _nearly(one.sizes for one in each)
     odd = sorted(rank for rank, one in contents.items() if clear and one != counts[0][0])
-    odd = [] if _nearly(sizes) else odd
     told = (
         f"{name_ranks(rank for rank, one in contents.items() if one == content)} in {content}"
         for content, _ in counts[::-1][:4]
     )
     text = f": {'; '.join(told)}." if contents else "."
     text += "" if odd else " The log does not say which of them is wrong."
-    return tuple(odd), "rank_diverged" if several and odd else "collective_mismatch", text
+    other_ops = odd and len({one.op for one in each}) > 1
+    return odd, "rank_diverged" if other_ops else "collective_mismatch", text
 
 
-def unlike_timeouts(book: LogBook) -> LogFinding | None:
+def unlike_timeouts(book: LogBook) -> LeftFinding | None:
     """Under one number of one group ranks wait in other operations, or with other lengths."""
     for name, group in book.groups.items():
         for seq in sorted({one.seq for one in group.values() if one.seq is not None and one.op}):
             states = [one for one in group.values() if one.seq == seq and one.op]
-            contents, sizes = {one.number: one.content for one in states}, [o.sizes for o in states]
-            if len(set(contents.values())) < 2 or _nearly(sizes):
+            contents = {one.number: one.content for one in states}
+            if len(set(contents.values())) < 2 or _nearly(one.sizes for one in states):
                 continue
-            world = book.world if name == "default" else 0
-            odd, cause, text = _apart(contents, (one.op for one in states), sizes, world)
-            return finding(
-                book,
-                "hang",
-                cause,
-                f"ranks differ in operation {seq}{of_group(name)}{text}",
-                [one.facts[0] for one in states],
-                known(one.rank for one in states if one.number in odd),
-                "majority",
-                collectives=((name, seq, _table(states)),),
-            )
+            odd, cause, text = _apart(contents, states, book.world if name == "default" else 0)
+            text = f"ranks differ in operation {seq}{of_group(name)}{text}"
+            who = known(one.rank for one in states if one.number in odd)
+            table = collective(name, seq, _table(states))
+            return book.finding("hang", cause, text, [one.facts[0] for one in states], who,
+                                certainty="majority", collectives=(table,))  # fmt: skip
     return None
 
 
-def _table(states: Iterable[GroupState]) -> dict[str, str]:
+def _table(states: Iterable[GroupState]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = defaultdict(list)
     for one in states:
         found[one.content or "not named"].append(one.number)
-    return {content: format_ranks(ranks) for content, ranks in found.items()}
+    return found
 
 
-def did_not_reach_barrier(book: LogBook) -> LogFinding | None:
+def did_not_reach_barrier(book: LogBook) -> LeftFinding | None:
     """A monitored barrier names who did not come; alone in it, rank 0 may have strayed."""
     facts = book.of("barrier")
     if not facts:
@@ -286,14 +261,13 @@ def did_not_reach_barrier(book: LogBook) -> LogFinding | None:
     limit_s = (fact.limit_ms or 0) / 1000
     text = f"{name_ranks(fact.ranks)} did not reach the monitored barrier"
     text += f" within {limit_s:.0f} s." if 0 < limit_s < 7 * 86_400 else "."
-    if alone:
-        text += " Rank 0 was there alone, so it may be the one that strayed."
-    said = said_by(book, fact.ranks)
-    return finding(book, "hang", "unknown", text, [*facts, *said], () if alone else fact.ranks,
-                  victims=book.waiting | ({0} - set(fact.ranks)))  # fmt: skip
+    text += " Rank 0 was there alone, so it may be the one that strayed." if alone else ""
+    lines, who = [*facts, *book.said_by(fact.ranks)], () if alone else fact.ranks
+    victims = book.waiting | ({0} - set(fact.ranks))
+    return book.finding("hang", "unknown", text, lines, who, victims=victims)
 
 
-def lagging(book: LogBook) -> LogFinding | None:
+def lagging(book: LogBook) -> LeftFinding | None:
     """Torch's desync report: who finished the last common operation and did not join the next."""
     reports = [one for one in book.of("desync") if one.ranks]
     if not reports or book.other_groups:
@@ -301,13 +275,12 @@ def lagging(book: LogBook) -> LogFinding | None:
     fact = reports[-1]
     fewer = len(fact.ranks) < (fact.count or len(book.heard - set(fact.ranks)) or 1)
     text = f"by torch's desync report {name_ranks(fact.ranks)} did not join operation {fact.seq}."
-    if not fewer:
-        text += " Most ranks lack it, so the few that have it may have strayed."
-    facts: list[LogFact | LastWord] = [fact, *book.of("timeout")[:3], *said_by(book, fact.ranks)]
-    return finding(book, "hang", "unknown", text, facts, fact.ranks if fewer else ())
+    text += "" if fewer else MANY_LACK.format("the few that have it")
+    facts = [fact, *book.of("timeout")[:3], *book.said_by(fact.ranks)]
+    return book.finding("hang", "unknown", text, facts, fact.ranks if fewer else ())
 
 
-def slow(book: LogBook) -> LogFinding | None:
+def slow(book: LogBook) -> LeftFinding | None:
     """Ranks wait while a progress bar of another one moves on."""
     timeouts = book.of("timeout", "barrier_echo")
     limit = min((one.limit_ms for one in timeouts if one.limit_ms), default=0)
@@ -324,15 +297,18 @@ def slow(book: LogBook) -> LogFinding | None:
         if not as_long and not (reported and last.line > min(reported)):
             continue  # it may have stood still since the wait began
         who = () if last.rank is None else (last.rank,)
-        subject = name_ranks(who) if who else "a rank that is not named"
-        text = f"{subject} was still working, at {done} of {total}, when others gave up waiting"
-        text += f" after {limit / 1000:.0f} s. It was slow, it did not hang."
-        return finding(book, "slow", "slow_progress", text, [first, last, *timeouts], who,
-                      guessed=() if who else {0} - book.waiting)  # fmt: skip
+        text = (
+            f"{name_ranks(who) if who else 'a rank that is not named'} was still working, at {done}"
+            f" of {total}, when others gave up waiting after {limit / 1000:.0f} s. It was slow, it"
+            " did not hang."
+        )
+        guessed = () if who else {0} - book.waiting
+        facts = [first, last, *timeouts]
+        return book.finding("slow", "slow_progress", text, facts, who, guessed=guessed)
     return None
 
 
-def saving(book: LogBook) -> LogFinding | None:
+def saving(book: LogBook) -> LeftFinding | None:
     """The wait began as a checkpoint was saved: by its time, or in a barrier after it."""
     timeouts = book.of("timeout", "status")
     saves = [one for one in book.of("saving") if book.before_timeouts(one)]
@@ -342,24 +318,22 @@ def saving(book: LogBook) -> LogFinding | None:
     went_on = [one for one in book.of("bar") if one.file == last.file and one.line > last.line]
     states = [one for group in book.groups.values() for one in group.values()]
     small = all(max(one.sizes, default=1) <= BARRIER for one in states if one.seq is not None)
-    comparable = [
-        one
+    began = last.when and book.clocks_agree and any(  # within a minute of the saving
+        abs(seconds(one.when) - (one.ran_ms or one.limit_ms) / 1000 - seconds(last.when)) < 60
         for one in timeouts
-        if one.limit_ms and last.when and len(one.when) == len(last.when) and book.clocks_agree
-    ]
-    began = any(  # within a minute of the saving
-        abs(seconds(one.when) - (one.ran_ms or one.limit_ms or 0) / 1000 - seconds(last.when)) < 60
-        for one in comparable
-    )
+        if one.limit_ms and len(one.when) == len(last.when)
+    )  # fmt: skip
     if any(book.before_timeouts(one) for one in went_on) or not (small or began):
         return None
     who = {0 if last.rank is None else last.rank} - book.waiting
-    text = f"{name_ranks(book.waiting)} began to wait when a checkpoint was being saved. The time"
-    text += " limit ended before the saving did, as far as the logs tell."
-    return finding(book, "hang", "checkpoint_io", text, [last, *timeouts], guessed=who)
+    text = (
+        f"{name_ranks(book.waiting)} began to wait when a checkpoint was being saved. The time"
+        " limit ended before the saving did, as far as the logs tell."
+    )
+    return book.finding("hang", "checkpoint_io", text, [last, *timeouts], guessed=who)
 
 
-def behind(book: LogBook) -> LogFinding | None:
+def behind(book: LogBook) -> LeftFinding | None:
     """Some ranks have not finished entering an operation in which others are."""
     for name, group in book.groups.items():
         open_at = [one.seq for one in group.values() if one.seq is not None]
@@ -379,30 +353,30 @@ def behind(book: LogBook) -> LogFinding | None:
                 late.append(one)
         if not late or ahead or not inside:
             continue
-        certainty: Certainty = "proven"
-        if len(late) > len(inside):
-            certainty = ""
-        elif book.other_groups or (len(late) == len(inside) and not _further(book, inside, late)):
-            certainty = "guess"
+        few = len(late) <= len(inside)
+        sure = len(late) < len(inside) or _further(book, inside, late)
+        sure = few and sure and not book.other_groups
         ranks = known(one.rank for one in late)
-        named, done = name_members(late), max(one.completed or 0 for one in late)
+        done = max(one.completed or 0 for one in late)
         text = (
-            f"{named} ended operation {done}{of_group(name)} and had not finished entering {seq},"
+            f"{name_members(late)} ended operation {done}{of_group(name)} and had not finished "
+            f"entering {seq}, in which {name_members(inside)} waited."
         )
-        text += f" in which {name_members(inside)} waited."
-        said = said_by(book, ranks[:4])
+        said = book.said_by(ranks[:4])
         if said and len(ranks) == 1:
             text += f" Its last words: {redact_text(said[0].text)[:80]}."
-        if not certainty:
-            text += " Most ranks lack it, so those that are in it may have strayed."
-        sure = certainty == "proven"
-        facts: list[LogFact | LastWord] = [f for one in (*late, *inside) for f in one.facts]
-        facts += said
-        table = {**_table(inside), "not entered, or inside the call": format_ranks(ranks)}
-        return finding(book, "hang", "unknown", text, facts, ranks if sure else (),
-                      guessed=ranks if certainty == "guess" else (),
-                      victims=known(one.rank for one in inside),
-                      collectives=((name, seq, table),))  # fmt: skip
+        text += "" if few else MANY_LACK.format("those that are in it")
+        table = {**_table(inside), "not entered, or inside the call": ranks}
+        return book.finding(
+            "hang",
+            "unknown",
+            text,
+            [*(fact for one in (*late, *inside) for fact in one.facts), *said],
+            ranks if sure else (),
+            guessed=ranks if few and not sure else (),
+            victims=known(one.rank for one in inside),
+            collectives=(collective(name, seq, table),),
+        )
     return None
 
 
@@ -413,77 +387,87 @@ def _further(book: LogBook, inside: Sequence[GroupState], late: Sequence[GroupSt
     """
     if any((one.enqueued or 0) >= (one.seq or 0) + 2 for one in inside):
         return True
-    times = [[one.when for one in said_by(book, [each.rank for each in some]) if one.when]
-             for some in (inside, late)]  # fmt: skip
-    return bool(book.clocks_agree and all(times) and max(times[1]) < min(times[0]))
+    in_it, not_in_it = (
+        [word.when for word in book.said_by(one.rank for one in states) if word.when]
+        for states in (inside, late)
+    )
+    told = bool(book.clocks_agree and in_it and not_in_it)
+    return told and max(not_in_it) < min(in_it)
 
 
-def all_inside(book: LogBook) -> LogFinding | None:
+def all_inside(book: LogBook) -> LeftFinding | None:
     """Ranks wait, and nothing says for whom; the first operation of all points at the machine."""
     facts = book.of("timeout", "status", "dump_signal")
-    waits = [(name, [one for one in group.values() if one.seq is not None])
-             for name, group in book.groups.items()]  # fmt: skip
-    waits = [(name, states) for name, states in waits if states]
+    waits = {name: states for name, group in book.groups.items()
+             if (states := [one for one in group.values() if one.seq is not None])}  # fmt: skip
     late = max((one.ran_ms or 0 for one in book.of("timeout") if overslept(one)), default=0)
     slept = f" The watchdog spoke only after {late / 1000:.0f} s: it, or the machine, stood still."
+    slept = slept if late else ""
     if not waits:
-        if not facts:
-            return None
-        text = "ranks dumped after a time-out whose own line is not here, or of a group without"
-        text += " a name. Nothing tells for whom they waited."
-        return finding(book, "hang", "unknown", text + (slept if late else ""), facts)
-    name, states = max(waits, key=lambda one: len(one[1]))
+        text = (
+            "ranks dumped after a time-out whose own line is not here, or of a group without a "
+            "name. Nothing tells for whom they waited."
+        )
+        return book.finding("hang", "unknown", text + slept, facts) if facts else None
+    name, states = max(waits.items(), key=lambda one: len(one[1]))
     seq = min(one.seq or 0 for one in states)
     inside = [one for one in states if one.seq == seq]
-    ahead = name_members(one for one in states if one.seq != seq)
+    others = [one for one in states if one.seq != seq]
     seen = name_members(inside)
     op = max((one.op for one in inside), default="")
     where = f"operation {seq} ({op or 'not named'}){of_group(name)}"
     who: tuple[int, ...] = ()
     cause: Cause = "unknown"
-    never = all((one.completed or 0) <= 0 for one in states)
-    whole = name == "default" and 0 < book.world <= len(inside)
-    if len(states) > len(inside) and op in NEEDS_ALL and len(inside) == 1 < len(states) - 1:
+    if op in NEEDS_ALL and len(inside) == 1 < len(others):
         who = known([inside[0].rank])
-        text = f"{where} ended on {ahead} and not on {seen}: its GPU, driver or link."
-    elif len(states) > len(inside):
-        text = f"{seen} waited in {where}, which {ahead} had ended. In some operations a rank"
-        text += " may end before others have come: this proves nobody at fault."
-    elif seq <= 1 and never and not book.other_groups:
+        text = f"{where} ended on {name_members(others)} and not on {seen}: its GPU, driver or"
+        text += " link."
+    elif others:
+        text = (
+            f"{seen} waited in {where}, which {name_members(others)} had ended. In some operations "
+            "a rank may end before others have come: this proves nobody at fault."
+        )
+    elif seq <= 1 and all((one.completed or 0) <= 0 for one in states) and not book.other_groups:
         cause = "network_wait"
         text = (
             f"the first operation{of_group(name)} never ended on {seen}. Look at the machine first:"
+            " GPU peer traffic (try NCCL_P2P_DISABLE=1), IOMMU, ACS, network interface."
         )
-        text += " GPU peer traffic (try NCCL_P2P_DISABLE=1), IOMMU, ACS, network interface."
     elif book.of("ras_equal"):
-        text = f"{seen} waited in {where}. By NCCL's RAS all ranks launched equally many"
-        text += " operations, so data does not move, or lengths differ."
-    elif whole:
+        text = (
+            f"{seen} waited in {where}. By NCCL's RAS all ranks launched equally many operations, "
+            "so data does not move, or lengths differ."
+        )
+    elif name == "default" and 0 < book.world <= len(inside):
         cause = "network_wait"
-        text = f"all {book.world} ranks were in {where} with equal lengths: data does not move."
-        text += " Look at the network, the GPUs and their links."
+        text = (
+            f"all {book.world} ranks were in {where} with equal lengths: data does not move. Look "
+            "at the network, the GPUs and their links."
+        )
     else:
         text = f"{seen} waited in {where}. The logs do not say for whom."
-    shown = [*book.of("timeout", "status", "ras_equal"), *book.of("dump_signal")]
-    return finding(book, "hang", cause, text + (slept if late else ""), shown, who, "majority",
-                  victims=book.waiting | set(known(one.rank for one in states)),
-                  collectives=((name, seq, _table(inside)),))  # fmt: skip
+    shown = book.of("timeout", "status", "ras_equal", "dump_signal")
+    victims = book.waiting | set(known(one.rank for one in states))
+    table = collective(name, seq, _table(inside))
+    return book.finding("hang", cause, text + slept, shown, who, certainty="majority",
+                        victims=victims, collectives=(table,))  # fmt: skip
 
 
-def never_came(book: LogBook) -> LogFinding | None:
+def never_came(book: LogBook) -> LeftFinding | None:
     """Processes waited at the meeting point for others that did not come."""
-    stores = [one for one in book.of("store") if one.ranks]
-    facts = book.of("rendezvous")
-    if stores:
+    if stores := [one for one in book.of("store") if one.ranks]:
         lost = all(any(word in one.error for word in LOST) for one in stores)
         roots = {rank for one in stores for rank in one.ranks}
         whole = any("default_pg" in one.error for one in stores) and len(roots) == 1 and not lost
         who = name_ranks(known(one.group_rank for one in stores))
         text = f"{who} waited for {name_ranks(roots)} to begin the first operation of a group"
         text += ", and lost the store: the process that keeps it had ended." if lost else "."
-        return finding(book, "dead" if lost else "hang", "process_dead" if lost else "rendezvous",
-                      text, stores, roots if whole else (), guessed=() if whole or lost else roots,
-                      victims=known(one.rank for one in stores))  # fmt: skip
+        kind: VerdictKind = "dead" if lost else "hang"
+        cause: Cause = "process_dead" if lost else "rendezvous"
+        return book.finding(kind, cause, text, stores, roots if whole else (),
+                            guessed=() if whole or lost else roots,
+                            victims=known(one.rank for one in stores))  # fmt: skip
+    facts = book.of("rendezvous")
     if not facts:
         return None
     short = [one for one in facts if one.count and (one.seq or 0) < one.count]
@@ -492,86 +476,74 @@ def never_came(book: LogBook) -> LogFinding | None:
     text += " to the meeting point"
     text += f" within {fact.limit_ms / 1000:.0f} s." if fact.limit_ms else "."
     text += " The log does not say whether the others started."
-    return finding(book, "hang", "rendezvous", text, facts)
+    return book.finding("hang", "rendezvous", text, facts)
 
 
-def ras_differs(book: LogBook) -> LogFinding | None:
-    """RAS counts differ, or ranks gave no answer."""
-    dead, counts = book.of("ras_dead"), book.of("ras_count")
-    missing = [one for one in book.of("ras_missing") if one.ranks]
-    silent = {rank for one in missing for rank in one.ranks}
-    if dead:
-        who = ", ".join(f"process {one.pid} on {one.host}" for one in dead[:4])
-        text = f"NCCL's RAS cannot reach {who}."
-        return finding(book, "dead", "process_dead", text, [*dead, *missing])
-    if missing:
-        text = f"NCCL's RAS got no answer from {name_ranks(silent)} of a communicator."
-        return finding(book, "hang", "unknown", text, missing)
-    if counts:
-        listed = ", ".join(f"{one.count} launched {one.seq}" for one in counts[:6])
-        text = f"by NCCL's RAS the ranks launched different numbers of {counts[0].op}: {listed}."
-        text += " It lists the smaller set, which may be the faster one."
-        return finding(book, "hang", "unknown", text, counts)
-    equal = book.of("ras_equal")
-    text = "by NCCL's RAS all ranks launched equally many operations: data does not move."
-    return finding(book, "hang", "unknown", text, equal) if equal else None
+Row = tuple[tuple[str, ...], "VerdictKind", "Cause", str]
+PLAIN: tuple[Row, ...] = (
+    (("ras_dead",), "dead", "process_dead", "NCCL's RAS cannot reach {processes}."),
+    (("ras_missing",), "hang", "unknown",
+     "NCCL's RAS got no answer from {ranks} of a communicator."),
+    (("ras_count",), "hang", "unknown",
+     "by NCCL's RAS the ranks launched different numbers of {op}: {counts}. It lists the smaller"
+     " set, which may be the faster one."),
+    (("ras_equal",), "hang", "unknown",
+     "by NCCL's RAS all ranks launched equally many operations: data does not move."),
+    (("heartbeat", "gil"), "hang", "unknown",
+     "torch's watchdog thread stood still on {writers}, in a driver call or for the interpreter"
+     " lock. That does not say which rank is behind."),
+)  # fmt: skip
+"""What a line says by itself: kinds of facts, verdict, cause, and the words."""
+BROKEN: tuple[Row, ...] = (
+    (("network", "peer_lost", "barrier_echo"), "crashed", "network_wait",
+     "connections to other ranks broke or brought nothing: another rank had ended, or the network"
+     " failed. The logs do not say which."),
+    (("unreachable",), "hang", "rendezvous",
+     "a process could not reach its meeting point or a peer."),
+    (("cancelled",), "crashed", "unknown", "the job was ended from outside: {why}."),
+    (("exit", "task", "exception"), "crashed", "unknown",
+     "processes ended with exit codes that say nothing. torchrun's root cause is the first to end,"
+     " not the cause."),
+)  # fmt: skip
+"""The same of what only shows that something broke."""
 
 
-def watchdog_stuck(book: LogBook) -> LogFinding | None:
-    """Torch's watchdog itself stood still: a driver call, or the interpreter lock."""
-    facts = book.of("heartbeat", "gil")
-    ranks = known(one.rank for one in facts)
-    where = name_ranks(ranks) if ranks else "a rank"
-    text = f"torch's watchdog thread stood still on {where}, in a driver call"
-    text += " or for the interpreter lock. That does not say which rank is behind."
-    return finding(book, "hang", "unknown", text, facts) if facts else None
+def _plainly(book: LogBook, rows: Iterable[Row]) -> LeftFinding | None:
+    for kinds, verdict, cause, text in rows:
+        if not (facts := book.of(*kinds)):
+            continue
+        writers = known(one.rank for one in facts)
+        words = {
+            "processes": ", ".join(f"process {one.pid} on {one.host}" for one in facts[:4]),
+            "ranks": name_ranks(rank for one in facts for rank in one.ranks),
+            "op": facts[0].op,
+            "counts": ", ".join(f"{one.count} launched {one.seq}" for one in facts[:6]),
+            "writers": name_ranks(writers) if writers else "a rank",
+            "why": facts[0].error.lower() or "cancelled",
+        }
+        return book.finding(verdict, cause, text.format(**words), facts)
+    return None
 
 
-def broken_down(book: LogBook) -> LogFinding | None:
+def said_plainly(book: LogBook) -> LeftFinding | None:
+    """RAS counts differ, or ranks gave no answer; torch's own watchdog stood still."""
+    return _plainly(book, PLAIN)
+
+
+def broken_down(book: LogBook) -> LeftFinding | None:
     """Nothing but connections that broke, a job that was cancelled, an exit code."""
-    links = book.of("network", "unreachable", "peer_lost", "barrier_echo")
-    if links and all(one.kind == "unreachable" for one in links):
-        text = "a process could not reach its meeting point or a peer."
-        return finding(book, "hang", "rendezvous", text, links)
-    if links:
-        text = "connections to other ranks broke or brought nothing: another rank had ended, or the"
-        text += " network failed. The logs do not say which."
-        return finding(book, "crashed", "network_wait", text, links)
-    ends = book.of("cancelled", "exit", "task", "exception")
-    if not ends:
-        return None
-    text = "processes ended with exit codes that say nothing. torchrun's root cause is the first to"
-    text += " end, not the cause."
-    if ends[0].kind == "cancelled":
-        text = f"the job was ended from outside: {ends[0].error.lower() or 'cancelled'}."
-    return finding(book, "crashed", "unknown", text, ends)
+    return _plainly(book, BROKEN)
 
 
-def ended(book: LogBook) -> LogFinding | None:
-    """All that the logs say is that training finished."""
-    facts = book.of("finished")
-    found = LogFinding(verdict="finished", summary="Training finished.", evidence=quoted(facts))
-    return found if facts else None
-
-
-RULES: tuple[Callable[[LogBook], LogFinding | None], ...] = (
+RULES: tuple[Callable[[LogBook], LeftFinding | None], ...] = (
     killed, raised, gpu_fault, unlike_calls, unlike_timeouts, did_not_reach_barrier, slow, lagging,
-    behind, log_trails.held_in_a_call, saving, all_inside, never_came, ras_differs, watchdog_stuck,
-    log_trails.stopped_earlier, broken_down, ended,
+    behind, log_trails.held_in_a_call, saving, all_inside, never_came, said_plainly,
+    log_trails.stopped_earlier, broken_down,
 )  # fmt: skip
 """In this order: what a process says of its own end, what ranks did differently, who is late, who
 waits, and at last what only shows that something broke."""
 
 
-def find_in_logs(*readings: LogReading) -> LogFinding:
-    """Say what the logs of one job tell.
-
-    Args:
-        readings: Of all its logs, in any order.
-
-    Returns:
-        A finding; without a verdict where nothing in them speaks of trouble, or of an end.
-    """
-    book = LogBook(readings)
-    found = next((one for rule in RULES if (one := rule(book)) is not None), None)
-    return found or LogFinding(world_size=book.world, evidence=quoted(book.words.values()))
+def find_in_logs(book: LogBook) -> LeftFinding | None:
+    """Say what the logs of one job prove; None where nothing in them speaks of trouble."""
+    return next((one for rule in RULES if (one := rule(book)) is not None), None)

@@ -1,33 +1,68 @@
-"""Facts of all logs of one job, put in order: whose each is, and where each rank is in its groups.
+"""Facts of all logs of one job, put in order, and what a finding of files has in common.
 
-Time-outs of torch before 2.4, and their first line ever since, name no group; it is found by what
-the same rank says of the same number. Where nothing tells it, the time-out is of no group at all.
+Whose a fact is, and where each rank is in its groups, is settled here. Time-outs of torch before
+2.4, and their first line ever since, name no group; it is found by what the same rank says of the
+same number. Where nothing tells it, the time-out is of no group at all.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from lightning_hangcheck.judge.graph import Wait, WaitGraph
+from lightning_hangcheck.judge.rule import Finding
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.log_facts import LogFact
-from lightning_hangcheck.model.slugs import Cause, VerdictKind
+from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.model.log_facts import LastWord, LogReading, Trail
+    from lightning_hangcheck.judge.patience import EndedBy
+    from lightning_hangcheck.model.log_facts import LogReading, Trail
+    from lightning_hangcheck.model.slugs import Cause, Certainty, VerdictKind
 
-Certainty = Literal["", "proven", "majority", "guess"]
 MOST_QUOTED = 12
 SAME_SIZES = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
 """Operations to which every rank has to bring equally much."""
+ASPECTS: dict[Cause, str] = {
+    "network_wait": "first_operation",
+    "process_dead": "killed",
+    "rank_diverged": "made",
+    "rank_stalled": "not_entered",
+    "rendezvous": "peers",
+    "unknown": "not_entered",
+}
+"""Which remedies of a cause help against what logs tell."""
+
+
+class LeftFinding(Finding, frozen=True, kw_only=True):
+    """What files prove: no time goes on any more, and nobody could end anything.
+
+    Attributes:
+        culprits: Empty where they prove that something is wrong, but not by whom.
+        kind: Of verdict.
+        certainty: Of the culprits, or `guess`: then none is named, and the evidence tells whom.
+        graph: Who waits for whom.
+        states: What each rank did, as far as known.
+        place: Line of the user's own code from which the first culprit called its last operation.
+    """
+
+    ended_by: EndedBy = "nobody"
+    silence_s: float = 0.0
+    culprits: tuple[int, ...] = ()
+    confidence: float = 0.0
+    kind: VerdictKind = "hang"
+    graph: WaitGraph = WaitGraph()
+    states: dict[int, State] = {}  # noqa: RUF012 - msgspec copies it
+    collectives: tuple[CollectiveState, ...] = ()
 
 
 def known(ranks: Iterable[int | None]) -> tuple[int, ...]:
@@ -55,29 +90,48 @@ class GroupState(Struct, kw_only=True):
 
 
 class LogBook:
-    """All facts of one job, ranks and groups settled as far as they can be."""
+    """All facts of one job, ranks and groups settled as far as they can be.
+
+    Attributes:
+        waiting: Ranks that reported a time-out.
+        heard: Ranks of which there is a line.
+        words: The last word of each rank; a file of its own tells more than what all wrote to one.
+        trails: How far each rank came; of several files that which was written last.
+        clocks_agree: Whether times may be compared.
+        groups: Of each group by its name the members' states, by their numbers in it.
+        world: How many ranks there are; 0 where nothing tells.
+    """
 
     def __init__(self, readings: Sequence[LogReading]) -> None:
-        facts = [_of_default(fact) for reading in readings for fact in reading.facts]
         self.by_kind: dict[str, list[LogFact]] = defaultdict(list)
-        for fact in _with_groups(facts):
+        for fact in _with_groups([fact for one in readings for fact in one.facts]):
             self.by_kind[fact.kind].append(fact)
-        self.readings = readings
-        self.waiting = set(known(one.rank for one in self.of("timeout", "status")))
+        waits = self.of("timeout", "status")
+        self.waiting = set(known(one.rank for one in waits))
         self.heard = {rank for one in readings for rank in one.ranks} | self.waiting
-        self.other_groups = {one.group for one in self.of("timeout", "status")} - {"", "default"}
-        self.words = _newest(word for reading in readings for word in reading.last_words)
-        self.trails = _newest_trails(trail for reading in readings for trail in reading.trails)
-        self.clocks_agree = not any(one.clock_went_back for one in readings) and not self._slept()
+        self.other_groups = {one.group for one in waits} - {"", "default"}
+        self.words: dict[int, LogFact] = {}
+        for word in (word for one in readings for word in one.last_words):
+            if word.rank is not None:
+                earlier = self.words.setdefault(word.rank, word)
+                if len(word.when) == len(earlier.when) and word.when > earlier.when:
+                    self.words[word.rank] = word
+        trails = [trail for one in readings for trail in one.trails]
+        trails.sort(key=lambda trail: (trail.rank, trail.when))
+        self.trails: dict[int, Trail] = {trail.rank: trail for trail in trails}
+        slept = any(map(overslept, self.of("timeout")))
+        self.clocks_agree = not slept and not any(one.clock_went_back for one in readings)
         self.groups = self._groups()
-        self.world = self._world()
+        told = [one.world_size for one in readings]
+        told += [one.count or 0 for one in self.of("communicator", "ras_equal", "rendezvous")]
+        for state in self.groups.get("default", {}).values():
+            if state.op == "_ALLGATHER_BASE" and len(state.sizes) == 2 and state.sizes[0]:
+                told.append(state.sizes[1] // state.sizes[0])
+        self.world = max(told, default=0)
 
     def of(self, *kinds: str) -> list[LogFact]:
         """Facts of these kinds, in the order of their files and lines."""
         return [fact for kind in kinds for fact in self.by_kind.get(kind, ())]
-
-    def _slept(self) -> bool:
-        return any(overslept(one) for one in self.of("timeout"))
 
     def _groups(self) -> dict[str, dict[int, GroupState]]:
         found: dict[str, dict[int, GroupState]] = defaultdict(dict)
@@ -87,9 +141,8 @@ class LogBook:
             if number is None or fact.group == "?":
                 continue
             rank = number if fact.group == "default" else fact.rank
-            state = found[fact.group].setdefault(
-                number, GroupState(number=number, rank=rank, facts=[])
-            )
+            state = GroupState(number=number, rank=rank, facts=[])
+            state = found[fact.group].setdefault(number, state)
             if None not in (rank, state.rank) and rank != state.rank:
                 mixed.add(fact.group)  # the same number on two ranks: several groups of one name
             state.rank = state.rank if rank is None else rank
@@ -104,14 +157,6 @@ class LogBook:
                     state.seq = fact.completed + 1  # the oldest that has not ended
         return {name: group for name, group in found.items() if name not in mixed}
 
-    def _world(self) -> int:
-        told = [one.world_size for one in self.readings]
-        told += [one.count or 0 for one in self.of("communicator", "ras_equal", "rendezvous")]
-        for one in self.groups.get("default", {}).values():
-            if one.op == "_ALLGATHER_BASE" and len(one.sizes) == 2 and one.sizes[0]:
-                told.append(one.sizes[1] // one.sizes[0])
-        return max(told, default=0)
-
     def unseen(self, ranks: Iterable[int]) -> list[int]:
         """Ranks of the job of which nothing is known, beside these."""
         return sorted(set(range(min(self.world, 1024))) - set(ranks))
@@ -121,11 +166,103 @@ class LogBook:
         timeouts = self.of("timeout", "status", "heartbeat", "dump_signal")
         if not timeouts:
             return True
-        same = [one for one in timeouts if one.file == fact.file]
+        same = [one.line for one in timeouts if one.file == fact.file]
         if same:
-            return fact.line < min(one.line for one in same)
-        times = [one.when for one in timeouts if len(one.when) == len(fact.when) and one.when]
-        return fact.when < min(times) if times and fact.when and self.clocks_agree else None
+            return fact.line < min(same)
+        times = [one.when for one in timeouts if one.when and len(one.when) == len(fact.when)]
+        return fact.when < min(times) if times and self.clocks_agree else None
+
+    def said_by(self, ranks: Iterable[int | None]) -> list[LogFact]:
+        """Return the last words of ranks, as far as kept."""
+        return [self.words[one] for one in ranks if one is not None and one in self.words]
+
+    def finding(
+        self,
+        kind: VerdictKind,
+        cause: Cause,
+        text: str,
+        facts: Iterable[LogFact],
+        who: Iterable[int] = (),
+        *,
+        certainty: Certainty = "proven",
+        guessed: Iterable[int] = (),
+        victims: Iterable[int] | None = None,
+        collectives: tuple[CollectiveState, ...] = (),
+        waits_in: str = "in a collective",
+        aspect: str = "",
+    ) -> LeftFinding:
+        """Make a finding of what a rule tells.
+
+        Args:
+            kind: Of verdict.
+            cause: Of it.
+            text: One sentence, or two.
+            facts: Lines to quote.
+            who: The culprits, by their global ranks.
+            certainty: Of them; without any nothing is certain.
+            guessed: Ranks for which little speaks; no culprits.
+            victims: Ranks that waited for others, by default those that reported a time-out.
+            collectives: Where ranks differ or wait.
+            waits_in: Where the victims waited.
+            aspect: Which remedies of the cause help, where it is not the usual one.
+        """
+        culprits = tuple(sorted(set(who)))
+        waiters = set(self.waiting if victims is None else victims) - set(culprits)
+        waiting = tuple(sorted(waiters))
+        guess = f"a guess: {name_ranks(guessed)}" if (guessed := set(guessed)) else ""
+        sure: Certainty | None = certainty if culprits else "guess" if guess else None
+        waits = (
+            [Wait(waiting, culprits, (waits_in,) * len(waiting))] if waiting and culprits else []
+        )
+        states: dict[int, State] = dict.fromkeys(waiting, "waiting")
+        states |= dict.fromkeys(culprits, "gone" if kind in ("dead", "crashed") else "stalled")
+        lines = dict.fromkeys(f"{one.file}:{one.line}: {redact_text(one.text)}" for one in facts)
+        usual = ASPECTS.get(cause) if cause != "unknown" or culprits else "no_dump"
+        return LeftFinding(
+            kind=kind,
+            cause=cause,
+            aspect=aspect or usual,
+            culprits=culprits,
+            certainty=sure,
+            confidence={"proven": 0.9, "majority": 0.8}.get(sure or "", 0.4),
+            sentence=f"{text[:1].upper()}{text[1:]}".rstrip("."),
+            graph=WaitGraph(
+                waits=tuple(waits), ends=culprits, waiters=waiting, between_ranks=bool(waits)
+            ),
+            states=states,
+            collectives=collectives,
+            evidence=(
+                *((EvidenceItem("guess", None, guess),) if guess else ()),
+                *(EvidenceItem("log", None, line) for line in list(lines)[:MOST_QUOTED]),
+            ),
+            gaps=tuple(self._gaps(waiters | set(culprits) | self.heard)),
+        )
+
+    def _gaps(self, seen: Iterable[int]) -> Iterator[Gap]:
+        """What was not kept, and the setting that keeps it the next time."""
+        if unseen := self.unseen(seen):
+            what, rank = (
+                f"log lines of {name_ranks(unseen)}",
+                unseen[0] if len(unseen) == 1 else None,
+            )
+            why = (
+                "no line of theirs is in these logs, so they are unknown, neither guilty nor"
+                " innocent"
+            )
+            remedy = (
+                "keep a log of every rank: torchrun --log-dir DIR --redirects 3, or srun --output"
+            )
+            yield Gap(what, rank, why, "rank", remedy)
+        if self.of("timeout", "status", "heartbeat", "ras_count", "ras_equal"):
+            why = "logs do not say which operations each rank had entered, nor from which line"
+            remedy = (
+                "set TORCH_FR_BUFFER_SIZE=20000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, with a dump path"
+                " on shared storage, or start the job with hangcheck run"
+            )
+            yield Gap("flight records of the ranks", None, why, "flight_record", remedy)
+        if not self.clocks_agree:
+            why = "times in these logs jump, so their order in time proves nothing"
+            yield Gap("times that agree", None, why, "time", "keep clocks in step with NTP")
 
 
 def overslept(fact: LogFact) -> bool:
@@ -135,11 +272,11 @@ def overslept(fact: LogFact) -> bool:
 
 def _of_default(fact: LogFact) -> LogFact:
     """In the default group a rank's number is its global rank."""
-    known = fact.group == "default" and fact.group_rank is not None and fact.kind != "store"
-    return replace(fact, rank=fact.group_rank) if known else fact
+    told = fact.group == "default" and fact.group_rank is not None and fact.kind != "store"
+    return replace(fact, rank=fact.group_rank) if told else fact
 
 
-def _with_groups(facts: Sequence[LogFact]) -> list[LogFact]:
+def _with_groups(facts: Iterable[LogFact]) -> Iterator[LogFact]:
     """Give time-outs that name no group the one that the same rank names for the same number.
 
     Those that are left are of the default group where no line speaks of another, and every number
@@ -149,83 +286,26 @@ def _with_groups(facts: Sequence[LogFact]) -> list[LogFact]:
     def key(one: LogFact) -> tuple[object, ...]:
         return one.file, one.group_rank if one.rank is None else f"rank {one.rank}", one.seq
 
+    facts = [_of_default(one) for one in facts]
     named = {key(one): one for one in facts if one.group and one.seq is not None}
-    found = []
-    for one in facts:
-        told = named.get(key(one)) if one.kind == "timeout" and not one.group else None
-        of = {"group": told.group, "group_rank": told.group_rank} if told is not None else {}
-        found.append(replace(one, **of))
-    bare = [one for one in found if one.kind == "timeout" and not one.group]
+    bare = [one for one in facts if one.kind == "timeout" and not one.group]
+    bare = [one for one in bare if key(one) not in named]
     owners: dict[int | None, set[tuple[object, ...]]] = defaultdict(set)
     for one in bare:
         owners[one.group_rank].add((one.rank, one.seq, one.op, one.sizes))
     plain = all(one.rank in (None, one.group_rank) for one in bare)
     plain &= all(len(one) == 1 for one in owners.values())
-    plain &= not any(one.group not in ("", "default") for one in found if one.kind != "store")
-    name = "default" if plain else "?"
-    return [
-        _of_default(replace(one, group=name)) if one.kind == "timeout" and not one.group else one
-        for one in found
-    ]
+    plain &= not any(one.group not in ("", "default") for one in facts if one.kind != "store")
+    for one in facts:
+        if one.kind != "timeout" or one.group:
+            yield one
+        elif (told := named.get(key(one))) is not None:
+            yield replace(one, group=told.group, group_rank=told.group_rank)
+        else:
+            yield _of_default(replace(one, group="default" if plain else "?"))
 
 
-def _newest_trails(trails: Iterable[Trail]) -> dict[int, Trail]:
-    """How far each rank came; of several files that which was written last."""
-    found: dict[int, Trail] = {}
-    for one in sorted(trails, key=lambda trail: (trail.rank, trail.when)):
-        found[one.rank] = one
-    return found
-
-
-def _newest(words: Iterable[LastWord]) -> dict[int, LastWord]:
-    """The last word of each rank; a file of its own tells more than what all wrote to one."""
-    found: dict[int, LastWord] = {}
-    for word in words:
-        if word.rank is None:
-            continue
-        known = found.get(word.rank)
-        if known is None or (
-            word.when and len(word.when) == len(known.when) and word.when > known.when
-        ):
-            found[word.rank] = word
-    return found
-
-
-# What logs say, in the form that all rules give it.
-
-
-class LogFinding(Struct, frozen=True, kw_only=True):
-    """What logs say of a job that is gone.
-
-    Attributes:
-        verdict: None where the logs show nothing wrong, and no end.
-        cause: None where it cannot be told.
-        culprits: Global ranks; empty where it cannot be told who it was.
-        certainty: Of ``culprits``: ``proven``, or ``majority`` where most ranks did otherwise.
-        guessed: Ranks for which little speaks; no culprits.
-        victims: Ranks that waited for others.
-        world_size: 0 where nothing tells.
-        summary: At most two sentences.
-        evidence: ``FILE:LINE`` and the line.
-        gaps: What is missing, and how it is kept the next time.
-        collectives: Where ranks differ or wait: group, number, and ranks of each operation.
-        waits_in: Where the victims waited.
-        aspect: Which remedies of the cause help, where another than the usual one.
-    """
-
-    verdict: VerdictKind | None = None
-    cause: Cause | None = None
-    culprits: tuple[int, ...] = ()
-    certainty: Certainty = ""
-    guessed: tuple[int, ...] = ()
-    victims: tuple[int, ...] = ()
-    world_size: int = 0
-    summary: str = ""
-    evidence: tuple[tuple[str, str], ...] = ()
-    gaps: tuple[Gap, ...] = ()
-    collectives: tuple[tuple[str, int, dict[str, str]], ...] = ()
-    waits_in: str = "in a collective"
-    aspect: str = ""
+# Words that several rules use.
 
 
 def of_group(group: str) -> str:
@@ -241,69 +321,8 @@ def name_members(states: Iterable[GroupState]) -> str:
     return f"members {format_ranks(one.number for one in states)}"
 
 
-def said_by(book: LogBook, ranks: Iterable[int | None]) -> list[LastWord]:
-    """Return the last words of ranks, as far as kept."""
-    return [book.words[one] for one in ranks if one is not None and one in book.words]
-
-
-def quoted(facts: Iterable[LogFact | LastWord]) -> tuple[tuple[str, str], ...]:
-    """Return lines with their places, each once, without secrets."""
-    told = dict.fromkeys((f"{one.file}:{one.line}", redact_text(one.text)) for one in facts)
-    return tuple(told)[:MOST_QUOTED]
-
-
-def missing(book: LogBook, seen: Iterable[int]) -> tuple[Gap, ...]:
-    """What was not kept, and the setting that keeps it the next time."""
-    gaps = []
-    unseen = book.unseen(seen)
-    if unseen:
-        why = "no line of theirs is in these logs, so they are unknown, neither guilty nor innocent"
-        what = f"log lines of {name_ranks(unseen)}"
-        remedy = "keep a log of every rank: torchrun --log-dir DIR --redirects 3, or srun --output"
-        gaps.append(Gap(what, unseen[0] if len(unseen) == 1 else None, why, "rank", remedy))
-    if book.of("timeout", "status", "heartbeat", "ras_count", "ras_equal"):
-        why = "logs do not say which operations each rank had entered, nor from which line"
-        remedy = (
-            "set TORCH_FR_BUFFER_SIZE=20000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, with a dump path on"
-            " shared storage, or start the job with hangcheck run"
-        )
-        gaps.append(Gap("flight records of the ranks", None, why, "flight_record", remedy))
-    if not book.clocks_agree:
-        why = "times in these logs jump, so their order in time proves nothing"
-        gaps.append(Gap("times that agree", None, why, "time", "keep clocks in step with NTP"))
-    return tuple(gaps)
-
-
-def finding(
-    book: LogBook,
-    verdict: VerdictKind,
-    cause: Cause,
-    summary: str,
-    facts: Iterable[LogFact | LastWord],
-    who: Iterable[int] = (),
-    certainty: Certainty = "proven",
-    *,
-    guessed: Iterable[int] = (),
-    victims: Iterable[int] | None = None,
-    collectives: tuple[tuple[str, int, dict[str, str]], ...] = (),
-) -> LogFinding:
-    """Fill in what all findings have in common.
-
-    ``victims`` are by default the ranks that reported a time-out; without anybody in ``who``
-    nothing is certain.
-    """
-    culprits = tuple(sorted(set(who)))
-    waiting = (book.waiting if victims is None else set(victims)) - set(culprits)
-    return LogFinding(
-        verdict=verdict,
-        cause=cause,
-        culprits=culprits,
-        certainty=certainty if culprits else "",
-        guessed=tuple(sorted(set(guessed))),
-        victims=tuple(sorted(waiting)),
-        world_size=book.world,
-        summary=summary[:1].upper() + summary[1:],
-        evidence=quoted(facts),
-        gaps=missing(book, waiting | set(culprits) | book.heard),
-        collectives=collectives,
-    )
+def collective(group: str, seq: int, ops: Mapping[str, Sequence[int]]) -> CollectiveState:
+    """Make the row of a verdict: which members are in which operation."""
+    ranks = format_ranks(rank for ranks in ops.values() for rank in ranks)
+    told = {op: format_ranks(ranks) for op, ranks in ops.items()}
+    return CollectiveState(group=group, ranks=ranks, seq=seq, ops=told)

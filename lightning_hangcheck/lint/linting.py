@@ -157,33 +157,27 @@ def lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lin
     Returns:
         Errors, and notes where the configuration asks for them.
     """
-    collecting = gc.isenabled()
-    gc.disable()  # trees hold no circles, and looking for these takes a third of the time
-    try:
-        return _lint(paths, configuration, base)
-    finally:
-        if collecting:
-            gc.enable()
-
-
-def _lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lint:
     began = time.perf_counter()
     project, reach = Project(), Reach(frozenset(configuration.collectives))
     found: dict[tuple[str, int, str], tuple[Finding, Place]] = {}
     unreadable: list[str] = []
     count = 0
-    for file in _files(paths, configuration, base, unreadable):
-        count += 1
-        try:
-            module = _worth_a_look(file, project)
-        except UNPARSABLE as error:
-            unreadable.append(_why_not(file, error))
-            continue
-        if module is None:
-            continue
-        for function in module.all_functions:
-            for finding, place in _in_function(function, reach, configuration):
-                found.setdefault((finding.file, finding.line, finding.code[:3]), (finding, place))
+    collecting = gc.isenabled()
+    gc.disable()  # trees hold no circles, and looking for these takes a third of the time
+    try:
+        for file in _files(paths, configuration, base, unreadable):
+            count += 1
+            try:
+                module = _worth_a_look(file, project)
+            except UNPARSABLE as error:
+                unreadable.append(_why_not(file, error))
+                continue
+            for function in module.all_functions if module is not None else ():
+                for one in _in_function(function, reach, configuration):
+                    found.setdefault((one[0].file, one[0].line, one[0].code[:3]), one)
+    finally:
+        if collecting:
+            gc.enable()
     ordered = sorted(found.values(), key=lambda one: (one[0].file, one[0].line, one[0].code))
     return Lint(
         files=count,

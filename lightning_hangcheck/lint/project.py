@@ -371,33 +371,16 @@ class Project:
             asking: The file.
             weights: Whether its weights, too, as FSDP and ZeRO-3 do; else any stage of DeepSpeed.
         """
-        texts = self._sharding_settings(asking)
-        if any(map(FSDP_CHOSEN.search, texts)):
-            return True
-        stages = {found for one in texts for found in ZERO_STAGE.findall(one)}
-        return max(stages, default=b"0") >= (b"3" if weights else b"1")
-
-    def _sharding_settings(self, asking: Module) -> list[bytes]:
-        """Return what the files say that `accelerate launch` and DeepSpeed may be given.
-
-        They are near the project's root; folders of data, which may be huge, are left early.
-        """
         root = self._folders_up(asking.folder)[-1]
         if root == os.sep:  # nothing says where the project begins
             root = asking.folder
         if root not in self._settings:
-            self._settings[root] = []
-            looked_at = 0
-            for folder, below, names in os.walk(root or "."):
-                below[:] = [one for one in below if not one.startswith(".")]
-                looked_at += len(below) + len(names)
-                depth = len(Path(os.path.relpath(folder, root or ".")).parts)
-                if depth == DEEPEST_SETTINGS or looked_at > MOST_LOOKED_AT:
-                    below.clear()
-                for name in filter(SHARDING.fullmatch, names):
-                    with suppress(OSError):
-                        self._settings[root].append(read_regular(Path(folder, name), LARGEST_FILE))
-        return self._settings[root]
+            self._settings[root] = _sharding_settings(root)
+        texts = self._settings[root]
+        if any(map(FSDP_CHOSEN.search, texts)):
+            return True
+        stages = {found for one in texts for found in ZERO_STAGE.findall(one)}
+        return max(stages, default=b"0") >= (b"3" if weights else b"1")
 
     # Classes
 
@@ -428,6 +411,25 @@ class Project:
         line = self.bases(of)[1:] if above else self.bases(of)
         classes = (one for one in line if isinstance(one, Class))
         return next((one.methods[name] for one in classes if name in one.methods), None)
+
+
+def _sharding_settings(root: str) -> list[bytes]:
+    """Return what the files say that `accelerate launch` and DeepSpeed may be given.
+
+    They are near the project's root; folders of data, which may be huge, are left early.
+    """
+    found: list[bytes] = []
+    looked_at = 0
+    for folder, below, names in os.walk(root or "."):
+        below[:] = [one for one in below if not one.startswith(".")]
+        looked_at += len(below) + len(names)
+        depth = len(Path(os.path.relpath(folder, root or ".")).parts)
+        if depth == DEEPEST_SETTINGS or looked_at > MOST_LOOKED_AT:
+            below.clear()
+        for name in filter(SHARDING.fullmatch, names):
+            with suppress(OSError):
+                found.append(read_regular(Path(folder, name), LARGEST_FILE))
+    return found
 
 
 def _file_of(folder: str, path: tuple[str, ...]) -> str:
@@ -492,7 +494,10 @@ def _of_made(called: ast.Attribute, made_by: ast.Call, function: Function) -> Ca
 def _by_name(path: tuple[str, ...], function: Function, steps: int) -> Callee:
     module, name = function.module, path[-1]
     if len(path) == 1:
-        inner = [one for one in module.functions.get(name, ()) if _in_reach(one, function)]
+        scopes = [function]
+        while (outer := scopes[-1].around) is not None:
+            scopes.append(outer)
+        inner = [one for one in module.functions.get(name, ()) if one.around in scopes]
         if inner:
             return Callee(name, (inner[-1],))
     known = module.meaning(path)
@@ -549,13 +554,3 @@ def _of_kinds(name: str, receiver: str, makers: set[tuple[str, ...]], function: 
 
 def _names(classes: Iterable[Class | str]) -> tuple[str, ...]:
     return tuple(one if isinstance(one, str) else one.name for one in classes)
-
-
-def _in_reach(one: Function, function: Function) -> bool:
-    """Whether a function that another defines may be called there by its name."""
-    scope: Function | None = function
-    while scope is not None:
-        if one.around is scope:
-            return True
-        scope = scope.around
-    return False

@@ -276,13 +276,13 @@ class Tests:
             return False
         if not steps:
             return None
-        found = {self._named(one, function, steps) for one in ranks.values_of(name)}
+        found = {
+            self.of(value, function).side
+            if isinstance(value, (ast.BoolOp, ast.UnaryOp))
+            else self._side(value, function, steps - 1)
+            for value in ranks.values_of(name)
+        }
         return found.pop() if len(found) == 1 else None
-
-    def _named(self, value: ast.expr, function: Function, steps: int) -> bool | None:
-        if isinstance(value, (ast.BoolOp, ast.UnaryOp)):
-            return self.of(value, function).side
-        return self._side(value, function, steps - 1)
 
     def _joined(self, test: ast.BoolOp, function: Function) -> Test:
         """``and`` holds at most where each part does; ``or`` is the reverse of that."""
@@ -404,18 +404,8 @@ def _of_single(test: ast.expr) -> bool:
     return any(map(SINGLE.fullmatch, last_names(test)))
 
 
-def _of_kind(test: ast.expr) -> bool:
-    """Whether a condition asks what a value is: one that is sharded is so on all ranks."""
-    return called_name(test) in ("isinstance", "hasattr")
-
-
 def _of_whole_model(events: Events) -> Events:
     return tuple(replace(one, conditional=True) if one.sharded else one for one in events)
-
-
-def _setting(guard: str) -> str:
-    """The name of the setting in a condition: ``save_state`` of ``not self.args.save_state``."""
-    return guard.removeprefix("not ").partition(" ")[0].rpartition(".")[2]
 
 
 def _of_lone_process(test: ast.expr) -> bool:
@@ -479,7 +469,10 @@ class Reach:
                 one,
                 conditional=one.conditional or own,
                 guards=frozenset(),
-                settings=one.settings.union(map(_setting, set_there)),
+                # ``save_state`` of ``self.args.save_state``
+                settings=one.settings.union(
+                    guard.partition(" ")[0].rpartition(".")[2] for guard in set_there
+                ),
                 paired=one.only is not None and (one.name, not one.only) in onlys,
             )
             key = (one.name, one.only, one.sure, one.group, one.needs, below.conditional)
@@ -502,18 +495,14 @@ class Reach:
         known = callee(called, function).functions
         if not known:
             return bool(names) and ONE_RANK_ONLY.search(names[-1]) is not None
-        return any(self._calls_under_test(one) for one in known)
-
-    def _calls_under_test(self, decorator: Function) -> bool:
-        """Whether a decorator calls what it was given under a test for one rank."""
-        given = decorator.parameters[:1]
-        for node in walk(decorator.node):
-            if isinstance(node, ast.If) and self.tests.of(node.test, decorator).side:
-                return any(
-                    isinstance(one, ast.Call) and names_of(one.func) == given
-                    for statement in node.body
-                    for one in walk(statement)
-                )
+        for one in known:  # does it call what it was given under a test for one rank?
+            tests = (node for node in walk(one.node) if isinstance(node, ast.If))
+            first = next((node for node in tests if self.tests.of(node.test, one).side), None)
+            calls = (
+                (call for call in walk(*first.body) if isinstance(call, ast.Call)) if first else ()
+            )
+            if any(names_of(call.func) == one.parameters[:1] for call in calls):
+                return True
         return False
 
     def block(self, block: Iterable[ast.stmt], function: Function) -> Events:
@@ -624,7 +613,10 @@ class Reach:
             below
             for choice in nodes
             if isinstance(choice, ast.IfExp)
-            and not (_of_single(choice.test) or _of_kind(choice.test))
+            # a value that is sharded is so on all ranks
+            and not (
+                _of_single(choice.test) or called_name(choice.test) in ("isinstance", "hasattr")
+            )
             for below in walk(choice.body, choice.orelse, into=False)
         }
         for one in nodes:
@@ -705,7 +697,10 @@ class Reach:
         )
 
     def _through(self, called: Function, node: ast.expr, function: Function) -> Iterator[Event]:
-        given = _given(called, node)
+        given = dict(called.defaults)  # what the call gives as which parameter
+        if isinstance(node, ast.Call):
+            given |= dict(zip(called.parameters, node.args, strict=False))
+            given |= {word.arg: word.value for word in node.keywords if word.arg}
         for one in self.function(called):
             handed = given.get(one.shown.partition(".")[0]) if len(one.path) == 1 else None
             itself = one.shown == one.shown.partition(".")[0]
@@ -713,7 +708,11 @@ class Reach:
                 continue  # what is called there is not the wrapped model
             conditional = one.conditional
             if one.needs:
-                bound = _bound(called, node)
+                bound = {  # parameters that are plainly true or false in the call
+                    name: bool(value.value)
+                    for name, value in given.items()
+                    if isinstance(value, ast.Constant)
+                }
                 if any(bound.get(name) is (not value) for name, value in one.needs):
                     continue
                 conditional |= any(name not in bound for name, _ in one.needs)
@@ -789,15 +788,6 @@ def _needed_after(test: ast.expr, function: Function) -> frozenset[tuple[str, bo
     return frozenset((one[0], not one[1]) for one in switches if one is not None)
 
 
-def _given(called: Function, node: ast.expr) -> dict[str, ast.expr]:
-    """Return what a call gives as which parameter."""
-    values = dict(called.defaults)
-    if isinstance(node, ast.Call):
-        values |= dict(zip(called.parameters, node.args, strict=False))
-        values |= {one.arg: one.value for one in node.keywords if one.arg}
-    return values
-
-
 def _unwraps(given: ast.expr, function: Function, *, whole: bool) -> bool:
     """Whether an argument is a model without its wrapper: ``ddp.module``, ``unwrap(model)``.
 
@@ -814,13 +804,6 @@ def _unwraps(given: ast.expr, function: Function, *, whole: bool) -> bool:
         or (isinstance(one, ast.Call) and "unwrap" in called_name(one))
         for one in walk(given, *values)
     )
-
-
-def _bound(called: Function, node: ast.expr) -> dict[str, bool]:
-    """Return which parameters are plainly true or false in a call."""
-    values = _given(called, node)
-    constants = {name: one.value for name, one in values.items() if isinstance(one, ast.Constant)}
-    return {name: bool(value) for name, value in constants.items()}
 
 
 def _has_group(call: ast.Call) -> bool:
@@ -939,7 +922,12 @@ class Partings:
                 self._block(body, within, names, inside)
                 self._block(statement.orelse, then, loops, inside)
             elif not isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
-                sides = self._sides(statement, inside)
+                sides: dict[str, bool | None] = {}
+                if isinstance(statement, ast.If):  # which ranks come to its branches, if known
+                    asked = self._reach.tests.of(statement.test, self._function)
+                    if asked.side is not None and not asked.grouped:
+                        other = not asked.side if asked.exact else inside
+                        sides = {"body": asked.side, "orelse": other}
                 for name in ("body", "orelse", "finalbody"):
                     part = getattr(statement, name, None) or []
                     self._block(part, then, loops, sides.get(name, inside))
@@ -947,15 +935,6 @@ class Partings:
                     self._block(handler.body, then, loops, inside)
                 for case in getattr(statement, "cases", ()):
                     self._block(case.body, then, loops, inside)
-
-    def _sides(self, node: ast.stmt, inside: bool | None) -> dict[str, bool | None]:
-        """Tell which ranks come to the branches of a test, where that is known."""
-        asked = (
-            self._reach.tests.of(node.test, self._function) if isinstance(node, ast.If) else None
-        )
-        if asked is None or asked.side is None or asked.grouped:
-            return {}
-        return {"body": asked.side, "orelse": not asked.side if asked.exact else inside}
 
     def _compare(
         self, node: ast.If, after: _After, loops: frozenset[str], inside: bool | None

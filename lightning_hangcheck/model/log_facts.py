@@ -45,6 +45,7 @@ FactKind = Literal[
     "saving",
     "bar",  # a progress bar: done, of how many, and since when
     "finished",
+    "last",  # the last line of a rank; its rank is None where nothing tells whose log it is
 ]
 
 
@@ -73,7 +74,7 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         when: ``MM-DD HH:MM:SS.mmm``, or without the date where the line has none.
     """
 
-    kind: FactKind
+    kind: FactKind = "last"
     text: str
     file: str
     line: int
@@ -95,21 +96,6 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     error: str = ""
     when: str = ""
 
-    @property
-    def place(self) -> str:
-        """``FILE:LINE``."""
-        return f"{self.file}:{self.line}"
-
-
-class LastWord(Struct, frozen=True, kw_only=True, gc=False):
-    """The last line of a rank in a log; ``rank`` is None where nothing tells whose log it is."""
-
-    rank: int | None
-    text: str
-    file: str
-    line: int
-    when: str = ""
-
 
 class Section(Struct, frozen=True, gc=False):
     """A call that a rank announced: which one of that name it is, and the line that says so."""
@@ -119,26 +105,30 @@ class Section(Struct, frozen=True, gc=False):
     line: int
 
 
-class Trail(Struct, frozen=True, kw_only=True):
+class Trail(Struct, kw_only=True, omit_defaults=True):
     """How far a rank came by hangcheck's own console lines, of its newest process.
 
     Attributes:
+        rank: -1 for as long as the process has not told it.
         line: Of its newest line; ``when`` is the time of that.
         checkpoint: Number of the last one; 0 before the first. ``passed`` is its text.
         step: Number of the newest line about a step, None where none told of one.
         inside: Calls that began and have not returned, outermost first.
         returned: Calls that did, the newest of each name, with how often.
+        raised: What it raised first and has not gone on from.
     """
 
     rank: int
     file: str
     line: int
     when: str = ""
+    pid: int | None = None
     checkpoint: int = 0
     passed: str = ""
     step: int | None = None
-    inside: tuple[Section, ...] = ()
-    returned: tuple[Section, ...] = ()
+    inside: list[Section] = []
+    returned: list[Section] = []
+    raised: LogFact | None = None
 
 
 class LogReading(Struct, frozen=True, kw_only=True):
@@ -148,22 +138,16 @@ class LogReading(Struct, frozen=True, kw_only=True):
         facts: In the order of their lines, one round of the job only: the last.
         ranks: That a line says it is from.
         world_size: How many there are, 0 where no line says so.
-        rounds: How often the ranks were started; facts of the rounds before the last are left out.
         clock_went_back: Its times do not ascend: they order nothing.
-        left_out: Lines that were cut, and facts beyond the most that are kept, in a sentence.
     """
 
     file: str
-    size: int = 0
-    lines: int = 0
     facts: tuple[LogFact, ...] = ()
-    last_words: tuple[LastWord, ...] = ()
+    last_words: tuple[LogFact, ...] = ()
     trails: tuple[Trail, ...] = ()
     ranks: tuple[int, ...] = ()
     world_size: int = 0
-    rounds: int = 1
     clock_went_back: bool = False
-    left_out: str = ""
 
 
 def seconds(when: str) -> float:

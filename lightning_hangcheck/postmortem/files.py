@@ -1,8 +1,8 @@
-"""Walks files and folders, knows each file by its content, and has it read within bounds.
+"""Walks files and folders, and opens each file within bounds.
 
 Whatever lies there was written by others: a pickle that would run code, a FIFO, a link that leads
 in a circle, a gigabyte of zeros in a megabyte of gzip. Each ends in a sentence, and costs no other
-file anything. A kind of file is a row of a table: its name, how its first bytes look, its reader.
+file anything.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import zlib
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.model.left_behind import LeftOut
 from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 MOST_FILES = 20_000
 DEEPEST = 24
-MOST_LEFT_OUT = 200
 HEAD_BYTES = 16 * 1024
 """Of a file, unpacked: enough to tell what it is."""
 UNPACKED_FLOOR = 64 * 1024 * 1024
@@ -56,68 +54,23 @@ SOURCES = frozenset(
 _SAFELY = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
+Leave: TypeAlias = "Callable[[Path, str], None]"
+"""Notes a path that is not used, and why."""
+
+
 class NotRead(Exception):
     """A file that cannot be used; its message says why, in one clause."""
 
 
-class Reader(NamedTuple):
-    """A kind of file.
+def walk(named: Sequence[str], run_folders: list[RunFolder], leave: Leave) -> Iterator[Path]:
+    """Yield the regular files at paths and below them, each once; run folders go into a list.
 
-    Attributes:
-        kind: What it is called.
-        recognise: Whether the first bytes of a file, unpacked, are of this kind.
-        read: Reads a file, unpacked and bounded; raises `NotRead` where it is none after all.
-    """
-
-    kind: str
-    recognise: Callable[[bytes], bool]
-    read: Callable[[Path, BinaryIO], object]
-
-
-class Reading(NamedTuple):
-    """A file that was read, and what its reader made of it.
-
-    Attributes:
-        modified_ns: When it was written last, nanoseconds since 1970; 0 where nobody knows.
-    """
-
-    path: Path
-    kind: str
-    found: object
-    modified_ns: int = 0
-
-
-class Left(NamedTuple):
-    """What lies below the named paths: files that were read, run folders, and all else."""
-
-    readings: list[Reading]
-    run_folders: list[RunFolder]
-    left_out: list[LeftOut]
-
-
-def read_left(named: Sequence[str], readers: Sequence[Reader]) -> Left:
-    """Read what lies at paths and below them; the first reader that knows a file reads it.
+    Links are followed only where they were named.
 
     Raises:
         UnreadableRun: A named path is not there.
     """
-    left = Left([], [], [])
-    for path in _walk([Path(name) for name in named], left):
-        try:
-            reading = _read(path, readers)
-        except NotRead as error:
-            _leave(left, path, str(error))
-        except OSError as error:
-            _leave(left, path, f"it cannot be read ({error.strerror or error})")
-        except MemoryError:
-            _leave(left, path, "it would take too much memory")
-        else:
-            left.readings.append(reading)
-    return left
-
-
-def _walk(roots: Sequence[Path], left: Left) -> Iterator[Path]:
-    """Yield regular files, each once; links are followed only where they were named."""
+    roots = [Path(name) for name in named]
     seen: set[tuple[int, int]] = set()
     pending = [(root, 0) for root in reversed(roots)]
     for root in roots:
@@ -134,65 +87,52 @@ def _walk(roots: Sequence[Path], left: Left) -> Iterator[Path]:
                 continue
             seen.add(key)
             if len(seen) > MOST_FILES:
-                _leave(left, path, f"only the first {MOST_FILES:,} files and folders are looked at")
+                leave(path, f"only the first {MOST_FILES:,} files and folders are looked at")
                 return
             if stat.S_ISREG(found.st_mode):
                 if depth and path.suffix in SOURCES:
-                    _leave(left, path, "source code or documentation; name the file to read it")
+                    leave(path, "source code or documentation; name the file to read it")
                 else:
                     yield path
             elif not stat.S_ISDIR(found.st_mode):
-                _leave(left, path, "it is a link, device, pipe or socket")
-            elif _is_run_folder(path):
-                left.run_folders.append(RunFolder(path.absolute()))
+                leave(path, "it is a link, device, pipe or socket")
+            elif RunFolder(path).run_file.is_file() and RunFolder(path).evidence(1).parent.is_dir():
+                run_folders.append(RunFolder(path.absolute()))
             elif depth >= DEEPEST:
-                _leave(left, path, f"only {DEEPEST} folders deep are looked at")
+                leave(path, f"only {DEEPEST} folders deep are looked at")
             else:
                 below = sorted(islice(path.iterdir(), MOST_FILES), reverse=True)
                 pending += [(one, depth + 1) for one in below if not one.name.startswith(".git")]
         except OSError as error:
-            _leave(left, path, f"it cannot be read ({error.strerror or error})")
-
-
-def _is_run_folder(path: Path) -> bool:
-    folder = RunFolder(path)
-    return folder.run_file.is_file() and folder.evidence(1).parent.is_dir()
-
-
-def _leave(left: Left, path: Path, why: str) -> None:
-    if len(left.left_out) < MOST_LEFT_OUT:
-        left.left_out.append(LeftOut(str(path), why))
-
-
-def _read(path: Path, readers: Sequence[Reader]) -> Reading:
-    with _opened(path) as (file, head):
-        if not head:
-            raise NotRead("it is empty")
-        for magic, what in ARCHIVES.items():
-            if head.startswith(magic):
-                raise NotRead(what)
-        reader = next((one for one in readers if one.recognise(head)), None)
-        if reader is None:
-            raise NotRead("its content is of no kind that is known")
-        return Reading(path, reader.kind, reader.read(path, file), path.stat().st_mtime_ns)
+            leave(path, f"it cannot be read ({error.strerror or error})")
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[BinaryIO, bytes]]:
-    """Open a file, unpacked, and return its first bytes too, which are still to be read."""
+def opened(path: Path) -> Iterator[tuple[BinaryIO, bytes]]:
+    """Open a file, unpacked, and return its first bytes too, which are still to be read.
+
+    Raises:
+        NotRead: It is empty, no regular file, or an archive; while it is read also where it is torn
+            or grows without bounds.
+    """
     with io.BufferedReader(io.FileIO(os.open(path, _SAFELY)), HEAD_BYTES) as raw:
         found = os.fstat(raw.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise NotRead("it is not a regular file")
         start = raw.peek()
         packer = next((one for magic, one in PACKERS.items() if start.startswith(magic)), None)
-        if packer is None:
-            yield raw, start
-            return
-        name, unpack = packer
-        unpacked = _Unpacked(unpack(raw), name, max(UNPACKED_FLOOR, MOST_PACKED * found.st_size))
-        file = io.BufferedReader(unpacked, HEAD_BYTES)
-        yield file, file.peek()
+        file: io.BufferedReader[Any] = raw
+        head = start
+        if packer is not None:
+            most = max(UNPACKED_FLOOR, MOST_PACKED * found.st_size)
+            file = io.BufferedReader(_Unpacked(packer[1](raw), packer[0], most), HEAD_BYTES)
+            head = file.peek()
+        if not head:
+            raise NotRead("it is empty")
+        for magic, what in ARCHIVES.items():
+            if head.startswith(magic):
+                raise NotRead(what)
+        yield file, head
 
 
 class _Unpacked(io.RawIOBase):

@@ -23,10 +23,9 @@ from lightning_hangcheck.postmortem.files import NotRead, bounded_memory
 from lightning_hangcheck.text.shown import NANOSECONDS, moment_of, utc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-KIND = "flight record"
 KEYS = (b"pg_config", b"record_id", b"profiling_name", b"collective_seq_id")
 LARGEST_RECORD = 256 * 1024 * 1024
 MOST_ENTRIES = 100_000
@@ -43,28 +42,14 @@ LONG_NS = 24 * 3600 * NANOSECONDS
 RANK_IN_NAME = re.compile(r"rank[_-]?(\d{1,6})(?!\d)")
 NUMBER_IN_NAME = re.compile(r"(?<!\d)\d{1,6}(?!\d)")
 """A date is no rank."""
-FIELDS = (
-    "process_group",
-    "pg_id",
-    "collective_seq_id",
-    "p2p_seq_id",
-    "record_id",
-    "profiling_name",
-    "is_p2p",
-    "retired",
-    "state",
-    "time_created_ns",
-    "thread_id",
-    "input_dtypes",
-)
 
 
 class Dump(Struct, frozen=True, kw_only=True):
     """A flight record as it lies in a file.
 
     Attributes:
-        ranks: Whose it may be, by its groups; none where it names no members.
-        named: Number in the file's name; None where there is none.
+        rank: Whose it is; None where nothing tells.
+        fits: How many ranks are in all its groups; 0 where it names no members.
         world: Members of the job's default group; none where it is not named.
         numbers: Of the newest operation in each group.
         first_ns: When the oldest operation that is listed was entered; 0 where none is.
@@ -74,20 +59,13 @@ class Dump(Struct, frozen=True, kw_only=True):
 
     path: str
     flight: FlightRecord
-    ranks: tuple[int, ...]
-    named: int | None
+    rank: int | None
+    fits: int
     world: tuple[int, ...]
     numbers: dict[str, int]
     first_ns: int
     last_ns: int
     timeout_ns: int
-
-    @property
-    def rank(self) -> int | None:
-        """Whose it is; None where nothing tells."""
-        if len(self.ranks) == 1:
-            return self.ranks[0]
-        return self.named if not self.ranks or self.named in self.ranks else None
 
 
 # Reading one.
@@ -100,47 +78,19 @@ class _PlainData(pickle.Unpickler):
         raise NotRead(f"it is a pickle that would load {module}.{name}: only plain data is read")
 
 
-def is_pickle(head: bytes) -> bool:
-    """Whether a file begins as a pickled flight record does."""
-    return head[:1] == b"\x80" and any(key in head for key in KEYS)
-
-
-def is_json(head: bytes) -> bool:
-    """Whether a file begins as a flight record in JSON does."""
+def is_record(head: bytes) -> bool:
+    """Whether a file begins as a flight record does, pickled or in JSON."""
+    if head[:1] == b"\x80":
+        return any(key in head for key in KEYS)
     return head.lstrip()[:1] == b"{" and any(b'"%s"' % key in head for key in KEYS)
 
 
-def read_pickle(path: Path, file: BinaryIO) -> Dump:
-    """Read what torch dumps when an operation times out.
+def read_record(path: Path, file: BinaryIO) -> Dump:
+    """Read what torch dumps when an operation times out, or its worker server writes in JSON.
 
     Raises:
         NotRead: It is torn, or no flight record, or would do more than hold data.
     """
-    data = _whole(file)
-    try:
-        with bounded_memory():
-            return _dump_of(path, _PlainData(io.BytesIO(data)).load())
-    except (NotRead, MemoryError):
-        raise
-    except Exception as error:
-        # whatever a torn or hostile pickle makes of the unpickler
-        raise NotRead(f"its pickle is torn ({type(error).__name__}: {error})"[:300]) from error
-
-
-def read_json(path: Path, file: BinaryIO) -> Dump:
-    """Read the same in JSON, as torch's worker server writes it.
-
-    Raises:
-        NotRead: It is torn, or no flight record.
-    """
-    try:
-        with bounded_memory():
-            return _dump_of(path, msgspec.json.decode(_whole(file)))
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise NotRead(f"its JSON is torn ({error})"[:300]) from error
-
-
-def _whole(file: BinaryIO) -> bytes:
     parts: list[bytes] = []
     left = LARGEST_RECORD
     while data := file.read(min(left + 1, 1024 * 1024)):
@@ -148,7 +98,18 @@ def _whole(file: BinaryIO) -> bytes:
         left -= len(data)
         if left < 0:
             raise NotRead(f"it is larger than {LARGEST_RECORD:,} bytes")
-    return b"".join(parts)
+    whole = b"".join(parts)
+    form = "pickle" if whole[:1] == b"\x80" else "JSON"
+    try:
+        with bounded_memory():
+            if form == "JSON":
+                return _dump_of(path, msgspec.json.decode(whole))
+            return _dump_of(path, _PlainData(io.BytesIO(whole)).load())
+    except (NotRead, MemoryError):
+        raise
+    except Exception as error:
+        # whatever a torn or hostile one makes of the unpickler
+        raise NotRead(f"its {form} is torn ({type(error).__name__}: {error})"[:300]) from error
 
 
 def _dump_of(path: Path, data: object) -> Dump:
@@ -160,7 +121,11 @@ def _dump_of(path: Path, data: object) -> Dump:
     groups = {str(key): one for key, one in config.items() if isinstance(one, dict)}
     if not entries and not groups:
         raise NotRead("it is a flight record without entries and groups")
-    members = {name: _members(one.get("ranks")) for name, one in groups.items()}
+    members: dict[str, tuple[int, ...]] = {}
+    for name, one in groups.items():
+        ranks = one.get("ranks")  # ``"[0, 1]"``, or a list
+        ranks = re.findall(r"\d{1,8}", ranks) if isinstance(ranks, str) else _first(ranks, 2**24)
+        members[name] = tuple(int(rank) for rank in ranks if isinstance(rank, (int, str)))
     operations = [_entry(one) for one in entries]
     plain = {
         "entries": operations,
@@ -175,48 +140,46 @@ def _dump_of(path: Path, data: object) -> Dump:
     except msgspec.MsgspecError as error:
         raise NotRead(f"it is a flight record of another form ({error})") from error
     times = [one for entry in operations if 0 < (one := entry["time_created_ns"]) < LATEST_NS]
-    limits = [one.get("timeout_ms") for one in entries[-1:]]
-    world = next(
-        (members[name] for name, one in groups.items() if one.get("desc") == "default_pg"),
-        members.get("0", ()),
-    )
+    limit = entries[-1].get("timeout_ms") if entries else 0
+    whole = (name for name, one in groups.items() if one.get("desc") == "default_pg")
+    fits = _whose(members, operations, data.get("rank"))
+    found = RANK_IN_NAME.findall(path.name) or NUMBER_IN_NAME.findall(path.name)
+    named = int(found[-1]) if found else None
+    rank = named if not fits or named in fits else None
     return Dump(
         path=str(path),
         flight=flight,
-        ranks=_whose(members, operations, data.get("rank")),
-        named=_number_in(path),
-        world=world,
+        rank=next(iter(fits)) if len(fits) == 1 else rank,
+        fits=len(fits),
+        world=members.get(next(whole, "0"), ()),
         numbers={
             group.group: max([group.last_enqueued, *(one.seq for one in group.messages)])
             for group in flight.groups
         },
         first_ns=min(times, default=0),
         last_ns=max(times, default=0),
-        timeout_ns=max((one for one in limits if isinstance(one, int)), default=0) * 1_000_000,
+        timeout_ns=limit * 1_000_000 if isinstance(limit, int) else 0,
     )
 
 
-def _telling(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _telling(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the entries that are open, and the newest that have ended, in their order.
 
     Parts of a block have its number, and end with it.
     """
+    entries = entries[-MOST_ENTRIES:]
     keys = [
         (one.get("pg_id"), one.get("collective_seq_id", one.get("seq_id")), one.get("p2p_seq_id"))
-        for one in entries[-MOST_ENTRIES:]
+        for one in entries
     ]
-    ended = {
-        key
-        for key, one in zip(keys, entries[-MOST_ENTRIES:], strict=True)
-        if one.get("retired") or one.get("state") == "completed"
-    }
+    pairs = list(zip(keys, entries, strict=True))
+    over = {key for key, one in pairs if one.get("retired") or one.get("state") == "completed"}
     kept: list[dict[str, Any]] = []
     groups: set[object] = set()
     still = 0
-    for key, one in zip(reversed(keys), reversed(entries), strict=False):
-        over = key in ended
-        still += not over
-        if not over or len(kept) - still < MOST_ENDED or key[0] not in groups:
+    for key, one in reversed(pairs):
+        still += key not in over
+        if key not in over or len(kept) - still < MOST_ENDED or key[0] not in groups:
             kept.append(one)
             groups.add(key[0])
     kept.reverse()
@@ -225,19 +188,23 @@ def _telling(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _entry(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Take what is needed of an entry, in the newest form, no list longer than bounds allow."""
-    entry = {name: raw[name] for name in FIELDS if raw.get(name) is not None}
-    entry.setdefault("collective_seq_id", raw.get("seq_id", 0))  # before torch 2.4
-    entry.setdefault("process_group", (str(raw.get("pg_id", 0)), ""))
-    entry.setdefault("is_p2p", False)
-    entry.setdefault("retired", False)
-    entry.setdefault("time_created_ns", 0)
+    entry = {
+        "collective_seq_id": raw.get("seq_id", 0),  # before torch 2.4
+        "process_group": (str(raw.get("pg_id", 0)), ""),
+        "is_p2p": False,
+        "retired": False,
+        "time_created_ns": 0,
+        **{name: one for name, one in raw.items() if one is not None},
+    }
     sizes = _first(raw.get("input_sizes"), MOST_TENSORS)
-    entry["process_group"] = tuple(map(str, _first(entry["process_group"], 2)))
-    entry["input_sizes"] = [_first(one, MOST_DIMENSIONS) for one in sizes]
-    entry["input_dtypes"] = _first(raw.get("input_dtypes"), MOST_TENSORS)
     calls = _first(raw.get("frames"), MOST_CALLS)
-    entry["frames"] = [one for one in calls if isinstance(one, dict) and "filename" in one]
-    return entry
+    return {
+        **entry,
+        "process_group": tuple(map(str, _first(entry["process_group"], 2))),
+        "input_sizes": [_first(one, MOST_DIMENSIONS) for one in sizes],
+        "input_dtypes": _first(raw.get("input_dtypes"), MOST_TENSORS),
+        "frames": [one for one in calls if isinstance(one, dict) and "filename" in one],
+    }
 
 
 def _first(values: object, most: int) -> Sequence[Any]:
@@ -245,17 +212,9 @@ def _first(values: object, most: int) -> Sequence[Any]:
     return values[:most] if isinstance(values, (list, tuple)) else ()
 
 
-def _members(ranks: object) -> tuple[int, ...]:
-    """Read ``"[0, 1]"``, or a list."""
-    texts = re.findall(r"\d{1,8}", ranks) if isinstance(ranks, str) else ranks
-    if not isinstance(texts, (list, tuple)):
-        return ()
-    return tuple(int(one) for one in texts if isinstance(one, (int, str)))
-
-
 def _whose(
     members: Mapping[str, Sequence[int]], entries: Iterable[Mapping[str, Any]], told: object
-) -> tuple[int, ...]:
+) -> Collection[int]:
     """Return the ranks that are in all its groups, and at that place of them."""
     if isinstance(told, int):
         return (told,)
@@ -265,82 +224,56 @@ def _whose(
         named = MESSAGE.search(one["profiling_name"]) if one["is_p2p"] else None
         ranks = members.get(one["process_group"][0], ())
         if named is not None and int(named[2]) < len(ranks):
-            return (ranks[int(named[2])],) if ranks[int(named[2])] in found else ()
-    return tuple(sorted(found))
-
-
-def _number_in(path: Path) -> int | None:
-    """Return the rank in a file's name: the number behind ``rank``, else the last one."""
-    found = RANK_IN_NAME.findall(path.name) or NUMBER_IN_NAME.findall(path.name)
-    return int(found[-1]) if found else None
+            return {ranks[int(named[2])]} & found
+    return found
 
 
 # Which of them belong together.
 
 
-class Incident(Struct):
-    """Dumps of one job that were written at one time, by rank."""
-
-    dumps: dict[int, Dump]
-
-    def takes(self, rank: int, dump: Dump) -> bool:
-        """Whether a dump belongs to it."""
-        if rank in self.dumps:
-            return False
-        worlds = {one.world for one in self.dumps.values() if one.world}
-        if worlds and dump.world and dump.world not in worlds:
-            return False
-        akin = self._numbers_agree(dump)
-        if akin is False:
-            return False
-        times = [one.last_ns for one in self.dumps.values() if one.last_ns]
-        if not times or not dump.last_ns:
-            return True
-        limit = max(SHORT_NS, 2 * max(one.timeout_ns for one in self.dumps.values()))
-        near = min(abs(one - dump.last_ns) for one in times)
-        return near <= (LONG_NS if akin else limit)
-
-    def _numbers_agree(self, dump: Dump) -> bool | None:
-        """None where they share no group."""
-        shared = [
-            abs(number - one.numbers[group]) <= NEAR
-            for one in self.dumps.values()
-            for group, number in dump.numbers.items()
-            if one.numbers.get(group, 0) > 0 and number > 0
-        ]
-        return any(shared) if shared else None
-
-    @property
-    def when(self) -> str:
-        """When its newest operation was entered, for a sentence."""
-        newest = max((one.last_ns for one in self.dumps.values()), default=0)
-        return utc(moment_of(newest), "seconds") if newest else "an unknown time"
-
-
 def of_one_incident(dumps: Iterable[Dump]) -> tuple[dict[int, Dump], list[LeftOut]]:
     """Return the dumps of the incident of which most ranks are there, by rank, and the others."""
-    incidents: list[Incident] = []
+    incidents: list[dict[int, Dump]] = []
     left_out: list[LeftOut] = []
     for dump in sorted(dumps, key=lambda one: (not one.last_ns, one.last_ns, one.path)):
-        rank = dump.rank
-        if rank is None:
-            fits = f"its groups fit {len(dump.ranks)} ranks" if dump.ranks else "it names no group"
+        if dump.rank is None:
+            fits = f"its groups fit {dump.fits} ranks" if dump.fits else "it names no group"
             why = f"nothing says whose flight record it is: {fits}, and its name has no such number"
             left_out.append(LeftOut(dump.path, why))
             continue
-        taken = next((one for one in reversed(incidents) if one.takes(rank, dump)), None)
-        if taken is None:
-            incidents.append(Incident({rank: dump}))
+        for incident in reversed(incidents):
+            if dump.rank not in incident and _is_of(dump, list(incident.values())):
+                incident[dump.rank] = dump
+                break
         else:
-            taken.dumps[rank] = dump
-    if not incidents:
-        return {}, left_out
-    newest = max(
-        incidents,
-        key=lambda one: (len(one.dumps), max(each.last_ns for each in one.dumps.values())),
-    )
+            incidents.append({dump.rank: dump})
+
+    def last_ns(incident: dict[int, Dump]) -> int:
+        return max(one.last_ns for one in incident.values())
+
+    newest = max(incidents, key=lambda one: (len(one), last_ns(one)), default={})
     for other in incidents:
         if other is not newest:
-            why = f"it is of another incident or job, of {other.when}: read that by itself"
-            left_out += [LeftOut(dump.path, why) for dump in other.dumps.values()]
-    return newest.dumps, left_out
+            at = last_ns(other)
+            when = utc(moment_of(at), "seconds") if at else "an unknown time"
+            why = f"it is of another incident or job, of {when}: read that by itself"
+            left_out += [LeftOut(dump.path, why) for dump in other.values()]
+    return newest, left_out
+
+
+def _is_of(dump: Dump, others: Sequence[Dump]) -> bool:
+    """Whether a dump is of the job of others, and was written with them."""
+    worlds = {one.world for one in others if one.world}
+    if worlds and dump.world and dump.world not in worlds:
+        return False
+    near = [
+        abs(number - one.numbers[group]) <= NEAR
+        for one in others
+        for group, number in dump.numbers.items()
+        if one.numbers.get(group, 0) > 0 and number > 0
+    ]
+    times = [abs(one.last_ns - dump.last_ns) for one in others if one.last_ns]
+    if near and not any(near):
+        return False
+    limit = max(SHORT_NS, 2 * max(one.timeout_ns for one in others))
+    return not times or not dump.last_ns or min(times) <= (LONG_NS if near else limit)

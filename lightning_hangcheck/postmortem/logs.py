@@ -10,20 +10,28 @@ be interleaved, of any length, and end in carriage returns as those of progress 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from itertools import accumulate, pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.model.log_facts import LastWord, LogFact, LogReading, seconds
-from lightning_hangcheck.postmortem.hangcheck_lines import OWN_NEEDLES, OwnLines
+from lightning_hangcheck.model.log_facts import (
+    FactKind,
+    LogFact,
+    LogReading,
+    Section,
+    Trail,
+    seconds,
+)
 from lightning_hangcheck.postmortem.log_words import (
     MOST_SHOWN,
     PARSERS,
-    exit_entry,
+    Around,
     group_of,
     moment,
+    type_of,
 )
 
 if TYPE_CHECKING:
@@ -40,6 +48,12 @@ ONE_A_RANK = frozenset({"timeout", "status", "dump_signal", "exit", "communicato
 MOST_OF_RANKS = 20_000
 """Facts of those kinds of which each rank has some."""
 MOST_BARS = 40
+MOST_SECTIONS = 64
+"""Of a rank: open ones, and names of those that returned."""
+MOST_FOLLOWED = 20_000
+"""Ranks whose own lines are followed."""
+OWN_NEEDLES = (b"[R", b"[rank ")
+"""In every line that names its rank as hangcheck's lines do."""
 
 NEEDLES = re.compile(
     b"|".join(re.escape(one) for one in sorted([*PARSERS, *OWN_NEEDLES], key=len, reverse=True))
@@ -74,6 +88,16 @@ _BAR = re.compile(
     r"\d%\|[^|\n]{0,400}\|\s*(\d{1,15}(?:\.\d{1,9})?)([kMG]?)/(\d{1,15}(?:\.\d{1,9})?)([kMG]?)"
     r" \[(?:(\d{1,6}):)?(\d{1,6}):(\d{1,6})<"
 )
+_CHECKPOINT = re.compile(r"CHECKPOINT (\d{1,9}): (.*)")
+_SECTION = re.compile(
+    r"About to call (?P<begun>.*)\.\.\.$"
+    r"|(?P<returned>.*) returned \(\d+\.\d{1,3}s\)$"
+    r"|(?P<raised>.{1,400}?) raised (?P<error>.*) \(\d+\.\d{1,3}s\)$"
+)
+_STEP = re.compile(r"(?:step|batch)[ =]{1,3}(\d{1,9})\b", re.IGNORECASE)
+_ASKED_TO_END = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|SignalException)\b")
+_PLAIN = bytes(10 if one == 13 else 32 if one == 0 else one for one in range(256))
+_UNITS = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _TAG = re.compile(r"\[rank(\d{1,7})\]:")
 _BEGINS_PREFIX = b" [(0123456789"
@@ -85,6 +109,12 @@ _RANK_INSIDE = re.compile(
 _RANK_OF_FILE = re.compile(
     r"(?:^|[^a-z])(?:global[-_]?)?(?:rank|task|proc)[-_. ]?(\d{1,7})(?!\d)", re.I
 )
+
+
+def rank_of_name(path: str | PurePath) -> int | None:
+    """Return the rank that a file's name, or the folder it is in, tells; None if none does."""
+    found = map(_RANK_OF_FILE.search, reversed(PurePath(path).parts[-2:]))
+    return next((int(one[1]) for one in found if one is not None), None)
 
 
 class Writer:
@@ -139,125 +169,132 @@ class _Reader:
         self.path = path
         self.rank = rank_of_name(path)
         self.facts: list[LogFact] = []
-        self.words: dict[int | None, LastWord] = {}
-        self.own_lines = OwnLines()
-        self.newest_own = 0
+        self.words: dict[int | None, LogFact] = {}
+        self.own_words: dict[int | None, LogFact] = {}
+        self.trails: dict[int | str, Trail] = {}
         self.labelled = False
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
         self.bars: dict[tuple[int | None, int], tuple[LogFact, LogFact]] = {}
         self.contradicted = False
         self.world = 0
         self.line = 1
-        self.cut = False
 
     def read(self, file: BinaryIO) -> LogReading:
-        size, carry = 0, b""
+        carry = b""
         while True:
             data = file.read(PIECE)
-            size += len(data)
             raw = carry + data
             end = len(raw) if not data else raw.rfind(b"\n", 0, max(0, len(raw) - BLOCK)) + 1
             if data and end == 0 and len(raw) > PIECE:
-                end, self.cut = len(raw), True  # a line without an end is read as it comes
-            if self.line == 1:
-                self.labelled = _is_labelled(raw)
+                end = len(raw)  # a line without an end is read as it comes
+            if self.line == 1:  # ``3: `` before lines is a label where nearly all have one
+                lines = [one for one in raw[:BLOCK].split(b"\n")[:200] if one.strip()]
+                labels = sum(bool(re.match(rb"\s*\d{1,7}: ", one)) for one in lines)
+                self.labelled = len(lines) > 1 and labels >= 0.8 * len(lines)
             if end:
                 self._piece(raw, end)
                 self.line += raw.count(b"\n", 0, end)
             carry = raw[end:]
             if not data:
-                return self._result(size)
+                return self._result()
 
     def _piece(self, raw: bytes, end: int) -> None:
         text = raw.translate(_PLAIN)
-        at, line = 0, self.line
+        at, line, newest_own = 0, self.line, 0
         for hit in NEEDLES.finditer(text, 0, min(len(text), end + LONGEST_LINE)):
             if hit.start() >= end:
                 break
             line += raw.count(b"\n", at, hit.start())
             at = hit.start()
-            self._hit(text, hit, line)
+            if hit[0] not in OWN_NEEDLES:
+                self._hit(text, hit, line)
+            elif line != newest_own and self._own(text, at, line):
+                newest_own = line
         self._bars(text, raw, end)
         self._last_words(text, raw, end)
 
     def _hit(self, text: bytes, hit: re.Match[bytes], line: int) -> None:
-        if hit[0] in OWN_NEEDLES:
-            self._own(text, hit.start(), line)
-            return
         kind, parse = PARSERS[hit[0]]
-        count = self.counts.get(kind, 0)
-        if count >= (MOST_OF_RANKS if kind in ONE_A_RANK else MOST_OF_A_KIND):
-            self.cut = True
+        if self.counts[kind] >= (MOST_OF_RANKS if kind in ONE_A_RANK else MOST_OF_A_KIND):
             return
-        begin = max(text.rfind(b"\n", 0, hit.start()) + 1, hit.start() - LONGEST_LINE)
-        end = text.find(b"\n", hit.start())
-        end = min(len(text) if end < 0 else end, hit.start() + LONGEST_LINE)
-        whole = text[begin:end].decode("utf-8", "replace")
+        begin, whole = _line_at(text, hit.start())
         writer = Writer(whole, labelled=self.labelled)
         inside = _TAG.findall(whole, 0, hit.start() - begin) if writer.rank is None else ()
         if inside:
             writer.rank = int(inside[-1])  # behind a progress bar, or a host's name
-        said = writer.text.strip()
         # the tag of what is repeated belongs to the time-out; else to the line itself
-        group, group_rank = group_of(said)
-        fact = LogFact(
-            kind=kind,
-            text=said[:MOST_SHOWN],
-            file=self.path,
-            line=line,
-            rank=self._rank_of(writer),
-            group=group,
-            group_rank=group_rank,
-            when=moment(whole),
-            pid=writer.pid,
-        )
-        if kind == "exit" and parse is exit_entry:
-            fact = replace(fact, error=text[max(0, begin - 500) : begin].decode("utf-8", "replace"))
-        found = parse(fact, said, lambda most: self._block(text, begin, writer, most))
-        self.counts[kind] = count + 1
+        group, group_rank = group_of(writer.text)
+        fact = self._fact(kind, writer, line, whole)
+        fact = replace(fact, group=group, group_rank=group_rank, pid=writer.pid)
+
+        def below(most: int) -> list[str]:
+            found: list[str] = []
+            at, stop = begin, min(len(text), begin + BLOCK)
+            while at < stop and len(found) < most:
+                end = text.find(b"\n", at, stop)
+                end = stop if end < 0 else end
+                row = text[at : min(end, at + LONGEST_LINE)].decode("utf-8", "replace")
+                one = Writer(row, labelled=self.labelled)
+                if (one.rank, one.label) in ((writer.rank, writer.label), (None, None)):
+                    found.append(one.text)
+                at = end + 1
+            return found
+
+        above = text[max(0, begin - 500) : begin].decode("utf-8", "replace")
+        found = parse(fact, writer.text.strip(), Around(below, above))
+        self.counts[kind] += 1
         self.facts += found
 
-    def _own(self, text: bytes, at: int, line: int) -> None:
-        if line == self.newest_own:
-            return
-        begin = max(text.rfind(b"\n", 0, at) + 1, at - BLOCK)
-        end = text.find(b"\n", at)
-        end = min(len(text) if end < 0 else end, begin + LONGEST_LINE)
-        whole = _COLOURS.sub("", text[begin:end].decode("utf-8", "replace"))
-        writer = Writer(whole, labelled=self.labelled)
-        said = writer.text.strip()
-        if not writer.own or not said:
-            return
-        self.newest_own = line
-        rank = self._rank_of(writer) if writer.rank is not None else None
-        self.own_lines.hear(
-            LastWord(
-                rank=rank, text=said[:MOST_SHOWN], file=self.path, line=line, when=moment(whole)
-            ),
-            writer.pid,
-        )
-
-    def _rank_of(self, writer: Writer) -> int | None:
+    def _fact(self, kind: FactKind, writer: Writer, line: int, whole: str) -> LogFact:
+        """Make the fact of a line, of whom its prefixes say."""
         if writer.world:
             self.world = max(self.world, writer.world)
-        if writer.rank is not None:
-            self.contradicted |= writer.label not in (None, writer.rank)
-            return writer.rank
-        return writer.label if writer.label is not None else self.rank
+        rank = writer.rank
+        if rank is not None:
+            self.contradicted |= writer.label not in (None, rank)
+        else:
+            rank = writer.label if writer.label is not None else self.rank
+        text = writer.text.strip()[:MOST_SHOWN]
+        when = moment(whole)
+        return LogFact(kind=kind, text=text, file=self.path, line=line, rank=rank, when=when)
 
-    def _block(self, text: bytes, begin: int, writer: Writer, most: int) -> list[str]:
-        """Return a line and those after it of the same writer, without prefixes."""
-        found: list[str] = []
-        stop = min(len(text), begin + BLOCK)
-        while begin < stop and len(found) < most:
-            end = text.find(b"\n", begin, stop)
-            end = stop if end < 0 else end
-            line = text[begin : min(end, begin + LONGEST_LINE)].decode("utf-8", "replace")
-            one = Writer(line, labelled=self.labelled)
-            if (one.rank, one.label) in ((writer.rank, writer.label), (None, None)):
-                found.append(one.text)
-            begin = end + 1
-        return found
+    def _own(self, text: bytes, at: int, line: int) -> bool:
+        """Follow hangcheck's own lines: where each rank was last, and what it raised there.
+
+        A line of another process of the same rank begins anew: the job was started again. A rank
+        that goes on after an exception has cured it.
+        """
+        whole = _COLOURS.sub("", _line_at(text, at)[1])
+        writer = Writer(whole, labelled=self.labelled)
+        if not writer.own or not writer.text.strip():
+            return False
+        word = self._fact("last", writer, line, whole)
+        early = f"process {writer.pid}"
+        key: int | str = early
+        if writer.rank is not None:
+            key = writer.rank
+            self.own_words[key] = word
+            if early in self.trails:  # it did not know its rank yet
+                self.trails[key] = self.trails.pop(early)
+        trail = self.trails.get(key)
+        if trail is None or (trail.pid != writer.pid and None not in (trail.pid, writer.pid)):
+            if trail is None and len(self.trails) >= MOST_FOLLOWED:
+                return True
+            trail = self.trails[key] = Trail(rank=-1, file="", line=0, pid=writer.pid)
+        trail.rank = -1 if writer.rank is None else writer.rank
+        trail.file, trail.line, trail.when = word.file, line, word.when
+        if passed := _CHECKPOINT.match(word.text):
+            trail.checkpoint, trail.passed = int(passed[1]), passed[2]
+        elif section := _SECTION.match(word.text):
+            _pass_section(trail, section, word)
+            if section["raised"]:
+                return True  # that is not to go on
+        elif step := _STEP.match(word.text):
+            trail.step = int(step[1])
+        else:
+            return True
+        trail.raised = None
+        return True
 
     def _bars(self, text: bytes, raw: bytes, end: int) -> None:
         """Keep the first and the newest state of each progress bar."""
@@ -267,25 +304,16 @@ class _Reader:
             spots.append(at)
         line, counted = self.line, 0
         for spot in sorted({first, *spots} - {-1}):
-            begin = max(text.rfind(b"\n", 0, spot) + 1, spot - 400)
-            whole = text[begin : spot + 600].partition(b"\n")[0].decode("utf-8", "replace")
+            begin, whole = _line_at(text, spot, 400)
             writer = Writer(whole, labelled=self.labelled)
             line, counted = line + raw.count(b"\n", counted, spot), spot
             bar = _BAR.search(writer.text)
             if bar is None:
                 continue
             done, total = (int(float(bar[i]) * _UNITS[bar[i + 1]]) for i in (1, 3))
-            fact = LogFact(
-                kind="bar",
-                text=writer.text.strip()[:MOST_SHOWN],
-                file=self.path,
-                line=line,
-                rank=self._rank_of(writer),
-                seq=done,
-                count=total,
-                ran_ms=(int(bar[5] or 0) * 3600 + int(bar[6]) * 60 + int(bar[7])) * 1000,
-                when=moment(whole[: spot - begin]),
-            )
+            ran_s = int(bar[5] or 0) * 3600 + int(bar[6]) * 60 + int(bar[7])
+            fact = self._fact("bar", writer, line, whole[: spot - begin])
+            fact = replace(fact, seq=done, count=total, ran_ms=ran_s * 1000)
             earliest = self.bars.get((fact.rank, total), (fact, fact))[0]
             if len(self.bars) < MOST_OF_A_KIND:
                 self.bars[fact.rank, total] = (earliest, fact)
@@ -302,100 +330,89 @@ class _Reader:
                 and b"frame #" not in line
             ):
                 newest[found[1]] = number
-        last = next(
-            (
-                number
-                for number in range(len(lines) - 1, -1, -1)
-                if lines[number].strip() and not _AFTERMATH.search(lines[number])
-            ),
-            None,
-        )
+        for number in range(len(lines) - 1, -1, -1):
+            if lines[number].strip() and not _AFTERMATH.search(lines[number]):
+                newest[b""] = number
+                break
         returns = list(accumulate(map(len, lines), initial=0)) if b"\r" in raw else []
-        for number in sorted({*newest.values(), *(() if last is None else (last,))}):
+        for number in sorted(set(newest.values())):
             whole = lines[number][:LONGEST_LINE].decode("utf-8", "replace")
-            writer = Writer(whole, labelled=self.labelled)
-            rank = self._rank_of(writer)
-            if rank is None and (inside := _RANK_INSIDE.match(writer.text)):
-                rank = int(inside[1])
             at = self.line + number
             if returns:  # lines that end in a carriage return only are one to an editor
                 at -= raw.count(b"\r", 0, returns[number] + number)
-            known = self.words.get(rank)
+            writer = Writer(whole, labelled=self.labelled)
+            word = self._fact("last", writer, at, whole)
+            if word.rank is None and (inside := _RANK_INSIDE.match(writer.text)):
+                word = replace(word, rank=int(inside[1]))
+            known = self.words.get(word.rank)
             if (known is None or known.line <= at) and len(self.words) < MOST_RANKS:
-                self.words[rank] = LastWord(
-                    rank=rank,
-                    text=writer.text.strip()[:MOST_SHOWN],
-                    file=self.path,
-                    line=at,
-                    when=moment(whole),
-                )
-
-    def _result(self, size: int) -> LogReading:
-        bars = (one for pair in self.bars.values() for one in dict.fromkeys(pair))
-        for word in self.own_lines.last_words():
-            known_word = self.words.get(word.rank)
-            if known_word is None or known_word.line <= word.line:
                 self.words[word.rank] = word
-        facts = sorted(
-            [*self.facts, *bars],
-            key=lambda fact: fact.line,
-        )
+
+    def _result(self) -> LogReading:
+        for rank, word in self.own_words.items():
+            if rank not in self.words or self.words[rank].line <= word.line:
+                self.words[rank] = word
+        bars = (one for pair in self.bars.values() for one in dict.fromkeys(pair))
+        facts = sorted([*self.facts, *bars], key=lambda fact: fact.line)
         starts = [number for number, fact in enumerate(facts) if fact.kind == "restart"]
         kept = facts[starts[-1] + 1 :] if starts and starts[-1] + 1 < len(facts) else facts
-        if self.contradicted:
-            kept = [one if one.kind == "exit" else replace(one, rank=_own(one)) for one in kept]
+        if self.contradicted:  # labels are no ranks: only torch's tag of the default group tells
+            kept = [
+                one
+                if one.kind == "exit"
+                else replace(one, rank=one.group_rank if one.group == "default" else None)
+                for one in kept
+            ]
         began = facts[starts[-1]].line if starts else 0
-        kept += [one for one in self.own_lines.exceptions() if one.line > began]
+        raised = [trail.raised for trail in self.trails.values() if trail.raised is not None]
+        kept = [*kept, *(one for one in raised if one.line > began)]
         kept.sort(key=lambda fact: fact.line)
         words = tuple(one for one in self.words.values() if one.rank is not None)
-        known = {one.rank for one in kept} | {one.rank for one in words}
-        notes = ["long lines or repeated words were cut"] if self.cut else []
+        ranks = {one.rank for one in (*kept, *words) if one.rank is not None}
         return LogReading(
             file=self.path,
-            size=size,
-            lines=self.line,
             facts=tuple(kept),
             last_words=words or tuple(self.words.values()),
-            trails=self.own_lines.trails(),
-            ranks=tuple(sorted(one for one in known if one is not None)),
+            trails=tuple(trail for trail in self.trails.values() if trail.rank >= 0),
+            ranks=tuple(sorted(ranks)),
             world_size=self.world,
-            rounds=1 + len(starts),
-            clock_went_back=_goes_back([one.when for one in kept]),
-            left_out="; ".join(notes),
+            clock_went_back=_goes_back([one.when for one in kept if one.when]),
         )
 
 
-_PLAIN = bytes(10 if one == 13 else 32 if one == 0 else one for one in range(256))
-_UNITS = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
+def _line_at(text: bytes, at: int, before: int = LONGEST_LINE) -> tuple[int, str]:
+    """Return the line around a place, and where it begins; of a long one what is near."""
+    begin = max(text.rfind(b"\n", 0, at) + 1, at - before)
+    end = text.find(b"\n", at, at + LONGEST_LINE)
+    stop = min(len(text), at + LONGEST_LINE) if end < 0 else end
+    return begin, text[begin:stop].decode("utf-8", "replace")
 
 
-def rank_of_name(path: str) -> int | None:
-    """Return the rank that a file's name, or the folder it is in, tells; None if none does."""
-    for part in reversed(PurePath(path).parts[-2:]):
-        found = _RANK_OF_FILE.search(part)
-        if found is not None:
-            return int(found[1])
-    return None
-
-
-def _is_labelled(raw: bytes) -> bool:
-    """Whether ``3: `` before lines is a label: nearly all of them have one."""
-    lines = [one for one in raw[:BLOCK].split(b"\n")[:200] if one.strip()]
-    labelled = sum(bool(re.match(rb"\s*\d{1,7}: ", one)) for one in lines)
-    return len(lines) > 1 and labelled >= 0.8 * len(lines)
-
-
-def _own(fact: LogFact) -> int | None:
-    """Whose a fact is where labels are no ranks: only torch's tag of the default group tells."""
-    return fact.group_rank if fact.group == "default" else None
+def _pass_section(trail: Trail, said: re.Match[str], word: LogFact) -> None:
+    name = said["begun"] or said["returned"] or said["raised"]
+    earlier = next((one for one in trail.returned if one.name == name), None)
+    this = Section(name, 1 + (earlier.times if earlier else 0), word.line)
+    if said["begun"]:
+        if len(trail.inside) < MOST_SECTIONS:
+            trail.inside.append(this)
+        return
+    for number in reversed(range(len(trail.inside))):
+        if trail.inside[number].name == name:
+            del trail.inside[number]
+            break
+    if said["returned"]:
+        others = [one for one in trail.returned if one.name != name]
+        trail.returned = [*others[-MOST_SECTIONS + 1 :], this]
+    elif trail.raised is None and not _ASKED_TO_END.match(said["error"]):
+        error = said["error"][:MOST_SHOWN]
+        trail.raised = replace(word, kind="exception", op=type_of(error), error=error)
 
 
 def _goes_back(times: Sequence[str]) -> bool:
     """Whether times of one form fall by more than a minute; those of a day's turn do not count."""
-    told = [one for one in times if one]
     return any(
         len(a) == len(b)
         and seconds(b) < seconds(a) - 60
         and (" " in a or seconds(a) - seconds(b) < 43_200)
-        for a, b in pairwise(told)
+        for a, b in pairwise(times)
     )

@@ -3,44 +3,65 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.attach.merging import merge_runs
 from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned
 from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.left_logs import find_in_logs
+from lightning_hangcheck.judge.log_book import LogBook
+from lightning_hangcheck.judge.verdict import COSTS_THE_JOB
+from lightning_hangcheck.judge.wording import UNTOLD_S
+from lightning_hangcheck.model.case import Case, RankView, RunFacts
+from lightning_hangcheck.model.evidence import Gap, ProcessLook, Sample
+from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.model.left_behind import LeftBehind, LeftOut, ReadFile
-from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.model.verdict import MOST_LISTED, EvidenceItem, Verdict
 from lightning_hangcheck.observe.run_record import save_run
-from lightning_hangcheck.postmortem import text_files
-from lightning_hangcheck.postmortem.case import case_of
-from lightning_hangcheck.postmortem.files import Reader, read_left
+from lightning_hangcheck.postmortem.files import NotRead, opened, walk
 from lightning_hangcheck.postmortem.flight_records import (
-    KIND,
-    is_json,
-    is_pickle,
-    read_json,
-    read_pickle,
+    Dump,
+    is_record,
+    of_one_incident,
+    read_record,
 )
-from lightning_hangcheck.postmortem.run_folders import ENDED_BADLY, jobs_in
+from lightning_hangcheck.postmortem.stacks import StackDump, Text, is_text, read_text
+from lightning_hangcheck.rundir import START_PREFIX, RunFolder, newest_case
+from lightning_hangcheck.text.shown import EPOCH, NANOSECONDS, moment_of, read_utc, utc
+from lightning_hangcheck.time_limit import READING_LIMIT_S, NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
-    from lightning_hangcheck.model.case import Case
-    from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.postmortem.files import Left
-    from lightning_hangcheck.postmortem.run_folders import Job
-    from lightning_hangcheck.rundir import RunFolder
 
-READERS = (
-    Reader(KIND, is_pickle, read_pickle),
-    Reader(KIND, is_json, read_json),
-    Reader(text_files.KIND, text_files.is_text, text_files.read_text),
+Part = TypeVar("Part", RunRecord, Verdict)
+Job: TypeAlias = "list[Kept]"
+"""Run folders of one job, one for each node."""
+ENDED_BADLY = (*COSTS_THE_JOB, "suspect")
+"""A suspicion that stands when a job is gone was never taken back."""
+CLOCKS_DIFFER_BY = timedelta(minutes=2)
+"""Between nodes, at most: what they wrote at one time may seem that far apart."""
+MOST_LEFT_OUT = 200
+MOST_GAPS = 8
+NO_LOGS = Gap(
+    what="logs",
+    rank=None,
+    why="none was read: what the ranks said last, and how their processes ended, is unknown",
+    kind="recording",
+    remedy="next time keep a log of each rank: torchrun --log-dir logs --tee 3, or srun "
+    "--output=job-%t.log",
 )
-"""The most specific first: the first that knows a file reads it."""
+NOT_NAMED = "a stack whose rank nothing tells: put the rank into the file's name, as in rank3.txt"
+WHOSE_STACK = Gap("the rank of this stack", 0, f"it is shown as rank 0; it is {NOT_NAMED}", "rank")
 
 
 class Postmortem(NamedTuple):
@@ -62,39 +83,166 @@ def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
         UnreadableRun: Nothing of it can be read.
         UsedRunFolder: The folder holds another run.
     """
-    left = read_left(named, READERS)
-    asked = {Path(name).absolute() for name in named}
-    jobs = jobs_in(left.run_folders, together=all(one.path in asked for one in left.run_folders))
-    others = [*map(_unused, jobs), *left.left_out]
-    case = None
+    left = read_left(named)
+    jobs = _jobs_in(left.run_folders, {Path(name).absolute() for name in named})
+    case, others = None, left.left_out
+    left.left_out = [*map(_unused, jobs), *others]
     try:
-        case = read_job(named, left._replace(left_out=others), folder.run_id)
+        case = case_of(left, folder.run_id)
     except UnreadableRun:
         if not jobs:
             raise
-    if case is None or (jobs and jobs[0].ended_badly):
-        unused = [*map(_unused, jobs[1:]), *left.left_out]
-        return _of_run_folders(jobs[0], unused, case, folder)
+    if case is None or (jobs and _told(jobs[0]) in ENDED_BADLY):
+        return _of_run_folders(jobs[0], [*map(_unused, jobs[1:]), *others], case, folder)
     verdict = judge(case)
     save_run(case, verdict, (), folder)
     return Postmortem(case, verdict, case.left or LeftBehind())
 
 
-def read_job(named: Sequence[str], left: Left, run_id: str) -> Case:
-    """Join what was read, but for run folders, into one case.
+# What lies there.
+
+
+class Left(Struct):
+    """What lies below the named paths.
+
+    Attributes:
+        written: When each file was written last, nanoseconds since 1970.
+        left_out: Of what is not used the first, with the reason.
+    """
+
+    named: tuple[str, ...] = ()
+    dumps: list[Dump] = []
+    texts: list[Text] = []
+    written: list[int] = []
+    run_folders: list[RunFolder] = []
+    left_out: list[LeftOut] = []
+
+
+def read_left(named: Sequence[str]) -> Left:
+    """Read what lies at paths and below them; each file is known by its content.
+
+    Raises:
+        UnreadableRun: A named path is not there.
+    """
+    left = Left(tuple(named))
+
+    def leave(path: Path, why: str) -> None:
+        if len(left.left_out) < MOST_LEFT_OUT:
+            left.left_out.append(LeftOut(str(path), why))
+
+    for path in walk(named, left.run_folders, leave):
+        try:
+            with opened(path) as (file, head):
+                if is_record(head):
+                    left.dumps.append(read_record(path, file))
+                elif is_text(head):
+                    left.texts.append(read_text(path, file))
+                else:
+                    raise NotRead("its content is of no kind that is known")  # noqa: TRY301
+            left.written.append(path.stat().st_mtime_ns)
+        except NotRead as error:
+            leave(path, str(error))
+        except OSError as error:
+            leave(path, f"it cannot be read ({error.strerror or error})")
+        except MemoryError:
+            leave(path, "it would take too much memory")
+    return left
+
+
+# One case of one job.
+
+
+def case_of(left: Left, run_id: str) -> Case:
+    """Join what was read, but for run folders: each rank of one job, with what was left of it.
 
     Args:
-        named: For the sentence that says that there is nothing.
         left: What lies there.
-        run_id: Of the run folder that the case is kept in.
+        run_id: Name of the run folder that the case is kept in.
 
     Raises:
         UnreadableRun: Nothing of it can be used.
     """
-    case = case_of(left.readings, left.left_out, run_id)
-    if case.left is None or not case.left.read:
-        raise _nothing_in(named, case)
-    return case
+    dumps, others = of_one_incident(left.dumps)
+    logs = tuple(one.log for one in left.texts if one.log.facts or not one.stacks)
+    book = LogBook(logs)
+    told = find_in_logs(book)
+    named = {*dumps, *(rank for log in logs for rank in log.ranks)}
+    named |= {*told.culprits, *told.graph.waiters} if told is not None else set()
+    took = [dump for one in left.texts for dump in one.stacks]
+    stacks = {dump.rank: dump for dump in took if dump.rank is not None}
+    unnamed = [dump for dump in took if dump.rank is None]
+    lone = not (stacks or named) and bool(unnamed)
+    if lone:
+        stacks, unnamed = {0: unnamed[0]}, unnamed[1:]
+    others += [LeftOut(dump.file, NOT_NAMED) for dump in unnamed]
+    named |= set(stacks)
+    read: list[tuple[str, str, tuple[int, ...]]] = []
+    read += [(dump.path, FLIGHT_RECORD, (rank,)) for rank, dump in sorted(dumps.items())]
+    read += [(dump.file, "stack dump", (rank,)) for rank, dump in sorted(stacks.items())]
+    read += [(log.file, "log", log.ranks) for log in logs]
+    if not read:
+        raise _nothing_in(left.named, [*others, *left.left_out])
+    members = (len(dump.world) for dump in dumps.values())
+    world_size = max([0, book.world, *members, *(rank + 1 for rank in named)])
+    # where no dump tells a time, its files bound it: it began before they were written
+    began = [one.first_ns for one in dumps.values() if one.first_ns] or left.written
+    last = [one.last_ns for one in dumps.values() if one.last_ns] or left.written
+    unused = [*(one for one in left.left_out if FLIGHT_RECORD in one.why), *others][:MOST_GAPS]
+    return Case(
+        run=RunFacts(
+            run_id=run_id,
+            command="",
+            started_at=utc(moment_of(min(began, default=0))),
+            world_size=world_size,
+        ),
+        taken_at=utc(moment_of(max(last, default=0))),
+        taken_ns=int(UNTOLD_S * NANOSECONDS),
+        ranks=tuple(
+            _view(rank, dumps.get(rank), stacks.get(rank))
+            for rank in sorted({*named, *range(min(world_size, MOST_LISTED))})
+        ),
+        gaps=(
+            *(Gap(f"{FLIGHT_RECORD} {one.path}", None, one.why, "flight_record") for one in unused),
+            *(() if logs else (NO_LOGS,)),
+            *((WHOSE_STACK,) if lone else ()),
+        ),
+        seen_in="files",
+        left=LeftBehind(
+            read=tuple(ReadFile(path=path, kind=kind, ranks=ranks) for path, kind, ranks in read),
+            left_out=(*others, *left.left_out),
+            world_size=world_size,
+            logs=logs,
+        ),
+    )
+
+
+def _view(rank: int, dump: Dump | None, stack: StackDump | None) -> RankView:
+    """Somebody took the stack of a job that stood still; since when, a stack does not tell."""
+    flight = dump.flight if dump is not None else None
+    if stack is None:
+        return RankView(rank=rank, flight=flight)
+    pid, sample = stack.stack.pid, Sample(taken_ns=0, stack=stack.stack)
+    return RankView(
+        rank=rank,
+        pid=pid,
+        flight=flight,
+        processes=(ProcessLook(pid=pid, role="rank", samples=(sample,)),),
+        silent_for_s=UNTOLD_S,
+        idle_for_s=UNTOLD_S,
+    )
+
+
+def _nothing_in(named: Sequence[str], left_out: Sequence[LeftOut]) -> UnreadableRun:
+    whys = Counter(one.why for one in left_out).most_common(3)
+    told = "; ".join(f"{count} files: {why}" if count > 1 else why for why, count in whys)
+    return UnreadableRun(
+        f"nothing in {', '.join(named)[:200]} can be read"
+        f"{f' ({told})' if told else ', it holds no file'}",
+        "name flight-record dumps, logs, stack dumps or run folders of the job",
+    )
+
+
+# Run folders of nodes.
 
 
 def _of_run_folders(
@@ -107,7 +255,7 @@ def _of_run_folders(
         told, by_files = beside.left, judge(beside)
         if by_files.verdict in ENDED_BADLY:
             also = [EvidenceItem("also", None, f"other files say: {by_files.summary}")]
-    paths = [str(one.folder.path) for one in job.nodes]
+    paths = [str(one.folder.path) for one in job]
     merged = merge_runs(paths, folder, also)
     refused = {one.what.removeprefix("run folder "): one.reason for one in merged.left_out}
     read = [ReadFile(path=one, kind="run folder") for one in paths if one not in refused]
@@ -118,24 +266,117 @@ def _of_run_folders(
 
 
 def _unused(job: Job) -> LeftOut:
-    path, verdict = str(job.nodes[0].folder.path), job.verdict
-    if job.derived:
-        return LeftOut(path, "it was made from other evidence, by postmortem or merge")
-    if verdict is None:
-        return LeftOut(path, "a run folder that holds no verdict")
-    told = verdict.verdict.upper()
-    if not job.ended_badly:
-        return LeftOut(path, f"a run that shows nothing wrong ({told})")
-    return LeftOut(path, f"another run, {told}: name it by itself to read it")
+    told = _told(job)
+    why = f"another run, {told.upper()}: name it by itself to read it"
+    if all(one.derived for one in job):
+        why = "it was made from other evidence, by postmortem or merge"
+    elif not told:
+        why = "a run folder that holds no verdict"
+    elif told not in ENDED_BADLY:
+        why = f"a run that shows nothing wrong ({told.upper()})"
+    return LeftOut(str(job[0].folder.path), why)
 
 
-def _nothing_in(named: Sequence[str], case: Case) -> UnreadableRun:
-    whys = Counter(one.why for one in case.left.left_out) if case.left is not None else Counter()
-    told = "; ".join(
-        f"{count} files: {why}" if count > 1 else why for why, count in whys.most_common(3)
+class Kept(NamedTuple):
+    """What one run folder holds.
+
+    Attributes:
+        began: When the run did.
+        until: When its newest evidence was taken, or the run was over.
+        holders: Ranks of which it saw a process.
+        meeting: Where the nodes of its job met; empty where they did not.
+        derived: It is what `postmortem` or `merge` made of others.
+        told: The newest verdict in it, empty where none can be read.
+    """
+
+    folder: RunFolder
+    began: datetime
+    until: datetime
+    world_size: int
+    holders: frozenset[int]
+    meeting: str
+    derived: bool
+    told: str
+
+
+def _jobs_in(folders: Sequence[RunFolder], asked: set[Path]) -> list[Job]:
+    """Tell the run folders of several jobs apart, the job to explain first.
+
+    A folder tree may hold every run of a project. Run folders belong to one job where its nodes
+    met, or where each has other ranks of a world of the same size at the same time; and where
+    somebody named each of them. Of several jobs the newest that ended badly is explained.
+    """
+    kept = [_kept(one) for one in folders]
+    if all(one.path in asked for one in folders):
+        return [kept] if kept else []
+    starts = (path for one in folders for path in sorted(one.path.glob(f"{START_PREFIX}*")))
+    kept += [_kept(one) for one in map(RunFolder, starts) if one.run_file.is_file()]
+    jobs: list[Job] = []
+    for one in sorted(kept, key=lambda each: each.began):
+        for job in reversed(jobs):
+            if all(_beside(one, node) for node in job):
+                job.append(one)
+                break
+        else:
+            jobs.append([one])
+
+    def weight(job: Job) -> tuple[bool, bool, datetime]:
+        derived = all(one.derived for one in job)
+        return not derived, _told(job) in ENDED_BADLY, max(one.began for one in job)
+
+    return sorted(jobs, key=weight, reverse=True)
+
+
+def _told(job: Job) -> str:
+    """Return the gravest verdict in it, ``hang``; empty where none can be read."""
+    told = [one.told for one in job if one.told]
+    return next((one for one in told if one in ENDED_BADLY), told[0] if told else "")
+
+
+def _beside(one: Kept, other: Kept) -> bool:
+    """Whether two nodes ran at one time, and met or have other ranks of a world of one size."""
+    if one.derived or other.derived or one.world_size != other.world_size:
+        return False
+    if max(one.began, other.began) > min(one.until, other.until) + CLOCKS_DIFFER_BY:
+        return False
+    if one.meeting and one.meeting == other.meeting:
+        return True
+    return bool(one.holders and other.holders) and one.holders.isdisjoint(other.holders)
+
+
+def _kept(folder: RunFolder) -> Kept:
+    """Read what tells it from others; what cannot be read of it says nothing."""
+
+    def read() -> tuple[Case | None, RunRecord | None, Verdict | None]:
+        case = None
+        with suppress(UnreadableRun):
+            case, _ = newest_case(folder)
+        return case, _part(folder.run_file, RunRecord), _part(folder.verdict_file, Verdict)
+
+    try:
+        case, record, verdict = within(READING_LIMIT_S, read)
+    except NoAnswer:  # which is said when it is read as evidence
+        case, record, verdict = None, None, None
+    moments = [] if case is None else [case.taken_at, case.run.started_at]
+    moments += [] if record is None else [record.started_at, record.ended_at or ""]
+    times = []
+    for moment in moments:
+        with suppress(ValueError):
+            times.append(read_utc(moment))
+    return Kept(
+        folder=folder,
+        began=min(times, default=EPOCH),
+        until=max(times, default=EPOCH),
+        world_size=case.run.world_size if case is not None else 0,
+        holders=frozenset(one.rank for one in (case.ranks if case else ()) if one.pid is not None),
+        meeting=record.meeting if record is not None else "",
+        derived=verdict is not None and verdict.seen_in == "files",
+        told=verdict.verdict if verdict is not None else "",
     )
-    first = f"nothing in {', '.join(named)[:200]} can be read"
-    return UnreadableRun(
-        f"{first}{f' ({told})' if told else ', it holds no file'}",
-        "name flight-record dumps, logs, stack dumps or run folders of the job",
-    )
+
+
+def _part(file: Path, kind: type[Part]) -> Part | None:
+    try:
+        return decode(read_owned(file, EVIDENCE_BYTES), kind, str(file))
+    except (OSError, UnreadableRun):
+        return None

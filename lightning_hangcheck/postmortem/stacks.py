@@ -10,8 +10,9 @@ Source lines, arguments and native calls between are skipped.
 from __future__ import annotations
 
 import html
+import io
 import re
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -22,16 +23,22 @@ from lightning_hangcheck.look.signalled_stacks import FRAME, THREAD, unescaped
 from lightning_hangcheck.model.code_owner import MODULES, TRAINING
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, ThreadStack
-from lightning_hangcheck.postmortem.logs import Writer, rank_of_name
+from lightning_hangcheck.postmortem.files import NotRead
+from lightning_hangcheck.postmortem.logs import Writer, rank_of_name, read_log
 
 if TYPE_CHECKING:
-    from pathlib import PurePath
+    from pathlib import Path, PurePath
+
+    from lightning_hangcheck.model.log_facts import LogReading
 
 StackKind = Literal["py-spy", "py-spy json", "faulthandler", "gdb", "pystack"]
 LARGEST = 64 * 1024 * 1024
 MOST_THREADS = 20_000
 MOST_FRAMES = 1_000
 """Of a thread; a stack without an end keeps its innermost calls."""
+MOST_ODD = 0.05
+"""Of the bytes of a text that no text has: control characters but tabs, lines and colours."""
+_ODD = bytes(set(range(32)) - set(b"\t\n\r\x08\x0c\x1b"))
 LONGEST_NUMBER = 9
 """Digits that are read of a pid, a thread's id or a line."""
 PACKAGES = TRAINING | {"datasets", "fairseq", "lightning_utilities", "safetensors", "tqdm", "wandb"}
@@ -100,32 +107,12 @@ class StackDump(Struct, frozen=True, kw_only=True):
     Attributes:
         rank: By the file's name, a heading or a prefix; None where nothing tells.
         command: Of the process, where the dump tells it.
-        line: Where it begins in the file.
     """
 
     file: str
-    line: int
     rank: int | None
     stack: ProcessStack
     command: str = ""
-
-
-class _Process(Struct):
-    """What was read of one process so far."""
-
-    line: int
-    rank: int | None
-    pid: int = 0
-    command: str = ""
-    threads: list[ThreadStack] = []
-    current: ThreadStack | None = None
-    frames: list[Frame] = []
-
-    def begin(self, thread: ThreadStack | None) -> None:
-        """Keep the thread that was being read, and go on with another."""
-        if self.current is not None and len(self.threads) < MOST_THREADS:
-            self.threads.append(replace(self.current, frames=tuple(self.frames[:MOST_FRAMES])))
-        self.current, self.frames = thread, []
 
 
 def stack_kind(head: bytes) -> StackKind | None:
@@ -150,16 +137,17 @@ def read_stack_file(path: str | PurePath, data: bytes) -> tuple[StackDump, ...]:
     kind = stack_kind(data[: 1024 * 1024])
     if kind is None:
         return ()
+    scan = _Scan(str(path), kind)
     if kind == "py-spy json":
-        found = _from_json(str(path), data)
+        scan.read_json(data)
     else:
         text = data.decode("utf-8", "replace").replace("\0", " ")
-        found = _Scan(str(path), kind).read(html.unescape(text) if "<pre>" in text else text)
-    seen: set[int] = set()
+        scan.read(html.unescape(text) if "<pre>" in text else text)
+    seen: set[int | None] = set()
     kept = []
-    for one in found:  # a file's rank is the first process's: those after it are its children
+    for one in scan.found:  # a file's rank is the first process's: those after it are its children
         kept.append(one if one.rank not in seen else replace(one, rank=None))
-        seen |= {one.rank} if one.rank is not None else set()
+        seen.add(one.rank)
     return tuple(kept)
 
 
@@ -167,34 +155,15 @@ class _Dumped(DumpedThread):
     pid: int = 0
 
 
-def _from_json(path: str, data: bytes) -> list[StackDump]:
-    try:
-        threads = json_decoder(list[_Dumped]).decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return []
-    rank = rank_of_name(path)
-    found = []
-    for pid in dict.fromkeys(one.pid for one in threads):
-        stacks = [one.stack(MOST_FRAMES) for one in threads[:MOST_THREADS] if one.pid == pid]
-        found.append(_dump(path, "py-spy", _Process(1, rank, pid, threads=stacks)))
-    return found
+class _Process(Struct):
+    """What was read of one process so far; the frames are those of the thread that is read now."""
 
-
-def _dump(path: str, source: str, process: _Process) -> StackDump:
-    """Put the main thread first: by its name, its number, or because it began a module."""
-    pid = process.pid
-
-    def is_main(one: ThreadStack) -> bool:
-        if one.name:
-            return one.name == "MainThread"
-        begins = one.frames[0].function if one.frames else ""
-        return one.tid == pid != 0 or begins in ("<module>", "_run_module_as_main")
-
-    ordered = tuple(sorted(process.threads, key=lambda one: not is_main(one)))
-    stack = ProcessStack(pid=pid, source=source, threads=ordered, from_file=True)
-    return StackDump(
-        file=path, line=process.line, rank=process.rank, stack=stack, command=process.command
-    )
+    rank: int | None
+    pid: int = 0
+    command: str = ""
+    threads: list[ThreadStack] = []
+    current: ThreadStack | None = None
+    frames: list[Frame] = []
 
 
 class _Scan:
@@ -207,51 +176,79 @@ class _Scan:
         self.heading: int | None = None
         self.open: dict[int | None, _Process] = {}
 
-    def read(self, text: str) -> list[StackDump]:
-        for number, line in enumerate(text.splitlines(), start=1):
+    def read_json(self, data: bytes) -> None:
+        try:
+            threads = json_decoder(list[_Dumped]).decode(data)[:MOST_THREADS]
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return
+        for one in threads:
+            self.open.setdefault(one.pid, _Process(self.of_file, one.pid))
+            self.open[one.pid].threads.append(one.stack(MOST_FRAMES))
+        for pid in tuple(self.open):
+            self._close(pid)
+
+    def read(self, text: str) -> None:
+        for line in text.splitlines():
             writer = Writer(line, labelled=True)
             rank = writer.rank if writer.rank is not None else writer.label
             body = writer.text if rank is not None else line
-            heading = _RANK_LINE.match(body)
-            if heading is not None:
+            if (heading := _RANK_LINE.match(body)) is not None:
                 self._close(rank)
                 self.heading = int(heading[1])
             else:
-                self._line(number, rank, body.replace("<pre>", "").rstrip())
+                self._line(rank, body.replace("<pre>", "").rstrip())
         for key in tuple(self.open):
             self._close(key)
-        return self.found
 
-    def _line(self, number: int, rank: int | None, line: str) -> None:
+    def _line(self, rank: int | None, line: str) -> None:
         begins = _PY_SPY_PROCESS.match(line) if self.kind == "py-spy" else None
-        if begins is not None:
+        thread = self._thread(line)
+        now = self.open.get(rank)
+        again = thread and thread.ident and thread.ident in [one.ident for one in _threads(now)]
+        if begins is not None or again:  # the same thread once more: a later dump of the process
             self._close(rank)
-            now = self._process(number, rank)
-            now.pid, now.command = int(begins[1][:LONGEST_NUMBER]), begins[2].strip()
-        elif (thread := self._thread(line)) is not None:
-            now = self._process(number, rank)
-            if thread.ident and any(one.ident == thread.ident for one in now.threads):
-                self._close(rank)  # the same thread once more: a later dump of the process
-                now = self._process(number, rank)
-            now.begin(thread)
-        elif rank in self.open and (frame := self._frame(line)) is not None:
-            self.open[rank].frames.append(frame)
+        if begins is not None or thread is not None:
+            told = [one for one in (rank, self.heading, self.of_file) if one is not None]
+            now = self.open.setdefault(rank, _Process(told[0] if told else None))
+            if begins is not None:
+                now.pid, now.command = int(begins[1][:LONGEST_NUMBER]), begins[2].strip()
+            else:
+                self._end_thread(now, thread)
+        elif now is not None and now.current is not None:
+            matches = (one.match(line) for one in FORMS[self.kind].frames)
+            if (found := next(filter(None, matches), None)) is not None:
+                file = self._plain(found["file"])
+                file = whole_path(file) if self.kind == "py-spy" else file
+                number = int(found["line"][:LONGEST_NUMBER])
+                now.frames.append(Frame(self._plain(found["function"]), file, number))
 
-    def _process(self, number: int, rank: int | None) -> _Process:
-        told = next((one for one in (rank, self.heading, self.of_file) if one is not None), None)
-        return self.open.setdefault(rank, _Process(number, told))
+    def _end_thread(self, process: _Process, following: ThreadStack | None) -> None:
+        """Keep the thread that was being read, if it has frames, and go on with another."""
+        frames = process.frames[:MOST_FRAMES]
+        if process.current is not None and frames and len(process.threads) < MOST_THREADS:
+            outermost_first = frames if self.kind == "pystack" else frames[::-1]
+            process.threads.append(replace(process.current, frames=tuple(outermost_first)))
+        process.current, process.frames = following, []
 
     def _close(self, key: int | None) -> None:
+        """Keep a process, its main thread first: by its name, number, or the module it began."""
         now = self.open.pop(key, None)
         if now is None:
             return
-        now.begin(None)
-        outermost_first = slice(None) if self.kind == "pystack" else slice(None, None, -1)
-        now.threads = [
-            replace(one, frames=one.frames[outermost_first]) for one in now.threads if one.frames
-        ]
+        self._end_thread(now, None)
+
+        def is_main(one: ThreadStack) -> bool:
+            if one.name:
+                return one.name == "MainThread"
+            begins = one.frames[0].function if one.frames else ""
+            return one.tid == now.pid != 0 or begins in ("<module>", "_run_module_as_main")
+
         if now.threads:
-            self.found.append(_dump(self.path, self.kind, now))
+            threads = tuple(sorted(now.threads, key=lambda one: not is_main(one)))
+            source = "py-spy" if self.kind == "py-spy json" else self.kind
+            stack = ProcessStack(pid=now.pid, source=source, threads=threads, from_file=True)
+            one = StackDump(file=self.path, rank=now.rank, stack=stack, command=now.command)
+            self.found.append(one)
 
     def _thread(self, line: str) -> ThreadStack | None:
         """Read the line that begins a thread; None if it is none."""
@@ -272,17 +269,12 @@ class _Scan:
             return ThreadStack(tid=None)
         return None
 
-    def _frame(self, line: str) -> Frame | None:
-        """Read the line of a call; None if it is none, or one of native code."""
-        found = next(filter(None, (one.match(line) for one in FORMS[self.kind].frames)), None)
-        if found is None:
-            return None
-        file = self._plain(found["file"])
-        file = whole_path(file) if self.kind == "py-spy" else file
-        return Frame(self._plain(found["function"]), file, int(found["line"][:LONGEST_NUMBER]))
-
     def _plain(self, text: str) -> str:
         return unescaped(text) if self.kind == "faulthandler" else text
+
+
+def _threads(process: _Process | None) -> list[ThreadStack]:
+    return [] if process is None else [*process.threads, *filter(None, [process.current])]
 
 
 def whole_path(file: str) -> str:
@@ -297,3 +289,35 @@ def whole_path(file: str) -> str:
     if top in PACKAGES:
         return f"/site-packages/{file}"
     return f"/lib/python3/{file}" if top.removesuffix(".py") in MODULES else file
+
+
+# A text: a log, and the stacks that somebody took into it.
+
+
+class Text(NamedTuple):
+    """What a text says of a job."""
+
+    log: LogReading
+    stacks: tuple[StackDump, ...]
+
+
+def is_text(head: bytes) -> bool:
+    """Whether a file begins as a text does."""
+    return len(head) - len(head.translate(None, _ODD)) <= MOST_ODD * len(head)
+
+
+def read_text(path: Path, file: BinaryIO) -> Text:
+    """Read a log, or a dump of stacks.
+
+    Raises:
+        NotRead: It says nothing of a job's ranks.
+    """
+    stacks: tuple[StackDump, ...] = ()
+    if stack_kind(file.peek()) is not None:  # type: ignore[attr-defined]
+        data = file.read(LARGEST)
+        stacks = read_stack_file(path, data)
+        file = io.BytesIO(data)
+    log = read_log(path, file)
+    if not stacks and not log.facts and not log.ranks:
+        raise NotRead("it is a text that says nothing of ranks")
+    return Text(log, stacks)

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.postmortem.case import case_of
-from lightning_hangcheck.postmortem.files import Reading
-from lightning_hangcheck.postmortem.flight_records import KIND, read_pickle
+from lightning_hangcheck.postmortem.postmortem import case_of, read_left
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -118,14 +116,9 @@ def write(folder: Path, dumps: Mapping[str, dict[str, Any]]) -> Path:
 
 def judged(folder: Path, dumps: Mapping[int, dict[str, Any]]) -> Verdict:
     """Write dumps of ranks, read and judge them."""
-    write(folder, {f"dump_{rank}": one for rank, one in dumps.items()})
-    return judged_files(sorted(folder.iterdir()))
+    return judged_files([write(folder, {f"dump_{rank}": one for rank, one in dumps.items()})])
 
 
 def judged_files(paths: Sequence[Path]) -> Verdict:
-    """Read and judge pickled dumps."""
-    readings = []
-    for path in paths:
-        with path.open("rb") as file:
-            readings.append(Reading(path, KIND, read_pickle(path, file)))
-    return judge(case_of(readings, (), "test"))
+    """Read and judge what lies there."""
+    return judge(case_of(read_left(list(map(str, paths))), "test"))

@@ -17,8 +17,7 @@ from postmortem.dumps import did, dump, write
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.postmortem.files import read_left
-from lightning_hangcheck.postmortem.postmortem import READERS, Postmortem, read_job
+from lightning_hangcheck.postmortem.postmortem import Postmortem, case_of, read_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +37,7 @@ def stuck(began_s: float = 0.0, number: int = 7) -> dict[int, dict[str, object]]
 
 def read(folder: Path, *more: Path) -> Postmortem:
     """Read a folder and judge it."""
-    named = [str(folder), *map(str, more)]
-    case = read_job(named, read_left(named, READERS), "test")
+    case = case_of(read_left([str(folder), *map(str, more)]), "test")
     assert case.left is not None
     return Postmortem(case, judge(case), case.left)
 

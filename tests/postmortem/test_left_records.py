@@ -3,42 +3,44 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from postmortem.dumps import REAL_RECORDS, did, dump, judged, judged_files, posted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    Dumps = dict[int, dict[str, Any]]
 
 ALL = range(8)
 ONE = {"0": list(ALL)}
 MESH = {"0": list(ALL), "1": [0, 1, 2, 3], "2": [4, 5, 6, 7], "3": [0, 4], "4": [1, 5]}
+OTHER = {"0": list(ALL), "1": [0, 1]}
 real = pytest.mark.skipif(not REAL_RECORDS.exists(), reason=f"{REAL_RECORDS} is not there")
 DRAWS = 40
 REMOVED = 6
 
 
+def whole(*entries: dict[str, Any], groups: Mapping[str, Sequence[int]] = ONE) -> Dumps:
+    """The same of all ranks."""
+    return {rank: dump(rank, *entries, groups=groups) for rank in ALL}
+
+
 @real
 @pytest.mark.parametrize("culprits", [(9, 14), (12, 14)])
-def test_a_real_job_is_explained_by_its_dumps(culprits: tuple[int, ...]) -> None:
-    folder = REAL_RECORDS / f"ranks-{culprits[0]}-{culprits[1]}"
-    verdict = judged_files(sorted(folder.iterdir()))
+def test_a_real_job_is_explained_whatever_dumps_are_lost(culprits: tuple[int, ...]) -> None:
+    files = sorted((REAL_RECORDS / f"ranks-{culprits[0]}-{culprits[1]}").iterdir())
+    verdict = judged_files(files)
     assert (verdict.verdict, verdict.culprits) == ("hang", culprits)
     assert (verdict.seen_in, verdict.certainty) == ("files", "proven")
     assert verdict.victims == tuple(rank for rank in range(16) if rank not in culprits)
     assert verdict.world_size == 16
-
-
-@real
-@pytest.mark.parametrize("culprits", [(9, 14), (12, 14)])
-def test_whatever_dumps_are_lost_nobody_innocent_is_named(culprits: tuple[int, ...]) -> None:
-    folder = REAL_RECORDS / f"ranks-{culprits[0]}-{culprits[1]}"
-    draw = random.Random(7)
-    named = 0
+    draw, named = random.Random(7), 0
     for _ in range(DRAWS):
-        verdict = judged_files(draw.sample(sorted(folder.iterdir()), 16 - REMOVED))
-        assert set(verdict.culprits) <= set(culprits)
+        verdict = judged_files(draw.sample(files, 16 - REMOVED))
+        assert set(verdict.culprits) <= set(culprits), "nobody innocent is named"
         named += bool(verdict.culprits)
         assert any("no dump of it is here" in gap.why for gap in verdict.gaps)
     assert named > DRAWS / 2
@@ -46,7 +48,7 @@ def test_whatever_dumps_are_lost_nobody_innocent_is_named(culprits: tuple[int, .
 
 def test_a_rank_with_nothing_open_that_others_wait_for_is_in_its_own_code(tmp_path: Path) -> None:
     line = (("step", "/home/ada/demo/train.py", 88), ("main", "/home/ada/demo/train.py", 120))
-    dumps = {rank: dump(rank, did(6, ended=True), did(7), groups=ONE) for rank in ALL}
+    dumps = whole(did(6, ended=True), did(7))
     dumps[3] = dump(3, did(6, ended=True, frames=line), groups=ONE)
     verdict = judged(tmp_path, dumps)
     assert (verdict.culprits, verdict.cause) == ((3,), "rank_stalled")
@@ -71,8 +73,7 @@ def test_waits_are_followed_through_groups_and_messages(tmp_path: Path) -> None:
 
 
 def test_an_operation_that_ended_on_others_is_its_own_gpus(tmp_path: Path) -> None:
-    dumps = {rank: dump(rank, did(5, ended=True), did(6), groups=ONE) for rank in ALL}
-    dumps[2] = dump(2, did(5), did(6), groups=ONE)
+    dumps = whole(did(5, ended=True), did(6)) | {2: dump(2, did(5), did(6), groups=ONE)}
     verdict = judged(tmp_path, dumps)
     assert verdict.culprits == (2,)
     assert "GPU, driver or link of rank 2" in verdict.summary
@@ -82,22 +83,20 @@ def test_an_operation_that_ended_on_others_is_its_own_gpus(tmp_path: Path) -> No
 @pytest.mark.parametrize("op", ["broadcast", "reduce"])
 def test_the_root_may_be_through_before_the_others(tmp_path: Path, op: str) -> None:
     """Which proves nothing of those that still stand in it."""
-    dumps = {rank: dump(rank, did(5, op), groups=ONE) for rank in ALL}
-    dumps[0] = dump(0, did(5, op, ended=True), groups=ONE)
-    verdict = judged(tmp_path, dumps)
-    assert verdict.culprits == ()
+    dumps = whole(did(5, op)) | {0: dump(0, did(5, op, ended=True), groups=ONE)}
+    assert judged(tmp_path, dumps).culprits == ()
 
 
 def test_a_first_operation_that_never_ends_is_the_machine(tmp_path: Path) -> None:
-    verdict = judged(tmp_path, {rank: dump(rank, did(1), groups=ONE) for rank in ALL})
+    verdict = judged(tmp_path, whole(did(1)))
     assert (verdict.culprits, verdict.cause) == ((), "network_wait")
     assert "NCCL_P2P_DISABLE=1" in verdict.remedies[0].text
 
 
 def test_other_sizes_under_one_number_are_told_by_the_majority(tmp_path: Path) -> None:
-    dumps = {rank: dump(rank, did(7, size=628), groups=ONE) for rank in ALL}
-    dumps[5] = dump(5, did(7, size=1140), groups=ONE)
-    verdict = judged(tmp_path, dumps)
+    verdict = judged(
+        tmp_path, whole(did(7, size=628)) | {5: dump(5, did(7, size=1140), groups=ONE)}
+    )
     assert (verdict.culprits, verdict.cause) == ((5,), "collective_mismatch")
     assert verdict.certainty == "majority"
     assert verdict.collectives[0].ops == {
@@ -123,13 +122,10 @@ def test_sizes_are_not_compared_where_they_may_differ(tmp_path: Path, op: str) -
 def test_parts_of_a_coalesced_block_end_with_it(tmp_path: Path) -> None:
     """Torch never marks them as ended."""
     block = [
-        did(5, "all_gather", size=1),
-        did(5, "all_gather", size=9),
+        *(did(5, "all_gather", size=size) for size in (1, 9)),
         did(5, "coalesced", ended=True, of_block=True),
     ]
-    dumps = {rank: dump(rank, *block, did(6), groups=ONE) for rank in ALL}
-    dumps[1] = dump(1, *block, groups=ONE)
-    verdict = judged(tmp_path, dumps)
+    verdict = judged(tmp_path, whole(*block, did(6)) | {1: dump(1, *block, groups=ONE)})
     assert verdict.culprits == (1,)
     assert "#6" in verdict.summary
 
@@ -137,10 +133,9 @@ def test_parts_of_a_coalesced_block_end_with_it(tmp_path: Path) -> None:
 def test_ranks_of_groups_are_read_as_global_ones(tmp_path: Path) -> None:
     """Member 1 of the group is rank 5."""
     pair = {"0": list(ALL), "7": [2, 5]}
-    counted = {"0": (3, 3), "7": (40, 40)}
     dumps = {rank: dump(rank, groups=pair, counted={"0": (3, 3)}) for rank in ALL}
     dumps[2] = dump(2, posted(41, "recv 0<-1", group="7"), groups=pair)
-    dumps[5] = dump(5, groups=pair, counted=counted)
+    dumps[5] = dump(5, groups=pair, counted={"0": (3, 3), "7": (40, 40)})
     assert judged(tmp_path, dumps).culprits == (5,)
 
 
@@ -157,15 +152,15 @@ def test_numbers_of_different_groups_are_not_compared(tmp_path: Path) -> None:
 
 def test_one_that_is_ahead_is_not_behind(tmp_path: Path) -> None:
     """All but rank 6 have nothing open and have not entered #8: nothing tells who is wrong."""
-    dumps = {rank: dump(rank, did(7, ended=True), groups=ONE) for rank in ALL}
-    dumps[6] = dump(6, did(7, ended=True), did(8), groups=ONE)
-    verdict = judged(tmp_path, dumps)
+    ended = did(7, ended=True)
+    verdict = judged(tmp_path, whole(ended) | {6: dump(6, ended, did(8), groups=ONE)})
     assert (verdict.culprits, verdict.certainty) == ((), "guess")
     assert any(one.kind == "guess" for one in verdict.evidence)
 
 
 def test_a_rank_without_a_dump_is_unknown_and_not_guilty(tmp_path: Path) -> None:
-    dumps = {rank: dump(rank, did(7), groups=ONE) for rank in ALL if rank != 4}
+    dumps = whole(did(7))
+    del dumps[4]
     verdict = judged(tmp_path, dumps)
     assert (verdict.verdict, verdict.culprits) == ("hang", ())
     assert "no dump of rank 4 is here" in verdict.summary
@@ -176,25 +171,22 @@ def test_a_rank_without_a_dump_is_unknown_and_not_guilty(tmp_path: Path) -> None
 
 def test_what_a_dump_does_not_list_may_have_ended(tmp_path: Path) -> None:
     """Its ring has wrapped: rank 1 lists nothing of group 1, and has no count of it."""
-    groups = {"0": list(ALL), "1": [0, 1]}
-    dumps = {rank: dump(rank, did(50, ended=True), groups=groups) for rank in ALL}
-    dumps[0] = dump(0, did(9, group="1"), groups=groups)
+    dumps = whole(did(50, ended=True), groups=OTHER)
+    dumps[0] = dump(0, did(9, group="1"), groups=OTHER)
     dumps[1]["pg_status"] = {}
     assert judged(tmp_path, dumps).culprits == ()
 
 
 def test_a_clock_that_jumped_orders_nothing(tmp_path: Path) -> None:
     """Rank 0's clock went back an hour between two operations of two groups."""
-    groups = {"0": list(ALL), "1": [0, 1]}
     first, second = did(9, group="1", at_s=3_700.0), did(5, at_s=100.0)
-    dumps = {rank: dump(rank, did(5), groups=groups) for rank in ALL}
-    dumps[0] = dump(0, first, second, groups=groups)
-    dumps[1] = dump(1, groups=groups, counted={"0": (4, 4), "1": (8, 8)})
+    dumps = whole(did(5), groups=OTHER)
+    dumps[0] = dump(0, first, second, groups=OTHER)
+    dumps[1] = dump(1, groups=OTHER, counted={"0": (4, 4), "1": (8, 8)})
     verdict = judged(tmp_path, dumps)
     assert verdict.culprits == (1,)
-    assert ("rank:0", "rank:1", "in all_reduce #9") in {
-        (one.source, one.target, one.through) for one in verdict.wait_for
-    }
+    edges = {(one.source, one.target, one.through) for one in verdict.wait_for}
+    assert ("rank:0", "rank:1", "in all_reduce #9") in edges
 
 
 def test_groups_entered_in_another_order_are_a_mismatch_of_nobody(tmp_path: Path) -> None:
@@ -209,8 +201,7 @@ def test_groups_entered_in_another_order_are_a_mismatch_of_nobody(tmp_path: Path
 
 
 def test_a_job_of_which_nothing_is_open_is_not_called_a_hang(tmp_path: Path) -> None:
-    dumps = {rank: dump(rank, did(7, ended=True), groups=ONE) for rank in ALL}
-    verdict = judged(tmp_path, dumps)
+    verdict = judged(tmp_path, whole(did(7, ended=True)))
     assert (verdict.verdict, verdict.culprits) == ("healthy", ())
     assert "no operation was open" in verdict.summary
 
@@ -218,7 +209,7 @@ def test_a_job_of_which_nothing_is_open_is_not_called_a_hang(tmp_path: Path) -> 
 def test_what_several_wait_for_has_not_ended_on_a_rank_with_nothing_open(tmp_path: Path) -> None:
     """Rank 3 lists nothing of the group, and has no count: one witness is a guess, two are not."""
     groups = {"0": list(ALL), "1": [0, 1, 2, 3]}
-    calm = {rank: dump(rank, did(50, ended=True), groups=groups) for rank in ALL}
+    calm = whole(did(50, ended=True), groups=groups)
     calm[3]["pg_status"] = {}
     stuck = {rank: dump(rank, did(9, group="1"), groups=groups) for rank in (0, 1, 2)}
     assert judged(tmp_path / "a", calm | stuck).culprits == (3,)
@@ -227,3 +218,15 @@ def test_what_several_wait_for_has_not_ended_on_a_rank_with_nothing_open(tmp_pat
     pair[3]["pg_status"] = {}
     verdict = judged(tmp_path / "b", pair)
     assert (verdict.culprits, verdict.certainty) == ((), "guess")
+
+
+@pytest.mark.parametrize("posts", [["send 0->1", "recv 1<-0"], ["recv 0<-1", "recv 1<-0"]])
+def test_ends_of_one_message_that_wait_for_each_other_blame_nobody(
+    tmp_path: Path, posts: list[str]
+) -> None:
+    pair = {"0": list(ALL), "7": [2, 5]}
+    dumps = whole(did(3, ended=True), groups=pair)
+    for rank, post in zip((2, 5), posts, strict=True):
+        dumps[rank] = dump(rank, posted(41, post, group="7"), groups=pair)
+    verdict = judged(tmp_path, dumps)
+    assert (verdict.verdict, verdict.culprits) == ("hang", ())

@@ -7,19 +7,15 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import NOW_NS
 from hypothesis import given
 from hypothesis import strategies as st
+from postmortem.dumps import judged_files
 
-from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.case import Case, RankView, RunFacts
-from lightning_hangcheck.model.evidence import Frame, ProcessLook, Sample
-from lightning_hangcheck.postmortem.stacks import StackDump, read_stack_file, stack_kind
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.postmortem.stacks import read_stack_file, stack_kind
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from lightning_hangcheck.model.verdict import Verdict
 
 LOADER = ("_try_get_data", "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py")
 REDUCE = ("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py")
@@ -94,29 +90,6 @@ WRITTEN = {
 }
 
 
-def verdict_of(*dumps: StackDump, world_size: int = 2) -> Verdict:
-    ranks = tuple(
-        RankView(
-            rank=one.rank or 0,
-            pid=one.stack.pid,
-            silent_for_s=1_800,
-            idle_for_s=1_800,
-            processes=(
-                ProcessLook(
-                    pid=one.stack.pid,
-                    role="rank",
-                    samples=(Sample(taken_ns=NOW_NS, stack=one.stack),),
-                ),
-            ),
-        )
-        for one in dumps
-    )
-    run = RunFacts(
-        run_id="left", command="train.py", started_at="2026-01-01T00:00:00Z", world_size=world_size
-    )
-    return judge(Case(run=run, taken_at="2026-01-01T01:00:00Z", taken_ns=NOW_NS, ranks=ranks))
-
-
 @pytest.mark.parametrize("kind", WRITTEN)
 def test_every_kind_is_known_by_its_content_and_read_outermost_first(kind: str) -> None:
     text = WRITTEN[kind].encode()
@@ -129,15 +102,12 @@ def test_every_kind_is_known_by_its_content_and_read_outermost_first(kind: str) 
 
 
 @pytest.mark.parametrize("kind", WRITTEN)
-def test_a_stack_out_of_a_file_is_judged_as_a_live_one(kind: str) -> None:
-    (late,) = read_stack_file("rank0.txt", WRITTEN[kind].encode())
-    (waits,) = read_stack_file("rank1.txt", py_spy(901, REDUCE).encode())
-    verdict = verdict_of(late, waits)
-    assert (verdict.verdict, verdict.cause, verdict.phase) == (
-        "hang",
-        "dataloader_worker",
-        "dataloading",
-    )
+def test_a_stack_out_of_a_file_is_judged_as_a_live_one(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "rank0.txt").write_text(WRITTEN[kind])
+    (tmp_path / "rank1.txt").write_text(py_spy(901, REDUCE))
+    verdict = judged_files([tmp_path])
+    told = (verdict.verdict, verdict.cause, verdict.phase)
+    assert told == ("hang", "dataloader_worker", "dataloading")
     assert (verdict.culprits, verdict.victims) == ((0,), (1,))
     assert "were not seen" in verdict.summary
 
