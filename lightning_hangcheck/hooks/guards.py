@@ -32,19 +32,13 @@ from lightning_hangcheck.look.proc import command_line, has_ended, read_environm
 from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.recorder.announcer import describe_exception
-from lightning_hangcheck.recorder.api import section
-from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import one_line, show_command, utc_now
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from filelock import BaseFileLock
-
-    from lightning_hangcheck.hooks.rendezvous import PeerGroup
-
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5  # seconds between two looks for a folder
 SUFFIX = ".lock"
@@ -97,6 +91,7 @@ def rank_zero_first(
 
     Under ``python train.py`` with ``Trainer(devices=2)`` the first process never waits; the ranks
     that Lightning starts later find that it is done. A process without peers just runs the body.
+    Over several nodes all ranks meet at their first guard.
 
     Args:
         name: Of the work, the same on all ranks; may be used any number of times.
@@ -115,21 +110,9 @@ def rank_zero_first(
         yield
         return
     point = RendezvousPoint.next(peers, name, timeout or recorder.settings.meeting_timeout)
-
-    def late() -> Outcome:
-        from lightning_hangcheck.hooks.missing_ranks import details_of
-
-        return Outcome(
-            failure=f"{peers.noun} 0 did not finish {name!r} within {point.time_limit:g} s "
-            f"({peers.noun} {peers.index} waited at {peers.place.where})",
-            remedy="see where it is (py-spy dump --pid PID, or the verdict of hangcheck); if it is "
-            "only slow, allow more time: timeout=... or HANGCHECK_MEETING_TIMEOUT=...",
-            details=details_of(point, [0]),
-        )
-
     if peers.index:
         point.arrive(b"")
-        point.await_outcome(late).unwrap()
+        point.await_outcome("did not finish").unwrap()
         yield
         return
     started = time.monotonic()
@@ -172,7 +155,7 @@ def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -
     """
     check_limit("timeout", timeout)
     recorder = current()
-    folder = Path(path)
+    folder, where = Path(path), f"{Path(path).absolute()} on host {socket.gethostname()}"
     limit = timeout or recorder.settings.meeting_timeout
     peers = find_peer_group(recorder)
     first = peers is None or peers.index == 0
@@ -189,40 +172,30 @@ def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -
                 if folder.is_dir():
                     return ""
             if time.monotonic() + pause > deadline:
-                return f"within {limit:g} s, though rank 0 made it"
+                return f"did not see {where} within {limit:g} s, though rank 0 made it"
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    _agree(f"made {path}", peers, limit, _bounded("make", folder, limit, make) if first else "")
-    _agree(f"seen {path}", peers, limit, "" if first else _bounded("see", folder, limit, see))
+    for verb, work, ours in (("make", make, first), ("see", see, not first)):
+        started, wrong = time.monotonic(), ""
+        try:
+            # a little longer than the look itself, which has the limit, too
+            wrong = within(limit + LONGEST_PAUSE, work) if ours else ""
+        except NoAnswer:
+            wrong = f"could not {verb} {where}: the storage gave no answer within {limit:g} s"
+        except OSError as error:
+            after = time.monotonic() - started
+            wrong = f"could not {verb} {where}, after {after:.1f} s: {error.strerror}"
+        # each may need the whole limit before it comes
+        brought = join_rendezvous(f"{verb} {path}", 2 * limit, wrong.encode(), peers)
+        for rank, words in sorted(brought.items()):
+            if words:
+                raise MeetingFailed(
+                    f"rank {rank} {words.decode()}",
+                    "name a folder on storage that all ranks share and may write; see whether it "
+                    "answers: timeout 5 stat -f on its parent",
+                )
     return folder
-
-
-def _agree(name: str, peers: PeerGroup | None, limit: float, failure: str) -> None:
-    # each may need the whole limit before it comes
-    brought = join_rendezvous(name, 2 * limit, failure.encode(), peers)
-    for rank, words in sorted(brought.items()):
-        if words:
-            raise MeetingFailed(
-                f"rank {rank} {words.decode()}",
-                "name a folder on storage that all ranks share and may write; see whether it "
-                "answers: timeout 5 stat -f on its parent",
-            )
-
-
-def _bounded(verb: str, folder: Path, limit: float, work: Callable[[], str]) -> str:
-    """Do something with a folder whose storage may not answer; return what went wrong, in words."""
-    started = time.monotonic()
-    where = f"{folder.absolute()} on host {socket.gethostname()}"
-    try:
-        # a little longer than the look itself, which has the limit, too
-        wrong = within(limit + LONGEST_PAUSE, work)
-    except NoAnswer:
-        return f"could not {verb} {where}: the storage gave no answer within {limit:g} s"
-    except OSError as error:
-        after = time.monotonic() - started
-        return f"could not {verb} {where}, after {after:.1f} s: {error.strerror}"
-    return wrong and f"did not see {where} {wrong}"
 
 
 @contextmanager
@@ -267,10 +240,24 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
             f"the lock file {file} cannot be made ({error.strerror})",
             "name a file in a folder that exists and that you may write",
         ) from error
-    from filelock import FileLock, SoftFileLock  # asyncio with it, 20 ms that only a lock pays
+    from filelock import FileLock, SoftFileLock, Timeout  # asyncio with it, 20 ms
 
     lock = FileLock(file)
-    _acquire(lock, file, limit)
+
+    def acquired(patience: float) -> bool:
+        try:
+            lock.acquire(timeout=patience)
+        except Timeout:
+            return False
+        except OSError as error:
+            raise BadUsage(
+                f"the lock file {file} cannot be opened ({error.strerror})",
+                "make it writable for all who share it, or name another one",
+            ) from error
+        return True
+
+    if not acquired(0.0):
+        _wait_for(file, limit, acquired)
     try:
         earlier = read_record(file)
         if earlier is not None and earlier.machine and earlier.is_here and has_ended(earlier.pid):
@@ -293,29 +280,11 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
         lock.release()
 
 
-def _acquire(lock: BaseFileLock, file: Path, limit: float) -> None:
-    from filelock import Timeout
-
-    def acquired(patience: float) -> bool:
-        try:
-            lock.acquire(timeout=patience)
-        except Timeout:
-            return False
-        except OSError as error:
-            raise BadUsage(
-                f"the lock file {file} cannot be opened ({error.strerror})",
-                "make it writable for all who share it, or name another one",
-            ) from error
-        return True
-
-    started = time.monotonic()
-    if acquired(0.0):
-        return
-    with section(f"wait for the lock {file}"):
-        patience = notice_after(limit)
+def _wait_for(file: Path, limit: float, acquired: Callable[[float], bool]) -> None:
+    deadline, patience = time.monotonic() + limit, notice_after(limit)
+    with Section(current(), f"wait for the lock {file}"):
         while not acquired(patience):
-            holder = find_holder(file)
-            left = limit - (time.monotonic() - started)
+            holder, left = find_holder(file), deadline - time.monotonic()
             if left <= 0:
                 remedy = f"look for it there; if nobody has it any more, delete {file}"
                 if holder.gone:

@@ -12,31 +12,26 @@ from lightning_hangcheck.hooks.loading import (
     SMALLEST_MODEL,
     Load,
     ShardProgress,
-    Source,
     find_weights,
     reading_rate,
     traps,
 )
 
 FILES = {Path("/m/model-1.safetensors"): 2_000_000, Path("/m/model-2.safetensors"): 10}
+HERE = Load("/m", "LlamaForCausalLM", "model", {}, offline=False, weight_files=FILES)
+CACHED = Load(
+    "me/llama", "LlamaForCausalLM", "model", {}, "cache", offline=False, has_generation_config=True
+)
+TYPO = msgspec.structs.replace(CACHED, name="./modles/llama", kind="hub")
+CONFIG = msgspec.structs.replace(HERE, loader="GenerationConfig", weight_files={}, offline=True)
 
 
-HERE = Source(name="/m", kind="folder", offline=False, weight_files=FILES)
-
-
-CACHED = Source(name="me/llama", kind="cache", offline=False, has_generation_config=True)
-
-
-def load(loader: str = "LlamaForCausalLM", **named: Any) -> Load:
-    return Load(name="/m", loader=loader, what="model", named=named)
-
-
-def named_traps(source: Source = CACHED, world_size: int = 1, **named: Any) -> str:
+def named_traps(load: Load = CACHED, world_size: int = 1, **named: Any) -> str:
     version = named.pop("version", (5, 23))
-    return "\n".join(traps(load(**named), source, version, world_size))
-
-
-TYPO = Source(name="./modles/llama", kind="hub", offline=False)
+    known = {name: named.pop(name) for name in ("offline", "has_generation_config", "loader")
+             if name in named}  # fmt: skip
+    load = msgspec.structs.replace(load, named=named, **known)
+    return "\n".join(traps(load, version, world_size))
 
 
 @pytest.mark.parametrize(
@@ -48,8 +43,10 @@ TYPO = Source(name="./modles/llama", kind="hub", offline=False)
         ({"device_map": {"": "disk"}}, "meta device"),
         ({"device_map": "auto", "world_size": 4}, "in each of 4 ranks"),
         ({}, "local_files_only=True"),
-        ({"source": TYPO}, "there is no folder ./modles/llama"),
-        ({"source": msgspec.structs.replace(TYPO, offline=True)}, "this fails"),
+        ({"load": TYPO}, "there is no folder ./modles/llama"),
+        ({"load": TYPO, "offline": True}, "this fails"),
+        ({"load": HERE}, "GenerationConfig.from_model_config"),
+        ({"load": CONFIG}, "use GenerationConfig.from_model_config(model.config)"),
     ],
 )
 def test_a_trap_is_named(given: dict[str, Any], trap: str) -> None:
@@ -61,32 +58,19 @@ def test_a_trap_is_named(given: dict[str, Any], trap: str) -> None:
     [
         ({"offload_folder": "x"}, "meta device"),
         ({"device_map": {"": 0}, "world_size": 4}, "in each of"),
-        ({"source": msgspec.structs.replace(CACHED, offline=True)}, "asks the hub"),
+        ({"offline": True}, "asks the hub"),
+        ({}, "generation_config.json"),
+        ({"load": CONFIG, "has_generation_config": True}, ""),
+        # the hub may have it
+        (
+            {"loader": "GenerationConfig", "has_generation_config": False},
+            "generation_config.json",
+        ),
     ],
 )
 def test_what_is_no_trap_is_not_named(given: dict[str, Any], trap: str) -> None:
-    assert trap not in named_traps(**given)
-
-
-def test_a_missing_generation_config_is_named_for_models_that_generate() -> None:
-    assert "GenerationConfig.from_model_config" in named_traps(HERE)
-    assert "generation_config.json" not in named_traps(CACHED)
-
-
-def test_a_generation_config_that_is_not_there_is_named_before_it_is_read() -> None:
-    empty = Source(name="/m", kind="folder", offline=False, folder="/m")
-    config = load("GenerationConfig")
-    (trap,) = traps(config, empty, (5, 23))
-    assert "use GenerationConfig.from_model_config(model.config)" in trap
-    for source in (CACHED, msgspec.structs.replace(empty, has_generation_config=True)):
-        offline = msgspec.structs.replace(source, offline=True)
-        assert traps(config, offline, (5, 23)) == []
-
-
-def test_a_generation_config_that_the_hub_may_have_is_not_called_missing() -> None:
-    asked = msgspec.structs.replace(CACHED, has_generation_config=False)
-    found = traps(load("GenerationConfig"), asked, (5, 23))
-    assert "generation_config.json" not in "".join(found)
+    found = named_traps(**given)
+    assert trap not in found if trap else not found
 
 
 def test_a_rate_is_measured_on_large_models_only(tmp_path: Path) -> None:
@@ -116,11 +100,11 @@ def test_weights_are_found_as_transformers_finds_them(tmp_path: Path) -> None:
 class Heard:
     """A progress with its lines and beats, and a clock that stands still unless it is moved."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, load: Load) -> None:
         self.lines: list[str] = []
         self.beats = 0
         self.now = 0.0
-        self.progress = ShardProgress(source, self.lines.append, self.count, lambda: self.now)
+        self.progress = ShardProgress(load, self.lines.append, self.count, lambda: self.now)
 
     def count(self) -> None:
         self.beats += 1

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import json
-import time
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 from hooks.launching import json_lines, start_job
 from long_tests import WHEN_ASKED_FOR
-from processes import end
+from processes import end, until
 
+from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.hooks.places import PlaceOfStart
-from lightning_hangcheck.hooks.rendezvous import PeerGroup, RendezvousPoint
+from lightning_hangcheck.hooks.rendezvous import PeerGroup, join_rendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    Join = Callable[..., PlaceOfStart]
-
-PATIENCE_S = 60.0
+    Join = Callable[..., Future[dict[int, bytes]]]
 
 
 class Memory:
-    """A place that outlives every start."""
+    """A place that outlives every start, and knows who looks there."""
 
     where = "memory"
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
+        self.asked: list[str] = []
 
     def post(self, key: str, value: bytes) -> None:
         self.values[key] = value
@@ -38,85 +39,49 @@ class Memory:
         return self.values.setdefault(key, value)
 
     def look(self, key: str) -> bytes | None:
+        self.asked.append(key)
         return self.values.get(key)
 
 
 @pytest.fixture
 def join() -> Iterator[Join]:
-    """Let a rank of a new start join at a place; the first rank's thread is ended."""
-    leaders: list[PlaceOfStart] = []
+    """Let a rank of a new start come to a guard, in a thread of its own."""
+    with ThreadPoolExecutor(4) as pool:
 
-    def start(place: Memory, index: int, size: int = 2) -> PlaceOfStart:
-        joined = PlaceOfStart(place, index, size)
-        if index == 0:
-            leaders.append(joined)
-        return joined
+        def come(place: Memory, index: int, word: bytes, limit: float = 60.0) -> object:
+            start = PlaceOfStart(place)  # type: ignore[arg-type]
+            peers = PeerGroup(place=start, index=index, size=2, peers_exist=True)
+            return pool.submit(join_rendezvous, "data", limit, word, peers)
 
-    yield start
-    for leader in leaders:
-        leader.close()
+        yield come
 
 
-def seen(place: PlaceOfStart, key: str) -> bytes | None:
-    """Look until it is there."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        value = place.look(key)
-        if value is not None:
-            return value
-        time.sleep(0.002)
-    return None
+@pytest.fixture(autouse=True)
+def one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each start comes to the first guard of this name, as processes of their own do."""
+    met = "lightning_hangcheck.hooks.rendezvous._times_met"
+    monkeypatch.setattr(met, {"data": 0, **dict.fromkeys(())})
 
 
-def test_ranks_of_one_start_find_each_other_whoever_comes_first(join: Join) -> None:
+def test_ranks_of_one_start_meet_and_what_an_earlier_start_left_lets_nobody_pass(
+    join: Join,
+) -> None:
     memory = Memory()
-    late = join(memory, 1)
-    late.post("arrived-1", b"here")
-    assert late.look("outcome") is None
-    leader = join(memory, 0)
-    leader.post("outcome", b"go on")
-    assert seen(late, "outcome") == b"go on"
-    leader.expect(PATIENCE_S)
-    before = time.monotonic()
-    leader.leave()
-    assert time.monotonic() - before < PATIENCE_S, "all were answered: its end waits for nobody"
-    assert leader.look("arrived-1") == b"here"
+    both = {0: b"0", 1: b"1"}
+    late = join(memory, 1, b"1")
+    assert join(memory, 0, b"0").result(60) == late.result(60) == both
+    again = join(memory, 1, b"one")
+    memory.asked.clear()
+    until(lambda: memory.asked.count("leader") > 3, "it to look at what is left there")
+    assert not again.done()
+    assert join(memory, 0, b"zero").result(60) == again.result(60) == {0: b"zero", 1: b"one"}
 
 
-def test_what_an_earlier_start_left_lets_nobody_pass(join: Join) -> None:
-    """Neither the others, where the first rank has not come again, nor the first rank itself."""
+def test_a_first_rank_that_comes_again_waits_for_the_others_of_its_start(join: Join) -> None:
     memory = Memory()
-    before = join(memory, 0), join(memory, 1)
-    before[0].post("outcome", b"of round 0")
-    assert seen(before[1], "outcome") == b"of round 0"
-    before[1].post("arrived-1", b"of round 0")
-    before[0].close()  # as its process ends
-    again = join(memory, 1)
-    again.post("arrived-1", b"of round 1")
-    assert again.look("outcome") is None
-    assert not again.name
-    leader = join(memory, 0)
-    assert leader.look("arrived-1") is None
-    leader.post("outcome", b"of round 1")
-    assert seen(again, "outcome") == b"of round 1"
-    assert leader.look("arrived-1") == b"of round 1"
-
-
-def test_a_rank_that_never_came_to_a_guard_before_passes_no_older_one(join: Join) -> None:
-    """It has no word of its own there: what shows the age of the other's is not its own word."""
-    memory = Memory()
-    alone = join(memory, 0)
-    alone.post("outcome", b"of round 0")
-    alone.close()
-    assert join(memory, 1).look("outcome") is None
-
-
-def test_only_the_first_rank_is_missing_before_it_has_come(join: Join) -> None:
-    """Whether the others are of this start, nobody can know."""
-    peers = PeerGroup(place=join(Memory(), 2, 4), index=2, size=4, peers_exist=True)
-    point = RendezvousPoint(peers, "data", "rank data 1", 1.0)
-    peers.place.post(point.arrival_of(2), b"")
-    assert point.missing() == [0]
+    assert join(memory, 1, b"1") and join(memory, 0, b"0").result(60)
+    with pytest.raises(MeetingFailed, match="rank 1 of 2 did not come to 'data' within 0.5 s"):
+        join(memory, 0, b"0", 0.5).result(60)
 
 
 @WHEN_ASKED_FOR

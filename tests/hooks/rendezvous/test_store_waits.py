@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lightning_hangcheck.hooks.places import StorePlace
-from lightning_hangcheck.hooks.rendezvous import Outcome, PeerGroup, RendezvousPoint
+from lightning_hangcheck.hooks.rendezvous import PeerGroup, RendezvousPoint
 from lightning_hangcheck.hooks.wandb_guard import bounded
 
 WAITED_S = 3.0
@@ -34,12 +34,11 @@ def test_a_rank_that_waits_asks_the_store_about_once_a_second(
 
     monkeypatch.setattr(distributed, "PrefixStore", lambda _, store: store)
     place = StorePlace(Counting(), "test", "a store of the test")  # type: ignore[arg-type]
-    late = Outcome(failure="rank 0 is late")
     peers = PeerGroup(place=place, index=1, size=2, peers_exist=True)
     point = RendezvousPoint(peers, "data", "rank data 1", WAITED_S)
-    assert point.await_outcome(lambda: late).failure == late.failure
+    assert "rank 0 of 2 did not come to 'data' within 3 s" in point.await_outcome().failure
     assert asked["check"] > 0, "else it counts nothing"
-    assert asked.total() < 6 * WAITED_S, asked
+    assert asked.total() < 6 * WAITED_S + 4, asked
 
 
 def test_a_refused_thread_leaves_wandb_its_own_limits(monkeypatch: pytest.MonkeyPatch) -> None:
