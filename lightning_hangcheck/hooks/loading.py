@@ -418,7 +418,7 @@ class ShardProgress:
             case (str() as name, mapping) if not isinstance(mapping, str):
                 targets = getattr(mapping, "layer_targets", None) or {"": [name]}
                 self.loaded_weights({key for keys in targets.values() for key in keys})
-            case str() as path | (str() as path, *_):  # or the arguments of its load (4.5x)
+            case (str() as path) | (str() as path, *_):  # or the arguments of its load (4.5x)
                 self.loaded_file(path)
             case _:
                 self.loaded_weights(())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -14,13 +13,13 @@ from processes import end, until
 
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.hooks.places import PlaceOfStart
-from lightning_hangcheck.hooks.rendezvous import PeerGroup, join_rendezvous
+from lightning_hangcheck.hooks.rendezvous import PeerGroup, RendezvousPoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    Join = Callable[..., Future[dict[int, bytes]]]
+    Join = Callable[..., Future[str]]
 
 
 class Memory:
@@ -45,43 +44,42 @@ class Memory:
 
 @pytest.fixture
 def join() -> Iterator[Join]:
-    """Let a rank of a new start come to a guard, in a thread of its own."""
+    """Let a rank of a new start come to its first guard, in a thread; where they all meet."""
     with ThreadPoolExecutor(4) as pool:
 
-        def come(place: Memory, index: int, word: bytes, limit: float = 60.0) -> object:
-            start = PlaceOfStart(place)  # type: ignore[arg-type]
+        def come(place: Memory, index: int, limit: float = 60.0) -> Future[str]:
+            start = PlaceOfStart(place)
             peers = PeerGroup(place=start, index=index, size=2, peers_exist=True)
-            return pool.submit(join_rendezvous, "data", limit, word, peers)
+
+            def meet() -> str:
+                RendezvousPoint.next(peers, "data", limit)
+                return start.name
+
+            return pool.submit(meet)
 
         yield come
-
-
-@pytest.fixture(autouse=True)
-def one_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each start comes to the first guard of this name, as processes of their own do."""
-    met = "lightning_hangcheck.hooks.rendezvous._times_met"
-    monkeypatch.setattr(met, {"data": 0, **dict.fromkeys(())})
 
 
 def test_ranks_of_one_start_meet_and_what_an_earlier_start_left_lets_nobody_pass(
     join: Join,
 ) -> None:
     memory = Memory()
-    both = {0: b"0", 1: b"1"}
-    late = join(memory, 1, b"1")
-    assert join(memory, 0, b"0").result(60) == late.result(60) == both
-    again = join(memory, 1, b"one")
+    late = join(memory, 1)
+    first = join(memory, 0).result(60)
+    assert late.result(60) == first
+    again = join(memory, 1)
     memory.asked.clear()
     until(lambda: memory.asked.count("leader") > 3, "it to look at what is left there")
     assert not again.done()
-    assert join(memory, 0, b"zero").result(60) == again.result(60) == {0: b"zero", 1: b"one"}
+    assert join(memory, 0).result(60) == again.result(60) != first
 
 
 def test_a_first_rank_that_comes_again_waits_for_the_others_of_its_start(join: Join) -> None:
     memory = Memory()
-    assert join(memory, 1, b"1") and join(memory, 0, b"0").result(60)
-    with pytest.raises(MeetingFailed, match="rank 1 of 2 did not come to 'data' within 0.5 s"):
-        join(memory, 0, b"0", 0.5).result(60)
+    late = join(memory, 1)
+    assert join(memory, 0).result(60) == late.result(60)
+    with pytest.raises(MeetingFailed, match=r"rank 1 of 2 did not come to 'data' within 0\.5 s"):
+        join(memory, 0, 0.5).result(60)
 
 
 @WHEN_ASKED_FOR
