@@ -277,7 +277,8 @@ def _check(path: Path, expected: Expected, begun_at: float) -> None:
     age = begun_at - state.st_mtime
     if age > CLOCKS_DIFFER_S and not is_folder:
         raise _NotRight(f"was last written {seconds_in_words(age)} before this evaluation began")
-    if (is_folder and next(path.iterdir(), None) is None) or not (state.st_size or is_folder):
+    is_empty = next(path.iterdir(), None) is None if is_folder else not state.st_size
+    if is_empty and (is_folder or path.is_file()):
         raise _NotRight("is empty")
     if path.suffix in TABLES and not is_folder:
         rows = _rows_of_cells if path.suffix in (".csv", ".tsv") else _rows_of_objects

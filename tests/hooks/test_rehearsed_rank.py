@@ -18,7 +18,7 @@ from lightning_hangcheck.model.rehearsal import VARIABLE, Part
 if TYPE_CHECKING:
     from pathlib import Path
 
-START = "from lightning_hangcheck.hooks.rehearsal.on_cpus import begin; begin(); "
+START = "from lightning_hangcheck.hooks.rehearsal import begin; begin(); "
 RUN = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0])"
 
 

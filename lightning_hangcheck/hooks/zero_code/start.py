@@ -131,7 +131,7 @@ def watch(*, is_child: bool) -> None:
     from lightning_hangcheck.hooks.zero_code.groups import watch_children
 
     if REHEARSAL in os.environ:
-        from lightning_hangcheck.hooks.rehearsal.on_cpus import begin
+        from lightning_hangcheck.hooks.rehearsal import begin
 
         begin()
     for module, ours in JOINING:
