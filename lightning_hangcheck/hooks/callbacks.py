@@ -60,10 +60,6 @@ def _callback_class(asked: type, callbacks: tuple[type, ...]) -> type:
     return type(asked.__name__, (asked, *callbacks), {**names, "asked": asked})
 
 
-def _evaluation(trainer: Trainer) -> Phase:
-    return "sanity_check" if trainer.sanity_checking else "validation"
-
-
 def _showing(phase: Phase | None = None, batch_at: int | None = None) -> Callable[..., None]:
     """Make a hook that shows a phase, by default the evaluation that goes on.
 
@@ -72,7 +68,8 @@ def _showing(phase: Phase | None = None, batch_at: int | None = None) -> Callabl
 
     def hook(guest: HangCheck, trainer: Trainer, _: object, *given: Any, **__: object) -> None:  # noqa: ANN401 - any of them
         batch = None if batch_at is None else given[batch_at]
-        guest._tell(trainer, phase or _evaluation(trainer), batch)  # noqa: SLF001 - it is its hook
+        evaluation: Phase = "sanity_check" if trainer.sanity_checking else "validation"
+        guest._tell(trainer, phase or evaluation, batch)  # noqa: SLF001 - it is its hook
 
     return hook
 
@@ -173,10 +170,8 @@ class HangCheck:
 
     def on_validation_end(self, trainer: Trainer, *_: object, **__: object) -> None:
         """Within ``fit``, training goes on."""
-        training = trainer.state.fn == "fit" and not trainer.sanity_checking
-        self._tell(trainer, "dataloading" if training else _evaluation(trainer))
-
-    on_test_end = on_predict_end = on_validation_end
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._tell(trainer, "dataloading")
 
     def on_load_checkpoint(self, trainer: Trainer, _: object, checkpoint: dict[str, Any]) -> None:
         """Also called before an evaluation, which trains on from nothing."""

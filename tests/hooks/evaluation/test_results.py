@@ -65,11 +65,6 @@ def test_a_file_that_is_not_as_expected_says_why(
     assert words in found
 
 
-def test_without_rows_any_number_but_none_is_right(tmp_path: Path) -> None:
-    assert said(tmp_path / "scores.csv") == ""
-    assert "has no rows" in said(tmp_path / "none.csv", "name,score\n")
-
-
 def test_what_is_no_table_must_be_there_and_not_be_empty(tmp_path: Path) -> None:
     assert said(tmp_path / "samples.bin", "\0") == ""
     assert "is empty" in said(tmp_path / "samples.pt", "")
@@ -95,15 +90,6 @@ def test_the_files_of_all_steps_so_far_are_looked_for(tmp_path: Path) -> None:
     (found,) = complaints(expected, "final", [1, 2, 3, "final"], begun_at=time.time())
     assert found == f"{tmp_path}/step_2/scores.csv of step 2 is not there"
     assert complaints(expected, "final", [1, 3, "final"], begun_at=time.time()) == []
-
-
-def test_a_storage_that_does_not_answer_is_named_within_the_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(results, "READ_LIMIT_S", 0.2)
-    os.mkfifo(tmp_path / "scores.jsonl")
-    assert "no answer within 0.2 s" in said(tmp_path / "scores.jsonl", None)
-    os.close(os.open(tmp_path / "scores.jsonl", os.O_WRONLY | os.O_NONBLOCK))  # frees the reader
 
 
 def test_a_storage_that_does_not_answer_is_not_asked_for_each_step(

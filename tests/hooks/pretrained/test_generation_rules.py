@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from processes import until
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.generating import (
@@ -19,11 +17,9 @@ from lightning_hangcheck.hooks.generating import (
 from lightning_hangcheck.hooks.models import (
     GpuMemory,
     doubtful_flags,
-    in_one_line,
     set_on_model,
     set_on_tokenizer,
 )
-from lightning_hangcheck.hooks.zero_code.wrapping import later
 
 END = "</s>"
 
@@ -59,21 +55,11 @@ def test_flags_that_fit_are_not_spoken_of(flags: dict[str, Any]) -> None:
     assert doubtful_flags(flags) == []
 
 
-def test_only_flags_that_were_given_are_spoken_of() -> None:
-    assert doubtful_flags({"temperature": 0.2}, given={"max_new_tokens"}) == []
-
-
 def test_a_full_gpu_offload_and_the_cpu_are_doubts() -> None:
     assert "GPU 1 is 95% full" in doubts_before("cuda", [FULL_GPU], [])[0]
     assert "offloaded (cpu, disk)" in doubts_before("cuda", [], ["cpu", "disk"])[0]
     assert "on the CPU" in doubts_before("cpu", [], [])[0]
     assert doubts_before("cuda", [GpuMemory(0, 90, 100, 90)], []) == []
-
-
-def test_memory_is_told_for_each_gpu() -> None:
-    line = "GPU 1: 95 B of 100 B used (95%), 50 B by this process, 60 B reserved by it"
-    assert in_one_line((FULL_GPU,)) == line
-    assert in_one_line(()) == "the model is on no GPU"
 
 
 def report(**figures: Any) -> GenerationReport:
@@ -85,15 +71,6 @@ def test_a_time_past_a_minute_is_told_in_minutes_too() -> None:
     line = str(report(generate_s=180.0, move_s=3.0))
     assert "in 180.000 s (1.1 a second)" in line
     assert line.endswith("total 183.002 s = 3 min 03 s")
-
-
-def test_the_most_new_tokens_are_those_of_the_call_before_those_of_the_model() -> None:
-    default = config(max_new_tokens=20, max_length=None)
-    assert asked_new_tokens(default, {"max_new_tokens": 7}, 5) == 7
-    assert asked_new_tokens(default, {"max_length": 12}, 5) == 7
-    assert asked_new_tokens(default, {}, 5) == 20
-    assert asked_new_tokens(config(max_length=20), {}, 5) == 15
-    assert asked_new_tokens(None, {}, 5) is None
 
 
 def config(**flags: Any) -> Any:
@@ -129,17 +106,3 @@ def test_a_pad_token_is_set_from_the_end_of_sequence_and_only_if_missing() -> No
         set_on_model(model)
     )
     assert (model.config.pad_token_id, model.generation_config.pad_token_id) == (7, 0)
-
-
-def test_a_long_run_is_warned_of_once_while_it_runs() -> None:
-    warned = threading.Event()
-    with later(0.001, "a warning", warned.set):
-        assert warned.wait(120)
-
-
-def test_a_short_run_is_not_warned_of() -> None:
-    warned = threading.Event()
-    with later(60.0, "a warning", warned.set):
-        pass
-    assert not warned.is_set()
-    until(lambda: not any(isinstance(one, threading.Timer) for one in threading.enumerate()), "end")

@@ -34,16 +34,6 @@ def session(tmp_path: Path) -> Session:
     return open_session(tmp_path / "session", facts)
 
 
-def test_rank_without_a_process_is_said_not_to_be_here(session: Session) -> None:
-    found = look_for_missing(session, [4711], local=False)
-
-    assert found == {4711: "no process of it is seen on this node"}
-
-
-def test_without_a_session_the_way_out_is_said() -> None:
-    assert "start the job with hangcheck run" in look_for_missing(None, [1], local=False)[1]
-
-
 def test_stopped_rank_is_read_and_one_that_ended_is_told_by_its_last_words(
     session: Session, program: StartProgram
 ) -> None:

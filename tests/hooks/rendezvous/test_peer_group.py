@@ -73,12 +73,6 @@ def test_children_of_lightnings_launcher_share_the_key_of_their_parent() -> None
     assert key({"LOCAL_RANK": "1", "WORLD_SIZE": "2"}).startswith(f"pid-{os.getppid()}-")
 
 
-def test_slurm_restart_is_a_start_of_its_own() -> None:
-    step = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
-
-    assert key(step) != key({**step, "SLURM_RESTART_COUNT": "1"})
-
-
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
