@@ -18,21 +18,15 @@ from lightning_hangcheck.settings import Settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-ERROR_FILE = "/tmp/torchelastic_x/{run}/attempt_{attempt}/{rank}/error.json"  # noqa: S108 - a name
 
-
-def torchrun(
-    rank: int, run: str = "none_abc", attempt: int = 0, port: int = 29500
-) -> dict[str, str]:
+def torchrun(rank: int) -> dict[str, str]:
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": "29500",
         "TORCHELASTIC_RUN_ID": "none",
-        "TORCHELASTIC_RESTART_COUNT": str(attempt),
-        "TORCHELASTIC_ERROR_FILE": ERROR_FILE.format(run=run, attempt=attempt, rank=rank),
     }
 
 
@@ -55,14 +49,6 @@ def launch(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None
             monkeypatch.delenv(name)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-
-
-def test_ranks_of_one_start_share_a_key_and_no_other_start_has_it() -> None:
-    ours = key(torchrun(0))
-
-    assert key(torchrun(1)) == ours
-    others = [torchrun(0, attempt=1), torchrun(0, run="none_def"), torchrun(0, port=29501)]
-    assert ours not in {key(other) for other in others}
 
 
 def test_children_of_lightnings_launcher_share_the_key_of_their_parent() -> None:

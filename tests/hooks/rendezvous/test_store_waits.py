@@ -36,9 +36,10 @@ def test_a_rank_that_waits_asks_the_store_about_once_a_second(
     place = StorePlace(Counting(), "test", "a store of the test")  # type: ignore[arg-type]
     peers = PeerGroup(place=place, index=1, size=2, peers_exist=True)
     point = RendezvousPoint(peers, "data", "rank data 1", WAITED_S)
-    assert "rank 0 of 2 did not come to 'data' within 3 s" in point.await_outcome().failure
+    late = point.await_outcome("did not finish").failure
+    assert late.startswith("rank 0 did not finish 'data' within 3 s (rank 1 waited at")
     assert asked["check"] > 0, "else it counts nothing"
-    assert asked.total() < 6 * WAITED_S + 4, asked
+    assert asked.total() < 6 * WAITED_S, asked
 
 
 def test_a_refused_thread_leaves_wandb_its_own_limits(monkeypatch: pytest.MonkeyPatch) -> None:
