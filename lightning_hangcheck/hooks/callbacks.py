@@ -84,10 +84,6 @@ class HangCheck:
 
     Without ``hangcheck run`` it starts one watching process a node, which ends with the job.
 
-    Example:
-        >>> import lightning_hangcheck as hc
-        >>> trainer = Trainer(callbacks=[hc.HangCheck()])
-
     An instance is a ``Callback`` of each Lightning package that is imported by then.
 
     Args:
@@ -305,10 +301,6 @@ class HuggingFaceHangCheck:
 
     The same as `HangCheck`, for ``transformers.Trainer``. It runs no collective, touches no tensor
     and never raises: a hook that fails is switched off and said once.
-
-    Example:
-        >>> import lightning_hangcheck as hc
-        >>> trainer = Trainer(model, arguments, callbacks=[hc.HuggingFaceHangCheck()])
 
     Attributes:
         asked: The class that was called; an instance's own is derived from it when it is made.

@@ -45,41 +45,27 @@ CLOCKS_DIFFER_S = 60.0  # a file server's clock may be behind ours; older files 
 TABLES = (".csv", ".tsv", ".jsonl", ".json")
 
 
-class Turns:
-    """The steps at which this process has evaluated under one name."""
-
-    def __init__(self, every: int = 1) -> None:
-        self.every = every
-        self._taken: list[Step] = []
-
-    def complaint(self, step: Step) -> str:
-        """Why it is not the turn of this step, in words; empty if it is, as is any first one."""
-        last = self._taken[-1] if self._taken else None
-        if step == last:
-            return f"step {step} came again"
-        if last == "final":
-            return f"step {step} came after step final, which is the last of its name"
-        if last is None or step == "final" or step == last + self.every:
-            return ""
-        if step < last:
-            return f"step {step} came after step {last}, which is later"
-        missed = range(last + self.every, step, self.every)
-        by = f" (every {self.every})" if self.every > 1 else ""
-        are = f"steps {missed[0]}-{missed[-1]}{by} are"
-        are = f"step {missed[0]} is" if len(missed) == 1 else are
-        return f"step {step} came after step {last}, and {are} left out"
-
-    def take(self, step: Step, first: int | None = None) -> list[Step]:
-        """Evaluate at this step; return all steps that there were, from the first one on."""
-        self._taken.append(step)
-        numbers = [step for step in self._taken if step != "final"]
-        if first is not None and numbers:
-            numbers = list(range(first, numbers[-1] + 1, self.every))
-        return [*numbers, step] if step == "final" else [*numbers]
+_turns: dict[tuple[str, int], list[Step]] = {}
+"""Steps at which this process has evaluated, of each name and distance: ranks walk the same
+evaluations in the same order."""
 
 
-_turns: dict[tuple[str, int], Turns] = {}
-"""Of each name and distance in this process: ranks walk the same evaluations in the same order."""
+def _complaint(step: Step, taken: Sequence[Step], every: int) -> str:
+    """Why it is not the turn of this step, in words; empty if it is, as is any first one."""
+    last = taken[-1] if taken else None
+    if step == last:
+        return f"step {step} came again"
+    if last == "final":
+        return f"step {step} came after step final, which is the last of its name"
+    if last is None or step == "final" or step == last + every:
+        return ""
+    if step < last:
+        return f"step {step} came after step {last}, which is later"
+    missed = range(last + every, step, every)
+    by = f" (every {every})" if every > 1 else ""
+    are = f"steps {missed[0]}-{missed[-1]}{by} are"
+    are = f"step {missed[0]} is" if len(missed) == 1 else are
+    return f"step {step} came after step {last}, and {are} left out"
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,12 +127,6 @@ def rank_zero_evaluation(
 ) -> Iterator[Evaluation]:
     """Evaluate on rank 0 while the other ranks wait for it, for so long and no longer.
 
-    Example:
-        >>> with rank_zero_evaluation(step, timeout=1800.0, every=100) as evaluation:
-        ...     if evaluation.needed:
-        ...         simulate(model, f"scores/step_{step}.csv")
-        ...         evaluation.expect("scores/step_{step}.csv", rows=200, columns=["name", "score"])
-
     Python cannot skip the body of a ``with``: ask `needed` in it. No collective call is made or
     left open, so the evaluation may take longer than the time limit of the process group. The steps
     must come in their turn: on all ranks the same one, none twice, none left out.
@@ -172,13 +152,17 @@ def rank_zero_evaluation(
     if step != "final" and step % every:
         yield Evaluation(step, needed=False)
         return
-    turns, recorder = _turns.setdefault((name, every), Turns(every)), current()
+    taken, recorder = _turns.setdefault((name, every), []), current()
     peers = find_peer_group(recorder)
-    own = msgspec.msgpack.encode((step, turns.complaint(step)))
+    own = msgspec.msgpack.encode((step, _complaint(step, taken, every)))
     brought = join_rendezvous(f"begin {name}", timeout, own, peers)
     decoder = msgpack_decoder(tuple[Step, str])
     _refuse_parted(name, {rank: decoder.decode(word) for rank, word in sorted(brought.items())})
-    so_far = turns.take(step, first)
+    taken.append(step)
+    numbers = [one for one in taken if one != "final"]
+    if first is not None and numbers:
+        numbers = list(range(first, numbers[-1] + 1, every))
+    so_far: list[Step] = [*numbers, step] if step == "final" else [*numbers]
     title = f"{name} at step {step}"
     # where nobody is met, as with HANGCHECK_DISABLE=1, the others need not evaluate either
     group = default_process_group()
@@ -356,11 +340,12 @@ def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[N
         took = seconds_in_words(time.perf_counter() - began)
         torch.cuda.empty_cache()
         memory = in_one_line(gpu_memory(gpus))
-        say(f"{bytes_in_words(away.size)} moved {where} the GPU in {took}: {memory}")
+        say(f"{bytes_in_words(size)} moved {where} the GPU in {took}: {memory}")
 
     say(f"before: {in_one_line(gpu_memory(gpus))}")
     began = time.perf_counter()
-    away = Elsewhere(tensors, torch.device("cpu"))
+    away = move_away(tensors, torch.device("cpu"))
+    size = sum(group[0].untyped_storage().nbytes() for _, group in away)
     try:
         say_moved("off", began)
         yield
@@ -369,7 +354,7 @@ def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[N
         gc.collect()
         torch.cuda.empty_cache()
         began = time.perf_counter()
-        away.bring_back()
+        bring_back(away)
         say_moved("back to", began)
 
 
@@ -400,36 +385,34 @@ def tensors_of(held: Iterable[Held]) -> list[Tensor]:
     return list(found.values())
 
 
-class Elsewhere:
-    """Tensors whose data is on another device than it was, with all that they share.
+def move_away(tensors: Iterable[Tensor], to: device) -> list[tuple[device, list[Tensor]]]:
+    """Have the data of tensors on another device, with all that they share; where it was, in turn.
 
     Each storage moves once and every tensor on it keeps its place there, so that tied weights and
     buffers that are views of others are still that. No tensor is replaced: an optimizer, DDP and
-    the graph's hooks know the same ones. ``size`` bytes were moved.
+    the graph's hooks know the same ones.
     """
+    homes: list[tuple[device, list[Tensor]]] = []
+    groups: dict[tuple[device, int], list[Tensor]] = {}
+    for tensor in tensors:
+        place = (tensor.device, tensor.untyped_storage().data_ptr())
+        groups.setdefault(place, []).append(tensor)
+    try:
+        for (home, _), group in groups.items():
+            _move(group, to)
+            homes.append((home, group))
+    except BaseException:
+        bring_back(homes)
+        raise
+    return homes
 
-    def __init__(self, tensors: Iterable[Tensor], to: device) -> None:
-        self.size = 0
-        self._homes: list[tuple[device, list[Tensor]]] = []
-        groups: dict[tuple[device, int], list[Tensor]] = {}
-        for tensor in tensors:
-            place = (tensor.device, tensor.untyped_storage().data_ptr())
-            groups.setdefault(place, []).append(tensor)
-        try:
-            for (home, _), group in groups.items():
-                _move(group, to)
-                self._homes.append((home, group))
-                self.size += group[0].untyped_storage().nbytes()
-        except BaseException:
-            self.bring_back()
-            raise
 
-    def bring_back(self) -> None:
-        """Put all of it where it was, with the values that it has now."""
-        while self._homes:
-            home, group = self._homes[-1]
-            _move(group, home)
-            self._homes.pop()
+def bring_back(homes: list[tuple[device, list[Tensor]]]) -> None:
+    """Put all that was moved away where it was, with the values that it has now."""
+    while homes:
+        home, group = homes[-1]
+        _move(group, home)
+        homes.pop()
 
 
 def _move(group: Sequence[Tensor], to: device) -> None:

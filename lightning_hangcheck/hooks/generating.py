@@ -181,10 +181,6 @@ def generate(
 ) -> Generated:
     """Call ``model.generate`` for prompts, and say how each step of it goes.
 
-    Example:
-        >>> made = generate(model, tokenizer, ["Once upon a time"], max_new_tokens=100)
-        >>> made.texts[0], made.report.tokens_per_second
-
     The tokens are those that ``model.generate`` makes by itself from the same seed. Only ``debug``
     changes them, and says so when it does.
 
@@ -247,11 +243,6 @@ def pipeline(
     **named: Any,  # noqa: ANN401 - they are transformers' own, of any type
 ) -> Pipeline:
     """Call ``transformers.pipeline``, and watch how the pipeline loads and generates.
-
-    Example:
-        >>> write = pipeline("text-generation", "./llama", device_map="auto")
-        >>> write("Once upon a time", max_new_tokens=100)
-        >>> write.last_report.tokens_per_second
 
     A text-generation pipeline is an instance of transformers' own class, and returns what that
     returns. One for another task, or of a class of your own, is watched only while it loads.

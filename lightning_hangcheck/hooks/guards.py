@@ -51,9 +51,6 @@ LONGEST_RECORD = 1024  # bytes
 def barrier(name: str, timeout: float | None = None, *, local: bool = False) -> None:
     """Wait until all ranks have come to the barrier of this name, before or after torch knows them.
 
-    Example:
-        >>> barrier("after data", timeout=300.0)
-
     It makes no collective call, whatever the backend: the ranks leave word in a folder in shared
     memory, or in a store that torch serves. So a rank that is missing leaves the process group
     usable, and no GPU waits. Under ``python train.py`` with ``Trainer(devices=2)`` the first
@@ -84,10 +81,6 @@ def rank_zero_first(
     name: str, timeout: float | None = None, *, local: bool = False
 ) -> Iterator[None]:
     """Run the body on rank 0 first, then on all others at once.
-
-    Example:
-        >>> with rank_zero_first("tokenizer"):
-        ...     tokenizer = load_or_train_tokenizer()
 
     Under ``python train.py`` with ``Trainer(devices=2)`` the first process never waits; the ranks
     that Lightning starts later find that it is done. A process without peers just runs the body.
@@ -134,9 +127,6 @@ def rank_zero_first(
 
 def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -> Path:
     """Make a folder on rank 0, with its parents, and return once every rank sees it.
-
-    Example:
-        >>> checkpoints = make_directory("runs/checkpoints")
 
     A network file system shows a new folder to other hosts only after a while: each rank looks
     until it is there. A storage that does not answer counts as a failure, not as a reason to wait.
@@ -201,10 +191,6 @@ def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -
 @contextmanager
 def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterator[Path]:
     """Hold a lock while the body runs; whoever waits says who has it.
-
-    Example:
-        >>> with locked("cache/tokenizer.json"):
-        ...     build_tokenizer_once()
 
     The lock is ``flock`` on a file beside the path, as filelock, Hugging Face and torch take it, so
     it is free as soon as its holder ends, however that ends. It is no rendezvous: ranks may

@@ -82,10 +82,6 @@ def load_pretrained(
 ) -> Any:  # noqa: ANN401 - a model, a tokenizer, or a model and a report
     """Call ``kind.from_pretrained``, and say what it is about to do, how far it is, how it ended.
 
-    Example:
-        >>> tokenizer = load_pretrained("./llama", "AutoTokenizer")
-        >>> model = load_pretrained("./llama", device_map="auto", dtype="bfloat16")
-
     Known traps in the arguments are named before, with the way round them; parameters without data,
     flags that contradict each other, the device map and the memory of each GPU after it. A missing
     pad token is set from the end-of-sequence token. A failure of any of this is said once and

@@ -62,11 +62,6 @@ class Word(msgspec.Struct, frozen=True):
 class phase:  # noqa: N801 - called like a function, as `section` is
     """Keep a part of the work in the ledger.
 
-    Example:
-        >>> with phase("train", inputs=["data"], outputs=["last.ckpt"], if_done="reuse") as train:
-        ...     if train.needed:
-        ...         train.metric("val_acc", fit())
-
     Python cannot skip the body of a ``with``: ask `needed` in it. Only rank 0 writes. Nothing is
     deleted or overwritten, and a ledger that cannot be written never stops training.
 

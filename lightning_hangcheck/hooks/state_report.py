@@ -36,9 +36,6 @@ def report_state(label: str = "") -> None:
     says what has changed since, of all that. Never raises; takes milliseconds, and at most two
     seconds where a driver does not answer.
 
-    Example:
-        >>> report_state("before the Trainer")
-
     Args:
         label: Which moment it is, for the line's beginning.
     """

@@ -72,10 +72,6 @@ def guarded_wandb_logger(
 ) -> WandbLogger:
     """Make a WandbLogger on rank 0, with its run, and one that follows it on every other rank.
 
-    Example:
-        >>> logger = guarded_wandb_logger(project="demo", on_failure="offline")
-        >>> trainer = Trainer(logger=logger)
-
     All ranks meet before, within the limit, and learn within it how that went ("wandb run").
     Under ``python train.py`` with ``Trainer(devices=2)`` the first process makes the logger at once
     and the ranks that Lightning starts in ``fit`` learn of it; under ``ddp_spawn`` rank 0 attaches
