@@ -90,12 +90,10 @@ class HangCheck:
         log_metrics: Let rank 0 send ``hangcheck/state``, ``hangcheck/step_time``,
             ``hangcheck/slowest_rank`` and ``hangcheck/straggler_ratio`` through the Trainer's
             loggers, every ``log_every_n_steps``; of the ranks of its own node.
-
-    Attributes:
-        asked: The class that was called; an instance's own is derived from it when it is made.
     """
 
     asked: type[HangCheck]
+    """The class that was called; an instance's own is derived from it when it is made."""
 
     def __new__(cls, *, log_metrics: bool = False) -> HangCheck:
         """Make an instance of a class that Lightning takes for one of its own."""
@@ -301,9 +299,6 @@ class HuggingFaceHangCheck:
 
     The same as `HangCheck`, for ``transformers.Trainer``. It runs no collective, touches no tensor
     and never raises: a hook that fails is switched off and said once.
-
-    Attributes:
-        asked: The class that was called; an instance's own is derived from it when it is made.
     """
 
     asked: type[HuggingFaceHangCheck]

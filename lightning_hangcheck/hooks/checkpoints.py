@@ -61,15 +61,7 @@ def parts_held(names: Iterable[object]) -> frozenset[str]:
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that training goes on from.
-
-    Attributes:
-        path: Absolute, or an address.
-        step: Optimizer steps by then; None where it does not tell.
-        seen: What of the data was seen by then, in words.
-        age_s: Seconds since it was written; None where nobody could tell.
-        lacks: Parts that it does not hold, so that they start anew.
-    """
+    """A checkpoint that training goes on from: what it tells of itself, and what it lacks."""
 
     path: str
     step: int | None = None

@@ -77,12 +77,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evaluation:
-    """One evaluation, as the body of `rank_zero_evaluation` sees it.
-
-    Attributes:
-        step: At which it is.
-        needed: Whether this rank is to evaluate now: rank 0, at a step at which one is due.
-    """
+    """One evaluation; it is ``needed`` on rank 0, at a step at which one is due."""
 
     def __init__(self, step: Step, *, needed: bool) -> None:
         self.step = step

@@ -59,21 +59,14 @@ OURS = __name__.partition(".")[0]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a debug run may get.
-
-    Attributes:
-        max_new_tokens: Most new tokens of a sequence, whatever else is asked for.
-        max_length: Most tokens of a prompt; the tokenizer cuts it on its truncation side.
-
-    Raises:
-        BadUsage: One of them is no positive number.
-    """
+    """How long a debug run may get; `BadUsage` where a limit is no positive number."""
 
     max_new_tokens: int = 512
+    """Of a sequence, whatever else is asked for."""
     max_length: int = 2048
+    """Tokens of a prompt; the tokenizer cuts it on its truncation side."""
 
     def __post_init__(self) -> None:
-        """Refuse what would generate nothing."""
         if self.max_new_tokens < 1 or self.max_length < 1:
             raise BadUsage(f"{self} leaves nothing to generate", "write numbers above 0")
 
@@ -132,7 +125,7 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens of all sequences by the seconds of ``model.generate``."""
+        """By the seconds of ``model.generate``."""
         return self.new_tokens / self.generate_s if self.generate_s else 0.0
 
     @property
@@ -156,16 +149,10 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of `generate`.
-
-    Attributes:
-        texts: What was generated, without the prompt; several for a prompt if
-            ``num_return_sequences`` says so.
-        output: What ``model.generate`` returned, unchanged.
-        report: How it went.
-    """
+    """The outcome of `generate`: new texts without their prompts, and what the model returned."""
 
     texts: list[str]
+    """Several for a prompt if ``num_return_sequences`` says so."""
     output: Any
     report: GenerationReport
 
@@ -186,8 +173,7 @@ def generate(
 
     Args:
         model: That can generate.
-        tokenizer: Of the model; a missing pad token is set from its end-of-sequence token where
-            several prompts need one.
+        tokenizer: Gets its end-of-sequence token as pad token where several prompts need one.
         prompts: One or several.
         debug: Keep the run finite: at most 512 new tokens, prompts cut to 2048 tokens; or limits
             of your own.
@@ -348,13 +334,10 @@ class Watch:
     With ``HANGCHECK_DISABLE=1`` it only measures, and keeps to the limits.
 
     Args:
-        model: That generates.
         inputs: ``input_ids`` and its mask, where prompts are tokens; a mask is read from the
             device, so a watched script gives none: its tokens are counted with their padding.
         named: Arguments of ``generate``. They become `named`: with limits and the beat.
         flags: All that decides how it generates, those among them.
-        limits: Of a debug run.
-        warn_after_s: Seconds after which a running generation is spoken of.
         beat: Called once a token; by default the process's own beat.
         spoken: Say what there is to say, but for a run that takes long, which is said always.
     """

@@ -292,9 +292,7 @@ def _wait_for(file: Path, limit: float, acquired: Callable[[float], bool]) -> No
 class Record(Struct, frozen=True):
     """What a holder writes into the lock file, a field a line, as filelock's own soft locks begin.
 
-    Attributes:
-        machine: As `which_machine` has it: containers may share a host's name, and number their
-            processes alike. Empty where somebody else wrote it.
+    Containers may share a host's name, and number their processes alike: so ``machine``.
     """
 
     pid: int
@@ -328,12 +326,7 @@ class Record(Struct, frozen=True):
 
 
 class Holder(Struct, frozen=True):
-    """Who holds a lock, in words.
-
-    Attributes:
-        pid: On this machine, None where it is on another or not known.
-        gone: Its process has ended, by all that is seen.
-    """
+    """Who holds a lock, in words; its process on this machine, and whether that has ended."""
 
     words: str
     pid: int | None = None

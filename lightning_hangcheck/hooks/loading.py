@@ -138,17 +138,10 @@ class Load(msgspec.Struct, frozen=True):
     """One load: what is called with which arguments, and what is known before anything is loaded.
 
     Attributes:
-        name: A folder or a name, as the user gave it.
-        loader: What is called.
-        what: It gives.
-        named: Its arguments.
         kind: Where it reads; ``hub`` also where the hub is the only place left to ask.
-        offline: The hub will not be asked.
         folder: Where its files are; None if they are not here.
-        weight_files: Bytes of each; 0 for what is no regular file, such as a pipe. Empty for a
-            tokenizer, and where nothing is here.
+        weight_files: Bytes of each; 0 for what is no regular file, such as a pipe.
         file_of_weight: File name of each weight, if an index says so.
-        has_generation_config: ``generation_config.json`` is there.
     """
 
     name: str

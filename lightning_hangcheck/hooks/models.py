@@ -34,12 +34,9 @@ offloaded_so_far: dict[str, None] = {}
 
 
 class GpuMemory(msgspec.Struct, frozen=True):
-    """One GPU at one moment, in bytes.
+    """One GPU at one moment, in bytes: ``used`` by all, ``by_us`` by tensors of this process.
 
-    Attributes:
-        used: By all processes.
-        by_us: By tensors of this process.
-        reserved: By torch for this process: its tensors, and what it keeps for further ones.
+    ``reserved`` are those, and what torch keeps for further ones.
     """
 
     index: int

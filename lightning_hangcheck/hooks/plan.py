@@ -34,12 +34,6 @@ if TYPE_CHECKING:
 
 TIME_LIMIT_S = 15.0
 _HUB_NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?")
-_REASONS = {
-    "GatedRepoError": "its owner must grant you access first",
-    "RepositoryNotFoundError": "the hub has no such model, or it is private",
-    "LocalEntryNotFoundError": "there is no network, and it is not in the local cache",
-    "OfflineModeIsEnabled": "offline mode is on, and it is not in the local cache",
-}
 
 
 def fetch_config(name: str, time_limit_s: float = TIME_LIMIT_S) -> Path:
@@ -62,8 +56,8 @@ def fetch_config(name: str, time_limit_s: float = TIME_LIMIT_S) -> Path:
     except NoAnswer as error:
         reason, cause = f"the hub did not answer within {time_limit_s:g} s", error
     except (OSError, ValueError) as error:
-        kind, said = type(error).__name__, " ".join(str(error).split())[:120]
-        reason, cause = _REASONS.get(kind, f"{kind}: {said}"), error
+        said = " ".join(str(error).split())[:120]
+        reason, cause = f"{type(error).__name__}: {said}", error
     raise BadUsage(
         f"{name} is no folder here, and its config.json cannot be had from the hub ({reason})",
         f"where there is network: hf download {name} config.json --local-dir DIR, "

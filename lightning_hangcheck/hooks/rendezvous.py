@@ -55,15 +55,10 @@ _of_starts: dict[tuple[int, str], PlaceOfStart] = {}
 
 
 class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The ranks that meet at one place.
+    """The ranks that meet at one place; ``index`` is that of this process, and 0 goes first.
 
-    Attributes:
-        index: Position of this process; 0 goes first.
-        size: How many there are; None where nothing says it yet.
-        peers_exist: A launcher has started them all, so the first may wait for the others. Under
-            Lightning's own launchers the first runs alone until ``fit``, and must not wait.
-        noun: What an index is: ``rank``, or ``local rank`` in a peer group of one node.
-        session: Of this node, where the others can be found; None where there is none.
+    ``peers_exist`` where a launcher has started them all, so that the first may wait for the
+    others. Under Lightning's own launchers it runs alone until ``fit``, and must not wait.
     """
 
     place: DecidingPlace

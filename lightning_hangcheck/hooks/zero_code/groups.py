@@ -200,7 +200,7 @@ def instrument_calls(module: ModuleType) -> None:
             root: Finder = root,
             reduction: Finder = reduction,
         ) -> None:
-            noter = _noter(os.getpid())
+            noter = _notes(os.getpid(), CallNoter, "calls of collectives are not noted")
             if noter is not None:
                 number, kind = root(arguments, named), reduction(arguments, named)
                 given = "" if number is None else f"root {number}"
@@ -252,7 +252,7 @@ def instrument_notes(module: ModuleType) -> None:
         )
 
         def note_message(_: FrameType, *given: Any) -> None:  # noqa: ANN401 - its arguments
-            counter = _counter(os.getpid())
+            counter = _notes(os.getpid(), _counter_of, "messages between ranks are not counted")
             if counter is not None:
                 peer, group = peer_of(*given), group_of(*given)
                 if peer is None:
@@ -279,21 +279,14 @@ def _server() -> Path | None:
     return None if session is None else session.torch_servers / str(os.getpid())
 
 
-@lru_cache(maxsize=1)
-def _noter(_pid: int) -> CallNoter | None:
-    """Return this process's noter of calls."""
-    return _opened("calls of collectives are not noted", CallNoter)
+def _counter_of(server: Path) -> MessageCounter | None:
+    """One of messages; None if ranks have not the job's numbers."""
+    size = sys.modules[PACKAGE].get_world_size()
+    return MessageCounter(server) if size == current().identity.world_size else None
 
 
-@lru_cache(maxsize=1)
-def _counter(_pid: int) -> MessageCounter | None:
-    """Return this process's counter of messages; None if ranks have not the job's numbers."""
-    if sys.modules[PACKAGE].get_world_size() != current().identity.world_size:
-        return None
-    return _opened("messages between ranks are not counted", MessageCounter)
-
-
-def _opened(lacks: str, make: Callable[[Path], Notes]) -> Notes | None:
+@lru_cache(maxsize=2)
+def _notes(_pid: int, make: Callable[[Path], Notes], lacks: str) -> Notes | None:
     """Open notes in shared memory; None where this process has no session, or no room there."""
     server = _server()
     try:

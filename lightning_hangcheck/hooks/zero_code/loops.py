@@ -50,13 +50,8 @@ class StepTeller:
     """Tells the page of this process each step; its methods are hooks.
 
     A step of the loop is over when an optimizer steps that has stepped in it already: two
-    optimizers in turns, or one for each layer, are one step.
-
-    Args:
-        compiling: Whether a compiler reads the call instead of running it; it must find nothing.
-
-    Attributes:
-        scheduled: A scheduler of the learning rate was made.
+    optimizers in turns, or one for each layer, are one step. A compiler that reads a call instead
+    of running it must find nothing.
     """
 
     def __init__(self, compiling: Callable[[], bool]) -> None:

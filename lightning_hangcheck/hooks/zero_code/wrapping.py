@@ -50,14 +50,9 @@ SPOKEN = 3
 
 
 class Call(Struct, eq=False):
-    """One call of a wrapped function.
+    """One call of a wrapped function, a bound one, on an instance (or a class, or None).
 
-    Attributes:
-        instance: What it is a method of: an object, a class for a class method, else None.
-        arguments: A watcher's first half may put others in their place, and so of the next.
-        named: By their names.
-        function: The one that is wrapped, bound.
-        result: What it returned; set before the watcher's second half runs.
+    A watcher's first half may put other arguments in their place; its second half has the result.
     """
 
     instance: Any
@@ -214,11 +209,8 @@ def in_section(
 ) -> Around:
     """Make a watcher that opens a section around the outermost call of its kind.
 
-    Args:
-        kind: Of call; calls of one kind within each other are one, as ``from_pretrained`` of an
-            AutoModel calls that of the model's class.
-        name: Of the section, or what names it; the kind where it is empty.
-        then: What to do when such a call has returned.
+    Calls of one kind within each other are one, as ``from_pretrained`` of an AutoModel calls that
+    of the model's class. A section without a name has that of its kind.
     """
 
     @contextmanager
