@@ -78,11 +78,9 @@ def _showing(phase: Phase | None = None, batch_at: int | None = None) -> Callabl
 class HangCheck:
     """Shows where in training each rank is, and has the node watched.
 
-    Works with ``Trainer`` of ``lightning.pytorch`` and of ``pytorch_lightning``, in ``fit``,
-    ``validate``, ``test`` and ``predict``, with any logger or none. It runs no collective, touches
-    no tensor and never raises: a hook that fails is switched off and said once.
-
-    Without ``hangcheck run`` it starts one watching process a node, which ends with the job.
+    For ``Trainer`` of ``lightning.pytorch`` and ``pytorch_lightning``. It runs no collective,
+    touches no tensor and never raises: a hook that fails is switched off and said once. Without
+    ``hangcheck run`` it starts one watching process a node, which ends with the job.
 
     An instance is a ``Callback`` of each Lightning package that is imported by then.
 

@@ -122,9 +122,8 @@ def rank_zero_evaluation(
 ) -> Iterator[Evaluation]:
     """Evaluate on rank 0 while the other ranks wait for it, for so long and no longer.
 
-    Python cannot skip the body of a ``with``: ask `needed` in it. No collective call is made or
-    left open, so the evaluation may take longer than the time limit of the process group. The steps
-    must come in their turn: on all ranks the same one, none twice, none left out.
+    Python cannot skip the body of a ``with``: ask `needed` in it. No collective call is made. The
+    steps must come in their turn: on all ranks the same one, none twice, none left out.
 
     Args:
         step: 0, 1, 2... or ``"final"``, at which there always is an evaluation.

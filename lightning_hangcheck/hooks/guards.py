@@ -51,10 +51,9 @@ LONGEST_RECORD = 1024  # bytes
 def barrier(name: str, timeout: float | None = None, *, local: bool = False) -> None:
     """Wait until all ranks have come to the barrier of this name, before or after torch knows them.
 
-    It makes no collective call, whatever the backend: the ranks leave word in a folder in shared
-    memory, or in a store that torch serves. So a rank that is missing leaves the process group
-    usable, and no GPU waits. Under ``python train.py`` with ``Trainer(devices=2)`` the first
-    process waits for nobody until Lightning has started the others, and then for all of them.
+    It makes no collective call: a rank that is missing leaves the process group usable. Under
+    ``python train.py`` with ``Trainer(devices=2)`` the first process waits for nobody until
+    Lightning has started the others, and then for all of them.
 
     Args:
         name: The same on all ranks; may be used any number of times.
@@ -128,15 +127,9 @@ def rank_zero_first(
 def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -> Path:
     """Make a folder on rank 0, with its parents, and return once every rank sees it.
 
-    A network file system shows a new folder to other hosts only after a while: each rank looks
-    until it is there. A storage that does not answer counts as a failure, not as a reason to wait.
-
     Args:
         path: The folder; one that exists is fine. Relative to each rank's working folder.
         timeout: Seconds for making it, and for seeing it; HANGCHECK_MEETING_TIMEOUT by default.
-
-    Returns:
-        The folder.
 
     Raises:
         MeetingFailed: On every rank alike: which rank could not make or see it, on which host, why,
@@ -193,20 +186,15 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
     """Hold a lock while the body runs; whoever waits says who has it.
 
     The lock is ``flock`` on a file beside the path, as filelock, Hugging Face and torch take it, so
-    it is free as soon as its holder ends, however that ends. It is no rendezvous: ranks may
-    take it in any order, or not at all.
+    it is free as soon as its holder ends, however that ends.
 
     Args:
         path: What is protected, or the lock file itself (``*.lock``); its folder must exist. Only
             the lock file is written.
         timeout: Seconds to wait for it; HANGCHECK_LOCK_TIMEOUT by default, 300.
 
-    Yields:
-        The lock file.
-
     Raises:
         LockHeld: It was not free in time: who holds it (process, rank, host, command, since when).
-            Every rank that waited says the same.
         BadUsage: There can be no lock file, or the timeout is no positive number.
     """
     check_limit("timeout", timeout)

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 Loaded = TypeVar("Loaded")
 LOOK_LIMIT = 2.0  # seconds that looking at the files may take before the load begins
-SILENCE_S = 10.0  # a file that takes longer gets a line in between
 SAMPLES = 4
 SAMPLE_SIZE = 1 << 20  # bytes: long enough that opening the file does not count, read in 10 ms
 SMALLEST_MODEL = 64 << 20  # bytes; below, loading takes no time worth an estimate
@@ -82,19 +81,14 @@ def load_pretrained(
 ) -> Any:  # noqa: ANN401 - a model, a tokenizer, or a model and a report
     """Call ``kind.from_pretrained``, and say what it is about to do, how far it is, how it ended.
 
-    Known traps in the arguments are named before, with the way round them; parameters without data,
-    flags that contradict each other, the device map and the memory of each GPU after it. A missing
-    pad token is set from the end-of-sequence token. A failure of any of this is said once and
-    changes nothing; with ``HANGCHECK_DISABLE=1`` only the pad token is set.
+    A missing pad token is set from the end-of-sequence token, also with ``HANGCHECK_DISABLE=1``. A
+    failure of ours is said once and changes nothing.
 
     Args:
         name_or_path: A folder, or a name of the hub.
         kind: A class with ``from_pretrained``, or the name of one in transformers.
         test_generation: Generate four tokens with a model that can, step by step.
         **named: Of ``from_pretrained``.
-
-    Returns:
-        What ``from_pretrained`` returned.
 
     Raises:
         BadUsage: There is no such kind.
@@ -372,8 +366,7 @@ class ShardProgress:
         self._file_of_weight = load.file_of_weight
         self._weights_left = Counter(load.file_of_weight.values())
         self._loaded: set[str] = set()
-        self._weights = 0
-        self._spoke_at = self._loaded_at = clock()
+        self._loaded_at = clock()
 
     def loaded_file(self, path: str) -> None:
         """All weights of this file are where they belong."""
@@ -385,21 +378,17 @@ class ShardProgress:
         number, now = list(self._sizes).index(name) + 1, self._clock()
         size, took = bytes_in_words(self._sizes[name]), now - self._loaded_at
         self._say(f"loaded weight file {number}/{len(self._sizes)} {name} ({size}, {took:.3f}s)")
-        self._loaded_at = self._spoke_at = now
+        self._loaded_at = now
 
     def loaded_weights(self, names: Iterable[str]) -> None:
         """These weights, by their names in the files, are where they belong."""
         self._alive()
         for name in names:
-            self._weights += 1
             file = self._file_of_weight.get(name)
             if file is not None:
                 self._weights_left[file] -= 1
                 if not self._weights_left[file]:
                     self.loaded_file(file)
-        if self._clock() - self._spoke_at > SILENCE_S:
-            self._spoke_at = self._clock()
-            self._say(f"{self._weights} weights loaded so far")
 
     def loaded(self, item: object) -> None:
         """An item of a bar is done: a weight of transformers 5 (name, mapping), else a file."""

@@ -62,8 +62,7 @@ class Word(msgspec.Struct, frozen=True):
 class phase:  # noqa: N801 - called like a function, as `section` is
     """Keep a part of the work in the ledger.
 
-    Python cannot skip the body of a ``with``: ask `needed` in it. Only rank 0 writes. Nothing is
-    deleted or overwritten, and a ledger that cannot be written never stops training.
+    Python cannot skip the body of a ``with``: ask `needed` in it. Nothing is deleted.
 
     Args:
         name: The same one each time.

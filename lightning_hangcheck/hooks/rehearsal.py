@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -343,16 +344,10 @@ class Few:
         return min(len(self.sampler), self._limit)
 
     def __iter__(self) -> Iterator[Foreign]:
-        ahead: list[Foreign] = []
-        for taken, item in enumerate(iter(self.sampler) if self._limit else ()):
-            if ahead:
-                yield ahead.pop()
-            ahead.append(item)
-            if taken + 1 >= self._limit:
-                break
-        for last in ahead:
-            cut = self._smaller and isinstance(last, list) and len(last) > 1
-            yield last[: len(last) // 2] if cut else last
+        items = list(islice(self.sampler, self._limit))
+        if self._smaller and items and isinstance(items[-1], list) and len(items[-1]) > 1:
+            items[-1] = items[-1][: len(items[-1]) // 2]
+        return iter(items)
 
 
 def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:

@@ -74,9 +74,8 @@ def guarded_wandb_logger(
 
     All ranks meet before, within the limit, and learn within it how that went ("wandb run").
     Under ``python train.py`` with ``Trainer(devices=2)`` the first process makes the logger at once
-    and the ranks that Lightning starts in ``fit`` learn of it; under ``ddp_spawn`` rank 0 attaches
-    to its run. Finishing the run is bounded too, and raises nothing for being late: what was not
-    uploaded stays on the disk for ``wandb sync``.
+    and the ranks that Lightning starts in ``fit`` learn of it. Finishing the run is bounded too,
+    and raises nothing for being late.
 
     Args:
         *arguments: WandbLogger's own.

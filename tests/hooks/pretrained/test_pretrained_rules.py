@@ -137,14 +137,6 @@ def test_a_file_is_loaded_with_its_last_weight() -> None:
     assert heard.beats >= 3
 
 
-def test_one_large_file_is_not_silent() -> None:
-    heard = Heard(HERE)
-    for second in range(0, 25, 3):
-        heard.now = float(second)
-        heard.progress.loaded_weights(["x"])
-    assert heard.lines == ["5 weights loaded so far", "9 weights loaded so far"]
-
-
 END = "</s>"
 
 
