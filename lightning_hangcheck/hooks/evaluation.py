@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -278,8 +278,11 @@ def _rows_of_cells(path: Path, columns: Sequence[str]) -> int:
                 csv.field_size_limit(limit)
 
     number = 0
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        table = csv.reader(lines(), delimiter="\t" if path.suffix == ".tsv" else ",")
+    with (
+        path.open(newline="", encoding="utf-8-sig", errors="replace") as file,
+        closing(lines()) as read,
+    ):
+        table = csv.reader(read, delimiter="\t" if path.suffix == ".tsv" else ",")
         head = next(table, [])
         _check_columns("", head, columns)
         for number, row in enumerate(filter(None, table), 1):
