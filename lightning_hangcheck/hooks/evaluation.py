@@ -34,7 +34,7 @@ from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words, sev
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from torch import Tensor, device
 
@@ -268,7 +268,7 @@ def _check(path: Path, expected: Expected, begun_at: float) -> None:
 
 
 def _rows_of_cells(path: Path, columns: Sequence[str]) -> int:
-    def lines() -> Iterator[str]:
+    def lines() -> Generator[str]:
         """While a line is parsed, a long generated text may be in it; the limit is the user's."""
         for line in file:
             limit = csv.field_size_limit(sys.maxsize)
