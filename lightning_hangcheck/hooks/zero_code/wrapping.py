@@ -67,11 +67,7 @@ class Call(Struct, eq=False):
 
     def bound(self) -> dict[str, Any]:
         """All arguments by name; TypeError where the function will refuse them."""
-        # a method that was called through its class
-        unbound = self.instance is not None and not hasattr(self.function, "__self__")
-        first = (self.instance,) if unbound else ()
-        signature = inspect.signature(self.function)
-        given = signature.bind(*first, *self.arguments, **self.named).arguments
+        given = inspect.signature(self.function).bind(*self.arguments, **self.named).arguments
         return {**given.pop("kwargs", {}), **given}
 
     def given(self) -> dict[str, Any]:

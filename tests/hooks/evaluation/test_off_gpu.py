@@ -56,15 +56,6 @@ def test_tensors_come_back_with_their_values_and_what_they_shared() -> None:
     optimizer.step()
 
 
-def test_each_tensor_is_found_once() -> None:
-    model, optimizer = trained()
-    found = tensors_of([model, model, optimizer])
-    assert len(found) == len({id(tensor) for tensor in found})
-    own = {id(tensor) for tensor in [*model.parameters(), *model.buffers()]}
-    states = [state["exp_avg"] for state in optimizer.state.values()]
-    assert own | {id(state) for state in states} <= {id(tensor) for tensor in found}
-
-
 def test_on_the_cpu_nothing_moves_and_that_is_said() -> None:
     model, _ = trained()
     places = [parameter.data_ptr() for parameter in model.parameters()]

@@ -75,19 +75,6 @@ def test_what_is_done_is_reused_until_its_input_changes(folder: Path) -> None:
     assert "raw.txt has changed (known by its whole content)" in changed.stderr
 
 
-def test_what_is_thrown_away_is_recorded_with_what_rests_on_it(folder: Path) -> None:
-    ran(folder, "reuse", "0.9")
-    (folder / "raw.txt").write_text("b\n")
-    ran(folder, "reuse", "0.9")
-    first_prepare, first_train, _, _ = story(folder).phases
-    assert first_prepare.discarded.startswith("it was run again: ")
-    assert "raw.txt has changed" in first_prepare.discarded
-    assert (first_train.discarded, first_train.stale) == (
-        "it was run again: its script runs it each time",
-        "prepare, which it rests on, was run again",
-    )
-
-
 PIPELINE = """
 from pathlib import Path
 with hc.phase("prepare", inputs={inputs}, outputs=["data.txt"], if_done={if_done!r}) as prepare:
