@@ -1,7 +1,7 @@
 """Where ranks are stuck that did not come to a rendezvous: their stacks, or why there are none.
 
-A rank sees processes of its own node only. py-spy is asked from the rank that waits. Where the
-kernel lets only the sidecar read (Yama), its newest verdict has a stack, if it was suspicious.
+A rank sees processes of its own node only. py-spy is asked from the rank that waits; where the
+kernel lets only the sidecar read (Yama), its verdict has the stack.
 """
 
 from __future__ import annotations
@@ -9,15 +9,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned
 from lightning_hangcheck.hooks.rendezvous import LOOK_LIMIT
 from lightning_hangcheck.judge.alike import shown_frames
 from lightning_hangcheck.look.proc import has_ended, vitals
 from lightning_hangcheck.look.py_spy import python_stacks
-from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.discovery import Pages, ProcessTree, find_ranks
-from lightning_hangcheck.text.shown import parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,33 +48,21 @@ def look_for_missing(
         processes[beat.local_rank if local else beat.rank] = pid, beat
     absent = "no process of it is seen on this node"
     return {
-        index: _look(session, index, *processes[index], deadline) if index in processes else absent
+        index: _look(index, *processes[index], deadline) if index in processes else absent
         for index in shown
     }
 
 
-def _look(session: Session, index: int, pid: int, beat: Beat | None, deadline: float) -> str:
+def _look(index: int, pid: int, beat: Beat | None, deadline: float) -> str:
     signs = vitals(pid)
     if signs is None or has_ended(pid):
         said = f" ({beat.last_words})" if beat is not None and beat.last_words else ""
         return f"pid {pid} has ended{said}"
     who = f"pid {pid}{', which is stopped' if signs.state in 'Tt' else ''}"
     stack, gaps = python_stacks(pid, index, max(0.1, deadline - time.monotonic()))
-    if stack is not None:
-        who, frames = f"{who}, main thread:", map(str, shown_frames(stack.threads[0].frames))
-        return _with_calls(who, list(frames))
-    file, rank = session.run_folder.verdict_file, index if beat is None else beat.rank
-    try:
-        groups = decode(read_owned(file, EVIDENCE_BYTES), Verdict, str(file)).stack_groups
-    except (OSError, UnreadableRun):
-        groups = ()
-    for group in groups:
-        if group.process == "rank" and rank in parse_ranks(group.ranks):
-            return _with_calls(f"{who}, as the sidecar saw it:", group.frames)
-    return f"{who}; no stack: {gaps[0].reason if gaps else 'unknown'}"
-
-
-def _with_calls(who: str, frames: Sequence[str]) -> str:
+    if stack is None:
+        return f"{who}; no stack: {gaps[0].reason if gaps else 'unknown'}"
+    frames = [str(frame) for frame in shown_frames(stack.threads[0].frames)]
     left_out = len(frames) - MOST_FRAMES
     shown = [f"... {left_out} outer calls", *frames[left_out:]] if left_out > 0 else frames
-    return "".join([who, *(f"\n    {frame}" for frame in shown)])
+    return "".join([f"{who}, main thread:", *(f"\n    {frame}" for frame in shown)])
