@@ -194,7 +194,6 @@ class _Guard(msgspec.Struct, frozen=True):
 
     def _substitute(self) -> WandbLogger:
         """Make a run that stays on this disk, or a logger that drops what it is given."""
-        attempt("closing wandb", _forget_service)
         offline = self.on_failure == "offline"
         wanted = self.given.get("version") or self.given.get("id")
         run_id = str(wanted or "".join(secrets.choice(RUN_ID_LETTERS) for _ in range(8)))
@@ -210,9 +209,10 @@ class _Guard(msgspec.Struct, frozen=True):
         try:
             return bounded(limit, work)
         except Exception as error:
+            after = time.monotonic() - started
+            attempt("closing wandb", _forget_service)
             late = isinstance(error, NoAnswer)
             why = str(error) if late else describe_exception(error, LONGEST_ERROR)
-            after = time.monotonic() - started
             raise MeetingFailed(
                 f"rank 0 could not create the wandb run, and gave up after {after:.1f} s: {why}",
                 "see whether the wandb server answers from rank 0's host (WANDB_BASE_URL, proxy), "
