@@ -66,11 +66,28 @@ def be_watched(recorder: Recorder) -> None:
 
 
 def keep_sidecar(recorder: Recorder) -> None:
-    """Have this node watched, if it falls to this process; a sidecar that is lost is replaced."""
+    """Have this node watched, if it falls to this process; a sidecar that is lost is replaced.
+
+    It falls to the first rank of the node, or to the process that Lightning starts others from.
+    """
     session = recorder.session
     if session is None or session.facts.launched or recorder.on_sidecar_lost is not None:
         return
-    if not _falls_to_us(recorder, session):
+    identity = identify(os.environ)
+    if identity.launcher in ("none", "lightning") and is_multiprocessing_child():
+        # children of ddp_spawn have no rank yet; their parent has a sidecar already. A child
+        # without such a parent is watched where it trains alone: others it could not find
+        size = recorder.identity.world_size
+        if session.facts.root_pid != os.getpid() or size is None:
+            return
+        if size > 1:
+            log.once(
+                "child",
+                "this rank is not watched: nothing tells a child of multiprocessing where its "
+                "ranks meet; start the script with hangcheck run, or make HangCheck() before them",
+            )
+            return
+    elif identity.rank if identity.local_rank is None else identity.local_rank:
         return
     starts = 0
 
@@ -95,26 +112,6 @@ def keep_sidecar(recorder: Recorder) -> None:
     sidecar = read_sidecar(session.sidecar_file)
     if sidecar is None or not is_alive(sidecar.pid, sidecar.started_ticks):
         start()
-
-
-def _falls_to_us(recorder: Recorder, session: Session) -> bool:
-    """Whether this is the first rank of its node, or the process that Lightning starts others from.
-
-    Children of ``ddp_spawn`` have no rank yet when they ask; their parent has a sidecar already. A
-    child without such a parent is watched where it trains alone: others it could not find.
-    """
-    identity = identify(os.environ)
-    if identity.launcher in ("none", "lightning") and is_multiprocessing_child():
-        size = recorder.identity.world_size
-        nobodys = session.facts.root_pid == os.getpid()
-        if nobodys and size is not None and size > 1:
-            log.once(
-                "child",
-                "this rank is not watched: nothing tells a child of multiprocessing where its "
-                "ranks meet; start the script with hangcheck run, or make HangCheck() before them",
-            )
-        return nobodys and size == 1
-    return not (identity.rank if identity.local_rank is None else identity.local_rank)
 
 
 def tell_of_nodes(recorder: Recorder, nnodes: int, number: int) -> None:
@@ -214,35 +211,37 @@ def offer_stacks(session: Session | None) -> None:
     """
     if session is None or threading.current_thread() is not threading.main_thread():
         return
-    own = read_process_stat(os.getpid())
-    file = offer_file(session.path, os.getpid())
+    pid = os.getpid()
+    own, file = read_process_stat(pid), offer_file(session.path, pid)
     if own is None or file.exists():
         return
+    answers, taken = file.with_suffix(".txt"), 0
     try:
-        number = _free_signal()
-        if number is not None:
-            _answer(number, file, own.started_ticks)
+        for line in Path("/proc/self/status").read_text().splitlines():
+            name, _, mask = line.partition(":")
+            if name in ("SigBlk", "SigIgn", "SigCgt"):
+                taken |= int(mask, 16)
+        free = (n for n in range(FIRST_SIGNAL, LAST_SIGNAL + 1) if not taken >> (n - 1) & 1)
+        number = next(free, None)
+        if number is None:
+            return
+        make_private_folder(file.parent)
+        # never closed: the handler writes to it until the process ends
+        descriptor = open_for_append(answers)
+        # what faulthandler gives back when the interpreter ends: by default the signal would kill
+        signal.signal(number, signal.SIG_IGN)
+        faulthandler.register(number, file=descriptor, all_threads=True, chain=False)
+        offer = StackOffer(
+            pid=pid,
+            started_ticks=own.started_ticks,
+            signal=number,
+            main_thread=threading.main_thread().ident or 0,
+            answers=str(answers),
+        )
+        write_atomically(file, encode(offer))
     except (OSError, ValueError, RuntimeError) as error:
         log.once("stack-offer", f"only py-spy can read the stacks of this rank: {error!r}")
-
-
-def _answer(number: int, file: Path, started_ticks: int) -> None:
-    make_private_folder(file.parent)
-    answers = file.with_suffix(".txt")
-    # never closed: the handler writes to it until the process ends
-    descriptor = open_for_append(answers)
-    # what faulthandler gives back when the interpreter ends: by default the signal would kill
-    signal.signal(number, signal.SIG_IGN)
-    faulthandler.register(number, file=descriptor, all_threads=True, chain=False)
-    offer = StackOffer(
-        pid=os.getpid(),
-        started_ticks=started_ticks,
-        signal=number,
-        main_thread=threading.main_thread().ident or 0,
-        answers=str(answers),
-    )
-    write_atomically(file, encode(offer))
-    pid = os.getpid()
+        return
 
     def withdraw() -> None:
         """At exit; a forked child leaves its parent's alone."""
@@ -252,12 +251,3 @@ def _answer(number: int, file: Path, started_ticks: int) -> None:
                 answers.unlink(missing_ok=True)
 
     atexit.register(withdraw)
-
-
-def _free_signal() -> int | None:
-    taken = 0
-    for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, mask = line.partition(":")
-        if name in ("SigBlk", "SigIgn", "SigCgt"):
-            taken |= int(mask, 16)
-    return next((n for n in range(FIRST_SIGNAL, LAST_SIGNAL + 1) if not taken >> (n - 1) & 1), None)

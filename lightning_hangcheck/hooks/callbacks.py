@@ -60,10 +60,6 @@ def _callback_class(asked: type, callbacks: tuple[type, ...]) -> type:
     return type(asked.__name__, (asked, *callbacks), {**names, "asked": asked})
 
 
-def _evaluation(trainer: Trainer) -> Phase:
-    return "sanity_check" if trainer.sanity_checking else "validation"
-
-
 def _showing(phase: Phase | None = None, batch_at: int | None = None) -> Callable[..., None]:
     """Make a hook that shows a phase, by default the evaluation that goes on.
 
@@ -72,7 +68,8 @@ def _showing(phase: Phase | None = None, batch_at: int | None = None) -> Callabl
 
     def hook(guest: HangCheck, trainer: Trainer, _: object, *given: Any, **__: object) -> None:  # noqa: ANN401 - any of them
         batch = None if batch_at is None else given[batch_at]
-        guest._tell(trainer, phase or _evaluation(trainer), batch)  # noqa: SLF001 - it is its hook
+        evaluation: Phase = "sanity_check" if trainer.sanity_checking else "validation"
+        guest._tell(trainer, phase or evaluation, batch)  # noqa: SLF001 - it is its hook
 
     return hook
 
@@ -81,15 +78,9 @@ def _showing(phase: Phase | None = None, batch_at: int | None = None) -> Callabl
 class HangCheck:
     """Shows where in training each rank is, and has the node watched.
 
-    Works with ``Trainer`` of ``lightning.pytorch`` and of ``pytorch_lightning``, in ``fit``,
-    ``validate``, ``test`` and ``predict``, with any logger or none. It runs no collective, touches
-    no tensor and never raises: a hook that fails is switched off and said once.
-
-    Without ``hangcheck run`` it starts one watching process a node, which ends with the job.
-
-    Example:
-        >>> import lightning_hangcheck as hc
-        >>> trainer = Trainer(callbacks=[hc.HangCheck()])
+    For ``Trainer`` of ``lightning.pytorch`` and ``pytorch_lightning``. It runs no collective,
+    touches no tensor and never raises: a hook that fails is switched off and said once. Without
+    ``hangcheck run`` it starts one watching process a node, which ends with the job.
 
     An instance is a ``Callback`` of each Lightning package that is imported by then.
 
@@ -97,12 +88,10 @@ class HangCheck:
         log_metrics: Let rank 0 send ``hangcheck/state``, ``hangcheck/step_time``,
             ``hangcheck/slowest_rank`` and ``hangcheck/straggler_ratio`` through the Trainer's
             loggers, every ``log_every_n_steps``; of the ranks of its own node.
-
-    Attributes:
-        asked: The class that was called; an instance's own is derived from it when it is made.
     """
 
     asked: type[HangCheck]
+    """The class that was called; an instance's own is derived from it when it is made."""
 
     def __new__(cls, *, log_metrics: bool = False) -> HangCheck:
         """Make an instance of a class that Lightning takes for one of its own."""
@@ -173,10 +162,8 @@ class HangCheck:
 
     def on_validation_end(self, trainer: Trainer, *_: object, **__: object) -> None:
         """Within ``fit``, training goes on."""
-        training = trainer.state.fn == "fit" and not trainer.sanity_checking
-        self._tell(trainer, "dataloading" if training else _evaluation(trainer))
-
-    on_test_end = on_predict_end = on_validation_end
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._tell(trainer, "dataloading")
 
     def on_load_checkpoint(self, trainer: Trainer, _: object, checkpoint: dict[str, Any]) -> None:
         """Also called before an evaluation, which trains on from nothing."""
@@ -310,13 +297,6 @@ class HuggingFaceHangCheck:
 
     The same as `HangCheck`, for ``transformers.Trainer``. It runs no collective, touches no tensor
     and never raises: a hook that fails is switched off and said once.
-
-    Example:
-        >>> import lightning_hangcheck as hc
-        >>> trainer = Trainer(model, arguments, callbacks=[hc.HuggingFaceHangCheck()])
-
-    Attributes:
-        asked: The class that was called; an instance's own is derived from it when it is made.
     """
 
     asked: type[HuggingFaceHangCheck]

@@ -6,7 +6,6 @@ Hugging Face's trainer_state.json.
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 from collections.abc import Mapping
@@ -15,13 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lightning_hangcheck.hooks.zero_code.wrapping import (
-    Call,
-    WatchedFunction,
-    by_name,
-    in_section,
-    wrap,
-)
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, WatchedFunction, in_section, wrap
 from lightning_hangcheck.model.slugs import words_of
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.text.redaction import redact_text
@@ -68,15 +61,7 @@ def parts_held(names: Iterable[object]) -> frozenset[str]:
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that training goes on from.
-
-    Attributes:
-        path: Absolute, or an address.
-        step: Optimizer steps by then; None where it does not tell.
-        seen: What of the data was seen by then, in words.
-        age_s: Seconds since it was written; None where nobody could tell.
-        lacks: Parts that it does not hold, so that they start anew.
-    """
+    """A checkpoint that training goes on from: what it tells of itself, and what it lacks."""
 
     path: str
     step: int | None = None
@@ -111,16 +96,11 @@ def of_lightning(path: str, checkpoint: Mapping[str, Any]) -> Resumption:
 
     batches = number("loops", "fit_loop", "epoch_loop.batch_progress", "total", "completed")
     epoch = number("epoch")
-    seen = (
-        f"epoch {epoch}" if epoch is not None else "",
-        f"{batches} {'batch' if batches == 1 else 'batches'} seen" if batches else "",
-    )
-    return Resumption(
-        path=_absolute(path),
-        step=number("global_step"),
-        seen=", ".join(filter(None, seen)),
-        age_s=_age_s(path),
-    )
+    seen = f"epoch {epoch}" if epoch is not None else ""
+    if batches:
+        counted = f"{batches} {'batch' if batches == 1 else 'batches'} seen"
+        seen = f"{seen}, {counted}" if seen else counted
+    return _written(path, step=number("global_step"), seen=seen)
 
 
 class _TrainerState(msgspec.Struct):
@@ -141,44 +121,35 @@ def of_huggingface(folder: str) -> Resumption:
     try:
         state, held = within(LOOK_LIMIT_S, look)
     except (OSError, NoAnswer, msgspec.MsgspecError):
-        return Resumption(path=_absolute(folder))
-    return Resumption(
-        path=_absolute(folder),
-        step=state.global_step,
-        seen=f"epoch {state.epoch:g}" if state.epoch is not None else "",
-        age_s=_age_s(folder),
-        lacks=tuple(part for part in PARTS if part not in held),
-    )
+        return Resumption(path=str(Path(folder).absolute()))
+    seen = f"epoch {state.epoch:g}" if state.epoch is not None else ""
+    lacks = tuple(part for part in PARTS if part not in held)
+    return _written(folder, step=state.global_step, seen=seen, lacks=lacks)
 
 
-def _absolute(path: str) -> str:
-    return redact_text(path if "://" in path else str(Path(path).absolute()))
-
-
-def _age_s(path: str) -> float | None:
+def _written(path: str, **told: Any) -> Resumption:  # noqa: ANN401 - its fields
+    """Add where it is, and how old."""
     if "://" in path:
-        return None
+        return Resumption(path=redact_text(path), **told)
     try:
         written = within(LOOK_LIMIT_S, lambda: Path(path).stat().st_mtime)
+        told["age_s"] = max(0.0, round(time.time() - written, 3))
     except (OSError, NoAnswer):
-        return None
-    return max(0.0, round(time.time() - written, 3))
+        pass
+    return Resumption(path=redact_text(str(Path(path).absolute())), **told)
 
 
 def watch_resuming(trainer: type) -> None:
     """Watch the method with which transformers' Trainer class goes on; again does nothing."""
-    name = "_load_optimizer_and_scheduler"
-    method = vars(trainer).get(name)
-    if method is None or isinstance(method, WatchedFunction):
-        return
-    signature = inspect.signature(method)
 
     def tell_of(call: Call) -> None:
-        folder = by_name(call, signature).get("checkpoint")
+        folder = call.given().get("checkpoint")
         if folder is not None:
             tell(current(), of_huggingface(str(folder)))
 
-    wrap(trainer, name, after=tell_of)
+    name = "_load_optimizer_and_scheduler"
+    if not isinstance(vars(trainer).get(name), WatchedFunction):
+        wrap(trainer, name, after=tell_of)
 
 
 class SavedParts:
@@ -192,13 +163,13 @@ class SavedParts:
         self._step: int | None = None
         self._said = False
 
-    def note(self, held: frozenset[str], remedy: str) -> None:
+    def note(self, held: Iterable[str], remedy: str) -> None:
         """Take a save that has ended well, with the parts of `PARTS` in it."""
         from lightning_hangcheck.hooks.zero_code.loops import teller
 
         recorder = current()
         before, self._step = self._step, recorder.page.step
-        self._held |= held
+        self._held |= frozenset(held)
         needed = [part for part in PARTS if part != "scheduler" or teller().scheduled]
         lacking = [part for part in needed if part not in self._held]
         if self._said or not lacking or before is None or before == self._step:
@@ -216,7 +187,7 @@ def watch_saves(trainer: type) -> None:
     """Watch the method with which a Trainer class writes a whole checkpoint; again does nothing."""
 
     def of_lightning(call: Call) -> None:
-        alone = call.named.get("weights_only") or call.arguments[1:2] == (True,)
+        alone = call.given().get("weights_only")
         note(alone, "ModelCheckpoint(save_weights_only=False) keeps them")
 
     def of_huggingface(call: Call) -> None:
@@ -225,7 +196,7 @@ def watch_saves(trainer: type) -> None:
 
     def note(alone: object, remedy: str) -> None:
         # a Trainer's checkpoint of weights alone still holds the history
-        _saved_parts.note(frozenset({"history"} if alone else PARTS), remedy)
+        _saved_parts.note(["history"] if alone else PARTS, remedy)
 
     for name, then in (("save_checkpoint", of_lightning), ("_save_checkpoint", of_huggingface)):
         if not isinstance(vars(trainer).get(name), WatchedFunction):
@@ -234,10 +205,9 @@ def watch_saves(trainer: type) -> None:
 
 def instrument_saves(module: ModuleType) -> None:
     """Watch torch.serialization; a save counts when it ends well, so its name must be true."""
-    signature = inspect.signature(module.save)
 
     def saved(call: Call) -> Any | None:  # noqa: ANN401 - any state
-        told = by_name(call, signature)
+        told = call.given()
         return told["obj"] if is_checkpoint(told.get("obj"), told.get("f")) else None
 
     def title(call: Call) -> str:

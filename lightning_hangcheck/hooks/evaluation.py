@@ -9,9 +9,9 @@ from __future__ import annotations
 import csv
 import gc
 import os
-import re
+import sys
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -34,7 +34,7 @@ from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words, sev
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from torch import Tensor, device
 
@@ -45,65 +45,31 @@ CLOCKS_DIFFER_S = 60.0  # a file server's clock may be behind ours; older files 
 TABLES = (".csv", ".tsv", ".jsonl", ".json")
 
 
-class Turns:
-    """The steps at which this process has evaluated under one name."""
-
-    def __init__(self, every: int = 1) -> None:
-        self.every = every
-        self._taken: list[Step] = []
-
-    def is_due(self, step: Step) -> bool:
-        """Whether there is an evaluation at this step; there always is one at the end."""
-        return step == "final" or step % self.every == 0
-
-    def complaint(self, step: Step) -> str:
-        """Why it is not the turn of this step, in words; empty if it is, as is any first one."""
-        last = self._taken[-1] if self._taken else None
-        if step == last:
-            return f"step {step} came again"
-        if last == "final":
-            return f"step {step} came after step final, which is the last of its name"
-        if last is None or step == "final" or step == last + self.every:
-            return ""
-        if step < last:
-            return f"step {step} came after step {last}, which is later"
-        missed = range(last + self.every, step, self.every)
-        by = f" (every {self.every})" if self.every > 1 else ""
-        are = f"steps {missed[0]}-{missed[-1]}{by} are"
-        are = f"step {missed[0]} is" if len(missed) == 1 else are
-        return f"step {step} came after step {last}, and {are} left out"
-
-    def take(self, step: Step) -> None:
-        """Keep that the ranks evaluate at this step."""
-        self._taken.append(step)
-
-    def so_far(self, first: int | None) -> list[Step]:
-        """The steps that there were, up to and with the newest."""
-        numbers = [step for step in self._taken if step != "final"]
-        if first is not None and numbers:
-            numbers = list(range(first, numbers[-1] + 1, self.every))
-        return [*numbers, *(step for step in self._taken[-1:] if step == "final")]
+_turns: dict[tuple[str, int], list[Step]] = {}
+"""Steps at which this process has evaluated, of each name and distance: ranks walk the same
+evaluations in the same order."""
 
 
-_turns: dict[tuple[str, int], Turns] = {}
-"""Of each name and distance in this process: ranks walk the same evaluations in the same order."""
-
-
-def check_step(step: Step) -> None:
-    """Refuse what is no step."""
-    is_number = isinstance(step, int) and not isinstance(step, bool) and step >= 0
-    if not is_number and step != "final":
-        raise BadUsage(f"step={step!r} is no step", 'write step=0, 1, 2... and step="final"')
+def _complaint(step: Step, taken: Sequence[Step], every: int) -> str:
+    """Why it is not the turn of this step, in words; empty if it is, as is any first one."""
+    last = taken[-1] if taken else None
+    if step == last:
+        return f"step {step} came again"
+    if last == "final":
+        return f"step {step} came after step final, which is the last of its name"
+    if last is None or step == "final" or step == last + every:
+        return ""
+    if step < last:
+        return f"step {step} came after step {last}, which is later"
+    missed = range(last + every, step, every)
+    by = f" (every {every})" if every > 1 else ""
+    are = f"steps {missed[0]}-{missed[-1]}{by} are"
+    are = f"step {missed[0]} is" if len(missed) == 1 else are
+    return f"step {step} came after step {last}, and {are} left out"
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What an evaluation is to leave.
-
-    Attributes:
-        path: A file or folder, ``{step}`` in it where each step has its own.
-        rows: Of a table, without its head; None for any number but none.
-        columns: That it has, in any order, and others perhaps.
-    """
+    """What an evaluation is to leave: a file or folder, ``{step}`` in it where each has its own."""
 
     path: str
     rows: int | None = None
@@ -111,12 +77,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evaluation:
-    """One evaluation, as the body of `rank_zero_evaluation` sees it.
-
-    Attributes:
-        step: At which it is.
-        needed: Whether this rank is to evaluate now: rank 0, at a step at which one is due.
-    """
+    """One evaluation; it is ``needed`` on rank 0, at a step at which one is due."""
 
     def __init__(self, step: Step, *, needed: bool) -> None:
         self.step = step
@@ -161,15 +122,8 @@ def rank_zero_evaluation(
 ) -> Iterator[Evaluation]:
     """Evaluate on rank 0 while the other ranks wait for it, for so long and no longer.
 
-    Example:
-        >>> with rank_zero_evaluation(step, timeout=1800.0, every=100) as evaluation:
-        ...     if evaluation.needed:
-        ...         simulate(model, f"scores/step_{step}.csv")
-        ...         evaluation.expect("scores/step_{step}.csv", rows=200, columns=["name", "score"])
-
-    Python cannot skip the body of a ``with``: ask `needed` in it. No collective call is made or
-    left open, so the evaluation may take longer than the time limit of the process group. The steps
-    must come in their turn: on all ranks the same one, none twice, none left out.
+    Python cannot skip the body of a ``with``: ask `needed` in it. No collective call is made. The
+    steps must come in their turn: on all ranks the same one, none twice, none left out.
 
     Args:
         step: 0, 1, 2... or ``"final"``, at which there always is an evaluation.
@@ -188,27 +142,21 @@ def rank_zero_evaluation(
         BadUsage: An argument cannot be used.
     """
     check_limit("timeout", timeout)
-    check_step(step)
-    if not isinstance(every, int) or every < 1:
-        raise BadUsage(f"every={every!r} is no whole number above 0", "write every=100")
-    if first is not None:
-        check_step(first)
-        if first % every or (isinstance(step, int) and step % every == 0 and first > step):
-            raise BadUsage(
-                f"first={first} can be no first step: evaluations are every {every}, now at {step}",
-                f"write first={every}, or leave it out",
-            )
-    turns = _turns.setdefault((name, every), Turns(every))
-    if not turns.is_due(step):
+    _check_steps(step, every, first)
+    if step != "final" and step % every:
         yield Evaluation(step, needed=False)
         return
-    recorder = current()
+    taken, recorder = _turns.setdefault((name, every), []), current()
     peers = find_peer_group(recorder)
-    own = msgspec.msgpack.encode((step, turns.complaint(step)))
+    own = msgspec.msgpack.encode((step, _complaint(step, taken, every)))
     brought = join_rendezvous(f"begin {name}", timeout, own, peers)
     decoder = msgpack_decoder(tuple[Step, str])
     _refuse_parted(name, {rank: decoder.decode(word) for rank, word in sorted(brought.items())})
-    turns.take(step)
+    taken.append(step)
+    numbers = [one for one in taken if one != "final"]
+    if first is not None and numbers:
+        numbers = list(range(first, numbers[-1] + 1, every))
+    so_far: list[Step] = [*numbers, step] if step == "final" else [*numbers]
     title = f"{name} at step {step}"
     # where nobody is met, as with HANGCHECK_DISABLE=1, the others need not evaluate either
     group = default_process_group()
@@ -223,11 +171,10 @@ def rank_zero_evaluation(
         begun_at = time.time()
         with kept_off_gpu(held, recorder.say) if held else nullcontext():
             yield evaluation
-        so_far = turns.so_far(first)
         wrong = [
-            one
+            complaint
             for expected in evaluation.expected
-            for one in complaints(expected, step, so_far, begun_at)
+            for complaint in complaints(expected, step, so_far, begun_at)
         ]
         if wrong:
             raise ResultsIncomplete(
@@ -238,6 +185,21 @@ def rank_zero_evaluation(
             found = several(len(evaluation.expected), "result")
             there = f"{'step' if len(so_far) == 1 else 'steps'} {', '.join(map(str, so_far))}"
             recorder.say(f"{found} of step {step} as expected; {there} there")
+
+
+def _check_steps(step: Step, every: int, first: int | None) -> None:
+    if not isinstance(every, int) or every < 1:
+        raise BadUsage(f"every={every!r} is no whole number above 0", "write every=100")
+    for one in (step, 0 if first is None else first):
+        is_number = isinstance(one, int) and not isinstance(one, bool) and one >= 0
+        if not is_number and one != "final":
+            raise BadUsage(f"step={one!r} is no step", 'write step=0, 1, 2... and step="final"')
+    later = isinstance(step, int) and step % every == 0 and first is not None and first > step
+    if first is not None and (first % every or later):
+        raise BadUsage(
+            f"first={first} can be no first step: evaluations are every {every}, now at {step}",
+            f"write first={every}, or leave it out",
+        )
 
 
 def _refuse_parted(name: str, arrivals: dict[int, tuple[Step, str]]) -> None:
@@ -267,17 +229,11 @@ def complaints(
     expected: Expected, step: Step, so_far: Sequence[Step], begun_at: float
 ) -> list[str]:
     """Say what of it is missing or wrong, a clause each, files of earlier steps included."""
-
-    def path_of(step: Step) -> Path:
-        return Path(expected.path.replace("{step}", str(step)))
-
-    path = path_of(step)
-    checks: dict[Path, tuple[str, Callable[[], object]]] = {
-        path: (str(path), partial(_check, path, expected, begun_at))
-    }
-    for earlier in so_far:
-        other = path_of(earlier)
-        checks.setdefault(other, (f"{other} of step {earlier}", other.stat))
+    checks: dict[str, tuple[str, Callable[[], object]]] = {}
+    for one in (step, *so_far):
+        path = expected.path.replace("{step}", str(one))
+        what = partial(_check, Path(path), expected, begun_at) if one == step else Path(path).stat
+        checks.setdefault(path, (path if one == step else f"{path} of step {one}", what))
     found = []
     for name, check in checks.values():
         try:
@@ -295,17 +251,14 @@ def complaints(
 
 
 def _check(path: Path, expected: Expected, begun_at: float) -> None:
-    if path.is_dir():
-        if next(path.iterdir(), None) is None:
-            raise _NotRight("is empty")
-        return
-    state = path.stat()
+    state, is_folder = path.stat(), path.is_dir()
     age = begun_at - state.st_mtime
-    if age > CLOCKS_DIFFER_S:
+    if age > CLOCKS_DIFFER_S and not is_folder:
         raise _NotRight(f"was last written {seconds_in_words(age)} before this evaluation began")
-    if path.is_file() and not state.st_size:
+    is_empty = next(path.iterdir(), None) is None if is_folder else not state.st_size
+    if is_empty and (is_folder or path.is_file()):
         raise _NotRight("is empty")
-    if path.suffix in TABLES:
+    if path.suffix in TABLES and not is_folder:
         rows = _rows_of_cells if path.suffix in (".csv", ".tsv") else _rows_of_objects
         number = rows(path, expected.columns)
         if not number:
@@ -315,50 +268,30 @@ def _check(path: Path, expected: Expected, begun_at: float) -> None:
 
 
 def _rows_of_cells(path: Path, columns: Sequence[str]) -> int:
-    delimiter, number = "\t" if path.suffix == ".tsv" else ",", 0
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        head = next(csv.reader(file, delimiter=delimiter), [])
+    def lines() -> Generator[str]:
+        """While a line is parsed, a long generated text may be in it; the limit is the user's."""
+        for line in file:
+            limit = csv.field_size_limit(sys.maxsize)
+            try:
+                yield line
+            finally:
+                csv.field_size_limit(limit)
+
+    number = 0
+    with (
+        path.open(newline="", encoding="utf-8-sig", errors="replace") as file,
+        closing(lines()) as read,
+    ):
+        table = csv.reader(read, delimiter="\t" if path.suffix == ".tsv" else ",")
+        head = next(table, [])
         _check_columns("", head, columns)
-        for number, cells in enumerate(cells_of_rows(file, delimiter), 1):
-            if cells != len(head):
+        for number, row in enumerate(filter(None, table), 1):
+            if len(row) != len(head):
                 raise _NotRight(
-                    f"row {number} has {cells} of {len(head)} cells: it was not written "
+                    f"row {number} has {len(row)} of {len(head)} cells: it was not written "
                     "to its end, or by two writers"
                 )
     return number
-
-
-def cells_of_rows(lines: Iterable[str], delimiter: str) -> Iterator[int]:
-    """Yield how many cells each row has, as `csv.reader` would find them; blank lines are none.
-
-    csv's limit of a cell's length (131,072 characters) is below a long generated text, and is one
-    for the whole process: it is not ours to change.
-    """
-    quoted_rest = re.compile(r'[^"]*(?:""[^"]*)*("?)')
-    cells, quoted = 0, False
-    for ended in lines:
-        line = ended.rstrip("\r\n")
-        if not line and not quoted:
-            continue
-        at = 0
-        while True:
-            if not quoted:
-                cells += 1
-                quoted = line.startswith('"', at)
-                at += quoted
-            if quoted:
-                found = quoted_rest.match(line, at)
-                if found is None or not found[1]:
-                    break  # it goes on in the next line
-                quoted, at = False, found.end()
-            at = line.find(delimiter, at) + 1
-            if not at:
-                break
-        if not quoted:
-            yield cells
-            cells = 0
-    if quoted:
-        yield cells
 
 
 def _rows_of_objects(path: Path, columns: Sequence[str]) -> int:
@@ -400,17 +333,16 @@ def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[N
         return
     gpus = {tensor.device for tensor in tensors}
 
-    def memory() -> str:
-        torch.cuda.empty_cache()
-        return in_one_line(gpu_memory(gpus))
-
     def say_moved(where: str, began: float) -> None:
         took = seconds_in_words(time.perf_counter() - began)
-        say(f"{bytes_in_words(away.size)} moved {where} the GPU in {took}: {memory()}")
+        torch.cuda.empty_cache()
+        memory = in_one_line(gpu_memory(gpus))
+        say(f"{bytes_in_words(size)} moved {where} the GPU in {took}: {memory}")
 
     say(f"before: {in_one_line(gpu_memory(gpus))}")
     began = time.perf_counter()
-    away = Elsewhere(tensors, torch.device("cpu"))
+    away = move_away(tensors, torch.device("cpu"))
+    size = sum(group[0].untyped_storage().nbytes() for _, group in away)
     try:
         say_moved("off", began)
         yield
@@ -419,7 +351,7 @@ def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[N
         gc.collect()
         torch.cuda.empty_cache()
         began = time.perf_counter()
-        away.bring_back()
+        bring_back(away)
         say_moved("back to", began)
 
 
@@ -450,48 +382,42 @@ def tensors_of(held: Iterable[Held]) -> list[Tensor]:
     return list(found.values())
 
 
-class Elsewhere:
-    """Tensors whose data is on another device than it was, with all that they share.
+def move_away(tensors: Iterable[Tensor], to: device) -> list[tuple[device, list[Tensor]]]:
+    """Have the data of tensors on another device, with all that they share; where it was, in turn.
 
     Each storage moves once and every tensor on it keeps its place there, so that tied weights and
     buffers that are views of others are still that. No tensor is replaced: an optimizer, DDP and
     the graph's hooks know the same ones.
-
-    Attributes:
-        size: Bytes that were moved.
     """
-
-    def __init__(self, tensors: Iterable[Tensor], to: device) -> None:
-        self.size = 0
-        self._homes: list[tuple[device, list[Tensor]]] = []
-        groups: dict[tuple[device, int], list[Tensor]] = {}
-        for tensor in tensors:
-            place = (tensor.device, tensor.untyped_storage().data_ptr())
-            groups.setdefault(place, []).append(tensor)
-        try:
-            for (home, _), group in groups.items():
-                _move(group, to)
-                self._homes.append((home, group))
-                self.size += group[0].untyped_storage().nbytes()
-        except BaseException:
-            self.bring_back()
-            raise
-
-    def bring_back(self) -> None:
-        """Put all of it where it was, with the values that it has now."""
-        while self._homes:
-            home, group = self._homes[-1]
-            _move(group, home)
-            self._homes.pop()
+    homes: list[tuple[device, list[Tensor]]] = []
+    groups: dict[tuple[device, int], list[Tensor]] = {}
+    for tensor in tensors:
+        place = (tensor.device, tensor.untyped_storage().data_ptr())
+        groups.setdefault(place, []).append(tensor)
+    try:
+        for (home, _), group in groups.items():
+            _move(group, to)
+            homes.append((home, group))
+    except BaseException:
+        bring_back(homes)
+        raise
+    return homes
 
 
-def _move(group: Iterable[Tensor], to: device) -> None:
+def bring_back(homes: list[tuple[device, list[Tensor]]]) -> None:
+    """Put all that was moved away where it was, with the values that it has now."""
+    while homes:
+        home, group = homes[-1]
+        _move(group, home)
+        homes.pop()
+
+
+def _move(group: Sequence[Tensor], to: device) -> None:
     """Move the one storage of some tensors."""
     import torch
 
-    first, *_ = group
-    octets = torch.empty(0, dtype=torch.uint8, device=first.device)
-    moved = octets.set_(first.untyped_storage()).to(to, copy=True).untyped_storage()
+    octets = torch.empty(0, dtype=torch.uint8, device=group[0].device)
+    moved = octets.set_(group[0].untyped_storage()).to(to, copy=True).untyped_storage()
     for tensor in group:
         empty = torch.empty(0, dtype=tensor.dtype, device=to)
         view = tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())

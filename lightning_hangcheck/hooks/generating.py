@@ -7,7 +7,6 @@ them, and are said when they do.
 
 from __future__ import annotations
 
-import inspect
 import time
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache, partial
@@ -30,7 +29,6 @@ from lightning_hangcheck.hooks.models import (
 from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
-    by_name,
     in_section,
     inside,
     is_outermost,
@@ -61,21 +59,14 @@ OURS = __name__.partition(".")[0]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a debug run may get.
-
-    Attributes:
-        max_new_tokens: Most new tokens of a sequence, whatever else is asked for.
-        max_length: Most tokens of a prompt; the tokenizer cuts it on its truncation side.
-
-    Raises:
-        BadUsage: One of them is no positive number.
-    """
+    """How long a debug run may get; `BadUsage` where a limit is no positive number."""
 
     max_new_tokens: int = 512
+    """Of a sequence, whatever else is asked for."""
     max_length: int = 2048
+    """Tokens of a prompt; the tokenizer cuts it on its truncation side."""
 
     def __post_init__(self) -> None:
-        """Refuse what would generate nothing."""
         if self.max_new_tokens < 1 or self.max_length < 1:
             raise BadUsage(f"{self} leaves nothing to generate", "write numbers above 0")
 
@@ -101,25 +92,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of one generation.
+    """Figures of one generation: counts of all prompts and sequences together, times in seconds.
 
     Attributes:
-        prompts: How many.
-        prompt_tokens: Of all prompts, without padding.
-        prompt_characters: Of all prompts; None where they were not counted.
+        prompt_tokens: Without padding.
+        prompt_characters: None where they were not counted, as in a pipeline.
         max_new_tokens: Asked for; None where nothing says it.
         truncated_prompts: How many were cut to the limit of a debug run.
-        new_tokens: Generated in all sequences, up to and with the end of each.
-        response_characters: Of all new texts; None where they were not counted, as in a pipeline.
+        new_tokens: Up to and with the end of each sequence.
+        response_characters: None where they were not counted, as in a pipeline.
         max_new_tokens_cut: What ``max_new_tokens`` was before the limit of a debug run acted.
         device: Of the first parameter.
-        tokenize_s: Seconds, as all times here.
-        move_s: Of the prompts to the device.
-        generate_s: The call of ``model.generate``.
-        decode_s: From tokens to texts.
         memory_before: Of each GPU that the model is on; empty on the CPU.
-        memory_after: The same after it.
-        warnings: What was said about it.
     """
 
     prompts: int
@@ -141,7 +125,7 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens of all sequences by the seconds of ``model.generate``."""
+        """By the seconds of ``model.generate``."""
         return self.new_tokens / self.generate_s if self.generate_s else 0.0
 
     @property
@@ -165,16 +149,10 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of `generate`.
-
-    Attributes:
-        texts: What was generated, without the prompt; several for a prompt if
-            ``num_return_sequences`` says so.
-        output: What ``model.generate`` returned, unchanged.
-        report: How it went.
-    """
+    """The outcome of `generate`: new texts without their prompts, and what the model returned."""
 
     texts: list[str]
+    """Several for a prompt if ``num_return_sequences`` says so."""
     output: Any
     report: GenerationReport
 
@@ -190,17 +168,12 @@ def generate(
 ) -> Generated:
     """Call ``model.generate`` for prompts, and say how each step of it goes.
 
-    Example:
-        >>> made = generate(model, tokenizer, ["Once upon a time"], max_new_tokens=100)
-        >>> made.texts[0], made.report.tokens_per_second
-
     The tokens are those that ``model.generate`` makes by itself from the same seed. Only ``debug``
     changes them, and says so when it does.
 
     Args:
         model: That can generate.
-        tokenizer: Of the model; a missing pad token is set from its end-of-sequence token where
-            several prompts need one.
+        tokenizer: Gets its end-of-sequence token as pad token where several prompts need one.
         prompts: One or several.
         debug: Keep the run finite: at most 512 new tokens, prompts cut to 2048 tokens; or limits
             of your own.
@@ -212,15 +185,14 @@ def generate(
     """
     recorder, limits = current(), Limits.of(debug)
     asked = [prompts] if isinstance(prompts, str) else list(prompts)
-    began = time.perf_counter()
-    batched = len(asked) > 1
+    began, batched = time.perf_counter(), len(asked) > 1
     pad_token_set = set_on_tokenizer(tokenizer) if batched else None
     if pad_token_set:
         recorder.say(pad_token_set)
-    options, truncated = {}, 0
+    options, cut = {}, 0
     if limits is not None:
-        truncated = sum(len(ids) > limits.max_length for ids in tokenizer(asked)["input_ids"])
-        options = limits.say_cut(truncated, tokenizer) if truncated else {}
+        cut = sum(len(ids) > limits.max_length for ids in tokenizer(asked)["input_ids"])
+        options = limits.say_cut(cut, tokenizer) if cut else {}
     encoded = tokenizer(asked, return_tensors="pt", padding=batched, **options)
     recorder.beat()
     device, tokenized = input_device(model), time.perf_counter()
@@ -231,23 +203,17 @@ def generate(
     recorder.say(
         f"generate: prompts tokenized ({tokenize_s:.3f}s), moved to {device} ({move_s:.3f}s)"
     )
-    width = int(inputs["input_ids"].shape[1])
-    watch = Watch(
-        model,
-        (len(asked), width, _count_inputs(inputs)),
-        generation,
-        generation,
-        limits=limits,
-        warn_after_s=warn_after_s,
+    watch = Watch(model, inputs, generation, generation, limits, warn_after_s)
+    watch.know(
         prompt_characters=sum(map(len, asked)),
-        truncated_prompts=truncated,
+        truncated_prompts=cut,
         tokenize_s=tokenize_s,
         move_s=move_s,
     )
     with watch.around():
         output = model.generate(**inputs, **watch.named)
         began = time.perf_counter()
-    made = new_tokens(model, width, output)
+    made = new_tokens(model, int(inputs["input_ids"].shape[1]), output)
     texts = tokenizer.batch_decode(made, skip_special_tokens=True)
     decode_s = time.perf_counter() - began
     report = watch.report(made, decode_s=decode_s, response_characters=sum(map(len, texts)))
@@ -264,11 +230,6 @@ def pipeline(
 ) -> Pipeline:
     """Call ``transformers.pipeline``, and watch how the pipeline loads and generates.
 
-    Example:
-        >>> write = pipeline("text-generation", "./llama", device_map="auto")
-        >>> write("Once upon a time", max_new_tokens=100)
-        >>> write.last_report.tokens_per_second
-
     A text-generation pipeline is an instance of transformers' own class, and returns what that
     returns. One for another task, or of a class of your own, is watched only while it loads.
 
@@ -284,20 +245,16 @@ def pipeline(
     """
     import transformers
 
-    from lightning_hangcheck.hooks.loading import Load, look_at_tokenizer, watched_load
+    from lightning_hangcheck.hooks.loading import Load, look_at_tokenizer
 
     recorder = current()
     is_ours = task == TASK and named.get("pipeline_class") is None
     if is_ours:
         named["pipeline_class"] = _watched_text_generation()
-
-    def make() -> Pipeline:
-        return transformers.pipeline(task, model, **named)
-
+    make = partial(transformers.pipeline, task, model, **named)
     if isinstance(model, str):
         arguments = {**named, **(named.get("model_kwargs") or {})}
-        load = Load(name=model, loader=f"{task} pipeline", what="model", named=arguments)
-        made = watched_load(recorder, load, make)
+        made = Load(model, f"{task} pipeline", "model", arguments).watched(make)
         attempt("a look at the model", look_at_model, made.model, recorder)
         if made.tokenizer is not None:
             attempt("a look at the tokenizer", look_at_tokenizer, made.tokenizer, recorder)
@@ -332,33 +289,19 @@ def _watched_text_generation() -> type:
 
         def _forward(self, model_inputs: Any, **options: Any) -> Any:  # noqa: ANN401
             cut, self.cut = self.cut, 0
-            number, width = model_inputs["input_ids"].shape
             prepare = getattr(self, "_prepare_generate_kwargs", None)  # transformers 5
-            if prepare is not None:
-                flags = dict(prepare(dict(options)))
-            else:
-                flags = {"generation_config": self.generation_config, **options}
-            watch = Watch(
-                self.model,
-                (number, width, _count_inputs(model_inputs)),
-                options,
-                flags,
-                limits=self.limits,
-                warn_after_s=self.warn_after_s,
-                truncated_prompts=cut,
-            )
+            flags = {"generation_config": getattr(self, "generation_config", None), **options}
+            flags = dict(prepare(dict(options))) if prepare is not None else flags
+            limits = self.limits
+            watch = Watch(self.model, model_inputs, options, flags, limits, self.warn_after_s)
+            watch.know(truncated_prompts=cut)
             with watch.around():
                 outputs = super()._forward(model_inputs, **watch.named)
-            made = outputs["generated_sequence"].flatten(0, 1)[:, width:]
-            self.last_report = watch.report(made)
+            width = model_inputs["input_ids"].shape[1]
+            self.last_report = watch.report(outputs["generated_sequence"].flatten(0, 1)[:, width:])
             return outputs
 
     return WatchedTextGeneration
-
-
-def _count_inputs(inputs: Mapping[str, Any]) -> int:
-    mask = inputs.get("attention_mask")
-    return int(inputs["input_ids"].numel() if mask is None else mask.sum())
 
 
 def new_tokens(model: Model, prompt_width: int, output: Any) -> Tensor:  # noqa: ANN401 - a tensor, or a structure with one
@@ -379,10 +322,6 @@ def asked_new_tokens(default: Any, named: Mapping[str, Any], prompt_length: int)
     return None
 
 
-def _section_name(model: Model) -> str:
-    return f"generate ({type(model).__name__})"
-
-
 def sign_of_life(recorder: Recorder) -> None:
     """Say that the rank goes on; no beat, which would speak for the pace of the script's loop."""
     if recorder.in_training_thread():
@@ -395,29 +334,25 @@ class Watch:
     With ``HANGCHECK_DISABLE=1`` it only measures, and keeps to the limits.
 
     Args:
-        model: That generates.
-        inputs: How many prompts, how wide they are, and their tokens; zeros where they are none.
+        inputs: ``input_ids`` and its mask, where prompts are tokens; a mask is read from the
+            device, so a watched script gives none: its tokens are counted with their padding.
         named: Arguments of ``generate``. They become `named`: with limits and the beat.
         flags: All that decides how it generates, those among them.
-        limits: Of a debug run.
-        warn_after_s: Seconds after which a running generation is spoken of.
         beat: Called once a token; by default the process's own beat.
         spoken: Say what there is to say, but for a run that takes long, which is said always.
-        **figures: Fields of the report that are known.
     """
 
     def __init__(
         self,
         model: Model,
-        inputs: tuple[int, int, int],
+        inputs: Mapping[str, Any],
         named: Mapping[str, Any],
         flags: Mapping[str, Any],
-        *,
         limits: Limits | None = None,
         warn_after_s: float = WARN_AFTER,
         beat: Callable[[], None] | None = None,
+        *,
         spoken: bool = True,
-        **figures: float | None,
     ) -> None:
         self._recorder, self._model, self._warn_after_s = current(), model, warn_after_s
         self._on = not self._recorder.settings.disable
@@ -425,11 +360,12 @@ class Watch:
         self._beat = TokenBeat(beat or self._recorder.beat)
         self._warnings: list[str] = []
         self._began = 0.0
-        prompts, width, tokens = inputs
+        mask = inputs.get("attention_mask")
+        prompts, width = getattr(inputs.get("input_ids"), "shape", (0, 0))
         most = asked_new_tokens(getattr(model, "generation_config", None), flags, width)
-        self._figures: dict[str, Any] = {
-            "prompts": prompts, "prompt_tokens": tokens, "max_new_tokens": most, **figures
-        }  # fmt: skip
+        tokens = prompts * width if mask is None else int(mask.sum())
+        self._figures: dict[str, Any] = {}
+        self.know(prompts=prompts, prompt_tokens=tokens, max_new_tokens=most)
         self.named = dict(named)
         capped = limits.cap(named, most) if limits is not None else None
         if limits is not None and capped is not None:
@@ -438,18 +374,22 @@ class Watch:
                 "at most (limit of a debug run: Limits(max_new_tokens=...))"
             )
             self.named, flags = capped, limits.cap(flags, most) or flags
-            self._figures |= {"max_new_tokens": limits.max_new_tokens, "max_new_tokens_cut": most}
+            self.know(max_new_tokens=limits.max_new_tokens, max_new_tokens_cut=most)
         self._given, self._flags = frozenset(self.named), flags
         if self._on:
             with_ours = attempt("the beat per token", with_beat, self.named, self._beat)
             self.named = with_ours or self.named
+
+    def know(self, **figures: Any) -> None:  # noqa: ANN401 - of the report
+        """Take fields of the report that are known."""
+        self._figures |= figures
 
     @contextmanager
     def around(self) -> Iterator[None]:
         """Watch what is called within; its exceptions pass through."""
         with ExitStack() as watched:
             if self._spoken:
-                self._figures["memory_before"] = self._memory()
+                self.know(memory_before=self._memory())
                 attempt("a look before generation", self._warn_before)
             if self._on:
                 title, long = _section_name(self._model), "the warning of a long run"
@@ -457,9 +397,9 @@ class Watch:
                 watched.enter_context(later(self._warn_after_s, long, self._warn_long))
             self._began = time.perf_counter()
             yield
-            self._figures["generate_s"] = time.perf_counter() - self._began
+            self.know(generate_s=time.perf_counter() - self._began)
         if self._spoken:
-            self._figures["memory_after"] = self._memory()
+            self.know(memory_after=self._memory())
 
     def report(self, made: Tensor, **figures: Any) -> GenerationReport:  # noqa: ANN401 - its fields
         """Say what came of it: the new tokens, and further fields of the report."""
@@ -500,13 +440,13 @@ class Watch:
         limit = "max_new_tokens not given" if most is None else f"max_new_tokens={most}"
         memory = in_one_line(known["memory_before"])
         self._recorder.say(f"generate: {goes_in}; {limit}; first parameter on {device}; {memory}")
-        flags, default = self._flags, getattr(self._model, "generation_config", None)
-        config = flags.get("generation_config") or default
-        base = config.to_diff_dict() if config is not None else {}
+        config = self._flags.get("generation_config")
+        config = config or getattr(self._model, "generation_config", None)
+        flags = {**(config.to_diff_dict() if config is not None else {}), **self._flags}
         places = offloaded_places(self._model)
         for doubt in (
             *doubts_before(device.type, known["memory_before"], places),
-            *doubtful_flags({**base, **flags}, given=self._given),
+            *doubtful_flags(flags, given=self._given),
         ):
             self._warn(doubt)
 
@@ -517,6 +457,10 @@ class Watch:
             f"{steps / seconds:.2f} a second); a smaller max_new_tokens or max_time=SECONDS ends "
             "it sooner"
         )
+
+
+def _section_name(model: Model) -> str:
+    return f"generate ({type(model).__name__})"
 
 
 def doubts_before(
@@ -583,25 +527,22 @@ def with_beat(named: Mapping[str, Any], beat: TokenBeat) -> dict[str, Any]:
 
 def instrument_generation(module: ModuleType) -> None:
     """Watch ``generate`` of all models; ``module`` is transformers.generation.utils."""
-    signature = inspect.signature(module.GenerationMixin.generate)
 
     @contextmanager
     def generating(call: Call) -> Iterator[None]:
-        model, told = call.instance, dict(by_name(call, signature))
-        given = {**told.pop("kwargs", {}), **told}
+        model, given = call.instance, call.given()
         # a function of ours watches by itself, or tries what was just loaded
         ours = any(isinstance(one, TokenBeat) for one in given.get(CRITERIA) or ())
         if ours or not is_outermost("generate", _section_name(model)):
             yield
             return
         tell_start()
-        spoken = is_spoken("generate")
-        # nothing is read from the device: tokens are counted with their padding
-        tokens = given.get("input_ids")
+        spoken, tokens = is_spoken("generate"), given.get("input_ids")
         tokens = given.get("inputs") if tokens is None else tokens
         shape = tuple(getattr(tokens, "shape", ()))
         number, width = shape if len(shape) == 2 else (0, 0)
-        inputs, beat = (number, width, number * width), partial(sign_of_life, current())
+        beat = partial(sign_of_life, current())
+        inputs = {"input_ids": tokens} if number else {}
         watch = Watch(model, inputs, call.named, given, beat=beat, spoken=spoken)
         # given by its place, it cannot be given by name too; code of others may not know it
         if (CRITERIA in call.named or CRITERIA not in given) and not given.get("custom_generate"):

@@ -32,19 +32,13 @@ from lightning_hangcheck.look.proc import command_line, has_ended, read_environm
 from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.recorder.announcer import describe_exception
-from lightning_hangcheck.recorder.api import section
-from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import one_line, show_command, utc_now
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from filelock import BaseFileLock
-
-    from lightning_hangcheck.hooks.rendezvous import PeerGroup
-
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5  # seconds between two looks for a folder
 SUFFIX = ".lock"
@@ -57,13 +51,9 @@ LONGEST_RECORD = 1024  # bytes
 def barrier(name: str, timeout: float | None = None, *, local: bool = False) -> None:
     """Wait until all ranks have come to the barrier of this name, before or after torch knows them.
 
-    Example:
-        >>> barrier("after data", timeout=300.0)
-
-    It makes no collective call, whatever the backend: the ranks leave word in a folder in shared
-    memory, or in a store that torch serves. So a rank that is missing leaves the process group
-    usable, and no GPU waits. Under ``python train.py`` with ``Trainer(devices=2)`` the first
-    process waits for nobody until Lightning has started the others, and then for all of them.
+    It makes no collective call: a rank that is missing leaves the process group usable. Under
+    ``python train.py`` with ``Trainer(devices=2)`` the first process waits for nobody until
+    Lightning has started the others, and then for all of them.
 
     Args:
         name: The same on all ranks; may be used any number of times.
@@ -91,12 +81,9 @@ def rank_zero_first(
 ) -> Iterator[None]:
     """Run the body on rank 0 first, then on all others at once.
 
-    Example:
-        >>> with rank_zero_first("tokenizer"):
-        ...     tokenizer = load_or_train_tokenizer()
-
     Under ``python train.py`` with ``Trainer(devices=2)`` the first process never waits; the ranks
     that Lightning starts later find that it is done. A process without peers just runs the body.
+    Over several nodes all ranks meet at their first guard.
 
     Args:
         name: Of the work, the same on all ranks; may be used any number of times.
@@ -115,21 +102,9 @@ def rank_zero_first(
         yield
         return
     point = RendezvousPoint.next(peers, name, timeout or recorder.settings.meeting_timeout)
-
-    def late() -> Outcome:
-        from lightning_hangcheck.hooks.missing_ranks import details_of
-
-        return Outcome(
-            failure=f"{peers.noun} 0 did not finish {name!r} within {point.time_limit:g} s "
-            f"({peers.noun} {peers.index} waited at {peers.place.where})",
-            remedy="see where it is (py-spy dump --pid PID, or the verdict of hangcheck); if it is "
-            "only slow, allow more time: timeout=... or HANGCHECK_MEETING_TIMEOUT=...",
-            details=details_of(point, [0]),
-        )
-
     if peers.index:
         point.arrive(b"")
-        point.await_outcome(late).unwrap()
+        point.await_outcome("did not finish").unwrap()
         yield
         return
     started = time.monotonic()
@@ -152,18 +127,9 @@ def rank_zero_first(
 def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -> Path:
     """Make a folder on rank 0, with its parents, and return once every rank sees it.
 
-    Example:
-        >>> checkpoints = make_directory("runs/checkpoints")
-
-    A network file system shows a new folder to other hosts only after a while: each rank looks
-    until it is there. A storage that does not answer counts as a failure, not as a reason to wait.
-
     Args:
         path: The folder; one that exists is fine. Relative to each rank's working folder.
         timeout: Seconds for making it, and for seeing it; HANGCHECK_MEETING_TIMEOUT by default.
-
-    Returns:
-        The folder.
 
     Raises:
         MeetingFailed: On every rank alike: which rank could not make or see it, on which host, why,
@@ -172,7 +138,7 @@ def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -
     """
     check_limit("timeout", timeout)
     recorder = current()
-    folder = Path(path)
+    folder, where = Path(path), f"{Path(path).absolute()} on host {socket.gethostname()}"
     limit = timeout or recorder.settings.meeting_timeout
     peers = find_peer_group(recorder)
     first = peers is None or peers.index == 0
@@ -189,65 +155,46 @@ def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -
                 if folder.is_dir():
                     return ""
             if time.monotonic() + pause > deadline:
-                return f"within {limit:g} s, though rank 0 made it"
+                return f"did not see {where} within {limit:g} s, though rank 0 made it"
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    _agree(f"made {path}", peers, limit, _bounded("make", folder, limit, make) if first else "")
-    _agree(f"seen {path}", peers, limit, "" if first else _bounded("see", folder, limit, see))
+    for verb, work, ours in (("make", make, first), ("see", see, not first)):
+        started, wrong = time.monotonic(), ""
+        try:
+            # a little longer than the look itself, which has the limit, too
+            wrong = within(limit + LONGEST_PAUSE, work) if ours else ""
+        except NoAnswer:
+            wrong = f"could not {verb} {where}: the storage gave no answer within {limit:g} s"
+        except OSError as error:
+            after = time.monotonic() - started
+            wrong = f"could not {verb} {where}, after {after:.1f} s: {error.strerror}"
+        # each may need the whole limit before it comes
+        brought = join_rendezvous(f"{verb} {path}", 2 * limit, wrong.encode(), peers)
+        for rank, words in sorted(brought.items()):
+            if words:
+                raise MeetingFailed(
+                    f"rank {rank} {words.decode()}",
+                    "name a folder on storage that all ranks share and may write; see whether it "
+                    "answers: timeout 5 stat -f on its parent",
+                )
     return folder
-
-
-def _agree(name: str, peers: PeerGroup | None, limit: float, failure: str) -> None:
-    # each may need the whole limit before it comes
-    brought = join_rendezvous(name, 2 * limit, failure.encode(), peers)
-    for rank, words in sorted(brought.items()):
-        if words:
-            raise MeetingFailed(
-                f"rank {rank} {words.decode()}",
-                "name a folder on storage that all ranks share and may write; see whether it "
-                "answers: timeout 5 stat -f on its parent",
-            )
-
-
-def _bounded(verb: str, folder: Path, limit: float, work: Callable[[], str]) -> str:
-    """Do something with a folder whose storage may not answer; return what went wrong, in words."""
-    started = time.monotonic()
-    where = f"{folder.absolute()} on host {socket.gethostname()}"
-    try:
-        # a little longer than the look itself, which has the limit, too
-        wrong = within(limit + LONGEST_PAUSE, work)
-    except NoAnswer:
-        return f"could not {verb} {where}: the storage gave no answer within {limit:g} s"
-    except OSError as error:
-        after = time.monotonic() - started
-        return f"could not {verb} {where}, after {after:.1f} s: {error.strerror}"
-    return wrong and f"did not see {where} {wrong}"
 
 
 @contextmanager
 def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterator[Path]:
     """Hold a lock while the body runs; whoever waits says who has it.
 
-    Example:
-        >>> with locked("cache/tokenizer.json"):
-        ...     build_tokenizer_once()
-
     The lock is ``flock`` on a file beside the path, as filelock, Hugging Face and torch take it, so
-    it is free as soon as its holder ends, however that ends. It is no rendezvous: ranks may
-    take it in any order, or not at all.
+    it is free as soon as its holder ends, however that ends.
 
     Args:
         path: What is protected, or the lock file itself (``*.lock``); its folder must exist. Only
             the lock file is written.
         timeout: Seconds to wait for it; HANGCHECK_LOCK_TIMEOUT by default, 300.
 
-    Yields:
-        The lock file.
-
     Raises:
         LockHeld: It was not free in time: who holds it (process, rank, host, command, since when).
-            Every rank that waited says the same.
         BadUsage: There can be no lock file, or the timeout is no positive number.
     """
     check_limit("timeout", timeout)
@@ -267,10 +214,24 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
             f"the lock file {file} cannot be made ({error.strerror})",
             "name a file in a folder that exists and that you may write",
         ) from error
-    from filelock import FileLock, SoftFileLock  # asyncio with it, 20 ms that only a lock pays
+    from filelock import FileLock, SoftFileLock, Timeout  # asyncio with it, 20 ms
 
     lock = FileLock(file)
-    _acquire(lock, file, limit)
+
+    def acquired(patience: float) -> bool:
+        try:
+            lock.acquire(timeout=patience)
+        except Timeout:
+            return False
+        except OSError as error:
+            raise BadUsage(
+                f"the lock file {file} cannot be opened ({error.strerror})",
+                "make it writable for all who share it, or name another one",
+            ) from error
+        return True
+
+    if not acquired(0.0):
+        _wait_for(file, limit, acquired)
     try:
         earlier = read_record(file)
         if earlier is not None and earlier.machine and earlier.is_here and has_ended(earlier.pid):
@@ -293,29 +254,11 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
         lock.release()
 
 
-def _acquire(lock: BaseFileLock, file: Path, limit: float) -> None:
-    from filelock import Timeout
-
-    def acquired(patience: float) -> bool:
-        try:
-            lock.acquire(timeout=patience)
-        except Timeout:
-            return False
-        except OSError as error:
-            raise BadUsage(
-                f"the lock file {file} cannot be opened ({error.strerror})",
-                "make it writable for all who share it, or name another one",
-            ) from error
-        return True
-
-    started = time.monotonic()
-    if acquired(0.0):
-        return
-    with section(f"wait for the lock {file}"):
-        patience = notice_after(limit)
+def _wait_for(file: Path, limit: float, acquired: Callable[[float], bool]) -> None:
+    deadline, patience = time.monotonic() + limit, notice_after(limit)
+    with Section(current(), f"wait for the lock {file}"):
         while not acquired(patience):
-            holder = find_holder(file)
-            left = limit - (time.monotonic() - started)
+            holder, left = find_holder(file), deadline - time.monotonic()
             if left <= 0:
                 remedy = f"look for it there; if nobody has it any more, delete {file}"
                 if holder.gone:
@@ -337,9 +280,7 @@ def _acquire(lock: BaseFileLock, file: Path, limit: float) -> None:
 class Record(Struct, frozen=True):
     """What a holder writes into the lock file, a field a line, as filelock's own soft locks begin.
 
-    Attributes:
-        machine: As `which_machine` has it: containers may share a host's name, and number their
-            processes alike. Empty where somebody else wrote it.
+    Containers may share a host's name, and number their processes alike: so ``machine``.
     """
 
     pid: int
@@ -373,12 +314,7 @@ class Record(Struct, frozen=True):
 
 
 class Holder(Struct, frozen=True):
-    """Who holds a lock, in words.
-
-    Attributes:
-        pid: On this machine, None where it is on another or not known.
-        gone: Its process has ended, by all that is seen.
-    """
+    """Who holds a lock, in words; its process on this machine, and whether that has ended."""
 
     words: str
     pid: int | None = None

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 Loaded = TypeVar("Loaded")
 LOOK_LIMIT = 2.0  # seconds that looking at the files may take before the load begins
-SILENCE_S = 10.0  # a file that takes longer gets a line in between
 SAMPLES = 4
 SAMPLE_SIZE = 1 << 20  # bytes: long enough that opening the file does not count, read in 10 ms
 SMALLEST_MODEL = 64 << 20  # bytes; below, loading takes no time worth an estimate
@@ -82,23 +81,14 @@ def load_pretrained(
 ) -> Any:  # noqa: ANN401 - a model, a tokenizer, or a model and a report
     """Call ``kind.from_pretrained``, and say what it is about to do, how far it is, how it ended.
 
-    Example:
-        >>> tokenizer = load_pretrained("./llama", "AutoTokenizer")
-        >>> model = load_pretrained("./llama", device_map="auto", dtype="bfloat16")
-
-    Known traps in the arguments are named before, with the way round them; parameters without data,
-    flags that contradict each other, the device map and the memory of each GPU after it. A missing
-    pad token is set from the end-of-sequence token. A failure of any of this is said once and
-    changes nothing; with ``HANGCHECK_DISABLE=1`` only the pad token is set.
+    A missing pad token is set from the end-of-sequence token, also with ``HANGCHECK_DISABLE=1``. A
+    failure of ours is said once and changes nothing.
 
     Args:
         name_or_path: A folder, or a name of the hub.
         kind: A class with ``from_pretrained``, or the name of one in transformers.
         test_generation: Generate four tokens with a model that can, step by step.
         **named: Of ``from_pretrained``.
-
-    Returns:
-        What ``from_pretrained`` returned.
 
     Raises:
         BadUsage: There is no such kind.
@@ -115,13 +105,8 @@ def load_pretrained(
         )
     recorder, title = current(), loader.__name__
     without = any(word in title for word in _WITHOUT_WEIGHTS)
-    load = Load(
-        name=str(name_or_path),
-        loader=title,
-        what="tokenizer" if without else "model",
-        named=dict(named),
-    )
-    result = watched_load(recorder, load, partial(loader.from_pretrained, name_or_path, **named))
+    load = Load(str(name_or_path), title, "tokenizer" if without else "model", dict(named))
+    result = load.watched(partial(loader.from_pretrained, name_or_path, **named))
     loaded = result[0] if isinstance(result, tuple) else result
     if not hasattr(loaded, "named_parameters"):
         attempt("a look at the tokenizer", look_at_tokenizer, loaded, recorder)
@@ -143,155 +128,134 @@ def look_at_tokenizer(tokenizer: Any, recorder: Recorder) -> None:  # noqa: ANN4
         recorder.say(line)
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """One load: a folder or a name, what is called, what it gives, and its arguments."""
+class Load(msgspec.Struct, frozen=True):
+    """One load: what is called with which arguments, and what is known before anything is loaded.
+
+    Attributes:
+        kind: Where it reads; ``hub`` also where the hub is the only place left to ask.
+        folder: Where its files are; None if they are not here.
+        weight_files: Bytes of each; 0 for what is no regular file, such as a pipe.
+        file_of_weight: File name of each weight, if an index says so.
+    """
 
     name: str
     loader: str
     what: Literal["model", "tokenizer", "model config"]
     named: dict[str, Any]
-
-
-class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known before anything is loaded.
-
-    Attributes:
-        name: As the user gave it.
-        kind: ``hub`` also where the hub is the only place left to ask.
-        offline: The hub will not be asked.
-        folder: Where its files are; None if they are not here.
-        weight_files: Bytes of each; 0 for what is no regular file, such as a pipe. Empty for a
-            tokenizer, and where nothing is here.
-        file_of_weight: File name of each weight, if an index says so.
-        has_generation_config: ``generation_config.json`` is there.
-    """
-
-    name: str
-    kind: Literal["folder", "cache", "hub"]
-    offline: bool
+    kind: Literal["folder", "cache", "hub"] = "folder"
+    offline: bool = True
     folder: str | None = None
     weight_files: dict[Path, int] = {}
     file_of_weight: dict[str, str] = {}
     has_generation_config: bool = False
 
+    def watched(self, work: Callable[[], Loaded]) -> Loaded:
+        """Announce it, do it in a section of its own, and hear how far it is."""
+        recorder = current()
+        if recorder.settings.disable:
+            return work()
+        found = attempt("looking at the files", self.announce, recorder) or self
+        if self.what == "model":
+            attempt("an estimate of the time", found.estimate, recorder)
+        title = f"{self.what} from_pretrained ({self.loader})"
+        with Section(recorder, title), found.followed(recorder):
+            return work()
 
-UNSEEN = Source(name="", kind="folder", offline=True)
+    def announce(self, recorder: Recorder) -> Load:
+        """Say what will be loaded and which traps its arguments walk into, in about 2 seconds."""
+        import transformers
 
+        try:
+            found = within(LOOK_LIMIT, self.find)
+        except NoAnswer:
+            slow = f"the storage of {self.name} did not answer within {LOOK_LIMIT:g} s"
+            recorder.say(f"WARNING: {slow}")
+            return self
+        where = {
+            "folder": f"the local folder {self.name}",
+            "cache": f"{self.name} from the cache of the hub ({found.folder})",
+            "hub": f"{self.name} from the hub (no folder here has this name, and the cache has it "
+            "not)",
+        }
+        parts = [f"{self.loader}.from_pretrained will read {where[found.kind]}"]
+        if self.what == "model":
+            if found.weight_files:
+                files = several(len(found.weight_files), "weight file")
+                parts.append(f"{files}, {bytes_in_words(sum(found.weight_files.values()))}")
+            dtype = self.named.get("dtype", self.named.get("torch_dtype"))
+            parts.append(f"device_map={self.named.get('device_map')!r}")
+            parts.append("dtype=transformers' default" if dtype is None else f"dtype={dtype}")
+        parts.append("offline: the hub is not asked" if found.offline else "online")
+        recorder.say("; ".join(parts))
+        if self.what != "tokenizer":
+            major, minor = map(int, transformers.__version__.split(".")[:2])
+            for trap in traps(found, (major, minor), recorder.identity.world_size or 1):
+                recorder.say(f"WARNING: {trap}")
+        return found
 
-def watched_load(recorder: Recorder, load: Load, work: Callable[[], Loaded]) -> Loaded:
-    """Announce a load, do it in a section of its own, and hear how far it is."""
-    if recorder.settings.disable:
-        return work()
-    source = attempt("looking at the files", announce, recorder, load) or UNSEEN
+    def find(self) -> Load:
+        """Find out where ``from_pretrained`` will read from; asks no network."""
+        from huggingface_hub import constants, try_to_load_from_cache
 
-    def estimate() -> None:
+        named, known = self.named, partial(msgspec.structs.replace, self)
+        offline = bool(named.get("local_files_only")) or bool(constants.HF_HUB_OFFLINE)
+        folder, kind = Path(self.name), "folder"
+        if not folder.is_dir():
+            place = {"cache_dir": named.get("cache_dir"), "revision": named.get("revision")}
+            try:
+                found = [try_to_load_from_cache(self.name, mark, **place) for mark in _MARKS]
+            except ValueError:  # no name that the hub could have, such as a path of three parts
+                found = []
+            cached = next((one for one in found if isinstance(one, str)), None)
+            if cached is None:
+                return known(kind="hub", offline=offline)
+            folder, kind = Path(cached).parent, "cache"
+        below = folder / (named.get("subfolder") or "")
+        files, file_of_weight = find_weights(below, named.get("variant"))
+        return known(
+            kind=kind,
+            offline=offline,
+            folder=str(below),
+            weight_files=files,
+            file_of_weight=file_of_weight,
+            has_generation_config=(below / "generation_config.json").exists(),
+        )
+
+    def estimate(self, recorder: Recorder) -> None:
         """Say how long reading may take, by a sample of what the storage delivers."""
         try:
-            rate = within(LOOK_LIMIT, partial(reading_rate, source.weight_files))
+            rate = within(LOOK_LIMIT, partial(reading_rate, self.weight_files))
         except NoAnswer:
             slow = f"a sample of the weight files was not read within {LOOK_LIMIT:g} s"
-            recorder.say(f"WARNING: {source.folder} is slow: {slow}")
+            recorder.say(f"WARNING: {self.folder} is slow: {slow}")
             return
         if rate:
-            size = sum(source.weight_files.values())
+            size = sum(self.weight_files.values())
             recorder.say(
                 f"reading may take about {size / rate:.0f} s (an estimate: {bytes_in_words(size)} "
                 f"at {bytes_in_words(rate)}/s, measured just now on a sample of the files)"
             )
 
-    if load.what == "model":
-        attempt("an estimate of the time", estimate)
-    title = f"{load.what} from_pretrained ({load.loader})"
-    with Section(recorder, title), follow_loading(source, recorder):
-        return work()
+    @contextmanager
+    def followed(self, recorder: Recorder) -> Iterator[None]:
+        """Tell of what transformers loads in this thread; a load within a load is the outer one's.
 
-
-def announce(recorder: Recorder, load: Load) -> Source:
-    """Say what will be loaded and which traps its arguments walk into, within about 2 seconds."""
-    import transformers
-
-    named = load.named
-    try:
-        source = within(LOOK_LIMIT, partial(find_source, load.name, named))
-    except NoAnswer:
-        recorder.say(f"WARNING: the storage of {load.name} did not answer within {LOOK_LIMIT:g} s")
-        return UNSEEN
-    where = {
-        "folder": f"the local folder {source.name}",
-        "cache": f"{source.name} from the cache of the hub ({source.folder})",
-        "hub": f"{source.name} from the hub (no folder here has this name, and the cache has it "
-        "not)",
-    }
-    parts = [f"{load.loader}.from_pretrained will read {where[source.kind]}"]
-    if load.what == "model":
-        if source.weight_files:
-            files = several(len(source.weight_files), "weight file")
-            parts.append(f"{files}, {bytes_in_words(sum(source.weight_files.values()))}")
-        dtype = named.get("dtype", named.get("torch_dtype"))
-        parts.append(f"device_map={named.get('device_map')!r}")
-        parts.append("dtype=transformers' default" if dtype is None else f"dtype={dtype}")
-    parts.append("offline: the hub is not asked" if source.offline else "online")
-    recorder.say("; ".join(parts))
-    if load.what != "tokenizer":
-        major, minor = map(int, transformers.__version__.split(".")[:2])
-        for trap in traps(load, source, (major, minor), recorder.identity.world_size or 1):
-            recorder.say(f"WARNING: {trap}")
-    return source
-
-
-def find_source(name: str, named: Mapping[str, Any]) -> Source:
-    """Find out where ``from_pretrained`` will read from; asks no network. Raises as `announce`."""
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    offline = bool(named.get("local_files_only")) or bool(constants.HF_HUB_OFFLINE)
-    folder, kind = Path(name), "folder"
-    if not folder.is_dir():
-        place = {"cache_dir": named.get("cache_dir"), "revision": named.get("revision")}
+        transformers 4.48 to 5.23 go through ``transformers.utils.logging.tqdm`` for each file (4.x)
+        or weight (5.x); a version that does not is loaded all the same.
+        """
+        thread = threading.get_ident()
+        if thread in _following:
+            yield
+            return
+        attempt("the progress of loading", _watch_bars)
+        _following[thread] = ShardProgress(self, recorder.say, partial(sign_of_life, recorder))
         try:
-            found = [try_to_load_from_cache(name, mark, **place) for mark in _MARKS]
-        except ValueError:  # no name that the hub could have, such as a path of three parts
-            found = []
-        cached = next((one for one in found if isinstance(one, str)), None)
-        if cached is None:
-            return Source(name=name, kind="hub", offline=offline)
-        folder, kind = Path(cached).parent, "cache"
-    below = folder / (named.get("subfolder") or "")
-    files, file_of_weight = find_weights(below, named.get("variant"))
-    return Source(
-        name=name,
-        kind="folder" if kind == "folder" else "cache",
-        offline=offline,
-        folder=str(below),
-        weight_files=files,
-        file_of_weight=file_of_weight,
-        has_generation_config=(below / "generation_config.json").exists(),
-    )
+            yield
+        finally:
+            del _following[thread]
 
 
-def find_weights(
-    folder: Path, variant: str | None = None
-) -> tuple[dict[Path, int], dict[str, str]]:
-    """List a folder's weight files with their sizes, and the file of each weight, by an index."""
-
-    def path(name: str) -> Path:
-        stem, _, ending = name.rpartition(".")
-        return folder / (f"{stem}.{variant}.{ending}" if variant else name)
-
-    def size(path: Path) -> int:
-        state = path.stat()
-        return state.st_size if stat.S_ISREG(state.st_mode) else 0
-
-    for single, index in _WEIGHTS:
-        if path(single).exists():
-            return {path(single): size(path(single))}, {}
-        if path(index).exists():
-            held = msgspec.json.decode(path(index).read_bytes())["weight_map"]
-            files = [folder / name for name in sorted(set(held.values()))]
-            return {file: size(file) for file in files}, held
-    return {}, {}
-
-
-def traps(load: Load, source: Source, version: tuple[int, int], world_size: int = 1) -> list[str]:
+def traps(load: Load, version: tuple[int, int], world_size: int = 1) -> list[str]:
     """Name each trap that a call of ``from_pretrained`` walks into, and the way round it."""
     named, found = load.named, []
     if named.get("offload_state_dict"):
@@ -318,38 +282,59 @@ def traps(load: Load, source: Source, version: tuple[int, int], world_size: int 
             "over all GPUs of its node; give each rank its own: "
             "device_map={'': int(os.environ['LOCAL_RANK'])}"
         )
-    if source.kind == "cache" and not source.offline:
+    if load.kind == "cache" and not load.offline:
         found.append(
             "all is in the cache, yet from_pretrained asks the hub about it, and so does "
             "GenerationConfig.from_pretrained: a hub that does not answer holds both up; pass "
             "local_files_only=True to both, or set HF_HUB_OFFLINE=1 before Python starts"
         )
     way_out = "give the path of a folder that exists, or the full name of the hub (owner/model)"
-    if source.kind == "hub" and source.offline:
+    if load.kind == "hub" and load.offline:
         found.append(
-            f"{source.name} is not here, and the hub may not be asked: this fails; {way_out}"
+            f"{load.name} is not here, and the hub may not be asked: this fails; {way_out}"
         )
-    elif source.kind == "hub" and source.name.startswith(("/", ".", "~")):
-        found.append(
-            f"there is no folder {source.name}, so it is taken for a hub's name; {way_out}"
-        )
-    elif source.kind == "hub":
+    elif load.kind == "hub" and load.name.startswith(("/", ".", "~")):
+        found.append(f"there is no folder {load.name}, so it is taken for a hub's name; {way_out}")
+    elif load.kind == "hub":
         found.append(
             "the download counts as progress by the bytes that arrive; to keep it out of training, "
-            f"fetch it once with: hf download {source.name}"
+            f"fetch it once with: hf download {load.name}"
         )
     if load.loader == "GenerationConfig":  # what the cache lacks, the hub may have
-        concerned = source.kind == "folder" or (source.kind == "cache" and source.offline)
+        concerned = load.kind == "folder" or (load.kind == "cache" and load.offline)
     else:
         generates = any(word in load.loader for word in _GENERATING)
-        concerned = generates and bool(source.weight_files)
-    if concerned and not source.has_generation_config:
+        concerned = generates and bool(load.weight_files)
+    if concerned and not load.has_generation_config:
         found.append(
             "it has no generation_config.json: GenerationConfig.from_pretrained fails for it, and "
             "asks the network first where the model is given by its hub name; use "
             "GenerationConfig.from_model_config(model.config)"
         )
     return found
+
+
+def find_weights(
+    folder: Path, variant: str | None = None
+) -> tuple[dict[Path, int], dict[str, str]]:
+    """List a folder's weight files with their sizes, and the file of each weight, by an index."""
+
+    def path(name: str) -> Path:
+        stem, _, ending = name.rpartition(".")
+        return folder / (f"{stem}.{variant}.{ending}" if variant else name)
+
+    def size(path: Path) -> int:
+        state = path.stat()
+        return state.st_size if stat.S_ISREG(state.st_mode) else 0
+
+    for single, index in _WEIGHTS:
+        if path(single).exists():
+            return {path(single): size(path(single))}, {}
+        if path(index).exists():
+            held = msgspec.json.decode(path(index).read_bytes())["weight_map"]
+            files = [folder / name for name in sorted(set(held.values()))]
+            return {file: size(file) for file in files}, held
+    return {}, {}
 
 
 def reading_rate(files: Mapping[Path, int]) -> float | None:
@@ -371,18 +356,17 @@ class ShardProgress:
 
     def __init__(
         self,
-        source: Source,
+        load: Load,
         say: Callable[[str], None],
         alive: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._say, self._alive, self._clock = say, alive, clock
-        self._sizes = {file.name: size for file, size in source.weight_files.items()}
-        self._file_of_weight = source.file_of_weight
-        self._weights_left = Counter(source.file_of_weight.values())
+        self._sizes = {file.name: size for file, size in load.weight_files.items()}
+        self._file_of_weight = load.file_of_weight
+        self._weights_left = Counter(load.file_of_weight.values())
         self._loaded: set[str] = set()
-        self._weights = 0
-        self._spoke_at = self._loaded_at = clock()
+        self._loaded_at = clock()
 
     def loaded_file(self, path: str) -> None:
         """All weights of this file are where they belong."""
@@ -394,67 +378,40 @@ class ShardProgress:
         number, now = list(self._sizes).index(name) + 1, self._clock()
         size, took = bytes_in_words(self._sizes[name]), now - self._loaded_at
         self._say(f"loaded weight file {number}/{len(self._sizes)} {name} ({size}, {took:.3f}s)")
-        self._loaded_at = self._spoke_at = now
+        self._loaded_at = now
 
     def loaded_weights(self, names: Iterable[str]) -> None:
         """These weights, by their names in the files, are where they belong."""
         self._alive()
         for name in names:
-            self._weights += 1
             file = self._file_of_weight.get(name)
             if file is not None:
                 self._weights_left[file] -= 1
                 if not self._weights_left[file]:
                     self.loaded_file(file)
-        if self._clock() - self._spoke_at > SILENCE_S:
-            self._spoke_at = self._clock()
-            self._say(f"{self._weights} weights loaded so far")
+
+    def loaded(self, item: object) -> None:
+        """An item of a bar is done: a weight of transformers 5 (name, mapping), else a file."""
+        match item:
+            case (str() as name, mapping) if not isinstance(mapping, str):
+                targets = getattr(mapping, "layer_targets", None) or {"": [name]}
+                self.loaded_weights({key for keys in targets.values() for key in keys})
+            case (str() as path) | (str() as path, *_):  # or the arguments of its load (4.5x)
+                self.loaded_file(path)
+            case _:
+                self.loaded_weights(())
 
     def items(self, items: Collection[object]) -> Iterator[object]:
         """Yield the items of a bar, each told once the one after it is asked for."""
-        what = "telling of a weight"
         for item in items:
-            names = attempt(what, _weight_names, item)
             yield item
-            path = item[0] if isinstance(item, tuple) and item else item
-            if isinstance(path, str) and not names:  # a file, or the arguments of its load (4.5x)
-                attempt(what, self.loaded_file, path)
-            else:
-                attempt(what, self.loaded_weights, names or ())
+            attempt("telling of a weight", self.loaded, item)
         for name in self._sizes:  # files with weights that the model does not have are done too
-            attempt(what, self.loaded_file, name)
-
-
-def _weight_names(item: object) -> tuple[str, ...]:
-    """Names of the weights that an item of transformers 5 makes, (name, mapping); else none."""
-    match item:
-        case (str() as name, mapping) if not isinstance(mapping, str):
-            targets = getattr(mapping, "layer_targets", None)
-            return tuple({key for keys in targets.values() for key in keys} if targets else {name})
-    return ()
+            attempt("telling of a weight", self.loaded_file, name)
 
 
 _following: dict[int, ShardProgress] = {}
 """By thread."""
-
-
-@contextmanager
-def follow_loading(source: Source, recorder: Recorder) -> Iterator[None]:
-    """Tell of what transformers loads in this thread; a load within a load is the outer one's.
-
-    transformers 4.48 to 5.23 go through ``transformers.utils.logging.tqdm`` for each file (4.x) or
-    weight (5.x); a version that does not is loaded all the same.
-    """
-    thread = threading.get_ident()
-    if thread in _following:
-        yield
-        return
-    attempt("the progress of loading", _watch_bars)
-    _following[thread] = ShardProgress(source, recorder.say, partial(sign_of_life, recorder))
-    try:
-        yield
-    finally:
-        del _following[thread]
 
 
 @cache
@@ -549,38 +506,38 @@ def instrument_loading(module: ModuleType) -> None:
         if owner.__module__ != module.__name__ or "from_pretrained" not in vars(owner):
             continue
         if "Tokenizer" in owner.__name__ or "Processor" in owner.__name__:
-            wrap(owner, "from_pretrained", _tokenizer)
+            section = in_section("tokenizer", _titled("tokenizer"), then=lambda _: passed(4))
+            wrap(owner, "from_pretrained", section)
         elif "Model" in owner.__name__:
             wrap(owner, "from_pretrained", _loading_model)
-            wrap(owner, "from_config", _configured_model)
+            configured = in_section("model", _titled("model", "config"), then=lambda _: passed(5))
+            wrap(owner, "from_config", configured)
 
 
 def instrument_config(module: ModuleType) -> None:
     """Watch how a generation config is read, but for the one that a model brings."""
+    title = _titled("model config")
+    section = in_section("model config", title)
 
     @contextmanager
     def loading(call: Call) -> Iterator[None]:
         if is_inside("model"):
             yield
             return
-        if is_outermost("model config", config_title(call)):
+        if is_outermost("model config", title(call)):
             _announce_call(call, "model config")
         with section(call):
             yield
 
-    config_title = _named("model config from_pretrained")
-    section = in_section("model config", config_title)
     wrap(module.GenerationConfig, "from_pretrained", loading)
 
 
-def _named(what: str) -> Callable[[Call], str]:
+def _titled(what: str, source: str = "pretrained") -> Callable[[Call], str]:
     """Name a section after the class whose class method is called."""
-    return lambda call: f"{what} ({call.instance.__name__})"
+    return lambda call: f"{what} from_{source} ({call.instance.__name__})"
 
 
-_tokenizer = in_section("tokenizer", _named("tokenizer from_pretrained"), then=lambda _: passed(4))
-_configured_model = in_section("model", _named("model from_config"), then=lambda _: passed(5))
-_model_title = _named("model from_pretrained")
+_model_title = _titled("model")
 _model = in_section("model", _model_title, then=lambda _: passed(5))
 
 
@@ -590,20 +547,19 @@ def _loading_model(call: Call) -> Iterator[None]:
         with _model(call):
             yield
         return
-    recorder = current()
-    _announce_call(call, "model")
-    with _model(call), follow_loading(UNSEEN, recorder):
+    load, recorder = _announce_call(call, "model"), current()
+    with _model(call), load.followed(recorder):
         yield
     # a model alone, or with what from_pretrained tells of the load (output_loading_info=True)
     model = call.result[0] if isinstance(call.result, tuple) else call.result
     attempt("a look at the model", show_class_and_device, model, recorder)
 
 
-def _announce_call(call: Call, what: Literal["model", "model config"]) -> None:
+def _announce_call(call: Call, what: Literal["model", "model config"]) -> Load:
     """Say what will be loaded and what may go wrong with it; no name is given for a new one."""
     name = next(iter(call.arguments), call.named.get("pretrained_model_name_or_path"))
     name = call.named.get("pretrained_model_name") if name is None else name
+    load = Load(str(name), call.instance.__name__, what, dict(call.named))
     if isinstance(name, (str, os.PathLike)):
-        loader = call.instance.__name__
-        load = Load(name=str(name), loader=loader, what=what, named=dict(call.named))
-        attempt("looking at the files", announce, current(), load)
+        attempt("looking at the files", load.announce, current())
+    return load

@@ -14,26 +14,18 @@ import msgspec
 from lightning_hangcheck.text.shown import bytes_in_words, several
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from torch import Tensor, device
 
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 Model: TypeAlias = Any  # of transformers, which is not imported here
-SHOWN_PLACES = 12  # entries of a device map in one line
-SHOWN_NAMES = 3
 # a flag of sampling and the value at which it does nothing; from GenerationConfig.validate
 _SAMPLING = {
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "top_k": 50,
-    "typical_p": 1.0,
-    "min_p": None,
-    "top_h": None,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-}
+    "temperature": 1.0, "top_p": 1.0, "top_k": 50, "typical_p": 1.0, "min_p": None, "top_h": None,
+    "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
+}  # fmt: skip
 _BEAMS = {"early_stopping": False, "length_penalty": 1.0}
 # of DeepSpeed's ZeRO-3, of torch's DTensor (FSDP2, tensor parallel), and of FSDP1
 _SHARED_OUT = ("ds_id", "device_mesh", "_is_flat_param", "_fsdp_flattened")
@@ -42,12 +34,9 @@ offloaded_so_far: dict[str, None] = {}
 
 
 class GpuMemory(msgspec.Struct, frozen=True):
-    """One GPU at one moment, in bytes.
+    """One GPU at one moment, in bytes: ``used`` by all, ``by_us`` by tensors of this process.
 
-    Attributes:
-        used: By all processes.
-        by_us: By tensors of this process.
-        reserved: By torch for this process: its tensors, and what it keeps for further ones.
+    ``reserved`` are those, and what torch keeps for further ones.
     """
 
     index: int
@@ -56,54 +45,54 @@ class GpuMemory(msgspec.Struct, frozen=True):
     by_us: int
     reserved: int = 0
 
+    def __str__(self) -> str:
+        return (
+            f"GPU {self.index}: {bytes_in_words(self.used)} of {bytes_in_words(self.total)} used "
+            f"({self.used / self.total:.0%}), {bytes_in_words(self.by_us)} by this process, "
+            f"{bytes_in_words(self.reserved)} reserved by it"
+        )
+
 
 def gpu_memory(devices: Iterable[device]) -> tuple[GpuMemory, ...]:
     """Look at each GPU among these devices: asking another one makes a context there (300 MB)."""
-    indices = {place.index or 0 for place in devices if place.type == "cuda"}
+    indices = sorted({place.index or 0 for place in devices if place.type == "cuda"})
     if not indices:
         return ()
     from torch import cuda
 
-    found = []
-    for index in sorted(indices):
+    def look(index: int) -> GpuMemory:
         free, total = cuda.mem_get_info(index)
         ours = cuda.memory_allocated(index), cuda.memory_reserved(index)
-        found.append(GpuMemory(index, total - free, total, *ours))
-    return tuple(found)
+        return GpuMemory(index, total - free, total, *ours)
+
+    return tuple(map(look, indices))
 
 
-def in_one_line(memory: tuple[GpuMemory, ...]) -> str:
+def in_one_line(memory: Sequence[GpuMemory]) -> str:
     """Say how full each GPU is, or that the model is on none."""
-    if not memory:
-        return "the model is on no GPU"
-    return ", ".join(
-        f"GPU {gpu.index}: {bytes_in_words(gpu.used)} of {bytes_in_words(gpu.total)} used "
-        f"({gpu.used / gpu.total:.0%}), {bytes_in_words(gpu.by_us)} by this process, "
-        f"{bytes_in_words(gpu.reserved)} reserved by it"
-        for gpu in memory
-    )
+    return ", ".join(map(str, memory)) or "the model is on no GPU"
 
 
 def clear_cache() -> str | None:
     """Free what torch keeps of the GPUs for tensors to come; say how much, None without a GPU."""
     from torch import cuda
 
+    def reserved() -> int:
+        return sum(map(cuda.memory_reserved, range(cuda.device_count())))
+
     if not cuda.is_initialized():
         return None
-    gpus = range(cuda.device_count())
-    before = sum(map(cuda.memory_reserved, gpus))
+    before = reserved()
     cuda.empty_cache()
-    after = sum(map(cuda.memory_reserved, gpus))
-    freed = bytes_in_words(before - after)
-    return f"cache of the GPU cleared: {freed} given back, {bytes_in_words(after)} reserved still"
+    freed, kept = bytes_in_words(before - reserved()), bytes_in_words(reserved())
+    return f"cache of the GPU cleared: {freed} given back, {kept} reserved still"
 
 
 def first_device(model: Model) -> device:
     """The device of the first parameter; the CPU for a model that has none."""
     import torch
 
-    first = next(model.parameters(), None)
-    return torch.device("cpu") if first is None else first.device
+    return next((one.device for one in model.parameters()), torch.device("cpu"))
 
 
 def input_device(model: Model) -> device:
@@ -136,6 +125,11 @@ def without_data(model: Model) -> list[str]:
     ]
 
 
+def device_map_of(model: Model) -> dict[str, Any]:
+    """Where accelerate put each part; empty where it put none."""
+    return getattr(model, "hf_device_map", None) or {}
+
+
 def offloaded_places(model: Model) -> list[str]:
     """Which of ``cpu`` and ``disk`` hold parts of a model; the CPU only counts beside a GPU."""
     places = {str(place) for place in device_map_of(model).values()}
@@ -162,30 +156,28 @@ def show_class_and_device(model: Model, recorder: Recorder) -> None:
 def look_at_model(model: Model, recorder: Recorder) -> None:
     """Say where the model is and what is wrong with it; give it the pad token that it lacks."""
     show_class_and_device(model, recorder)
-    tally: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
     for parameter in model.parameters():
-        tally[str(parameter.device)] += parameter.numel() * parameter.element_size()
-    places = [f"{name or 'all'}: {place}" for name, place in device_map_of(model).items()]
-    more = f" and {len(places) - SHOWN_PLACES} more" if len(places) > SHOWN_PLACES else ""
-    recorder.say(f"device map: {', '.join(places[:SHOWN_PLACES]) or 'none'}{more}")
-    sizes = ", ".join(f"{bytes_in_words(size)} on {where}" for where, size in tally.items())
-    recorder.say(f"parameters: {sizes}")
+        sizes[str(parameter.device)] += parameter.numel() * parameter.element_size()
+    parts = [f"{name or 'all'}: {place}" for name, place in device_map_of(model).items()]
+    recorder.say(f"device map: {_some(parts, 12) or 'none'}")
+    held = ", ".join(f"{bytes_in_words(size)} on {where}" for where, size in sizes.items())
+    recorder.say(f"parameters: {held}")
     recorder.say(in_one_line(gpu_memory(one.device for one in model.parameters())))
     pad_token_set = set_on_model(model)
     if pad_token_set:
         recorder.say(pad_token_set)
     names = without_data(model)
     if names:
-        more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
         recorder.say(
             f"WARNING: {several(len(names), 'parameter')} still on the meta device without data "
-            f"({', '.join(names[:SHOWN_NAMES])}{more}): using or moving them fails or never ends; "
+            f"({_some(names, 3)}): using or moving them fails or never ends; "
             "load without offload_state_dict, offload_folder and torch.device('meta'), and see "
             "whether the weight files hold these names"
         )
-    elif tally["meta"]:
+    elif sizes["meta"]:
         recorder.say(
-            f"WARNING: {bytes_in_words(tally['meta'])} of parameters are offloaded and shown on "
+            f"WARNING: {bytes_in_words(sizes['meta'])} of parameters are offloaded and shown on "
             "the meta device: each forward pass brings them again, and training, DDP, FSDP or "
             "model.to() fail on them; give a max_memory map that holds the whole model, or load "
             "in 8 bits"
@@ -195,30 +187,29 @@ def look_at_model(model: Model, recorder: Recorder) -> None:
         recorder.say(f"WARNING: generation_config.json: {doubt}")
 
 
-def device_map_of(model: Model) -> dict[str, Any]:
-    """Where accelerate put each part; empty where it put none."""
-    return getattr(model, "hf_device_map", None) or {}
+def _some(names: Sequence[str], most: int) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def doubtful_flags(flags: Mapping[str, Any], given: Container[str] | None = None) -> list[str]:
     """Name what is wrong with a set of generation flags, each with the way out."""
     samples, beams = flags.get("do_sample") is True, flags.get("num_beams") or 1
 
-    def idle(known: Mapping[str, Any]) -> list[str]:
+    def idle(known: Mapping[str, Any], way_out: str) -> list[str]:
         return [
-            f"{name}={flags[name]}"
+            f"{name}={flags[name]} is ignored without {way_out}"
             for name, value in known.items()
             if flags.get(name) not in (None, value) and (given is None or name in given)
         ]
 
     found = []
     if not samples:
-        way_out = "is ignored without do_sample=True; add that, or leave it out"
-        found += [f"{one} {way_out}" for one in idle(_SAMPLING)]
+        found += idle(_SAMPLING, "do_sample=True; add that, or leave it out")
     elif flags.get("temperature") == 0:
         found.append("temperature=0 with do_sample=True is refused; write do_sample=False")
     if beams == 1:
-        found += [f"{one} is ignored without num_beams > 1; leave it out" for one in idle(_BEAMS)]
+        found += idle(_BEAMS, "num_beams > 1; leave it out")
     least, most = flags.get("min_new_tokens"), flags.get("max_new_tokens")
     if most is not None and flags.get("max_length") is not None:
         found.append("max_length is ignored beside max_new_tokens; leave one of them out")
@@ -252,17 +243,14 @@ def set_on_tokenizer(tokenizer: Any) -> str | None:  # noqa: ANN401 - a guest's
 
 def set_on_model(model: Model) -> str | None:
     """Give a model's configs the end-of-sequence id as pad id; say so, None if they have one."""
-    changed, pad = [], None
+    changed = {}
     for where in ("config", "generation_config"):
         config = getattr(model, where, None)
         end = getattr(config, "eos_token_id", None)
         end = end[0] if isinstance(end, (list, tuple)) and end else end
-        if config is not None and getattr(config, "pad_token_id", 0) is None:
-            if not isinstance(end, int):
-                continue
-            config.pad_token_id = end
-            changed.append(where)
-            pad = end if pad is None else pad
+        if getattr(config, "pad_token_id", 0) is None and isinstance(end, int):
+            config.pad_token_id = changed[where] = end  # type: ignore[union-attr]
     if not changed:
         return None
-    return f"no pad_token_id on {' and '.join(changed)}; it is now the end-of-sequence id {pad}"
+    end = next(iter(changed.values()))
+    return f"no pad_token_id on {' and '.join(changed)}; it is now the end-of-sequence id {end}"

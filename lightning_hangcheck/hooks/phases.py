@@ -35,11 +35,9 @@ from lightning_hangcheck.text.shown import one_line, show_command, utc_now
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from lightning_hangcheck.identity import Identity
-    from lightning_hangcheck.recorder.lifecycle import Recorder
-    from lightning_hangcheck.settings import Settings
 
     Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -53,16 +51,18 @@ REUSABLE = "HANGCHECK_IF_DONE=reuse or HANGCHECK_IF_DONE=rerun answers it"
 NOT_REUSABLE = "HANGCHECK_IF_DONE=rerun runs all of them, HANGCHECK_IF_DONE=reuse only this one"
 
 
+class Word(msgspec.Struct, frozen=True):
+    """What the first rank decided, for all; ``refuse``: it must not run twice."""
+
+    act: Literal["run", "reuse", "stop", "refuse"]
+    why: str
+    remedy: str = ""
+
+
 class phase:  # noqa: N801 - called like a function, as `section` is
     """Keep a part of the work in the ledger.
 
-    Example:
-        >>> with phase("train", inputs=["data"], outputs=["last.ckpt"], if_done="reuse") as train:
-        ...     if train.needed:
-        ...         train.metric("val_acc", fit())
-
-    Python cannot skip the body of a ``with``: ask `needed` in it. Only rank 0 writes. Nothing is
-    deleted or overwritten, and a ledger that cannot be written never stops training.
+    Python cannot skip the body of a ``with``: ask `needed` in it. Nothing is deleted.
 
     Args:
         name: The same one each time.
@@ -109,8 +109,12 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         self._metrics: dict[str, float] = {}
         self._began_ns, self._began_cpu_s = 0, 0.0
         self._recorder, self._identity = current(), identify(os.environ)
-        settings = self._recorder.settings
-        self._ledger = _Ledger(settings, writes=not settings.disable and not self._identity.rank)
+        settings = self._settings = self._recorder.settings
+        self._writes = not settings.disable and not self._identity.rank
+        try:
+            self._file = ledger_file.find_ledger(settings.ledger)
+        except OSError:  # the working folder was removed; the first line says that nothing fits
+            self._file = Path(settings.ledger or ledger_file.LEDGER_FILE)
         self._decision = Decision(act="run", why="")
         self._inputs: tuple[ledger_file.Fingerprint, ...] = ()
         self._needed = True
@@ -139,21 +143,23 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         if not math.isfinite(number):
             log.once(f"metric {name}", f"metric {name} is no finite number; it is not kept")
             return
-        self._metrics[str(name)] = number
+        told = {str(name): number}
+        self._metrics |= told
         if self._needed:
-            after_s, told = self._seconds(), {str(name): number}
-            line = ledger_file.Measured(id=self._id, at=utc_now(), after_s=after_s, metrics=told)
-            self._ledger.write(line)
+            after_s = self._seconds()
+            self._write(
+                ledger_file.Measured(id=self._id, at=utc_now(), after_s=after_s, metrics=told)
+            )
 
     def __enter__(self) -> phase:
-        if not self._recorder.settings.disable:
+        if not self._settings.disable:
             self._choose()
             attempt(f"the beginning of phase {self._name} in the ledger", self._begin)
-        self._began_ns, self._began_cpu_s = time.monotonic_ns(), _cpu_s()
+        self._began_ns, self._began_cpu_s = time.monotonic_ns(), sum(os.times()[:4])
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if self._needed and self._ledger.writes:
+        if self._needed and self._writes:
             attempt(f"the end of phase {self._name} in the ledger", self._end, error)
 
     def _choose(self) -> None:
@@ -163,13 +169,11 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             attempt(f"deciding about phase {self._name}", self._weigh)
             word = Word("run", "its script runs it each time")
         else:
-            limit = self._recorder.settings.meeting_timeout
-            limit += LOOK_LIMIT_S * (len(self._input_paths) + len(self._output_paths))
-            word = agree(self._name, self._recorder, limit, self._weigh)
+            word = self._agree()
         earlier = self._decision.earlier
         self._needed = word.act == "run"
         self._decision = msgspec.structs.replace(self._decision, why=word.why)
-        if not self._ledger.writes or earlier is None:
+        if not self._writes or earlier is None:
             return
         stale = phase_history.stale_in_words(self._decision)
         if self._needed and (stale or self._if_done != "rerun"):
@@ -178,14 +182,72 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             does = f"is reused, made {earlier.begun_at}: {word.why}"
             log.once(f"phase {self._id}", f"phase {self._name} {does}")
             self._metrics = dict(earlier.metrics)
-            line = ledger_file.Reused(id=earlier.id, at=utc_now(), phase=self._name, why=word.why)
-            self._ledger.write(line)
+            self._write(
+                ledger_file.Reused(id=earlier.id, at=utc_now(), phase=self._name, why=word.why)
+            )
+
+    def _agree(self) -> Word:
+        """Let the first rank decide whether it runs or is reused, and every rank do the same.
+
+        All run where ranks cannot meet, or where it cannot be decided: one rank that left the work
+        out would leave the others waiting. `PhaseDone` and `SystemExit` are raised on every rank.
+        """
+        peers, payload = find_peer_group(self._recorder), b""
+        if peers is None and (self._recorder.identity.world_size or 1) > 1:
+            return Word("run", "the ranks cannot meet to agree")
+        first = peers is None or peers.index == 0
+        if first:
+            alone = peers is None or (peers.size or 1) == 1
+            word = attempt(f"deciding about phase {self._name}", self._decide, alone)
+            payload = encode(word or Word("run", "it could not be decided"))
+        limit = self._settings.meeting_timeout
+        limit += LOOK_LIMIT_S * (len(self._input_paths) + len(self._output_paths))
+        brought = join_rendezvous(f"phase {self._name}", limit, payload, peers)
+        word = json_decoder(Word).decode(brought[0])
+        if word.act == "refuse":
+            raise PhaseDone(word.why, word.remedy)
+        if word.act == "stop":
+            if first:
+                sys.stderr.write(word.why)
+            raise SystemExit(NEEDS_A_PERSON)
+        return word
+
+    def _decide(self, alone: bool) -> Word:
+        try:
+            decision = phase_history.answered(self._weigh(), self._settings.if_done)
+        except PhaseDone as error:
+            return Word("refuse", str(error.args[0]), error.remedy)
+        if decision.act != "ask":
+            return Word(decision.act, decision.why)
+        prices = attempt("reading HANGCHECK_PRICE", read_prices, [self._settings.price or ""])
+        asked = phase_history.question(decision, prices or Prices())
+        if not (alone and sys.stdin is not None and sys.stdin.isatty()):
+            answers = REUSABLE if decision.reusable else NOT_REUSABLE
+            return Word("stop", f"{asked}\n  nobody is here to answer; {answers}\n")
+        # ask the person at the terminal until one of the words comes; no answer is a stop
+        sys.stderr.write(f"{asked}\n")
+        acts: dict[str, Literal["run", "reuse"]] = {"rerun": "run"}
+        acts = {"reuse": "reuse", **acts} if decision.reusable else acts
+        while True:
+            sys.stderr.write(f"{', '.join(acts)} or stop? ")
+            sys.stderr.flush()
+            line = sys.stdin.readline()
+            answer = line.strip().lower()
+            if answer in acts:
+                return Word(acts[answer], f"{decision.why}; a person said {answer}")
+            if answer == "stop" or not line:
+                return Word("stop", "")
 
     def _weigh(self) -> Decision:
-        if self._ledger.writes:
+        if self._writes:
+            try:
+                story = within(WRITE_LIMIT_S, self._story)
+            except Exception as error:  # noqa: BLE001 - whatever storage, names and values refuse
+                log.once("ledger read", f"what was done before is not known: {error}")
+                story = Story()
             self._inputs = tuple(map(_look, self._input_paths))
             self._decision = phase_history.decide(
-                self._ledger.read(),
+                story,
                 self._name,
                 self._if_done,
                 self._inputs,
@@ -195,8 +257,11 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             )
         return self._decision
 
+    def _story(self) -> Story:
+        return phase_history.tell(ledger_file.read(self._file)) if self._file.exists() else Story()
+
     def _begin(self) -> None:
-        if self._ledger.writes and self._needed:
+        if self._writes and self._needed:
             begun = ledger_file.Begun(
                 id=self._id,
                 at=utc_now(),
@@ -207,7 +272,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
                 # not looked at yet where ranks could not meet, or nothing could be decided
                 inputs=self._inputs or tuple(map(_look, self._input_paths)),
             )
-            self._ledger.write(begun)
+            self._write(begun)
 
     def _end(self, error: BaseException | None) -> None:
         ended_well = error is None or (isinstance(error, SystemExit) and not error.code)
@@ -216,7 +281,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             id=self._id,
             at=utc_now(),
             duration_s=self._seconds(),
-            cpu_s=round(_cpu_s() - self._began_cpu_s, 3),
+            cpu_s=round(sum(os.times()[:4]) - self._began_cpu_s, 3),
             error=said,
             metrics=self._metrics,
             outputs=() if said else tuple(map(_look, self._output_paths)),
@@ -232,7 +297,28 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             ledger_file.Discarded(id=one.id, at=utc_now(), phase=one.name, by=self._id, why=why)
             for one, why in gone
         ]
-        self._ledger.write(ended, *discarded)
+        self._write(ended, *discarded)
+
+    def _write(self, *lines: ledger_file.AnyLine) -> None:
+        """Append lines and renew ``state.json``; what goes wrong is said once, and that is all."""
+
+        def work() -> None:
+            for line in lines:
+                ledger_file.append(self._file, line)
+            ledger_file.write_state(self._file, self._story())
+
+        if not self._writes:
+            return
+        try:
+            within(WRITE_LIMIT_S, work)
+        except Exception as error:  # noqa: BLE001 - as above
+            # storage that gave no answer once is not tried again
+            self._writes = not isinstance(error, NoAnswer)
+            log.once(
+                "ledger",
+                f"the ledger {self._file} cannot be written ({error}); training goes on; name "
+                "one elsewhere: HANGCHECK_LEDGER",
+            )
 
     def _seconds(self) -> float:
         return round((time.monotonic_ns() - self._began_ns) / 1e9, 3)
@@ -255,57 +341,6 @@ def _look(path: str) -> ledger_file.Fingerprint:
         return within(LOOK_LIMIT_S, partial(ledger_file.fingerprint, path))
     except NoAnswer as error:
         return ledger_file.Fingerprint(path=path, how=f"not read: {error}")
-
-
-def _cpu_s() -> float:
-    return sum(os.times()[:4])
-
-
-class _Ledger:
-    """The ledger as a training process writes it; only one process of its job `writes`."""
-
-    def __init__(self, settings: Settings, *, writes: bool) -> None:
-        self.writes = writes
-        try:
-            self._file = ledger_file.find_ledger(settings.ledger)
-        except OSError:  # the working folder was removed; the first line says that nothing fits
-            self._file = Path(settings.ledger or ledger_file.LEDGER_FILE)
-
-    def write(self, *lines: ledger_file.AnyLine) -> None:
-        """Append lines and renew ``state.json``; what goes wrong is said once, and that is all."""
-
-        def work() -> None:
-            for line in lines:
-                ledger_file.append(self._file, line)
-            ledger_file.write_state(self._file, phase_history.tell(ledger_file.read(self._file)))
-
-        if not self.writes:
-            return
-        try:
-            within(WRITE_LIMIT_S, work)
-        except Exception as error:  # noqa: BLE001 - whatever storage, names and values refuse
-            # storage that gave no answer once is not tried again
-            self.writes = not isinstance(error, NoAnswer)
-            log.once(
-                "ledger",
-                f"the ledger {self._file} cannot be written ({error}); training goes on; name "
-                "one elsewhere: HANGCHECK_LEDGER",
-            )
-
-    def read(self) -> Story:
-        """Return what the ledger tells so far; nothing where it cannot be read, which is said."""
-        try:
-            return within(
-                WRITE_LIMIT_S,
-                lambda: (
-                    phase_history.tell(ledger_file.read(self._file))
-                    if self._file.exists()
-                    else Story()
-                ),
-            )
-        except Exception as error:  # noqa: BLE001 - as above
-            log.once("ledger read", f"what was done before is not known: {error}")
-            return Story()
 
 
 def _look_around(identity: Identity) -> ledger_file.Place:
@@ -340,65 +375,3 @@ def _look_around(identity: Identity) -> ledger_file.Place:
         dirty=None if changes is None else bool(changes),
         command=show_command(sys.orig_argv),
     )
-
-
-class Word(msgspec.Struct, frozen=True):
-    """What the first rank decided, for all; ``refuse``: it must not run twice."""
-
-    act: Literal["run", "reuse", "stop", "refuse"]
-    why: str
-    remedy: str = ""
-
-
-def agree(name: str, recorder: Recorder, time_limit: float, weigh: Callable[[], Decision]) -> Word:
-    """Let the first rank decide whether it runs or is reused, and every rank do the same.
-
-    All run where ranks cannot meet, or where it cannot be decided: one rank that left the work out
-    would leave the others waiting. `PhaseDone` and `SystemExit` are raised on every rank.
-    """
-    peers = find_peer_group(recorder)
-    if peers is None and (recorder.identity.world_size or 1) > 1:
-        return Word("run", "the ranks cannot meet to agree")
-    first, payload = peers is None or peers.index == 0, b""
-    if first:
-        alone = peers is None or (peers.size or 1) == 1
-        asking = partial(_decided, weigh, recorder.settings, alone=alone)
-        word = attempt(f"deciding about phase {name}", asking)
-        payload = encode(word or Word("run", "it could not be decided"))
-    brought = join_rendezvous(f"phase {name}", time_limit, payload, peers)
-    word = json_decoder(Word).decode(brought[0])
-    if word.act == "refuse":
-        raise PhaseDone(word.why, word.remedy)
-    if word.act == "stop":
-        if first:
-            sys.stderr.write(word.why)
-        raise SystemExit(NEEDS_A_PERSON)
-    return word
-
-
-def _decided(weigh: Callable[[], Decision], settings: Settings, *, alone: bool) -> Word:
-    try:
-        decision = phase_history.answered(weigh(), settings.if_done)
-    except PhaseDone as error:
-        return Word("refuse", str(error.args[0]), error.remedy)
-    if decision.act != "ask":
-        return Word(decision.act, decision.why)
-    prices = attempt("reading HANGCHECK_PRICE", read_prices, [settings.price or ""])
-    asked = phase_history.question(decision, prices or Prices())
-    if not (alone and sys.stdin is not None and sys.stdin.isatty()):
-        answers = REUSABLE if decision.reusable else NOT_REUSABLE
-        return Word("stop", f"{asked}\n  nobody is here to answer; {answers}\n")
-    # ask the person at the terminal until one of the words comes; no answer is a stop
-    sys.stderr.write(f"{asked}\n")
-    acts: dict[str, Literal["run", "reuse"]] = {"rerun": "run"}
-    if decision.reusable:
-        acts = {"reuse": "reuse", **acts}
-    while True:
-        sys.stderr.write(f"{', '.join(acts)} or stop? ")
-        sys.stderr.flush()
-        line = sys.stdin.readline()
-        answer = line.strip().lower()
-        if answer in acts:
-            return Word(acts[answer], f"{decision.why}; a person said {answer}")
-        if answer == "stop" or not line:
-            return Word("stop", "")

@@ -8,13 +8,11 @@ is late, and may start another.
 
 from __future__ import annotations
 
-import atexit
 import errno
 import ipaddress
 import os
 import socket
 import sys
-import threading
 import time
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -22,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, MeetingFailed
 
 if TYPE_CHECKING:
@@ -71,20 +68,18 @@ class StorePlace:
         from torch.distributed import TCPStore
 
         where, limit = f"torchrun's store at {host}:{port}", timedelta(seconds=timeout)
-        try:
+        with _answering(where):
             store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=limit)
-        except RuntimeError as error:
-            raise _lost(where, error) from error
         return cls(store, prefix, where)
 
     def post(self, key: str, value: bytes) -> None:
         """Set a key."""
-        with self._answering():
+        with _answering(self.where):
             self._store.set(key, value)
 
     def decide(self, key: str, value: bytes) -> bytes:
         """Set a key unless it is set; return its value."""
-        with self._answering():
+        with _answering(self.where):
             return bytes(self._store.compare_set(key, "", value))
 
     def look(self, key: str) -> bytes | None:
@@ -94,7 +89,7 @@ class StorePlace:
     def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
         """Read each key that is set: all at once where all are, as of nodes that have met."""
         store = self._store
-        with self._answering():
+        with _answering(self.where):
             if len(keys) > 1 and store.has_extended_api() and store.check(list(keys)):
                 return [bytes(value) for value in store.multi_get(list(keys))]
             return [bytes(store.get(key)) if store.check([key]) else None for key in keys]
@@ -105,20 +100,17 @@ class StorePlace:
             self._store.wait([key], timedelta(seconds=min(max(seconds, 0.01), SLICE)))
         return self.look(key)
 
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            raise _lost(self.where, error) from error
 
-
-def _lost(where: str, error: RuntimeError) -> MeetingFailed:
-    return MeetingFailed(
-        f"the ranks cannot meet: {where} does not answer ({str(error).splitlines()[0]})",
-        "see whether the process that serves it still runs there, and whether a firewall is in "
-        "between",
-    )
+@contextmanager
+def _answering(where: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise MeetingFailed(
+            f"the ranks cannot meet: {where} does not answer ({str(error).splitlines()[0]})",
+            "see whether the process that serves it still runs there, and whether a firewall is in "
+            "between",
+        ) from error
 
 
 class PlaceOfStart:
@@ -126,129 +118,40 @@ class PlaceOfStart:
 
     torchrun tells its ranks nothing that names their round on all nodes alike: each agent counts
     only the restarts that ranks of its own asked for (TORCHELASTIC_RESTART_COUNT; torch's api.py:
-    membership changes do not count), and its store may serve several rounds. So the first rank
-    names the start, by a word that nobody had before, and each other one believes it only once it
-    was answered. What another rank leaves before that is passed on then.
-
-        leader             what the first rank calls this start; of an earlier one until it has come
-        hello-<n>          rank n's own word, another one in each process
-        <start>/known-<n>  the first rank's answer: that word. Only one that lives can know it
-        <start>/agreed-<n> rank n needs no more answers
-        <start>/...        all that the guards leave, which no other start ever reads
-
-    The ``name`` of the start is empty until the first rank has come and answered.
+    membership changes do not count), and its store may serve several rounds. So at their first
+    guard the ranks of a start all meet below a ``name`` that its first rank made up: see
+    `RendezvousPoint.next`. It is empty until then.
     """
 
-    ANSWER_PAUSES = (0.01, 0.2)  # seconds between two rounds of answers, the first and the longest
-    END_LIMIT_S = 1.0
+    def __init__(self, place: DecidingPlace) -> None:
+        self._place, self.where, self.name = place, place.where, ""
 
-    def __init__(self, place: DecidingPlace, index: int, size: int) -> None:
-        self._place, self._index, self.where = place, index, place.where
-        self._own = os.urandom(8).hex()
-        self.name = self._own if index == 0 else ""
-        self._kept: dict[str, bytes] = {}
-        self._said_hello = False
-        self._expected_until = 0.0
-        self._closing = threading.Event()
-        if index == 0:
-            place.post("leader", self._own.encode())
-            self._answering = threading.Thread(
-                target=self._answer, args=(size,), name="hangcheck-start", daemon=True
-            )
-            self._answering.start()
-            atexit.register(self.leave)
+    def lead(self, name: str) -> None:
+        """As the first rank, name the start."""
+        self._place.post("leader", name.encode())
+        self.name = name
+
+    def follow(self) -> bool:
+        """Go where the first rank last said; whether that is another start than before."""
+        name, before = (self._place.look("leader") or b"").decode(errors="replace"), self.name
+        self.name = name if name.isalnum() else ""
+        return self.name not in ("", before)
 
     def post(self, key: str, value: bytes) -> None:
-        """Leave a value, for the ranks of this start."""
-        self._kept[key] = value
-        self._pass_on()
+        """Leave a value for the ranks of this start."""
+        self._place.post(f"{self.name}/{key}", value)
 
     def decide(self, key: str, value: bytes) -> bytes:
-        """Hold to the first word of this start; to one's own where the first rank has not come."""
-        if self._pass_on():
-            return self._place.decide(f"{self.name}/{key}", value)
-        return self._kept.setdefault(key, value)
+        """Hold to the first word of this start."""
+        return self._place.decide(f"{self.name}/{key}", value)
 
     def look(self, key: str) -> bytes | None:
-        """Return what ranks of this start left."""
-        if not self._pass_on():
-            return self._kept.get(key)
+        """Return what a rank of this start left."""
         return self._place.look(f"{self.name}/{key}")
 
     def wait(self, key: str, seconds: float) -> bytes | None:
-        """Wait for what ranks of this start leave; for the first rank's answer before."""
-        deadline = time.monotonic() + seconds
-        for pause in _pauses(self.ANSWER_PAUSES, deadline):
-            if self._pass_on():
-                break
-            time.sleep(pause)
-        left = deadline - time.monotonic()
-        if left <= 0 or not self.name:
-            return self.look(key)
-        return wait(self._place, f"{self.name}/{key}", left)
-
-    def _pass_on(self) -> bool:
-        """Whether this rank is known; leave what was kept: at a meeting each key has one word."""
-        if not self.name:
-            if not self._said_hello:
-                self._place.post(f"hello-{self._index}", self._own.encode())
-                self._said_hello = True
-            leader = (self._place.look("leader") or b"").decode(errors="replace")
-            key = f"{leader}/known-{self._index}"
-            known = self._place.look(key) if leader.isalnum() else None
-            if known != self._own.encode():
-                return False
-            self._place.post(f"{leader}/agreed-{self._index}", b"1")
-            self.name = leader
-        while self._kept:
-            key, value = self._kept.popitem()
-            self._place.decide(f"{self.name}/{key}", value)
-        return True
-
-    def expect(self, limit_s: float) -> None:
-        """Take down that the others are waited for, by whatever guard, for so long from now on."""
-        self._expected_until = max(self._expected_until, time.monotonic() + limit_s)
-
-    def leave(self) -> None:
-        """At the first rank's end, wait for those that nobody else could answer, as guards do.
-
-        Not where the rank fails: its launcher will end them all.
-        """
-        limit_s = max(0.0, self._expected_until - time.monotonic())
-        if getattr(sys, "last_value", None) is None and limit_s:
-            silent_s = notice_after(limit_s)
-            self._answering.join(silent_s)
-            if self._answering.is_alive():
-                log.once(
-                    "late-ranks",
-                    "rank 0 is done, and waits for ranks that have not come to their first guard, "
-                    f"for {limit_s - silent_s:.0f} s at most",
-                )
-                self._answering.join(limit_s - silent_s)
-        self.close()
-
-    def close(self) -> None:
-        """Answer nobody any more: no thread of ours may be in torch when the interpreter ends."""
-        self._closing.set()
-        self._answering.join(self.END_LIMIT_S)
-
-    def _answer(self, size: int) -> None:
-        """Give each rank its word back, also one of an earlier start: nobody listens there."""
-        place, told = self._place, dict[int, bytes]()
-        pause, longest = self.ANSWER_PAUSES
-        left = set(range(1, size))
-        try:
-            while left and not self._closing.wait(pause):
-                began = time.monotonic()
-                for index in sorted(left):
-                    hello = place.look(f"hello-{index}")
-                    if hello is not None and hello != told.get(index):
-                        place.post(f"{self.name}/known-{index}", hello)
-                        told[index] = hello
-                left -= {n for n in told if place.look(f"{self.name}/agreed-{n}") is not None}
-                pause = min(2 * pause, longest) + time.monotonic() - began
-        except MeetingFailed as error:
-            log.once("same-start", f"ranks that come later to a guard wait in vain: {error}")
+        """Wait for what a rank of this start leaves."""
+        return wait(self._place, f"{self.name}/{key}", seconds)
 
 
 def wait(place: DecidingPlace, key: str, seconds: float) -> bytes | None:
@@ -258,28 +161,20 @@ def wait(place: DecidingPlace, key: str, seconds: float) -> bytes | None:
     """
     if isinstance(place, (StorePlace, PlaceOfStart)):
         return place.wait(key, seconds)
-    deadline = time.monotonic() + seconds
-    for pause in _pauses((FIRST_PAUSE, LONGEST_PAUSE), deadline):
-        value = place.look(key)
-        if value is not None:
+    deadline, pause = time.monotonic() + seconds, FIRST_PAUSE
+    while True:
+        value, left = place.look(key), deadline - time.monotonic()
+        if value is not None or left <= 0:
             return value
-        time.sleep(pause)
-    return place.look(key)
-
-
-def _pauses(bounds: tuple[float, float], deadline: float) -> Iterator[float]:
-    """Pauses between two looks, ever longer ones, until the deadline."""
-    pause, longest = bounds
-    while (left := deadline - time.monotonic()) > 0:
-        yield min(pause, left)
-        pause = min(2 * pause, longest)
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def offered_store(host: str, port: int, prefix: str, timeout: float) -> StorePlace:
     """Serve a store, as long as this process lives, and use it."""
     from torch.distributed import TCPStore
 
-    where = f"the store that this node offers at {host}:{port}"
+    where = f"the first sidecar's store at {host}:{port}"
     try:
         listening = listen(host, port)
         address = listening.getsockname()[0]
@@ -304,13 +199,19 @@ def listen(host: str, port: int) -> socket.socket:
 
     A machine's name may lead itself to a loopback address (Debian's 127.0.1.1), and others not.
     """
-    named = host == "localhost" or _is_loopback(host)
+
+    def is_loopback(address: str) -> bool:
+        with suppress(ValueError):
+            return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+        return False
+
+    named = host == "localhost" or is_loopback(host)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:  # the name means nothing here
         found = []
     for family, *_, address in sorted(found, key=lambda one: one[0] != socket.AF_INET):
-        if _is_loopback(str(address[0])) and not named:
+        if is_loopback(str(address[0])) and not named:
             continue
         try:
             return socket.create_server((str(address[0]), port), family=family, backlog=BACKLOG)
@@ -320,23 +221,12 @@ def listen(host: str, port: int) -> socket.socket:
     return socket.create_server((EVERYWHERE, port), backlog=BACKLOG)
 
 
-def _is_loopback(address: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    return False
-
-
 def main(arguments: Sequence[str]) -> int:
     """Answer requests until nobody asks any more."""
     from multiprocessing.connection import Connection
 
     from lightning_hangcheck.files.apart import let_go_of_streams
-    from lightning_hangcheck.nodes.store_place import (
-        CONNECTED_WITHIN_S,
-        SERVE,
-        Answer,
-        Request,
-    )
+    from lightning_hangcheck.nodes.store_place import CONNECTED_WITHIN_S, SERVE, Answer, Request
 
     def answer(request: Request) -> Answer:
         try:

@@ -15,13 +15,12 @@ from lightning_hangcheck.planning.config import (
     FAMILIES,
     Piece,
     Weights,
-    compute_bytes,
     count_weights,
     find_config,
     read_config,
     read_fields,
 )
-from lightning_hangcheck.planning.placing import QUANTIZING_SHARE, Placement, place
+from lightning_hangcheck.planning.placing import place
 from lightning_hangcheck.planning.plan import settle_use
 from lightning_hangcheck.planning.planner import Model, make_plan
 from lightning_hangcheck.time_limit import NoAnswer, within
@@ -30,18 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lightning_hangcheck.planning.config import Dtype
-    from lightning_hangcheck.planning.placing import Sizes
     from lightning_hangcheck.planning.plan import Extra, Machine, Plan, PlannedPhase
 
 
 TIME_LIMIT_S = 15.0
 _HUB_NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?")
-_REASONS = {
-    "GatedRepoError": "its owner must grant you access first",
-    "RepositoryNotFoundError": "the hub has no such model, or it is private",
-    "LocalEntryNotFoundError": "there is no network, and it is not in the local cache",
-    "OfflineModeIsEnabled": "offline mode is on, and it is not in the local cache",
-}
 
 
 def fetch_config(name: str, time_limit_s: float = TIME_LIMIT_S) -> Path:
@@ -64,8 +56,8 @@ def fetch_config(name: str, time_limit_s: float = TIME_LIMIT_S) -> Path:
     except NoAnswer as error:
         reason, cause = f"the hub did not answer within {time_limit_s:g} s", error
     except (OSError, ValueError) as error:
-        kind, said = type(error).__name__, " ".join(str(error).split())[:120]
-        reason, cause = _REASONS.get(kind, f"{kind}: {said}"), error
+        said = " ".join(str(error).split())[:120]
+        reason, cause = f"{type(error).__name__}: {said}", error
     raise BadUsage(
         f"{name} is no folder here, and its config.json cannot be had from the hub ({reason})",
         f"where there is network: hf download {name} config.json --local-dir DIR, "
@@ -75,71 +67,32 @@ def fetch_config(name: str, time_limit_s: float = TIME_LIMIT_S) -> Path:
 
 # classes of torch and transformers are untyped where these are not installed
 Module: TypeAlias = Any
-Device: TypeAlias = "int | str"
 
 
-class MetaModel:
-    """A model whose weights have shapes and no data, so that it takes no memory."""
+def counted_weights(config: Path) -> Weights:
+    """Count the weights of the model's own class, built without data, so that it takes no memory.
 
-    def __init__(self, config: Path) -> None:
-        self._module = _build(config)
-        self._blocks = _blocks(self._module)
-
-    def weights(self) -> Weights:
-        """Count the weights; a weight that two modules share counts once."""
-        linear = _linear_weights(self._module)
-        pieces = {name: [0, 0] for name in ("before", *self._blocks, "after")}
-        seen_block = False
-        for name, parameter in self._module.named_parameters():
-            block = next((one for one in self._blocks if name.startswith(one + ".")), None)
-            seen_block = seen_block or block is not None
-            piece = pieces[block or ("after" if seen_block else "before")]
-            piece[0] += parameter.numel()
-            piece[1] += parameter.numel() if name in linear else 0
-        found = [Piece(*piece) for piece in pieces.values()]
-        return Weights(
-            before=found[0],
-            blocks=tuple(found[1:-1]),
-            after=found[-1],
-            sureness="counted",
-            source=f"{type(self._module).__name__} of transformers {version('transformers')}, "
-            "built without loading weights",
-        )
-
-    def place(self, sizes: Sizes, limits: tuple[int, ...], dtype: Dtype) -> Placement:
-        """Ask accelerate where it would place the weights, as from_pretrained does."""
-        from accelerate import infer_auto_device_map
-        from accelerate.utils import get_balanced_memory
-
-        names = [*range(len(limits) - 1), "cpu"]
-        options = {
-            "no_split_module_classes": list(self._module._no_split_modules or ()),  # noqa: SLF001 - what from_pretrained passes
-            **_formats(self._module, dtype),
-        }
-        balanced = get_balanced_memory(
-            self._module, max_memory=dict(zip(names, limits, strict=True)), **options
-        )
-        share = QUANTIZING_SHARE if sizes.quantized else 1
-        room = {name: int(balanced[name] * share) for name in names}
-        devices = infer_auto_device_map(self._module, max_memory=room, **options)
-
-        def device_of(name: str) -> Device:
-            """That of the nearest module around it; "" is the whole model."""
-            while name and name not in devices:
-                name = name.rpartition(".")[0]
-            found: Device = devices[name]
-            return found
-
-        linear = _linear_weights(self._module)
-        layers: dict[Device, int] = dict.fromkeys([*names, "disk"], 0)
-        weights = dict(layers)
-        for block in self._blocks:
-            layers[device_of(block)] += 1
-        for name, parameter in self._module.named_parameters():
-            piece = Piece(parameter.numel(), parameter.numel() if name in linear else 0)
-            weights[device_of(name)] += piece.bytes_in(dtype)
-        by = f"accelerate {version('accelerate')}"
-        return Placement(tuple(layers.values()), tuple(weights.values()), by)
+    A weight that two modules share counts once.
+    """
+    module = _build(config)
+    blocks, linear = _blocks(module), _linear_weights(module)
+    pieces = {name: [0, 0] for name in ("before", *blocks, "after")}
+    seen_block = False
+    for name, parameter in module.named_parameters():
+        block = next((one for one in blocks if name.startswith(one + ".")), None)
+        seen_block = seen_block or block is not None
+        piece = pieces[block or ("after" if seen_block else "before")]
+        piece[0] += parameter.numel()
+        piece[1] += parameter.numel() if name in linear else 0
+    found = [Piece(*piece) for piece in pieces.values()]
+    return Weights(
+        before=found[0],
+        blocks=tuple(found[1:-1]),
+        after=found[-1],
+        sureness="counted",
+        source=f"{type(module).__name__} of transformers {version('transformers')}, "
+        "built without loading weights",
+    )
 
 
 def _build(config: Path) -> Module:
@@ -150,27 +103,17 @@ def _build(config: Path) -> Module:
         str(config.parent if config.name == "config.json" else config), local_files_only=True
     )
     named = getattr(transformers, next(iter(known.architectures or ()), ""), None)
+    kind, family = transformers.AutoModel, FAMILIES.get(known.model_type)
+    if named is None and (family is None or family.head):  # it names no architecture
+        if type(known) in transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
+            kind = transformers.AutoModelForSeq2SeqLM
+        if type(known) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+            kind = transformers.AutoModelForCausalLM
     # buffers too: GPT-J keeps a mask of positions x positions
     with init_empty_weights(include_buffers=True):
-        module = named(known) if named is not None else _kind(known).from_config(known)
+        module = named(known) if named is not None else kind.from_config(known)
     module.tie_weights()
     return module
-
-
-def _kind(config: Module) -> Module:
-    """The automatic class for a configuration that names no architecture."""
-    import transformers
-
-    family = FAMILIES.get(config.model_type)
-    if family is not None and not family.head:
-        return transformers.AutoModel
-    for kind, known in (
-        (transformers.AutoModelForCausalLM, transformers.MODEL_FOR_CAUSAL_LM_MAPPING),
-        (transformers.AutoModelForSeq2SeqLM, transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING),
-    ):
-        if type(config) in known:
-            return kind
-    return transformers.AutoModel
 
 
 def _blocks(module: Module) -> list[str]:
@@ -198,20 +141,6 @@ def _linear_weights(module: Module) -> set[str]:
     }
 
 
-def _formats(module: Module, dtype: Dtype) -> dict[str, Any]:
-    """The number formats as accelerate wants them."""
-    import torch
-    from accelerate.utils import CustomDtype
-
-    if dtype not in ("int8", "int4"):
-        return {"dtype": getattr(torch, dtype)}
-    small = torch.int8 if dtype == "int8" else CustomDtype.INT4
-    return {
-        "dtype": torch.float16 if compute_bytes(dtype) == 2 else torch.float32,
-        "special_dtypes": dict.fromkeys(_linear_weights(module), small),
-    }
-
-
 def plan_memory(
     model: str,
     machine: Machine,
@@ -224,9 +153,9 @@ def plan_memory(
 ) -> Plan:
     """Say whether a model fits, where its parts go, how fast it will be, and what would help.
 
-    Weights are counted and placed by transformers and accelerate on the model without its data
-    where both are installed and know it, else by formulas. Nothing is downloaded but config.json,
-    and that only for a hub name.
+    Weights are counted on the model's own class without its data where transformers and accelerate
+    are installed and know it, else by formulas. Nothing is downloaded but config.json, and that
+    only for a hub name.
 
     Args:
         model: A model's folder, its config.json, or its name on the hub.
@@ -247,20 +176,14 @@ def plan_memory(
     with _quiet("transformers", "accelerate"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            meta = MetaModel(path)
+            weights = counted_weights(path)
         except Exception as error:  # noqa: BLE001 - models raise anything on configurations they don't know; formulas still hold
             why = f"transformers cannot build it ({type(error).__name__})"
             if isinstance(error, ImportError):
                 why = f"{error.name or error} is not installed"
-            known = Model(model, fields, count_weights(fields))
-            notes = (*assumed, f"weights by formula: {why}")
-            return make_plan(known, machine, use, place, notes, phases)
-
-        def placing(sizes: Sizes, limits: tuple[int, ...]) -> Placement:
-            return meta.place(sizes, limits, use.dtype)
-
-        known = Model(model, fields, meta.weights())
-        return make_plan(known, machine, use, placing, assumed, phases)
+            weights = count_weights(fields)
+            assumed = (*assumed, f"weights by formula: {why}")
+    return make_plan(Model(model, fields, weights), machine, use, place, assumed, phases)
 
 
 @contextlib.contextmanager

@@ -21,8 +21,15 @@ import msgspec
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed, UnreadableRun
-from lightning_hangcheck.hooks.places import SLICE, PlaceOfStart, StorePlace, notice_after, wait
-from lightning_hangcheck.identity import Identity, identify
+from lightning_hangcheck.hooks.places import (
+    LONGEST_PAUSE,
+    SLICE,
+    PlaceOfStart,
+    StorePlace,
+    notice_after,
+    wait,
+)
+from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.codec import msgpack_decoder
 from lightning_hangcheck.nodes.meeting_place import DecidingPlace, FolderPlace
 from lightning_hangcheck.recorder.lifecycle import current
@@ -41,7 +48,6 @@ LOOK_LIMIT = 4.0  # seconds for the stacks of missing ranks; py-spy needs about 
 GRACE = LOOK_LIMIT + 2.0
 """Seconds that the others wait longer: who looks for stacks decides only then."""
 LONGEST_NAME = 100  # of a file; Linux allows 255 bytes, quoting and number included
-
 _times_met: Counter[str] = Counter()
 """How often each name was met in this process: ranks walk the same guards in the same order."""
 _of_starts: dict[tuple[int, str], PlaceOfStart] = {}
@@ -49,15 +55,10 @@ _of_starts: dict[tuple[int, str], PlaceOfStart] = {}
 
 
 class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The ranks that meet at one place.
+    """The ranks that meet at one place; ``index`` is that of this process, and 0 goes first.
 
-    Attributes:
-        index: Position of this process; 0 goes first.
-        size: How many there are; None where nothing says it yet.
-        peers_exist: A launcher has started them all, so the first may wait for the others. Under
-            Lightning's own launchers the first runs alone until ``fit``, and must not wait.
-        noun: What an index is: ``rank``, or ``local rank`` in a peer group of one node.
-        session: Of this node, where the others can be found; None where there is none.
+    ``peers_exist`` where a launcher has started them all, so that the first may wait for the
+    others. Under Lightning's own launchers it runs alone until ``fit``, and must not wait.
     """
 
     place: DecidingPlace
@@ -85,11 +86,11 @@ def default_process_group() -> ProcessGroup | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     size = distributed.get_world_size()
-    if size < 2:
-        return None
     internals = sys.modules.get("torch.distributed.distributed_c10d")
-    find_store = getattr(internals, "_get_default_store", None)  # private, torch 1.x to 2.13
-    return ProcessGroup(distributed.get_rank(), size, find_store() if find_store else None)
+    find_store = getattr(
+        internals, "_get_default_store", lambda: None
+    )  # private, torch 1.x to 2.13
+    return ProcessGroup(distributed.get_rank(), size, find_store()) if size > 1 else None
 
 
 def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | None:
@@ -113,17 +114,14 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
         log.once("peers-local", "no local rank is known here: a local guard takes in all ranks")
         local = False
     nodes = step_nodes(os.environ) if identity.launcher == "slurm" else identity.nodes
+    index, size = identity.rank, identity.world_size
     if local:
-        alone = identity.launcher == "slurm" and nodes == 1
-        index, size = identity.local_rank or 0, identity.local_world_size
-        size = identity.world_size if alone else size
+        index = identity.local_rank or 0
+        size = size if identity.launcher == "slurm" and nodes == 1 else identity.local_world_size
     elif of_group is not None:
         index, size = of_group.rank, of_group.size
-    elif identity.launcher == "none" and identity.node_rank:
-        index, size = None, None
-    else:
-        index, size = identity.rank, identity.world_size
-        index = 0 if identity.launcher == "none" else index
+    elif identity.launcher == "none":
+        index = None if identity.node_rank else 0
     if index is None:
         log.once(
             "peers-rank",
@@ -132,18 +130,39 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
         )
         return None
     session = recorder.session
-    named = os.environ.get(SESSION_VARIABLE)
-    if session is None and named:
+    if session is None and SESSION_VARIABLE in os.environ:
         # a rank of ddp_spawn records only once Lightning tells its rank, but can meet before
         try:
-            session = read_session(Path(named))
+            session = read_session(Path(os.environ[SESSION_VARIABLE]))
         except UnreadableRun as error:
             log.once("session", str(error))
+    address, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    agent = agent_serves and address and port.isdecimal()
+    over_nodes = nodes > 1 and of_group is None and not local
+    store = group.store if group is not None and not local else None
     place: DecidingPlace
-    if of_group is not None and of_group.store is not None and not local:
-        place = StorePlace(of_group.store, "hangcheck", "the process group's store")
-    elif nodes > 1 and not local:
-        place = _place_of_nodes(recorder, identity, group, nodes)
+    if store is not None and (of_group is not None or (over_nodes and not agent)):
+        place = StorePlace(store, "hangcheck", "the process group's store")
+    elif over_nodes:
+        # the store of torchrun's agent, and a shared folder, may outlive one start of the job
+        key = key_of_nodes(os.environ, identity)
+        where = f"{address}:{port}" if agent else recorder.settings.run_dir
+        known = (os.getpid(), f"{where} {key}")
+        if known not in _of_starts:
+            if agent:
+                place = StorePlace.of_agent(address, int(port), f"hangcheck/{key}")
+            elif where:
+                place = FolderPlace(Path(where).absolute() / "meet" / quote(key, safe=""))
+            else:
+                raise MeetingFailed(
+                    f"the ranks cannot meet: they are spread over {nodes} nodes without a place "
+                    "that all of them see",
+                    "set HANGCHECK_RUN_DIR to a new folder for this run on storage that all nodes "
+                    "share, or start the job with torchrun",
+                )
+            _of_starts[known] = PlaceOfStart(place)
+        place = _of_starts[known]
     elif session is not None:
         place = FolderPlace(session.meetings / quote(start_key(os.environ, identity), safe=""))
     else:
@@ -157,37 +176,6 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
         noun="local rank" if local else "rank",
         session=session,
     )
-
-
-def _place_of_nodes(
-    recorder: Recorder, identity: Identity, group: ProcessGroup | None, nodes: int
-) -> DecidingPlace:
-    """The store of torchrun's agent, and a shared folder, may outlive one start of the job."""
-    address, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
-    agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    key = key_of_nodes(os.environ, identity)
-    agent = agent_serves and address and port.isdecimal()
-    if not agent and group is not None and group.store is not None:
-        return StorePlace(group.store, "hangcheck", "the process group's store")
-    where = f"{address}:{port}" if agent else recorder.settings.run_dir
-    known = (os.getpid(), f"{where} {key}")
-    if known in _of_starts:
-        return _of_starts[known]
-    place: DecidingPlace
-    if agent:
-        place = StorePlace.of_agent(address, int(port), f"hangcheck/{key}")
-    elif recorder.settings.run_dir:
-        folder = Path(recorder.settings.run_dir).absolute() / "meet" / quote(key, safe="")
-        place = FolderPlace(folder)
-    else:
-        raise MeetingFailed(
-            f"the ranks cannot meet: they are spread over {nodes} nodes without a place that all "
-            "of them see",
-            "set HANGCHECK_RUN_DIR to a new folder for this run on storage that all nodes share, "
-            "or start the job with torchrun",
-        )
-    _of_starts[known] = PlaceOfStart(place, identity.rank or 0, identity.world_size or 1)
-    return _of_starts[known]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,12 +206,37 @@ class RendezvousPoint:
 
     @classmethod
     def next(cls, peers: PeerGroup, name: str, time_limit: float) -> RendezvousPoint:
-        """Open the next rendezvous of this name."""
+        """Open the next rendezvous of this name; at the first over nodes, meet as one start.
+
+        There each other rank answers the first by the start's name and a word of its own, and
+        believes only a decision that has this word: an earlier start cannot know it.
+        """
+        start = peers.place
+        if isinstance(start, PlaceOfStart) and not start.name:
+            first, own = cls(peers, name, "start", time_limit), os.urandom(8).hex()
+            if peers.index == 0:
+                start.lead(own)
+                outcome = first.decide(first.collect(own.encode()))
+            else:
+                outcome = first._follow(start, own.encode())
+            if outcome.failure:
+                start.name = ""  # at the next guard once more
+            outcome.unwrap()
         plain = quote(name, safe=" ")[:LONGEST_NAME]
         _times_met[plain] += 1
-        if isinstance(peers.place, PlaceOfStart):
-            peers.place.expect(time_limit)
         return cls(peers, name, f"{peers.noun} {plain} {_times_met[plain]}", time_limit)
+
+    def _follow(self, start: PlaceOfStart, own: bytes) -> Outcome:
+        deadline = time.monotonic() + self.time_limit + GRACE
+        while (left := deadline - time.monotonic()) > 0:
+            if start.follow():
+                self.arrive(own)
+            value = start.name and self._wait(self._decision, min(left, SLICE), lambda: "rank 0")
+            outcome = msgpack_decoder(Outcome).decode(value) if value else Outcome()
+            if outcome.payloads.get(self.peers.index) == own:
+                return outcome
+            time.sleep(LONGEST_PAUSE)
+        return self.explain([0])
 
     def arrival_of(self, index: int) -> str:
         """Key under which a rank leaves what it brought."""
@@ -238,20 +251,26 @@ class RendezvousPoint:
         return f"{self.peers.noun}{'s' if len(indices) > 1 else ''} {format_ranks(indices)}"
 
     def missing(self) -> list[int]:
-        """Indices that have not come; the first, where all have: it has not gone on.
+        """Indices that have not come; the first, where all have: it has not gone on."""
+        look = self.peers.place.look
+        everyone = range(self.peers.size or 1)
+        return [index for index in everyone if look(self.arrival_of(index)) is None] or [0]
 
-        Before the first has come, nobody knows which of the others are of the same start.
-        """
-        everyone, place = range(self.peers.size or 1), self.peers.place
-        if isinstance(place, PlaceOfStart) and not place.name:
-            return [0]
-        return [index for index in everyone if place.look(self.arrival_of(index)) is None] or [0]
+    def explain(self, indices: Sequence[int], did: str = "") -> Outcome:
+        """Say which ranks were waited for in vain, and where they stand, as far as it is seen."""
+        from lightning_hangcheck.hooks.missing_ranks import look_for_missing  # reads stacks
 
-    def explain_missing(self) -> Outcome:
-        """Name the ranks that did not come, and where they stand."""
-        from lightning_hangcheck.hooks.missing_ranks import describe_missing  # reads stacks
-
-        return describe_missing(self)
+        peers, noun = self.peers, self.peers.noun
+        of = f" of {peers.size}" if peers.size and not did else ""
+        are = "it is" if did else "they are"
+        found = look_for_missing(peers.session, indices, local=noun == "local rank")
+        return Outcome(
+            failure=f"{self.named(indices)}{of} {did or 'did not come to'} {self.name!r} within "
+            f"{self.time_limit:g} s ({noun} {peers.index} waited at {peers.place.where})",
+            remedy=f"see where {are} (py-spy dump --pid PID, or the verdict of hangcheck); if "
+            f"{are} only slow, allow more time: timeout=... or HANGCHECK_MEETING_TIMEOUT=...",
+            details="\n".join(f"  {noun} {index}: {lines}" for index, lines in found.items()),
+        )
 
     def collect(self, payload: bytes) -> Outcome:
         """As the first rank, wait for each other in turn, however many ranks there are."""
@@ -272,7 +291,8 @@ class RendezvousPoint:
                 if given_up is not None:
                     return msgpack_decoder(Outcome).decode(given_up)
                 if left <= 0:
-                    return self.explain_missing()
+                    late = self.explain(self.missing())
+                    return msgspec.structs.replace(late, payloads=payloads)
         return Outcome(payloads=payloads)
 
     def decide(self, outcome: Outcome) -> Outcome:
@@ -289,22 +309,33 @@ class RendezvousPoint:
             log.once("meeting-post", f"{error}. Ranks that start later will wait in vain")
             return outcome
 
-    def await_outcome(self, explain: Callable[[], Outcome], grace: float = 0.0) -> Outcome:
-        """Wait for the outcome, as any rank but the first; if it is late, `explain` why.
+    def await_outcome(
+        self, did: str = "", grace: float = 0.0, once_it_came: float = 0.0
+    ) -> Outcome:
+        """Wait for the outcome, as any rank but the first; if it is late, say why.
 
-        With ``grace`` seconds more, where the first rank has the time limit itself.
+        Args:
+            did: What the first rank did not do; by default, that not all came.
+            grace: Seconds more, where the first rank has the time limit itself.
+            once_it_came: Seconds more, where the first rank has come and has work to do.
         """
 
-        def awaited() -> str:
-            return self.named(self.missing() if grace else [0])
+        def awaited() -> list[int]:
+            return [0] if did else self.missing()
+
+        def words() -> str:
+            return self.named(awaited())
 
         before_us = [self.arrival_of(index) for index in range(1, self.peers.index)]
-        value = self._wait(self._decision, self.time_limit + grace, awaited)
+        value = self._wait(self._decision, self.time_limit + grace, words)
+        if value is None and once_it_came and self.peers.place.look(self.arrival_of(0)):
+            did = "did not finish"
+            value = self._wait(self._decision, once_it_came, words)
         if value is None and any(map(self.peers.place.look, before_us)):
             # another rank looks where the first one stands; one look is enough
-            value = self._wait(self._decision, GRACE, awaited)
+            value = self._wait(self._decision, GRACE, words)
         if value is None:
-            return self.decide(explain())
+            return self.decide(self.explain(awaited(), did))
         return msgpack_decoder(Outcome).decode(value)
 
     def _wait(self, key: str, seconds: float, awaited: Callable[[], str]) -> bytes | None:
@@ -343,5 +374,4 @@ def join_rendezvous(
     if peers.index == 0:
         return point.decide(point.collect(payload)).unwrap()
     point.arrive(payload)
-    outcome = point.await_outcome(point.explain_missing, GRACE)
-    return outcome.unwrap() | {peers.index: payload}
+    return point.await_outcome(grace=GRACE).unwrap() | {peers.index: payload}

@@ -36,9 +36,6 @@ def report_state(label: str = "") -> None:
     says what has changed since, of all that. Never raises; takes milliseconds, and at most two
     seconds where a driver does not answer.
 
-    Example:
-        >>> report_state("before the Trainer")
-
     Args:
         label: Which moment it is, for the line's beginning.
     """
@@ -126,14 +123,13 @@ def _backends() -> str:
     return ", ".join(there) or "none"
 
 
-def _group(*, with_rank: bool = False) -> str:
+def _group(*, with_rank: bool = True) -> str:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
         return "not initialized"
-    backend, size = distributed.get_backend(), distributed.get_world_size()
-    if with_rank:
-        return f"{backend}, rank {distributed.get_rank()} of {size}"
-    return f"{backend}, {several(size, 'rank')}"
+    size = distributed.get_world_size()
+    ranks = f"rank {distributed.get_rank()} of {size}" if with_rank else several(size, "rank")
+    return f"{distributed.get_backend()}, {ranks}"
 
 
 _SUBJECTS: dict[str, Callable[[], str]] = {
@@ -141,12 +137,12 @@ _SUBJECTS: dict[str, Callable[[], str]] = {
     "CUDA": _cuda,
     "GPUs": _gpus,
     "backends": _backends,
-    "process group": lambda: _group(with_rank=True),
-}
-_UNTOUCHED: dict[str, Callable[[], str]] = {
-    **_SUBJECTS,
-    "CUDA": partial(_cuda, asks=False),
     "process group": _group,
 }
-del _UNTOUCHED["GPUs"]
+_UNTOUCHED: dict[str, Callable[[], str]] = {
+    "versions": _SUBJECTS["versions"],
+    "CUDA": partial(_cuda, asks=False),
+    "backends": _backends,
+    "process group": partial(_group, with_rank=False),
+}
 """What can be told in passing, of a process that has imported torch: no device is asked."""

@@ -23,7 +23,13 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, MeetingFailed
 from lightning_hangcheck.hooks.callbacks import lightning_packages
 from lightning_hangcheck.hooks.places import check_limit, notice_after
-from lightning_hangcheck.hooks.rendezvous import PeerGroup, find_peer_group, join_rendezvous
+from lightning_hangcheck.hooks.rendezvous import (
+    GRACE,
+    Outcome,
+    PeerGroup,
+    RendezvousPoint,
+    find_peer_group,
+)
 from lightning_hangcheck.hooks.zero_code.wrapping import later
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.recorder.announcer import attempt, describe_exception
@@ -39,37 +45,12 @@ if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run
 
 Result = TypeVar("Result")
-BEFORE, AFTER = "wandb before", "wandb after"
+MEETING = "wandb run"
 SUBSTITUTE_LIMIT = 30.0  # seconds for a run on the disk, or none; measured on wandb 0.31: 0.3 s
 CLOSING_LIMIT = 2.0  # seconds; measured on wandb 0.31: under 0.1 s, unless its server is stuck
 GIVES_UP_EARLIER = 2.0  # seconds that wandb gets less than we wait: it ends in order
 LONGEST_ERROR = 500  # characters of wandb's own error that are repeated on every rank
 RUN_ID_LETTERS = string.ascii_lowercase + string.digits
-
-
-class _Request(msgspec.Struct, frozen=True):
-    """One call of the guard: the arguments of WandbLogger by name, and the limits."""
-
-    kind: type[Any]
-    given: dict[str, Any]
-    peers: PeerGroup
-    init_timeout: float
-    finish_timeout: float
-    on_failure: LoggerFailure
-
-    def logger(self, **changes: object) -> WandbLogger:
-        """Make a logger with these arguments in place of the caller's, and its run."""
-        made: WandbLogger = self.kind(**{**self.given, **changes})
-        _ = made.experiment  # the run is created when it is first asked for
-        return made
-
-    def raise_if_asked(self, error: MeetingFailed) -> None:
-        """Else say once what training goes on with."""
-        if self.on_failure == "raise":
-            raise error
-        instead = "with wandb offline" if self.on_failure == "offline" else "without wandb"
-        sentence = f"{error.args[0]}; {error.remedy}. Training goes on {instead}"
-        log.once(sentence, sentence)
 
 
 class _Created(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,15 +72,10 @@ def guarded_wandb_logger(
 ) -> WandbLogger:
     """Make a WandbLogger on rank 0, with its run, and one that follows it on every other rank.
 
-    Example:
-        >>> logger = guarded_wandb_logger(project="demo", on_failure="offline")
-        >>> trainer = Trainer(logger=logger)
-
-    All ranks meet before and after ("wandb before", "wandb after"), each time within the limit.
+    All ranks meet before, within the limit, and learn within it how that went ("wandb run").
     Under ``python train.py`` with ``Trainer(devices=2)`` the first process makes the logger at once
-    and the ranks that Lightning starts in ``fit`` learn of it; under ``ddp_spawn`` rank 0 attaches
-    to its run. Finishing the run is bounded too, and raises nothing for being late: what was not
-    uploaded stays on the disk for ``wandb sync``.
+    and the ranks that Lightning starts in ``fit`` learn of it. Finishing the run is bounded too,
+    and raises nothing for being late.
 
     Args:
         *arguments: WandbLogger's own.
@@ -128,14 +104,13 @@ def guarded_wandb_logger(
             f"on_failure={on_failure!r} is unknown", "write 'raise', 'offline' or 'none'"
         )
     kind: type[WandbLogger] = lightning_packages()[0].loggers.WandbLogger
-    by_name = dict(inspect.signature(kind).bind(*arguments, **named).arguments)
-    for_wandb_init = by_name.pop("kwargs", {})
-    given = {**by_name, **for_wandb_init}
+    given = dict(inspect.signature(kind).bind(*arguments, **named).arguments)
+    given |= given.pop("kwargs", {})  # for wandb.init
     recorder = current()
     peers, settings = find_peer_group(recorder), recorder.settings
     if peers is None:
         return kind(**given)  # its run is created later, in `fit`
-    request = _Request(
+    guard = _Guard(
         kind,
         given,
         peers,
@@ -143,72 +118,129 @@ def guarded_wandb_logger(
         finish_timeout or settings.logger_finish_timeout,
         on_failure or settings.logger_on_failure,
     )
-    return _lead(request) if peers.index == 0 else _follow(request)
+    return guard.follow() if peers.index else guard.lead()
 
 
-def _lead(request: _Request) -> WandbLogger:
-    limit, peers = request.init_timeout, request.peers
-    wanted = request.given.get("version") or request.given.get("id")
-    run_id = str(wanted or "".join(secrets.choice(RUN_ID_LETTERS) for _ in range(8)))
-    try:
-        join_rendezvous(BEFORE, limit, run_id.encode(), peers)
-    except MeetingFailed as error:
-        request.raise_if_asked(error)
-        return _make_substitute(request, run_id)
-    try:
-        logger = _make(request, run_id)
-    except MeetingFailed as error:
-        failed = _Created(failure=str(error.args[0]), remedy=error.remedy)
-        with suppress(MeetingFailed):  # the others gave up: what was wrong here says more
-            join_rendezvous(AFTER, limit, msgspec.json.encode(failed), peers)
-        raise
-    made = _Created(name=logger.name, version=logger.version, save_dir=logger.save_dir)
-    try:
-        join_rendezvous(AFTER, limit, msgspec.json.encode(made), peers)
-    except MeetingFailed as error:
-        request.raise_if_asked(error)
-    return logger
+class _Guard(msgspec.Struct, frozen=True):
+    """One call of the guard: the arguments of WandbLogger by name, whom it meets, its limits."""
 
+    kind: type[Any]
+    given: dict[str, Any]
+    peers: PeerGroup
+    init_limit: float
+    finish_limit: float
+    on_failure: LoggerFailure
 
-def _follow(request: _Request) -> WandbLogger:
-    """Make the logger of another rank: it never creates a run, and looks like rank 0's."""
-    created, limit = _Created(), request.init_timeout
-    patience = limit + (0.0 if request.on_failure == "raise" else SUBSTITUTE_LIMIT)
-    try:
-        run_id = join_rendezvous(BEFORE, limit, b"", request.peers)[0].decode()
-        created = _Created(version=run_id)
-        told = join_rendezvous(AFTER, patience, b"", request.peers)[0]
-        created = json_decoder(_Created).decode(told)
-    except MeetingFailed as error:
-        request.raise_if_asked(error)
-    if created.failure:
-        raise MeetingFailed(created.failure, created.remedy)
-    known = {"project": created.name, "version": created.version, "save_dir": created.save_dir}
-    known = {name: value for name, value in known.items() if value is not None}
-    follower: WandbLogger = request.kind(**{**request.given, **known})
-    return follower
-
-
-def _make(request: _Request, run_id: str) -> WandbLogger:
-    """Make rank 0's logger; another one if that is asked for and online fails."""
-    started, limit = time.monotonic(), request.init_timeout
-    server = os.environ.get("WANDB_BASE_URL", "")
-    of = f" (server {server})" if server else ""
-    waiting = f"rank 0 waits for wandb to create its run{of}, and gives up after {limit:g} s"
-    goes_on = None if request.on_failure == "raise" else limit
-    section = Section(current(), "wandb run creation", goes_on_after_s=goes_on)
-    try:
-        with section, _said(waiting, limit):
-            logger = bounded(limit, partial(_online, request))
-    except Exception as error:  # noqa: BLE001 - wandb's boundary: whatever it raises, every rank learns
-        failed = _failure(error, time.monotonic() - started)
-        failed.__cause__ = error
-    else:
-        _bound_finish(logger.experiment, request.finish_timeout)
+    def lead(self) -> WandbLogger:
+        """Make the logger and its run on rank 0, and tell the others how that went."""
+        point = RendezvousPoint.next(self.peers, MEETING, self.init_limit)
+        try:
+            try:
+                met = point.collect(b"")
+                (point.decide(met) if met.failure else met).unwrap()
+                logger = self._make()
+            except MeetingFailed as error:
+                self._raise_if_asked(error)
+                logger = self._substitute()
+        except MeetingFailed as error:
+            failed = _Created(failure=str(error.args[0]), remedy=error.remedy)
+            point.decide(Outcome(payloads={0: msgspec.json.encode(failed)}))
+            raise
+        made = _Created(name=logger.name, version=logger.version, save_dir=logger.save_dir)
+        try:
+            point.decide(Outcome(payloads={0: msgspec.json.encode(made)})).unwrap()
+        except MeetingFailed as error:
+            self._raise_if_asked(error)
         return logger
-    attempt("closing wandb", _forget_service)
-    request.raise_if_asked(failed)
-    return _make_substitute(request, run_id)
+
+    def follow(self) -> WandbLogger:
+        """Make the logger of another rank: it never creates a run, and looks like rank 0's."""
+        point = RendezvousPoint.next(self.peers, MEETING, self.init_limit)
+        created, limit = _Created(), self.init_limit + GRACE
+        patience = limit + (0.0 if self.on_failure == "raise" else SUBSTITUTE_LIMIT)
+        try:
+            point.arrive(b"")
+            told = point.await_outcome(grace=GRACE, once_it_came=patience).unwrap()[0]
+            created = json_decoder(_Created).decode(told)
+        except MeetingFailed as error:
+            self._raise_if_asked(error)
+        if created.failure:
+            raise MeetingFailed(created.failure, created.remedy)
+        known = {"project": created.name, "version": created.version, "save_dir": created.save_dir}
+        known = {name: value for name, value in known.items() if value is not None}
+        logger: WandbLogger = self.kind(**{**self.given, **known})
+        return logger
+
+    def _raise_if_asked(self, error: MeetingFailed) -> None:
+        """Else say once what training goes on with."""
+        if self.on_failure == "raise":
+            raise error
+        instead = "with wandb offline" if self.on_failure == "offline" else "without wandb"
+        sentence = f"{error.args[0]}; {error.remedy}. Training goes on {instead}"
+        log.once(sentence, sentence)
+
+    def _make(self) -> WandbLogger:
+        """Make rank 0's logger, in the time that it has."""
+        limit = self.init_limit
+        server = os.environ.get("WANDB_BASE_URL", "")
+        of = f" (server {server})" if server else ""
+        waiting = f"rank 0 waits for wandb to create its run{of}, and gives up after {limit:g} s"
+        goes_on = None if self.on_failure == "raise" else limit
+        section = Section(current(), "wandb run creation", goes_on_after_s=goes_on)
+        with section, _said(waiting, limit):
+            logger = self._bounded(limit, self._online)
+        _bound_finish(logger.experiment, self.finish_limit)
+        return logger
+
+    def _substitute(self) -> WandbLogger:
+        """Make a run that stays on this disk, or a logger that drops what it is given."""
+        offline = self.on_failure == "offline"
+        wanted = self.given.get("version") or self.given.get("id")
+        run_id = str(wanted or "".join(secrets.choice(RUN_ID_LETTERS) for _ in range(8)))
+        mode = "offline" if offline else "disabled"
+        changes = {"mode": mode, "offline": offline, "log_model": False, "version": run_id}
+        logger = self._bounded(SUBSTITUTE_LIMIT, partial(self._logger, **changes))
+        if offline:
+            _bound_finish(logger.experiment, self.finish_limit)
+        return logger
+
+    def _bounded(self, limit: float, work: Callable[[], WandbLogger]) -> WandbLogger:
+        started = time.monotonic()
+        try:
+            return bounded(limit, work)
+        except Exception as error:
+            after = time.monotonic() - started
+            attempt("closing wandb", _forget_service)
+            late = isinstance(error, NoAnswer)
+            why = str(error) if late else describe_exception(error, LONGEST_ERROR)
+            raise MeetingFailed(
+                f"rank 0 could not create the wandb run, and gave up after {after:.1f} s: {why}",
+                "see whether the wandb server answers from rank 0's host (WANDB_BASE_URL, proxy), "
+                "or go without it: WANDB_MODE=offline, or guarded_wandb_logger(..., "
+                "on_failure='offline')",
+            ) from error
+
+    def _online(self) -> WandbLogger:
+        """Make the logger and its run. Blocks as long as wandb does."""
+        # wandb 0.31 waits at exit, 20 to 40 s, for reports about its own errors to be sent to a
+        # server that does not answer; who sets the variable gets what it says
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        if "settings" in self.given:
+            return self._logger()
+        import wandb
+
+        limits = {"init_timeout": self.init_limit, "finish_timeout": self.finish_limit}
+        unsaid = {  # wandb should give up before we do
+            name: max(limit - GIVES_UP_EARLIER, limit / 2)
+            for name, limit in limits.items()
+            if name in wandb.Settings.model_fields and f"WANDB_{name.upper()}" not in os.environ
+        }
+        return self._logger(settings=wandb.Settings(**unsaid))
+
+    def _logger(self, **changes: object) -> WandbLogger:
+        made: WandbLogger = self.kind(**{**self.given, **changes})
+        _ = made.experiment  # the run is created when it is first asked for
+        return made
 
 
 def _said(sentence: str, limit: float) -> AbstractContextManager[None]:
@@ -227,24 +259,6 @@ def bounded(limit: float, work: Callable[[], Result]) -> Result:
         return work()
 
 
-def _online(request: _Request) -> WandbLogger:
-    """Make the logger and its run. Blocks as long as wandb does."""
-    # wandb 0.31 waits at exit, 20 to 40 s, for reports about its own errors to be sent to a
-    # server that does not answer; who sets the variable gets what it says
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-    if "settings" in request.given:
-        return request.logger()
-    import wandb
-
-    limits = {"init_timeout": request.init_timeout, "finish_timeout": request.finish_timeout}
-    unsaid = {  # wandb should give up before we do
-        name: max(limit - GIVES_UP_EARLIER, limit / 2)
-        for name, limit in limits.items()
-        if name in wandb.Settings.model_fields and f"WANDB_{name.upper()}" not in os.environ
-    }
-    return request.logger(settings=wandb.Settings(**unsaid))
-
-
 def _forget_service() -> None:
     """Close wandb's connection to its service, so that a next run gets a fresh one.
 
@@ -255,29 +269,6 @@ def _forget_service() -> None:
     if wandb.run is None:
         with suppress(Exception):
             within(CLOSING_LIMIT, partial(wandb.teardown, exit_code=1))
-
-
-def _make_substitute(request: _Request, run_id: str) -> WandbLogger:
-    """Make a run that stays on this disk, or a logger that takes everything and keeps nothing."""
-    started, offline = time.monotonic(), request.on_failure == "offline"
-    mode = "offline" if offline else "disabled"
-    changes = {"mode": mode, "offline": offline, "log_model": False, "version": run_id}
-    try:
-        logger = bounded(SUBSTITUTE_LIMIT, lambda: request.logger(**changes))
-    except Exception as error:
-        raise _failure(error, time.monotonic() - started) from error
-    if offline:
-        _bound_finish(logger.experiment, request.finish_timeout)
-    return logger
-
-
-def _failure(error: Exception, seconds: float) -> MeetingFailed:
-    why = str(error) if isinstance(error, NoAnswer) else describe_exception(error, LONGEST_ERROR)
-    return MeetingFailed(
-        f"rank 0 could not create the wandb run, and gave up after {seconds:.1f} s: {why}",
-        "see whether the wandb server answers from rank 0's host (WANDB_BASE_URL, proxy), or go "
-        "without it: WANDB_MODE=offline, or guarded_wandb_logger(..., on_failure='offline')",
-    )
 
 
 def _bound_finish(run: Run, limit: float) -> None:

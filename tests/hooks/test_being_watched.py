@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +23,6 @@ from lightning_hangcheck.session.session import (
     SidecarFacts,
     open_session,
 )
-from lightning_hangcheck.settings import from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,20 +56,6 @@ def one_sidecar(session: Path, pid: int) -> bool:
 
 @WHEN_ASKED_FOR
 @pytest.mark.real
-def test_a_bad_option_is_said_once_and_its_sidecar_takes_the_same_default(
-    program: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    bad = {"HANGCHECK_STALL_TIMEOUT": "soon", "HANGCHECK_LOOK_AFTER": "3"}
-    job = program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"), **bad)
-    file = tmp_path.joinpath(job.first_words, "sidecar.json")
-    sidecar = until(lambda: sidecar_pid(file, set()), "a sidecar that watches")
-    settings = from_environment(psutil.Process(sidecar).environ())
-    assert (settings.stall_timeout, settings.look_after) == (300, 3)
-    assert capfd.readouterr().err.count("HANGCHECK_STALL_TIMEOUT='soon' cannot be used") == 1
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
 def test_lost_sidecar_is_replaced_three_times_and_training_goes_on(
     program: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,19 +71,6 @@ def test_lost_sidecar_is_replaced_three_times_and_training_goes_on(
     assert sidecar_pid(file, seen) is None
     assert job.process.poll() is None, "training goes on"
     assert capfd.readouterr().err.count("a new sidecar was started") == 1, "said once"
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_second_sidecar_leaves_the_session_to_the_first(program: Start, tmp_path: Path) -> None:
-    """A round may ask for one while that of the round before is only being replaced."""
-    job = program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"))
-    file = tmp_path.joinpath(job.first_words, "sidecar.json")
-    first = until(lambda: sidecar_pid(file, set()), "a sidecar")
-    second = [sys.executable, "-m", "lightning_hangcheck.watch.sidecar", str(file.parent)]
-    subprocess.run(second, check=True, timeout=120)
-    assert sidecar_pid(file, set()) == first
-    until(lambda: one_sidecar(file.parent, first), "the second one to leave")
 
 
 @pytest.mark.real
@@ -175,34 +145,6 @@ def test_job_that_hangcheck_run_started_has_one_already(program: Start, tmp_path
     job = program("hooks_sidecar.py", **{SESSION_VARIABLE: str(session.path)})
 
     assert not sidecars_of(Path(job.first_words))
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_of_two_jobs_in_one_folder_the_second_is_watched_beside_it_and_says_so_once(
-    program: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    jobs = []
-    for _ in range(2):
-        jobs.append(job := program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run")))
-        until(lambda job=job: sidecar_pid(Path(job.first_words, "sidecar.json"), set()), "it")
-    until(lambda: set(_recorded_ranks(tmp_path)) == {job.pid for job in jobs}, "both in run.json")
-    for job in jobs:
-        job.process.communicate(timeout=120)
-        assert job.process.returncode == 0
-    gone = [Path(job.first_words) for job in jobs]
-    until(lambda: not any(path.exists() for path in gone), "the sidecars' end")
-    runs = sorted(path for path in tmp_path.iterdir() if path.name.startswith("run"))
-    assert len(runs) == 2
-    for run, job in zip(runs, jobs, strict=True):
-        record = json.loads((run / "run.json").read_text())
-        assert [rank["pid"] for rank in record["ranks"]] == [job.pid]
-        (journal,) = (run / "ranks").iterdir()
-        lines = map(json.loads, journal.read_text().splitlines())
-        assert {line["pid"] for line in lines} == {job.pid}
-    errors = capfd.readouterr().err
-    assert errors.count("already holds a run") == 1
-    assert f"this run is kept in {runs[1]} instead" in errors
 
 
 def _recorded_ranks(folder: Path) -> list[int]:

@@ -21,7 +21,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.start import watch_ranks
-from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, in_section, wrap
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, in_section, wrap
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.session.collective_notes import CallNoter, MessageCounter, note_group
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType, ModuleType
 
-    Post = Callable[[MessageCounter, int], None]
     Told = tuple[int | None, int | None, int | None]
     """Rank, world size and the store's port; None where nothing says it."""
     Finder = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
@@ -54,12 +53,11 @@ NUMBERS = ("rank", "global_rank", "local_rank", "process_idx")
 
 def instrument_joining(module: ModuleType) -> None:
     """Watch torch's ``init_process_group``."""
-    signature = inspect.signature(module.init_process_group)
     section = in_section("init_process_group")
 
     @contextmanager
     def joining(call: Call) -> Iterator[None]:
-        told = announced(by_name(call, signature), os.environ)
+        told = announced(call.given(), os.environ)
         current().meets_ranks = True
         _learn(told)
         with section(call):
@@ -76,15 +74,14 @@ def instrument_rpc(module: ModuleType) -> None:
 
     A number that somebody else gave counts more: collectives are told by that one.
     """
-    signature = inspect.signature(module.init_rpc)
     section = in_section("init_rpc")
 
     @contextmanager
     def joining(call: Call) -> Iterator[None]:
-        arguments = by_name(call, signature)
+        given = call.given()
         if current().identity.rank is None:
-            address = getattr(arguments.get("rpc_backend_options"), "init_method", None)
-            _learn(announced({**arguments, "init_method": address}, os.environ))
+            address = getattr(given.get("rpc_backend_options"), "init_method", None)
+            _learn(announced({**given, "init_method": address}, os.environ))
         with section(call):
             yield
         _begin()
@@ -151,24 +148,23 @@ def watch_children() -> None:
     multiprocessing calls ``_bootstrap`` in each child, however that was started (Python 3.8 to
     3.15), and from there ``run``, once the child knows itself to be one.
     """
-    wrap(BaseProcess, "_bootstrap", _beginning)
-    wrap(BaseProcess, "join", after=_joined)
 
+    @contextmanager
+    def beginning(call: Call) -> Iterator[None]:
+        """What ranks start, or what a launcher numbered, has nothing to announce."""
+        number = number_of(call.instance)
+        if number is not None and identify(os.environ).launcher == "none":
+            wrap(call.instance, "run", before=lambda *_: current().announce(number))
+        yield
 
-@contextmanager
-def _beginning(call: Call) -> Iterator[None]:
-    """What ranks start, or what a launcher numbered, has nothing to announce."""
-    number = number_of(call.instance)
-    if number is not None and identify(os.environ).launcher == "none":
-        wrap(call.instance, "run", before=lambda *_: current().announce(number))
-    yield
+    def joined(call: Call) -> None:
+        """Who joins a child has reaped it: the exit code is gone for all others from then on."""
+        child, session = call.instance, current().session
+        if session is not None and child.exitcode is not None:
+            session.note_end(child.pid, child.exitcode)
 
-
-def _joined(call: Call) -> None:
-    """Who joins a child has reaped it: the exit code is gone for all others from then on."""
-    child, session = call.instance, current().session
-    if session is not None and child.exitcode is not None:
-        session.note_end(child.pid, child.exitcode)
+    wrap(BaseProcess, "_bootstrap", beginning)
+    wrap(BaseProcess, "join", after=joined)
 
 
 def number_of(process: BaseProcess) -> int | None:
@@ -195,8 +191,7 @@ def instrument_calls(module: ModuleType) -> None:
     for name in COLLECTIVES:
         if not hasattr(module, name):
             continue
-        parameters = inspect.signature(getattr(module, name)).parameters
-        root, reduction = _finder(parameters, "src", "dst"), _finder(parameters, "op")
+        root, reduction = _finder(module, name, "src", "dst"), _finder(module, name, "op")
 
         def note(
             caller: FrameType,
@@ -205,7 +200,7 @@ def instrument_calls(module: ModuleType) -> None:
             root: Finder = root,
             reduction: Finder = reduction,
         ) -> None:
-            noter = _noter(os.getpid())
+            noter = _notes(os.getpid(), CallNoter, "calls of collectives are not noted")
             if noter is not None:
                 number, kind = root(arguments, named), reduction(arguments, named)
                 given = "" if number is None else f"root {number}"
@@ -214,8 +209,9 @@ def instrument_calls(module: ModuleType) -> None:
         wrap(module, name, before=note)
 
 
-def _finder(parameters: Mapping[str, inspect.Parameter], *names: str) -> Finder:
+def _finder(module: ModuleType, function: str, *names: str) -> Finder:
     """Return what finds an argument in a call without binding it, which costs 10 us."""
+    parameters = inspect.signature(getattr(module, function)).parameters
     for place, (name, parameter) in enumerate(parameters.items()):
         if name in names:
             usual = None if parameter.default is parameter.empty else parameter.default
@@ -234,11 +230,11 @@ def instrument_notes(module: ModuleType) -> None:
     """
     maker = "_new_process_group_helper"
     if hasattr(module, maker):
-        signature = inspect.signature(getattr(module, maker))
+        function = getattr(module, maker)
 
         def note(_: FrameType, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
             """Only a group whose members are numbered as the job's ranks are."""
-            given = by_name(Call(None, arguments, named), signature)
+            given = Call(None, arguments, named, function).given()
             server, job = _server(), current().identity.world_size
             members = given.get("global_ranks_in_group") or ()
             size = module.get_world_size() if members else given.get("group_size")
@@ -248,35 +244,34 @@ def instrument_notes(module: ModuleType) -> None:
         wrap(module, maker, before=note)
     if hasattr(sys.modules.get(PACKAGE), "isend"):
         return
+
+    def count(name: str, end: str, post: Callable[[MessageCounter, int], None]) -> None:
+        # torch 2.5 has no group_dst
+        peer_of, group_of, member_of = (
+            _finder(module, name, one) for one in (end, "group", f"group_{end}")
+        )
+
+        def note_message(_: FrameType, *given: Any) -> None:  # noqa: ANN401 - its arguments
+            counter = _notes(os.getpid(), _counter_of, "messages between ranks are not counted")
+            if counter is not None:
+                peer, group = peer_of(*given), group_of(*given)
+                if peer is None:
+                    peer = member_of(*given)
+                    if peer is not None and group is not None and group is not module.group.WORLD:
+                        peer = int(module.get_global_rank(group, peer))
+                if peer is not None and peer >= 0:  # else the message may come from any
+                    post(counter, peer)
+
+        wrap(module, name, before=note_message)
+
     for blocking, end, post in (
         ("send", "dst", MessageCounter.post_send),
         ("recv", "src", MessageCounter.post_receive),
     ):
         calls = inspect.unwrap(getattr(module, blocking)).__code__.co_names
-        _count(module, f"i{blocking}", end, post)
+        count(f"i{blocking}", end, post)
         if f"i{blocking}" not in calls:
-            _count(module, blocking, end, post)
-
-
-def _count(module: ModuleType, name: str, end: str, post: Post) -> None:
-    parameters = inspect.signature(getattr(module, name)).parameters
-    # torch 2.5 has no group_dst
-    peer_of, group_of, member_of = (
-        _finder(parameters, one) for one in (end, "group", f"group_{end}")
-    )
-
-    def count(_: FrameType, *given: Any) -> None:  # noqa: ANN401 - its arguments
-        counter = _counter(os.getpid())
-        if counter is not None:
-            peer, group = peer_of(*given), group_of(*given)
-            if peer is None:
-                peer = member_of(*given)
-                if peer is not None and group is not None and group is not module.group.WORLD:
-                    peer = int(module.get_global_rank(group, peer))
-            if peer is not None and peer >= 0:  # else the message may come from any
-                post(counter, peer)
-
-    wrap(module, name, before=count)
+            count(blocking, end, post)
 
 
 def _server() -> Path | None:
@@ -284,21 +279,14 @@ def _server() -> Path | None:
     return None if session is None else session.torch_servers / str(os.getpid())
 
 
-@lru_cache(maxsize=1)
-def _noter(_pid: int) -> CallNoter | None:
-    """Return this process's noter of calls."""
-    return _opened("calls of collectives are not noted", CallNoter)
+def _counter_of(server: Path) -> MessageCounter | None:
+    """One of messages; None if ranks have not the job's numbers."""
+    size = sys.modules[PACKAGE].get_world_size()
+    return MessageCounter(server) if size == current().identity.world_size else None
 
 
-@lru_cache(maxsize=1)
-def _counter(_pid: int) -> MessageCounter | None:
-    """Return this process's counter of messages; None if ranks have not the job's numbers."""
-    if sys.modules[PACKAGE].get_world_size() != current().identity.world_size:
-        return None
-    return _opened("messages between ranks are not counted", MessageCounter)
-
-
-def _opened(lacks: str, make: Callable[[Path], Notes]) -> Notes | None:
+@lru_cache(maxsize=2)
+def _notes(_pid: int, make: Callable[[Path], Notes], lacks: str) -> Notes | None:
     """Open notes in shared memory; None where this process has no session, or no room there."""
     server = _server()
     try:

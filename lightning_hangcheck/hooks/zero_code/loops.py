@@ -11,10 +11,9 @@ hooks of a callback of ours, too, which is not in its list; that of Hugging Face
 
 from __future__ import annotations
 
-import inspect
 import sys
 from contextlib import contextmanager
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -24,10 +23,9 @@ from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.start import SECTIONS, modules_of, passed
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
-    by_name,
     guard_hooks,
     in_section,
-    unwatched,
+    switched_off,
     unwrap,
     wrap,
 )
@@ -52,13 +50,8 @@ class StepTeller:
     """Tells the page of this process each step; its methods are hooks.
 
     A step of the loop is over when an optimizer steps that has stepped in it already: two
-    optimizers in turns, or one for each layer, are one step.
-
-    Args:
-        compiling: Whether a compiler reads the call instead of running it; it must find nothing.
-
-    Attributes:
-        scheduled: A scheduler of the learning rate was made.
+    optimizers in turns, or one for each layer, are one step. A compiler that reads a call instead
+    of running it must find nothing.
     """
 
     def __init__(self, compiling: Callable[[], bool]) -> None:
@@ -128,12 +121,12 @@ def instrument_sections(module: ModuleType) -> None:
     for name, function, kind, title, number in SECTIONS:
         if module.__name__ in modules_of(name):
             owner, _, method = function.rpartition(".")
-            section = in_section(kind, title, then=number and partial(_passed, number))
+            section = in_section(kind, title, then=number and _passing(number))
             wrap(getattr(module, owner) if owner else module, method, section)
 
 
-def _passed(number: Number, _: Call) -> None:
-    passed(number)
+def _passing(number: Number) -> Callable[[Call], None]:
+    return lambda _: passed(number)
 
 
 def instrument_first_batch(module: ModuleType) -> None:
@@ -146,76 +139,63 @@ def instrument_first_batch(module: ModuleType) -> None:
 
 def instrument_sharding(module: ModuleType) -> None:
     """Watch ``FullyShardedDataParallel`` or ``fully_shard``: what they keep in main memory."""
-    owner, name = module, "fully_shard"
-    if hasattr(module, "FullyShardedDataParallel"):
-        owner, name = module.FullyShardedDataParallel, "__init__"
-    signature = inspect.signature(getattr(owner, name))
 
     def note(call: Call) -> None:
-        what = offload_asked_for(by_name(call, signature))
+        what = offload_asked_for(call.given())
         if what:
             from lightning_hangcheck.hooks.models import tell_offloaded
 
             tell_offloaded(what, current())
 
-    wrap(owner, name, after=note)
+    first = getattr(module, "FullyShardedDataParallel", None)
+    wrap(first or module, "__init__" if first else "fully_shard", after=note)
 
 
 def offload_asked_for(given: Mapping[str, Any]) -> str:
     """Say what the arguments of FSDP 1 or 2 offload; empty where nothing is."""
     first = getattr(given.get("cpu_offload"), "offload_params", False)
     second = type(given.get("offload_policy")).__name__ == "CPUOffloadPolicy"
-    if not (first or second):
-        return ""
     by = "cpu_offload" if first else "offload_policy"
-    return f"parameters on cpu between their uses (FSDP, {by})"
+    return f"parameters on cpu between their uses (FSDP, {by})" if first or second else ""
 
 
 def instrument_connector(module: ModuleType) -> None:
     """Watch the connector with which Lightning's Trainer chooses an accelerator."""
-    wrap(module._AcceleratorConnector, "__init__", after=partial(_passed, 8))  # noqa: SLF001 - no other door
+    wrap(module._AcceleratorConnector, "__init__", after=_passing(8))  # noqa: SLF001 - no other door
 
 
 def instrument_trainer(module: ModuleType) -> None:
     """Watch Lightning's Trainer."""
-    trainer = module.Trainer
 
     def made(call: Call) -> None:
-        if _stays_alone(call.instance):
+        """Where no launcher started this process and the Trainer starts nobody, it stays alone.
+
+        A strategy without a launcher of its own runs in this very process (Lightning 2.0 to 2.6);
+        one with a launcher says how many ranks there are only once it has started them.
+        """
+        trainer, identity = call.instance, current().identity
+        told = identity.launcher != "none" or identity.world_size is not None
+        starts = told or is_multiprocessing_child() or trainer.strategy.launcher is not None
+        if not starts and trainer.num_devices * trainer.num_nodes == 1:
             current().learn_identity(0, 1, 0)
         passed(11)
 
     def stage(name: str) -> Around:
-        signature = inspect.signature(getattr(trainer, name))
-        done = partial(_passed, 12) if name == "fit" else None
-        section = in_section(f"Trainer.{name}", then=done)
+        section = in_section(f"Trainer.{name}", then=_passing(12) if name == "fit" else None)
 
         @contextmanager
         def staged(call: Call) -> Iterator[None]:
-            if by_name(call, signature).get("datamodule") is not None:
+            if call.given().get("datamodule") is not None:
                 passed(7)
             with section(call):
                 yield
 
         return staged
 
-    wrap(trainer, "__init__", in_section("Trainer constructor", then=made))
+    wrap(module.Trainer, "__init__", in_section("Trainer constructor", then=made))
     for name in ("fit", "validate", "test", "predict"):
-        wrap(trainer, name, stage(name))
-    watch_saves(trainer)
-
-
-def _stays_alone(trainer: Any) -> bool:  # noqa: ANN401 - a guest's, of either package
-    """Whether no launcher started this process, and the Trainer has nobody to start either.
-
-    A strategy without a launcher of its own runs in this very process (Lightning 2.0 to 2.6); one
-    with a launcher says how many ranks there are only once it has started them.
-    """
-    identity = current().identity
-    told = identity.launcher != "none" or identity.world_size is not None
-    if told or is_multiprocessing_child():
-        return False
-    return trainer.strategy.launcher is None and trainer.num_devices * trainer.num_nodes == 1
+        wrap(module.Trainer, name, stage(name))
+    watch_saves(module.Trainer)
 
 
 def instrument_hooks(module: ModuleType) -> None:
@@ -237,7 +217,7 @@ def instrument_hooks(module: ModuleType) -> None:
                 ours(trainer, trainer.lightning_module, *given, **rest)
         except Exception as error:  # noqa: BLE001 - the hooks' boundary: theirs must be called
             works = False
-            unwatched("Lightning's hooks", error)
+            switched_off("Lightning's hooks is no longer watched", error, "; the program goes on")
         call_theirs(trainer, hook_name, *given, **named)
 
     module._call_callback_hooks = call_hooks  # type: ignore[attr-defined] # noqa: SLF001 - as above

@@ -94,10 +94,8 @@ SECTIONS: tuple[tuple[str, str, str, str, Number | None], ...] = (
     ("wandb.sdk.wandb_run", "Run.finish", "wandb.finish", "", None),
     ("LIGHTNING.loggers.wandb", "WandbLogger.__init__", "WandbLogger constructor", "", 9),
     ("FABRIC.fabric", "Fabric.__init__", "Fabric constructor", "", 8),
-    ("FABRIC.fabric", "Fabric.setup", "Fabric setup", "Fabric.setup", None),
-    ("FABRIC.fabric", "Fabric.setup_module", "Fabric setup", "Fabric.setup_module", None),
-    ("FABRIC.fabric", "Fabric.setup_optimizers", "Fabric setup", "Fabric.setup_optimizers", None),
-    ("FABRIC.fabric", "Fabric.setup_dataloaders", "Fabric setup", "Fabric.setup_dataloaders", None),
+    *(("FABRIC.fabric", f"Fabric.{name}", "Fabric setup", f"Fabric.{name}", None)
+      for name in ("setup", "setup_module", "setup_optimizers", "setup_dataloaders")),
     ("FABRIC.fabric", "Fabric.barrier", "Fabric.barrier", "", None),
     ("FABRIC.fabric", "Fabric.save", "saving", "Fabric.save of a checkpoint", None),
     ("FABRIC.fabric", "Fabric.load", "loading", "Fabric.load of a checkpoint", None),
@@ -131,7 +129,7 @@ def watch(*, is_child: bool) -> None:
     from lightning_hangcheck.hooks.zero_code.groups import watch_children
 
     if REHEARSAL in os.environ:
-        from lightning_hangcheck.hooks.rehearsal.on_cpus import begin
+        from lightning_hangcheck.hooks.rehearsal import begin
 
         begin()
     for module, ours in JOINING:

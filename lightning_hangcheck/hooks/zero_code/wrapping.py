@@ -1,25 +1,23 @@
 """Wrapping a function of a framework so that nobody can tell, except by what is said of it.
 
 Signature, exceptions, result, pickling and copying stay as they were; only methods and functions
-are wrapped, never a class. A watcher of ours that fails is switched off and said once.
+are wrapped, never a class. What fails of ours is switched off and said once.
 
 `in_section` makes the watcher of most calls: a section around the outermost call of its kind. The
 first calls of a kind are said, all are on the page, and none where the script has opened a section
 of that name itself.
-
-What fails of ours is said once: `recorder.announcer.attempt` leaves it out, `switched_off` says
-that it is not asked any more.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import contextmanager, nullcontext
-from functools import partial, wraps
+from contextlib import contextmanager
+from functools import wraps
 from pkgutil import resolve_name
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
@@ -34,7 +32,6 @@ from lightning_hangcheck.recorder.lifecycle import Section, current
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
-    from inspect import Signature
     from types import FrameType
     from typing import TypeAlias
 
@@ -53,14 +50,9 @@ SPOKEN = 3
 
 
 class Call(Struct, eq=False):
-    """One call of a wrapped function.
+    """One call of a wrapped function, a bound one, on an instance (or a class, or None).
 
-    Attributes:
-        instance: What it is a method of: an object, a class for a class method, else None.
-        arguments: A watcher's first half may put others in their place, and so of the next.
-        named: By their names.
-        function: The one that is wrapped, bound.
-        result: What it returned; set before the watcher's second half runs.
+    A watcher's first half may put other arguments in their place; its second half has the result.
     """
 
     instance: Any
@@ -72,6 +64,18 @@ class Call(Struct, eq=False):
     def go(self, **changed: Any) -> Any:  # noqa: ANN401 - a guest's
         """Make the call, with other values of these named arguments."""
         return self.function(*self.arguments, **{**self.named, **changed})
+
+    def bound(self) -> dict[str, Any]:
+        """All arguments by name; TypeError where the function will refuse them."""
+        given = inspect.signature(self.function).bind(*self.arguments, **self.named).arguments
+        return {**given.pop("kwargs", {}), **given}
+
+    def given(self) -> dict[str, Any]:
+        """All arguments by name; none where the function will refuse them, and say so."""
+        try:
+            return self.bound()
+        except TypeError:
+            return {}
 
 
 def wrap(
@@ -100,32 +104,23 @@ def wrap(
         return False
     works = True
 
-    def ask(work: Callable[..., Any], *given: Any) -> Any:  # noqa: ANN401 - what a watcher takes
+    def ask(work: Function, *given: Any) -> Any:  # noqa: ANN401 - what a watcher takes
         nonlocal works
         try:
             return work(*given)
         except Exception as error:  # noqa: BLE001 - the hooks' boundary: the call must go on
             if error not in given:  # else it is what the call itself raised
                 works = False
-                unwatched(name, error)
+                switched_off(f"{name} is no longer watched", error, "; the program goes on")
 
-    def lightly(
-        wrapped: Function, instance: object, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> object:
-        if before is not None and works:
-            ask(before, sys._getframe(1), arguments, named)  # noqa: SLF001 - the one way to the caller
-        result = wrapped(*arguments, **named)
-        if after is not None and works:
-            ask(after, Call(instance, arguments, named, wrapped, result))
-        return result
-
-    def fully(
-        around: Around,
-        wrapped: Function,
-        instance: object,
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> object:
+    def watched(wrapped: Function, instance: Any, arguments: Any, named: Any) -> Any:  # noqa: ANN401
+        if around is None:
+            if before is not None and works:
+                ask(before, sys._getframe(1), arguments, named)  # noqa: SLF001 - the one way to the caller
+            result = wrapped(*arguments, **named)
+            if after is not None and works:
+                ask(after, Call(instance, arguments, named, wrapped, result))
+            return result
         call, visit = Call(instance, arguments, named, wrapped), None
         if works:
             visit = ask(around, call)
@@ -141,16 +136,13 @@ def wrap(
         ask(visit.__exit__, None, None, None)
         return call.result
 
-    watched = lightly if around is None else partial(fully, around)
     ours = wrapt.wrap_object(owner, name, WatchedFunction, (watched,))
-    if isinstance(owner, ModuleType):
-        # packages hand out a module's functions as their own, as torch does: torch.save
-        package = owner.__name__.rpartition(".")[0]
-        while package:
-            around_it = sys.modules.get(package)
-            if around_it is not None and vars(around_it).get(name) is plain:
-                setattr(around_it, name, ours)
-            package = package.rpartition(".")[0]
+    # packages hand out a module's functions as their own, as torch does: torch.save
+    package = owner.__name__ if isinstance(owner, ModuleType) else ""
+    while package := package.rpartition(".")[0]:
+        around_it = sys.modules.get(package)
+        if around_it is not None and vars(around_it).get(name) is plain:
+            setattr(around_it, name, ours)
     return True
 
 
@@ -171,56 +163,37 @@ def unwrap(owner: Any, name: str) -> None:  # noqa: ANN401 - a module or a class
         setattr(owner, name, ours.__wrapped__)
 
 
-def by_name(call: Call, signature: Signature) -> Mapping[str, Any]:
-    """Return the arguments of a call by their names; none if the function will refuse them."""
-    first = () if call.instance is None else (call.instance,)
-    try:
-        return signature.bind(*first, *call.arguments, **call.named).arguments
-    except TypeError:
-        return {}
+class _Pickled:
+    """What wrapt leaves to be said: how it pickles; it copies as itself."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        return self.__reduce__()
+
+    def __copy__(self) -> Any:  # noqa: ANN401 - itself
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:  # noqa: ANN401 - the method of the copy
+        owner = getattr(self.__wrapped__, "__self__", None)  # type: ignore[attr-defined]
+        return self if owner is None else getattr(copy.deepcopy(owner, memo), self.__name__)  # type: ignore[attr-defined]
 
 
-def unwatched(name: str, error: Exception) -> None:
-    """Say once that a watcher of ours failed and is switched off."""
-    switched_off(f"{name} is no longer watched", error, "; the program goes on")
-
-
-class _WatchedMethod(AnyMethodWrapper):
+class _WatchedMethod(_Pickled, AnyMethodWrapper):
     """A wrapped method as it is found on an object or a class."""
 
-    def __reduce__(self) -> tuple[Function, tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         owner = getattr(self.__wrapped__, "__self__", None)
         if owner is None:  # taken from the class, or static
             return resolve_name, (f"{self.__module__}:{self.__qualname__}",)
         return getattr, (owner, self.__name__)
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Function, tuple[Any, ...]]:
-        return self.__reduce__()
 
-    def __copy__(self) -> _WatchedMethod:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:  # noqa: ANN401 - the method of the copy
-        owner = getattr(self.__wrapped__, "__self__", None)
-        return self if owner is None else getattr(copy.deepcopy(owner, memo), self.__name__)
-
-
-class WatchedFunction(AnyFunctionWrapper):
-    """A wrapped function. It pickles by its name, as functions do, and copies as itself."""
+class WatchedFunction(_Pickled, AnyFunctionWrapper):
+    """A wrapped function; it pickles by its name, as functions do."""
 
     __bound_function_wrapper__ = _WatchedMethod
 
     def __reduce__(self) -> str:
         return str(self.__qualname__)
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> str:
-        return self.__reduce__()
-
-    def __copy__(self) -> WatchedFunction:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> WatchedFunction:
-        return self
 
 
 _inside = threading.local()  # its kinds: those of the calls that a thread is in
@@ -232,11 +205,8 @@ def in_section(
 ) -> Around:
     """Make a watcher that opens a section around the outermost call of its kind.
 
-    Args:
-        kind: Of call; calls of one kind within each other are one, as ``from_pretrained`` of an
-            AutoModel calls that of the model's class.
-        name: Of the section, or what names it; the kind where it is empty.
-        then: What to do when such a call has returned.
+    Calls of one kind within each other are one, as ``from_pretrained`` of an AutoModel calls that
+    of the model's class. A section without a name has that of its kind.
     """
 
     @contextmanager
@@ -245,14 +215,12 @@ def in_section(
             yield
             return
         title = name(call) if callable(name) else name or kind
-        recorder = current()
-        section = (
-            nullcontext()
-            if recorder.is_in(title)
-            else Section(recorder, title, spoken=is_spoken(kind))
-        )
-        with inside(kind), section:
-            yield
+        with inside(kind):
+            if current().is_in(title):
+                yield
+            else:
+                with Section(current(), title, spoken=is_spoken(kind)):
+                    yield
         if then is not None:
             then(call)
 

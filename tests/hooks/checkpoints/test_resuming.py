@@ -40,19 +40,15 @@ def test_one_that_tells_nothing_of_itself(checkpoint: dict[str, object]) -> None
     assert str(told) == "training goes on from s3://bucket/last.ckpt: nothing is known of it"
 
 
-def test_a_whole_folder_of_hugging_face_lacks_nothing(tmp_path: Path) -> None:
-    found = of_huggingface(written(tmp_path, *EVERYTHING))
-    assert (found.path, found.step, found.seen) == (str(tmp_path), 40, "epoch 1.5")
-    assert found.lacks == ()
-    assert "holds no" not in str(found)
-
-
-def test_what_hugging_faces_trainer_passes_over_is_said(tmp_path: Path) -> None:
+def test_a_folder_of_hugging_face_is_told_with_what_it_lacks(tmp_path: Path) -> None:
     found = of_huggingface(written(tmp_path, "model.safetensors"))
+    assert (found.path, found.step, found.seen) == (str(tmp_path), 40, "epoch 1.5")
     assert found.lacks == ("optimizer state", "scheduler")
-    assert str(found).endswith(
-        "; it holds no optimizer state and no scheduler: what it lacks starts anew"
-    )
+    lacks = "; it holds no optimizer state and no scheduler: what it lacks starts anew"
+    assert str(found).endswith(lacks)
+    whole = of_huggingface(written(tmp_path, *EVERYTHING))
+    assert whole.lacks == ()
+    assert "holds no" not in str(whole)
 
 
 @pytest.mark.parametrize("state", ["", "[]", '{"global_step": "x"}'])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hooks.launching import OFFLINE, TORCHRUN, run_job
@@ -74,10 +74,28 @@ def test_alone_what_is_missing_is_raised_as_it_is(tmp_path: Path) -> None:
         evaluation.expect(tmp_path / "scores_{step}.csv")
 
 
-def test_alone_a_step_that_comes_again_is_refused() -> None:
-    with alone(1, "again"):
-        pass
-    with pytest.raises(StepOutOfTurn, match="again: step 1 came again;"), alone(1, "again"):
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ((0, 1, 1), "step 1 came again;"),
+        ((0, 2), "step 2 came after step 0, and step 1 is left out"),
+        ((0, 4), "step 4 came after step 0, and steps 1-3 are left out"),
+        ((2, 1), "step 1 came after step 2, which is later"),
+        (("final", "final"), "step final came again"),
+        (("final", 3), "step 3 came after step final"),
+        ((100, 200, 400), "step 400 came after step 200, and step 300 is left out"),
+    ],
+)
+def test_a_step_out_of_turn_is_refused(steps: tuple[int | str, ...], words: str) -> None:
+    *before, last = steps
+    every = 100 if 100 in steps else 1
+    for step in before:
+        with alone(step, str(steps), every=every):
+            pass
+    with (
+        pytest.raises(StepOutOfTurn, match=words),
+        alone(last, str(steps), every=every),
+    ):
         pytest.fail("its body ran")
 
 
@@ -103,10 +121,11 @@ def test_the_final_step_wants_the_results_of_all_from_the_first_on(tmp_path: Pat
         {"first": 6, "every": 2},
         {"first": 1, "every": 2},
         {"first": -1},
+        *({"step": step} for step in (-1, True, 1.5, "last", None)),
     ],
 )
-def test_numbers_that_mean_nothing_are_refused(named: dict[str, object]) -> None:
-    with pytest.raises(BadUsage), alone(4, "numbers", **named):
+def test_numbers_that_mean_nothing_are_refused(named: dict[str, Any]) -> None:
+    with pytest.raises(BadUsage), alone(**{"step": 4, "name": "numbers", **named}):
         pytest.fail("its body ran")
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from processes import StartProgram
 
 LIMIT_S = 240.0
-OF_ANOTHER_HOST = "17\nnode7\nrank 8\n2026-01-01T00:00:00Z\npython train.py\n"
 
 
 def take(path: Path, patience_s: float) -> tuple[dict[str, Any], str]:
@@ -83,65 +82,51 @@ def test_a_lock_that_a_child_inherited_is_held_still(program: StartProgram, tmp_
     until(lambda: _has_ended(int(holder.first_words)), "its child to end")
 
 
-def test_holder_on_another_host_is_known_from_the_file(tmp_path: Path) -> None:
-    """As on a network file system: the kernel of this machine does not know the holder."""
+@pytest.fixture
+def ended(program: StartProgram) -> int:
+    """The process id of one that has ended."""
+    job = program("sleeping.py")
+    job.process.kill()
+    job.process.wait(LIMIT_S)
+    return job.pid
+
+
+HERE, THERE = socket.gethostname(), "3f2a9c1e-4026532000"
+OF_SOMEBODY = "rank 8\n2026-01-01T00:00:00Z\npython train.py\n"
+
+
+@pytest.mark.parametrize(
+    ("record", "words", "gone"),
+    [
+        # as on a network file system: the kernel of this machine does not know the holder
+        (f"17\nnode7\n{OF_SOMEBODY}", ", since 2026-01-01T00:00:00Z, which cannot be seen from "
+         "this host", False),
+        # a process of this number is here, too; the kernel's start and the pid namespace tell
+        (f"17\n{HERE}\n{OF_SOMEBODY}{THERE}\n", "cannot be seen from this container", False),
+        # a soft lock of filelock's has a process id and a host's name, and nothing else
+        (f"{{ended}}\n{HERE}\n", "or is of another container that has this host's name", False),
+        # after hostnamectl, or in a container that changed its name alone
+        (f"{{ended}}\nnode7\n{OF_SOMEBODY}{{machine}}\n", "which has ended", True),
+    ],
+    ids=["another host", "a container of this host's name", "only its host", "two names"],
+)  # fmt: skip
+def test_a_holder_that_the_kernel_does_not_name_is_known_from_the_file(
+    record: str, words: str, gone: bool, ended: int, tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     path = tmp_path / "cache.lock"
-    path.write_text(OF_ANOTHER_HOST)
-
+    path.write_text(record.format(ended=ended, machine=which_machine()))
     holder = find_holder(path)
-    who = "pid 17 (rank 8, host node7, python train.py), since 2026-01-01T00:00:00Z"
-    assert holder.words == f"{who}, which cannot be seen from this host"
-    assert holder.pid is None
-
-
-def test_a_container_of_this_hosts_name_is_not_this_machine(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Process 17 there is not that of here; the kernel's start and the pid namespace tell."""
-    path = tmp_path / "cache.lock"
-    named = f"17\n{socket.gethostname()}\nrank 8\n2026-01-01T00:00:00Z\npython train.py\n"
-    path.write_text(f"{named}3f2a9c1e-4026532000\n")
-    holder = find_holder(path)
-    assert holder.words.endswith("which cannot be seen from this container")
-    assert (holder.pid, holder.gone) == (None, False)
+    assert words in holder.words
+    assert holder.gone == gone
     with hc.locked(path):
-        assert "was left by" not in capfd.readouterr().err
-
-
-def test_a_machine_of_two_names_is_one(
-    program: StartProgram, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """As after hostnamectl, or in a container that changed its name alone."""
-    path = tmp_path / "cache.lock"
-    ended = program("sleeping.py")
-    ended.process.kill()
-    ended.process.wait(LIMIT_S)
-    path.write_text(f"{ended.pid}\nnode7\nrank 8\n\npython train.py\n{which_machine()}\n")
-    holder = find_holder(path)
-    assert holder.gone
-    assert "which has ended" in holder.words
-    with hc.locked(path):
-        assert f"was left by pid {ended.pid}" in capfd.readouterr().err
-
-
-def test_who_only_named_the_host_may_be_of_another_container(
-    program: StartProgram, tmp_path: Path
-) -> None:
-    """A soft lock of filelock's has a process id and a host's name, and nothing else."""
-    path = tmp_path / "cache.lock"
-    ended = program("sleeping.py")
-    ended.process.kill()
-    ended.process.wait(LIMIT_S)
-    path.write_text(f"{ended.pid}\n{socket.gethostname()}\n")
-    holder = find_holder(path)
-    assert not holder.gone
-    assert "or is of another container that has this host's name" in holder.words
+        assert (f"was left by pid {ended}" in capfd.readouterr().err) == gone
 
 
 def test_kernel_is_believed_over_the_file(program: StartProgram, tmp_path: Path) -> None:
     path = tmp_path / "cache.lock"
     holder = program("hooks_locking.py", "hold", str(path))
-    path.write_text(OF_ANOTHER_HOST)
+    path.write_text(f"17\nnode7\n{OF_SOMEBODY}")
 
     assert find_holder(path).pid == holder.pid
     assert "hooks_locking.py hold" in find_holder(path).words
@@ -150,21 +135,14 @@ def test_kernel_is_believed_over_the_file(program: StartProgram, tmp_path: Path)
 def test_file_that_is_no_lock_file_keeps_its_content(tmp_path: Path) -> None:
     file = tmp_path / "poetry.lock"
     file.write_text("[[package]]\nname = 'torch'\n")
-
     write_record(file, None)
     assert file.read_text() == "[[package]]\nname = 'torch'\n"
 
 
 def test_lock_in_a_folder_that_is_missing_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    job = start_job(
-        tmp_path, "hooks_locking.py", "take", str(tmp_path / "no/x"), "1", environment={}
-    )
-    try:
-        _, errors = job.communicate(timeout=LIMIT_S)
-    finally:
-        end(job)
-
-    assert f"{BadUsage.__name__}: the lock file {tmp_path}/no/x.lock cannot be made" in errors
+    refused = pytest.raises(BadUsage, match=r"/no/x\.lock cannot be made")
+    with refused, hc.locked(tmp_path / "no" / "x"):
+        pytest.fail("its body ran")
 
 
 def _has_ended(pid: int) -> bool:

@@ -75,30 +75,6 @@ def test_what_is_done_is_reused_until_its_input_changes(folder: Path) -> None:
     assert "raw.txt has changed (known by its whole content)" in changed.stderr
 
 
-def test_what_is_thrown_away_is_recorded_with_what_rests_on_it(folder: Path) -> None:
-    ran(folder, "reuse", "0.9")
-    (folder / "raw.txt").write_text("b\n")
-    ran(folder, "reuse", "0.9")
-    first_prepare, first_train, _, _ = story(folder).phases
-    assert first_prepare.discarded.startswith("it was run again: ")
-    assert "raw.txt has changed" in first_prepare.discarded
-    assert (first_train.discarded, first_train.stale) == (
-        "it was run again: its script runs it each time",
-        "prepare, which it rests on, was run again",
-    )
-
-
-def test_nobody_there_to_answer_stops_with_3_unless_told(folder: Path) -> None:
-    ran(folder, "rerun", "0.9")
-    (folder / "raw.txt").write_text("b\n")
-    asked = ran(folder, "ask", "0.9")
-    assert asked.returncode == 3
-    assert "raw.txt has changed" in asked.stderr
-    assert "nobody is here to answer; HANGCHECK_IF_DONE=reuse or" in asked.stderr
-    told = ran(folder, "ask", "0.9", HANGCHECK_IF_DONE="reuse")
-    assert (told.returncode, "prepare False" in told.stdout) == (0, True)
-
-
 PIPELINE = """
 from pathlib import Path
 with hc.phase("prepare", inputs={inputs}, outputs=["data.txt"], if_done={if_done!r}) as prepare:
@@ -228,13 +204,6 @@ def in_folder(folder: Path, code: str, **environment: str) -> subprocess.Complet
     )  # fmt: skip
 
 
-FOUR_TIMES = """
-for _ in range(4):
-    with hc.phase("train", inputs=[data], outputs=["last.ckpt"]) as train:
-        train.metric("acc", 1.0)
-    assert train.needed
-print("trained")
-"""
 FOUR_PHASES = """
 for if_done in ("rerun", "reuse", "ask", "error"):
     with hc.phase("train", inputs=[data], outputs=["last.ckpt"], if_done=if_done) as train:
@@ -260,13 +229,6 @@ def test_what_the_disk_refuses_is_said_once_and_training_goes_on(
     assert done.stderr.count("cannot be written") == 1, done.stderr
 
 
-def test_an_input_whose_name_is_no_utf8_keeps_nothing_from_the_ledger(folder: Path) -> None:
-    done = in_folder(folder, f"data = os.fsdecode(b'r\\xe9sum\\xe9')\n{FOUR_TIMES}")
-    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
-    assert "failed" not in done.stderr
-    assert "cannot be written" not in done.stderr
-
-
 def test_a_price_that_is_none_is_said_and_the_question_put_all_the_same(folder: Path) -> None:
     ran(folder, "rerun", "0.9")
     (folder / "raw.txt").write_text("b\n")
@@ -290,12 +252,3 @@ def test_a_phase_that_runs_because_ranks_cannot_meet_is_kept_with_its_inputs(fol
     assert done.returncode == 0, done.stderr
     (train,) = story(folder).phases
     assert [one.how for one in train.inputs] == ["its whole content"]
-
-
-def test_a_phase_that_would_be_reused_runs_again_where_a_person_says_so(folder: Path) -> None:
-    assert ran(folder, "reuse", "0.9").returncode == 0
-    kept = ran(folder, "reuse", "0.9")
-    assert "prepare False" in kept.stdout
-    again = ran(folder, "reuse", "0.9", HANGCHECK_IF_DONE="rerun", HANGCHECK_CONSOLE="all")
-    assert "prepare True" in again.stdout
-    assert "HANGCHECK_IF_DONE=rerun" in again.stderr

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from planning.tiny_models import FAMILIES, GENERATING, KNOWN, VOCABULARY, real_model, save_config
 
-from lightning_hangcheck.hooks.plan import MetaModel, plan_memory
+from lightning_hangcheck.hooks.plan import counted_weights, plan_memory
 from lightning_hangcheck.planning.config import count_weights, read_config, read_fields
 from lightning_hangcheck.planning.placing import place, sizes_of
 from lightning_hangcheck.planning.plan import GB, Machine, Use
@@ -41,7 +41,7 @@ def test_formulas_alone_are_exact_too(family: str, tmp_path: Path) -> None:
     weights = count_weights(read_fields(read_config(config)))
     assert weights.sureness == "computed"
     assert weights.bytes_in("float32") == bytes_of(real_model(tmp_path, "float32").parameters())
-    assert weights.blocks == MetaModel(config).weights().blocks
+    assert weights.blocks == counted_weights(config).blocks
 
 
 @pytest.mark.parametrize("context", [24, 48])
@@ -62,21 +62,32 @@ def test_the_cache_is_that_of_a_real_forward(family: str, context: int, tmp_path
     assert plan.cache == bytes_of(tensor for one in layers for tensor in (one.keys, one.values))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize("shares", [(2,), (0.5,), (0.3,), (0.6, 0.7), (0.4, 0.3), (0.2, 0.2, 0.9)])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "mixtral"])
 def test_layers_go_where_accelerate_puts_them(
-    family: str, shares: tuple[float, ...], dtype: Any, tmp_path: Path
+    family: str, shares: tuple[float, ...], tmp_path: Path
 ) -> None:
-    """By our rules for laptops without torch, and by accelerate itself on the model."""
+    """As from_pretrained asks it: with each GPU's room balanced."""
+    from accelerate import infer_auto_device_map
+    from accelerate.utils import get_balanced_memory
+
     config = save_config(family, tmp_path) / "config.json"
-    model = MetaModel(config)
-    fields = read_fields(read_config(config))
-    sizes = sizes_of(fields, model.weights(), Use(dtype=dtype, context=64))
-    limits = tuple(int(sizes.weights * share) for share in (*shares, 0.5))
-    theirs = model.place(sizes, limits, dtype)
-    assert place(sizes, limits).layers == theirs.layers
-    assert sum(theirs.weights) == sizes.weights
+    fields, model = read_fields(read_config(config)), real_model(tmp_path, "bfloat16")
+    sizes = sizes_of(fields, counted_weights(config), Use(dtype="bfloat16", context=64))
+    limits = [int(sizes.weights * share) for share in (*shares, 0.5)]
+    names = [*range(len(shares)), "cpu"]
+    whole = list(model._no_split_modules)  # noqa: SLF001 - what from_pretrained passes
+    options = {"no_split_module_classes": whole, "dtype": model.dtype}
+    room = get_balanced_memory(model, dict(zip(names, limits, strict=True)), **options)
+    room = {name: room[name] for name in names}
+    theirs = infer_auto_device_map(model, room, **options)
+    layers = [
+        next(
+            theirs[at] for at in (f"model.layers.{n}", "model.layers", "model", "") if at in theirs
+        )
+        for n in range(len(model.model.layers))
+    ]
+    assert place(sizes, tuple(limits)).layers == tuple(map(layers.count, [*names, "disk"]))
 
 
 def test_a_configuration_that_transformers_cannot_build_is_planned_by_formula(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 from hooks.launching import json_lines, start_job
 from long_tests import WHEN_ASKED_FOR
-from processes import end
+from processes import end, until
 
+from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.hooks.places import PlaceOfStart
 from lightning_hangcheck.hooks.rendezvous import PeerGroup, RendezvousPoint
 
@@ -18,18 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    Join = Callable[..., PlaceOfStart]
-
-PATIENCE_S = 60.0
+    Join = Callable[..., Future[str]]
 
 
 class Memory:
-    """A place that outlives every start."""
+    """A place that outlives every start, and knows who looks there."""
 
     where = "memory"
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
+        self.asked: list[str] = []
 
     def post(self, key: str, value: bytes) -> None:
         self.values[key] = value
@@ -38,85 +38,48 @@ class Memory:
         return self.values.setdefault(key, value)
 
     def look(self, key: str) -> bytes | None:
+        self.asked.append(key)
         return self.values.get(key)
 
 
 @pytest.fixture
 def join() -> Iterator[Join]:
-    """Let a rank of a new start join at a place; the first rank's thread is ended."""
-    leaders: list[PlaceOfStart] = []
+    """Let a rank of a new start come to its first guard, in a thread; where they all meet."""
+    with ThreadPoolExecutor(4) as pool:
 
-    def start(place: Memory, index: int, size: int = 2) -> PlaceOfStart:
-        joined = PlaceOfStart(place, index, size)
-        if index == 0:
-            leaders.append(joined)
-        return joined
+        def come(place: Memory, index: int, limit: float = 60.0) -> Future[str]:
+            start = PlaceOfStart(place)
+            peers = PeerGroup(place=start, index=index, size=2, peers_exist=True)
 
-    yield start
-    for leader in leaders:
-        leader.close()
+            def meet() -> str:
+                RendezvousPoint.next(peers, "data", limit)
+                return start.name
 
+            return pool.submit(meet)
 
-def seen(place: PlaceOfStart, key: str) -> bytes | None:
-    """Look until it is there."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        value = place.look(key)
-        if value is not None:
-            return value
-        time.sleep(0.002)
-    return None
+        yield come
 
 
-def test_ranks_of_one_start_find_each_other_whoever_comes_first(join: Join) -> None:
+def test_ranks_of_one_start_meet_and_what_an_earlier_start_left_lets_nobody_pass(
+    join: Join,
+) -> None:
     memory = Memory()
     late = join(memory, 1)
-    late.post("arrived-1", b"here")
-    assert late.look("outcome") is None
-    leader = join(memory, 0)
-    leader.post("outcome", b"go on")
-    assert seen(late, "outcome") == b"go on"
-    leader.expect(PATIENCE_S)
-    before = time.monotonic()
-    leader.leave()
-    assert time.monotonic() - before < PATIENCE_S, "all were answered: its end waits for nobody"
-    assert leader.look("arrived-1") == b"here"
-
-
-def test_what_an_earlier_start_left_lets_nobody_pass(join: Join) -> None:
-    """Neither the others, where the first rank has not come again, nor the first rank itself."""
-    memory = Memory()
-    before = join(memory, 0), join(memory, 1)
-    before[0].post("outcome", b"of round 0")
-    assert seen(before[1], "outcome") == b"of round 0"
-    before[1].post("arrived-1", b"of round 0")
-    before[0].close()  # as its process ends
+    first = join(memory, 0).result(60)
+    assert late.result(60) == first
     again = join(memory, 1)
-    again.post("arrived-1", b"of round 1")
-    assert again.look("outcome") is None
-    assert not again.name
-    leader = join(memory, 0)
-    assert leader.look("arrived-1") is None
-    leader.post("outcome", b"of round 1")
-    assert seen(again, "outcome") == b"of round 1"
-    assert leader.look("arrived-1") == b"of round 1"
+    memory.asked.clear()
+    until(lambda: memory.asked.count("leader") > 3, "it to look at what is left there")
+    assert not again.done()
+    assert join(memory, 0).result(60) == again.result(60) != first
 
 
-def test_a_rank_that_never_came_to_a_guard_before_passes_no_older_one(join: Join) -> None:
-    """It has no word of its own there: what shows the age of the other's is not its own word."""
+def test_a_first_rank_that_comes_again_waits_for_the_others_of_its_start(join: Join) -> None:
     memory = Memory()
-    alone = join(memory, 0)
-    alone.post("outcome", b"of round 0")
-    alone.close()
-    assert join(memory, 1).look("outcome") is None
-
-
-def test_only_the_first_rank_is_missing_before_it_has_come(join: Join) -> None:
-    """Whether the others are of this start, nobody can know."""
-    peers = PeerGroup(place=join(Memory(), 2, 4), index=2, size=4, peers_exist=True)
-    point = RendezvousPoint(peers, "data", "rank data 1", 1.0)
-    peers.place.post(point.arrival_of(2), b"")
-    assert point.missing() == [0]
+    late = join(memory, 1)
+    assert join(memory, 0).result(60) == late.result(60)
+    with pytest.raises(MeetingFailed, match=r"rank 1 of 2 did not come to 'data' within 0\.5 s"):
+        join(memory, 0, 0.5).result(60)
 
 
 @WHEN_ASKED_FOR

@@ -119,6 +119,8 @@ def test_methods_stay_methods(watched: Callable[..., Seen]) -> None:
     assert create.calls[0].instance is User
     assert made.calls[0].instance is user
     assert [call.instance for call in method.calls] == [user, user]
+    assert [call.given() for call in method.calls] == [{"more": 1}, {"more": 2}]
+    assert create.calls[0].given() == {"size": 5}
     assert revived(user.method)(3) == 8
     assert revived(User.create)(2).size == 2
     assert (revived(User.method)(user, 4), revived(user.fixed)()) == (9, "fixed")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hooks.zero_code.injecting import PACKAGE, as_script
 from long_tests import WHEN_ASKED_FOR
 from processes import until
 
@@ -25,7 +26,7 @@ from lightning_hangcheck.session.collective_notes import (
     noted_messages,
     noted_sites,
 )
-from lightning_hangcheck.session.session import SESSION_VARIABLE, SessionFacts, open_session
+from lightning_hangcheck.session.session import SESSION_VARIABLE, read_session
 
 if TYPE_CHECKING:
     from processes import StartProgram
@@ -46,25 +47,17 @@ RANK = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "HANGCHECK_CONSOLE": 
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    facts = SessionFacts(
-        run_dir=str(tmp_path / "run"),
-        command="train.py",
-        started_at="2026-11-20T10:00:00Z",
-        root_pid=os.getpid(),
-        launched=True,
-    )
-    return open_session(tmp_path / "shared" / "key", facts)
+    return read_session(Path(as_script(tmp_path)[0][SESSION_VARIABLE]))
 
 
 def _python(
     session: Session, *arguments: str, search: str = "", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    package = str(Path(__file__).parents[3])
     return subprocess.run(
         [sys.executable, *arguments],
         env={
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": injected(os.pathsep.join(filter(None, (search, package)))),
+            "PYTHONPATH": injected(os.pathsep.join(filter(None, (search, PACKAGE)))),
             SESSION_VARIABLE: str(session.path),
             "SHOWN_PAGES": str(session.pages),
             **environment,

@@ -1,16 +1,25 @@
-"""Who meets whom, by how the process was launched."""
+"""Who meets whom, how they wait, and what is said of one that does not come."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import signal
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
+from processes import until
 
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.hooks.rendezvous import find_peer_group
-from lightning_hangcheck.identity import identify
+from lightning_hangcheck.hooks.missing_ranks import look_for_missing
+from lightning_hangcheck.hooks.places import StorePlace
+from lightning_hangcheck.hooks.rendezvous import PeerGroup, RendezvousPoint, find_peer_group
+from lightning_hangcheck.hooks.wandb_guard import bounded
+from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.recorder.lifecycle import Recorder
+from lightning_hangcheck.recorder.page import PageWriter
 from lightning_hangcheck.session.session import Session, SessionFacts, open_session
 from lightning_hangcheck.session.whose import start_key
 from lightning_hangcheck.settings import Settings
@@ -18,21 +27,17 @@ from lightning_hangcheck.settings import Settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-ERROR_FILE = "/tmp/torchelastic_x/{run}/attempt_{attempt}/{rank}/error.json"  # noqa: S108 - a name
+    from processes import StartProgram
 
 
-def torchrun(
-    rank: int, run: str = "none_abc", attempt: int = 0, port: int = 29500
-) -> dict[str, str]:
+def torchrun(rank: int) -> dict[str, str]:
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": "29500",
         "TORCHELASTIC_RUN_ID": "none",
-        "TORCHELASTIC_RESTART_COUNT": str(attempt),
-        "TORCHELASTIC_ERROR_FILE": ERROR_FILE.format(run=run, attempt=attempt, rank=rank),
     }
 
 
@@ -57,26 +62,12 @@ def launch(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None
         monkeypatch.setenv(name, value)
 
 
-def test_ranks_of_one_start_share_a_key_and_no_other_start_has_it() -> None:
-    ours = key(torchrun(0))
-
-    assert key(torchrun(1)) == ours
-    others = [torchrun(0, attempt=1), torchrun(0, run="none_def"), torchrun(0, port=29501)]
-    assert ours not in {key(other) for other in others}
-
-
 def test_children_of_lightnings_launcher_share_the_key_of_their_parent() -> None:
     plain = key({})
 
     assert plain.startswith(f"pid-{os.getpid()}-")
     assert key({"LOCAL_RANK": "0", "WORLD_SIZE": "2"}) == plain
     assert key({"LOCAL_RANK": "1", "WORLD_SIZE": "2"}).startswith(f"pid-{os.getppid()}-")
-
-
-def test_slurm_restart_is_a_start_of_its_own() -> None:
-    step = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
-
-    assert key(step) != key({**step, "SLURM_RESTART_COUNT": "1"})
 
 
 @pytest.mark.parametrize(
@@ -137,3 +128,74 @@ def test_ranks_of_one_node_meet_on_that_node(
     assert (peers.index, peers.size, peers.noun) == (1, 2, "local rank")
     assert isinstance(recorder.session, Session)
     assert str(recorder.session.meetings) in peers.place.where
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    """The session of a job that consists of what this process starts."""
+    facts = SessionFacts(
+        run_dir=str(tmp_path / "run"),
+        command="",
+        started_at="",
+        root_pid=os.getppid(),
+        launched=True,
+    )
+    return open_session(tmp_path / "session", facts)
+
+
+def test_stopped_rank_is_read_and_one_that_ended_is_told_by_its_last_words(
+    session: Session, program: StartProgram
+) -> None:
+    running = program("sleeping.py")
+    page = PageWriter.create(session.pages / f"{running.pid}.page")
+    page.identify(Identity(rank=1, world_size=2, local_rank=1))
+    os.kill(running.pid, signal.SIGSTOP)
+    until(lambda: psutil.Process(running.pid).status() == psutil.STATUS_STOPPED, "it to stop")
+
+    stopped = look_for_missing(session, [1], local=False)[1]
+    assert f"pid {running.pid}, which is stopped, main thread:" in stopped
+    assert "waits_in_sleep (" in stopped
+
+    running.process.kill()
+    running.process.wait()
+    page.end("raised", "ValueError: no such split")
+    ended = look_for_missing(session, [1], local=False)[1]
+    assert ended == f"pid {running.pid} has ended (ValueError: no such split)"
+
+
+WAITED_S = 3.0
+
+
+def test_a_rank_that_waits_asks_the_store_about_once_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1,024 ranks that look ten times a second at two keys would keep one store from its work."""
+    distributed = pytest.importorskip("torch.distributed", exc_type=ImportError)
+    asked: Counter[str] = Counter()
+
+    class Counting:
+        """A store of torch's that counts what it is asked."""
+
+        def __init__(self) -> None:
+            self._store = distributed.HashStore()
+
+        def __getattr__(self, name: str) -> Any:
+            asked[name] += 1
+            return getattr(self._store, name)
+
+    monkeypatch.setattr(distributed, "PrefixStore", lambda _, store: store)
+    place = StorePlace(Counting(), "test", "a store of the test")  # type: ignore[arg-type]
+    peers = PeerGroup(place=place, index=1, size=2, peers_exist=True)
+    point = RendezvousPoint(peers, "data", "rank data 1", WAITED_S)
+    late = point.await_outcome("did not finish").failure
+    assert late.startswith("rank 0 did not finish 'data' within 3 s (rank 1 waited at")
+    assert asked["check"] > 0, "else it counts nothing"
+    assert asked.total() < 6 * WAITED_S, asked
+
+
+def test_a_refused_thread_leaves_wandb_its_own_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    assert bounded(1.0, lambda: "a run") == "a run"

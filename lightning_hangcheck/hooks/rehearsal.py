@@ -1,12 +1,14 @@
-"""What can happen to one rank: to its data, its losses, its saves, and by a signal.
+"""The half of a rehearsal inside a rank: few batches, on CPUs, and the scene that is provoked.
 
-`Rehearsal` is what a rank knows and notes of the scene. `stay_connected` has it end as with NCCL.
+`hangcheck rehearse` names the scene in the environment. What a scene provokes is what can happen to
+a real rank: its data, its loss, its save, its signal; never a decision that the program itself
+makes for all ranks together. A program that lets its ranks agree therefore passes.
 """
 
 from __future__ import annotations
 
+import atexit
 import errno
-import inspect
 import os
 import random
 import signal
@@ -19,13 +21,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from lightning_hangcheck import log
+from lightning_hangcheck.hooks.zero_code.start import on_import
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, replace
-from lightning_hangcheck.model.rehearsal import GLOO, Note, NoteKind, Part
+from lightning_hangcheck.model.rehearsal import GLOO, VARIABLE, Note, NoteKind, Part
 from lightning_hangcheck.recorder.announcer import attempt, user_frame
 
 if TYPE_CHECKING:
@@ -34,20 +39,26 @@ if TYPE_CHECKING:
 Foreign: TypeAlias = Any
 """An object of a framework or of the program."""
 
+EPOCHS = 2
 FULL_PASSES, MOST_PASSES = 2, 25
 """Over one DataLoader: later ones have one batch; a plain loop of hundreds ends on all alike."""
 STREAM_SAMPLES, STREAM_READ_S = 5000, 2.0
+AT_CALL = 3
+"""The call of a kind at which a scene begins: by then the ranks have met in a step."""
+RAISED_WAIT_S, PARTED_WAIT_S = 3.0, 8.0
+"""A rank that raises waits for the others to do the same before its launcher ends them: not so long
+that those who wait for it look hung, longer where gloo has ended the wait of all."""
 LOSSES = (
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss",
     "cross_entropy", "ctc_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss",
     "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss", "multi_margin_loss", "nll_loss",
     "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss",
 )  # fmt: skip
-AT_CALL = 3
-"""The call of a kind at which a scene begins: by then the ranks have met in a step."""
-RAISED_WAIT_S, PARTED_WAIT_S = 3.0, 8.0
-"""A rank that raises waits for the others to do the same before its launcher ends them: not so long
-that those who wait for it look hung, longer where gloo has ended the wait of all."""
+CUDA_CALLS = (
+    "empty_cache", "init", "ipc_collect", "reset_max_memory_allocated", "reset_peak_memory_stats",
+    "set_device", "synchronize",
+)  # fmt: skip
+NEEDS_GPUS = ("fsdp", "deepspeed", "modelparallel", "model_parallel", "bagua", "colossal")
 KEEPER = """
 n=0
 while [ $n -lt 1000 ] && kill -0 $1 2>/dev/null && [ $(ls "$2" | grep -c '^left-') -lt $3 ]
@@ -117,10 +128,10 @@ class Rehearsal:
         return folder
 
 
-def arguments_of(call: Call) -> dict[str, Foreign]:
-    """All arguments by name; what the function will refuse raises TypeError here already."""
-    given = inspect.signature(call.function).bind(*call.arguments, **call.named).arguments
-    return {**given.pop("kwargs", {}), **given}
+def has_joined() -> bool:
+    """Whether this process is in a process group."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and bool(getattr(distributed, "is_initialized", bool)())
 
 
 def tell_exceptions(rehearsal: Rehearsal) -> None:
@@ -144,12 +155,6 @@ def tell_exceptions(rehearsal: Rehearsal) -> None:
         attempt("waiting for other ranks", wait_for_others, limit_s)
 
     sys.excepthook = hook
-
-
-def has_joined() -> bool:
-    """Whether this process is in a process group."""
-    distributed = sys.modules.get("torch.distributed")
-    return distributed is not None and bool(getattr(distributed, "is_initialized", bool)())
 
 
 def stay_connected(rehearsal: Rehearsal) -> None:
@@ -180,6 +185,155 @@ def stay_connected(rehearsal: Rehearsal) -> None:
     )
 
 
+# ---------------------------------------------------------------- few epochs, on CPUs
+
+
+def make_trainer(rehearsal: Rehearsal, call: Call) -> None:
+    """Have Lightning's Trainer run few epochs on CPU ranks."""
+    named, batches = call.named, rehearsal.part.batches
+    changed = {"log_every_n_steps": 1, "min_epochs": None, "min_steps": None}
+    changed |= _on_cpus(rehearsal, named)
+    if not named.get("fast_dev_run"):
+        epochs = named.get("max_epochs")
+        changed["max_epochs"] = EPOCHS if epochs in (None, -1) else min(epochs, EPOCHS)
+    if named.get("max_steps", -1) not in (None, -1):
+        changed["max_steps"] = min(named["max_steps"], EPOCHS * batches)
+    if type(named.get("val_check_interval")) is int:
+        changed["val_check_interval"] = min(named["val_check_interval"], batches)
+    if named.get("check_val_every_n_epoch", 1):
+        changed["check_val_every_n_epoch"] = 1
+    if named.get("sync_batchnorm"):
+        rehearsal.note("changed", "sync_batchnorm is off: it needs GPUs")
+        changed["sync_batchnorm"] = False
+    call.go(**changed)
+
+
+def _on_cpus(rehearsal: Rehearsal, named: Mapping[str, Foreign]) -> dict[str, Foreign]:
+    """What replaces the hardware that Lightning's Trainer or Fabric is asked for."""
+    changed = {"accelerator": "cpu", "devices": rehearsal.part.ranks, "num_nodes": 1}
+    strategy = named.get("strategy", "auto")
+    name = (strategy if isinstance(strategy, str) else type(strategy).__name__).lower()
+    if any(one in name for one in NEEDS_GPUS):
+        rehearsal.note("changed", f"the strategy {name} needs GPUs: ddp takes its place")
+        changed["strategy"] = "ddp"
+    if str(named.get("precision", "")) in ("16", "16-mixed", "16-true", "transformer-engine"):
+        rehearsal.note("changed", f"precision {named['precision']} needs GPUs: 32-true")
+        changed["precision"] = "32-true"
+    return changed
+
+
+def make_fabric(rehearsal: Rehearsal, call: Call) -> None:
+    """Have Fabric run on CPU ranks."""
+    given = call.bound()
+    call.function(**{**given, **_on_cpus(rehearsal, given)})
+
+
+def make_checkpoints(rehearsal: Rehearsal, call: Call) -> None:
+    """Have Lightning's ModelCheckpoint save within the few batches."""
+    most = {"every_n_train_steps": rehearsal.part.batches, "every_n_epochs": 1}
+    given = {name: call.named.get(name) for name in most}
+    call.go(**{name: min(n, most[name]) for name, n in given.items() if isinstance(n, int)})
+
+
+def settle_arguments(rehearsal: Rehearsal, call: Call) -> None:
+    """Have transformers' Trainer run few steps on CPU ranks."""
+    given, batches = call.instance, rehearsal.part.batches
+    new: dict[str, Foreign] = {"use_cpu": True, "fp16": False, "ddp_backend": "gloo"}
+    new |= {"num_train_epochs": min(float(given.num_train_epochs), EPOCHS)}
+    new |= {"dataloader_pin_memory": False}
+    if given.max_steps > 0:
+        new["max_steps"] = min(given.max_steps, EPOCHS * batches)
+    for name in ("save_steps", "eval_steps", "logging_steps"):
+        if getattr(given, name, None):
+            new[name] = min(getattr(given, name), batches)
+    for name in ("fsdp", "deepspeed"):
+        if getattr(given, name, None):
+            rehearsal.note("changed", f"{name} needs GPUs: ddp takes its place")
+            new[name] = None
+    for name, value in new.items():
+        if hasattr(given, name):
+            setattr(given, name, value)
+    call.go()
+
+
+def make_group(rehearsal: Rehearsal, call: Call) -> Foreign:
+    """Have process groups made with gloo."""
+    given = call.bound()
+    if "nccl" in str(given.get("backend") or ""):
+        rehearsal.note("changed", "gloo in place of nccl")
+        given["backend"] = "gloo"
+    given.pop("device_id", None)
+    group = call.function(**given)
+    rehearsal.note("group", str(sys.modules["torch.distributed"].get_world_size()))
+    return group
+
+
+def leave_group(rehearsal: Rehearsal, call: Call) -> None:
+    """Have process groups left with their connections open."""
+    if call.given().get("group") is None:
+        attempt("leaving", stay_connected, rehearsal)
+    call.go()
+
+
+def wrap_module(_rehearsal: Rehearsal, call: Call) -> None:
+    """Have DistributedDataParallel wrap modules on CPUs."""
+    call.function(**{**call.bound(), "device_ids": None, "output_device": None})
+
+
+def leave_batchnorm(rehearsal: Rehearsal, call: Call) -> Foreign:
+    """Leave batch norms as they are: SyncBatchNorm refuses CPUs."""
+    rehearsal.note("changed", "SyncBatchNorm is BatchNorm: it needs GPUs")
+    return call.bound()["module"]
+
+
+def instrument_cuda(_rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Have calls that choose a GPU do nothing."""
+    for name in CUDA_CALLS:
+        replace(module, name, lambda _: None)
+
+
+def instrument_devices(rehearsal: Rehearsal, module: ModuleType) -> None:
+    """Have tensors that shall be on a GPU stay on the CPU; ``module`` is torch, whole by now."""
+    if not rehearsal.part.names_cuda:
+        return
+    from torch.overrides import TorchFunctionMode
+
+    def on_cpu(value: Foreign) -> Foreign:
+        is_device = isinstance(value, (str, module.device))
+        return "cpu" if is_device and str(value).startswith("cuda") else value
+
+    def numbered(value: Foreign) -> Foreign:
+        """A number is a GPU's, too."""
+        return "cpu" if type(value) is int else on_cpu(value)
+
+    class OnCpu(TorchFunctionMode):  # type: ignore[misc] # torch is unknown to the type checker
+        def __torch_function__(
+            self,
+            func: Callable[..., Foreign],
+            types: Foreign,
+            args: tuple[Foreign, ...] = (),
+            kwargs: dict[str, Foreign] | None = None,
+        ) -> Foreign:
+            name, named = getattr(func, "__name__", ""), dict(kwargs or {})
+            if name == "cuda":
+                return args[0]
+            if "device" in named:
+                named["device"] = numbered(named["device"])
+            if name == "to":
+                args = (*args[:1], *map(numbered, args[1:]))
+            return func(*args, **named)
+
+    OnCpu().__enter__()
+
+    def load(call: Call) -> Foreign:
+        return call.function(*call.arguments[:1], **{**call.named, "map_location": "cpu"})
+
+    replace(module, "load", load)
+
+
+# ---------------------------------------------------------------- data
+
+
 class Few:
     """A sampler of batches or samples that ends early, with what the scene does to the last."""
 
@@ -190,25 +344,31 @@ class Few:
         return min(len(self.sampler), self._limit)
 
     def __iter__(self) -> Iterator[Foreign]:
-        ahead: list[Foreign] = []
-        for taken, item in enumerate(iter(self.sampler) if self._limit else ()):
-            if ahead:
-                yield ahead.pop()
-            ahead.append(item)
-            if taken + 1 >= self._limit:
-                break
-        for last in ahead:
-            cut = self._smaller and isinstance(last, list) and len(last) > 1
-            yield last[: len(last) // 2] if cut else last
+        items = list(islice(self.sampler, self._limit))
+        if self._smaller and items and isinstance(items[-1], list) and len(items[-1]) > 1:
+            items[-1] = items[-1][: len(items[-1]) // 2]
+        return iter(items)
 
 
 def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Give each pass over a DataLoader few batches; let the loaders that may be uneven be so."""
-    loader = module.DataLoader
+    part, loader = rehearsal.part, module.DataLoader
     whole = loader._index_sampler.fget  # noqa: SLF001 - all indices come from there
 
+    def most_batches(instance: Foreign, sampler: Foreign) -> int:
+        """Of this pass: all ranks get equally many, but for the odd one's share of a scene."""
+        key = _key(instance.dataset, instance.sampler)
+        limit = part.batches if rehearsal.passes[key] <= FULL_PASSES else 1
+        if not (rehearsal.is_odd_one and key in part.uneven):
+            return limit
+        if rehearsal.plays("fewer-samples"):
+            with suppress(TypeError, NotImplementedError):
+                limit = min(limit, len(sampler))
+            return max(1, limit // 2)
+        return 0 if rehearsal.plays("no-samples") else limit
+
     def cut_short(instance: Foreign, sampler: Foreign) -> Few:
-        limit, smaller = _limit(rehearsal, instance, sampler), False
+        limit, smaller = most_batches(instance, sampler), False
         if rehearsal.is_odd_one and _key(instance.dataset, instance.sampler) in part.uneven:
             smaller = rehearsal.plays("smaller-last-batch") and not instance.drop_last
             if smaller or rehearsal.plays("fewer-samples", "no-samples"):
@@ -221,7 +381,7 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
         return sampler if shorter is None else shorter  # one of no batches is false
 
     def length(call: Call) -> int:
-        return min(int(call.go()), _limit(rehearsal, call.instance, whole(call.instance)))
+        return min(int(call.go()), most_batches(call.instance, whole(call.instance)))
 
     def begin_pass(call: Call) -> Foreign:
         key = _key(call.instance.dataset, call.instance.sampler)
@@ -240,11 +400,25 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
     def next_batch(call: Call) -> Foreign:
         batch = call.go()
         if rehearsal.plays("as-it-is") and _is_stream(call.instance):
-            attempt("a look at a stream", _note_stream, rehearsal, call.instance, batch)
+            attempt("a look at a stream", note_stream, call.instance, batch)
         return batch
 
+    def note_stream(iterator: Foreign, batch: Foreign) -> None:
+        """Note it once the rank is done: whether it ends at all is known only by reading on."""
+        dataset, sampler = iterator._dataset, iterator._index_sampler  # noqa: SLF001 - it keeps no loader
+        sampler = sampler.sampler if isinstance(sampler, Few) else sampler
+        key = _key(dataset, getattr(sampler, "sampler", sampler))
+        mark, shared = _print_of(batch), bool(_makes_even(dataset, ()))
+
+        def note() -> None:  # one without end gives no rank fewer samples
+            until, read = time.monotonic() + STREAM_READ_S, enumerate(iter(dataset))
+            if all(at < STREAM_SAMPLES and time.monotonic() < until for at, _ in read):
+                rehearsal.note("loader", key=key, shared=shared, mark=mark)
+
+        rehearsal.at_end.setdefault(key, note)
+
     def with_workers(call: Call) -> Foreign:
-        named = attempt("a look at a DataLoader", arguments_of, call)
+        named = attempt("a look at a DataLoader", call.bound)
         if named is None:  # the loader says what is wrong with them
             return call.go()
         rehearsal.note("workers", str(named.get("num_workers", 0)))
@@ -257,25 +431,11 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
                 named.pop(name, None)
         return call.function(**named)
 
-    part = rehearsal.part
     loader._index_sampler = property(few)  # noqa: SLF001 - as above
     replace(loader, "__len__", length)
     replace(loader, "__iter__", begin_pass)
     replace(loader, "__init__", with_workers)
     replace(module._BaseDataLoaderIter, "__next__", next_batch)  # noqa: SLF001 - of every iterator
-
-
-def _limit(rehearsal: Rehearsal, loader: Foreign, sampler: Foreign) -> int:
-    """Batches of this pass: all ranks get equally many, but for the odd one's share of a scene."""
-    key, part = _key(loader.dataset, loader.sampler), rehearsal.part
-    limit = part.batches if rehearsal.passes[key] <= FULL_PASSES else 1
-    if not (rehearsal.is_odd_one and key in part.uneven):
-        return limit
-    if rehearsal.plays("fewer-samples"):
-        with suppress(TypeError, NotImplementedError):
-            limit = min(limit, len(sampler))
-        return max(1, limit // 2)
-    return 0 if rehearsal.plays("no-samples") else limit
 
 
 def _key(dataset: Foreign, sampler: Foreign) -> str:
@@ -297,10 +457,9 @@ def _samplers(loader: Foreign) -> list[Foreign]:
     todo = [getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
     while todo and len(found) < 8:
         one = todo.pop()
-        if one is None or any(one is other for other in found):
-            continue
-        found.append(one)
-        todo += [getattr(one, name, None) for name in ("batch_sampler", "sampler", "_sampler")]
+        if one is not None and not any(one is other for other in found):
+            found.append(one)
+            todo += [getattr(one, name, None) for name in ("batch_sampler", "sampler", "_sampler")]
     return found
 
 
@@ -315,21 +474,6 @@ def _makes_even(dataset: Foreign, samplers: Sequence[Foreign]) -> bool | None:
         if hasattr(one, "num_replicas") and hasattr(one, "rank"):
             return True
     return None
-
-
-def _note_stream(rehearsal: Rehearsal, iterator: Foreign, batch: Foreign) -> None:
-    """Note a stream once the rank is done: whether it ends at all is known only by reading on."""
-    dataset, few = iterator._dataset, iterator._index_sampler  # noqa: SLF001 - it keeps no loader
-    sampler = few.sampler if isinstance(few, Few) else few
-    key = _key(dataset, getattr(sampler, "sampler", sampler))
-    mark, shared = _print_of(batch), bool(_makes_even(dataset, ()))
-
-    def note() -> None:  # one without end gives no rank fewer samples
-        until, read = time.monotonic() + STREAM_READ_S, enumerate(iter(dataset))
-        if all(at < STREAM_SAMPLES and time.monotonic() < until for at, _ in read):
-            rehearsal.note("loader", key=key, shared=shared, mark=mark)
-
-    rehearsal.at_end.setdefault(key, note)
 
 
 def _mark_of_data(loader: Foreign) -> str:
@@ -388,6 +532,9 @@ def instrument_fetching(rehearsal: Rehearsal, module: ModuleType) -> None:
 
     if rehearsal.plays("as-it-is", "unusable-batch"):
         replace(module._BaseDatasetFetcher, "__init__", fetcher)  # noqa: SLF001 - all collate there
+
+
+# ---------------------------------------------------------------- losses, saves, signals
 
 
 def instrument_losses(rehearsal: Rehearsal, module: ModuleType) -> None:
@@ -482,3 +629,49 @@ def instrument_steps(rehearsal: Rehearsal, module: ModuleType) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     module.register_optimizer_step_post_hook(after)
+
+
+INSTRUMENTS: tuple[tuple[str, Callable[[Rehearsal, ModuleType], None]], ...] = (
+    ("torch.utils.data.dataloader", instrument_data),
+    ("torch.utils.data._utils.fetch", instrument_fetching),
+    ("torch.nn.functional", instrument_losses),
+    ("torch.nn.modules.module", instrument_modules),
+    ("torch.optim.optimizer", instrument_steps),
+    ("torch.cuda", instrument_cuda),
+    ("torch", instrument_devices),
+)
+CALLS: tuple[tuple[str, str, Callable[[Rehearsal, Call], Foreign]], ...] = (
+    ("torch.nn.modules.batchnorm", "SyncBatchNorm.convert_sync_batchnorm", leave_batchnorm),
+    ("torch.nn.parallel.distributed", "DistributedDataParallel.__init__", wrap_module),
+    ("torch.serialization", "save", save),
+    ("safetensors.torch", "save_file", save),
+    ("torch.distributed.distributed_c10d", "init_process_group", make_group),
+    ("torch.distributed.distributed_c10d", "new_group", make_group),
+    ("torch.distributed.distributed_c10d", "destroy_process_group", leave_group),
+    ("transformers.training_args", "TrainingArguments.__post_init__", settle_arguments),
+    ("FABRIC.fabric", "Fabric.__init__", make_fabric),
+    ("LIGHTNING.trainer.trainer", "Trainer.__init__", make_trainer),
+    ("LIGHTNING.callbacks.model_checkpoint", "ModelCheckpoint.__init__", make_checkpoints),
+    ("LIGHTNING.callbacks.early_stopping", "EarlyStopping._evaluate_stopping_criteria", stop),
+)
+"""Functions whose place one of ours takes."""
+
+
+def begin() -> None:
+    """Take part in the rehearsal that the environment names; nothing of ours raises."""
+    try:
+        rehearsal = Rehearsal(msgspec.json.decode(os.environ[VARIABLE], type=Part))
+    except (KeyError, msgspec.MsgspecError) as error:
+        log.once("rehearsal", f"this rank takes no part in the rehearsal ({error})")
+        return
+    for module, instrument in INSTRUMENTS:
+        on_import(module, partial(instrument, rehearsal))
+
+    def take_place(function: str, act: Callable[[Call], Foreign], module: ModuleType) -> None:
+        owner, _, name = function.rpartition(".")
+        replace(getattr(module, owner) if owner else module, name, act)
+
+    for module, function, act in CALLS:
+        on_import(module, partial(take_place, function, partial(act, rehearsal)))
+    tell_exceptions(rehearsal)
+    atexit.register(attempt, "leaving", stay_connected, rehearsal)

@@ -1,0 +1,123 @@
+"""What is read from arguments alone: who a rank will be, what is saved, what is offloaded."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import multiprocessing
+from collections import OrderedDict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lightning_hangcheck.hooks.checkpoints import is_checkpoint
+from lightning_hangcheck.hooks.zero_code.groups import announced, number_of
+from lightning_hangcheck.hooks.zero_code.loops import offload_asked_for
+from lightning_hangcheck.hooks.zero_code.start import WATCHED
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+ENVIRONMENT = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({}, (3, 8, 29500)),
+        ({"rank": 0, "world_size": 2}, (0, 2, 29500)),
+        ({"rank": -1, "world_size": 2}, (3, 2, 29500)),
+        ({"init_method": "env://?rank=1"}, (1, 8, 29500)),
+        ({"init_method": "tcp://localhost:1?rank=1&world_size=4"}, (1, 4, 1)),
+        ({"init_method": "file:///tmp/meeting", "rank": 1}, (1, None, None)),
+        ({"store": "a store"}, (None, None, None)),
+        ({"store": SimpleNamespace(port=7)}, (None, None, 7)),
+    ],
+    ids=str,
+)
+def test_what_is_announced_is_what_torch_will_take(
+    arguments: dict[str, Any], expected: tuple[int | None, ...]
+) -> None:
+    assert announced(arguments, ENVIRONMENT) == expected
+    assert announced({"rank": 1}, {}) == (1, None, None)
+
+
+def _train(rank: int, world_size: int) -> None: ...
+
+
+def _read(path: str, index: int = 0) -> None: ...
+
+
+def _child(target: Any, *arguments: object, **named: object) -> BaseProcess:
+    return multiprocessing.Process(target=target, args=arguments, kwargs=named)
+
+
+@pytest.mark.parametrize(
+    ("process", "number"),
+    [
+        (_child(_train, 1, 2), 1),
+        (_child(_train, rank=3, world_size=4), 3),
+        (_child(_train, "1", 2), None),
+        (_child(_train, True, 2), None),
+        (_child(_train, -1, 2), None),
+        (_child(_train, 1, 2, 3), None),
+        (_child(_read, "file", 1), None),
+        (_child(print, 1), None),
+        (_child(None), None),
+    ],
+)
+def test_a_childs_number_is_what_its_target_takes_as_its_rank(
+    process: BaseProcess, number: int | None
+) -> None:
+    assert number_of(process) == number
+
+
+def test_a_process_of_ones_own_class_may_carry_its_rank() -> None:
+    class Trainer(multiprocessing.Process):
+        rank = 2
+
+    assert number_of(Trainer()) == 2
+
+
+def test_torch_numbers_the_children_that_it_spawns() -> None:
+    target = vars(pytest.importorskip("torch.multiprocessing.spawn"))["_wrap"]
+    assert number_of(_child(target, _read, 5, ("file",), "errors")) == 5
+
+
+class Stateful:
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+
+class Difficult:
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError(name)
+
+
+@pytest.mark.parametrize("what", [{"model": 1}, OrderedDict(weight=1), Stateful()])
+def test_a_state_in_a_file_is_a_checkpoint(what: Any, tmp_path: Path) -> None:
+    with (tmp_path / "last.pt").open("wb") as file:
+        assert [is_checkpoint(what, where) for where in ("a.pt", Path("a.pt"), file)] == [True] * 3
+    assert not is_checkpoint(what, io.BytesIO())
+
+
+@pytest.mark.parametrize("what", [1, [1], None, pytest.param(Difficult(), id="raises")])
+def test_data_in_a_file_is_no_checkpoint(what: Any) -> None:
+    assert not is_checkpoint(what, "samples.pt")
+
+
+def test_what_fsdp_is_asked_to_offload_is_told_by_its_arguments() -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp", exc_type=ImportError)
+    first = offload_asked_for({"cpu_offload": fsdp.CPUOffload(offload_params=True)})
+    assert first == "parameters on cpu between their uses (FSDP, cpu_offload)"
+    second = offload_asked_for({"offload_policy": fsdp.CPUOffloadPolicy()})
+    assert second == "parameters on cpu between their uses (FSDP, offload_policy)"
+    assert offload_asked_for({"cpu_offload": fsdp.CPUOffload(offload_params=False)}) == ""
+    assert offload_asked_for({"offload_policy": fsdp.OffloadPolicy(), "cpu_offload": None}) == ""
+    watched = {module for module, ours in WATCHED if ours == "zero_code.loops.instrument_sharding"}
+    assert fsdp.FullyShardedDataParallel.__module__ in watched
+    # fully_shard says that it is its package's; its file says whose it is
+    file = inspect.unwrap(fsdp.fully_shard).__code__.co_filename
+    assert any(file.endswith(f"/{one.replace('.', '/')}.py") for one in watched)
