@@ -22,7 +22,7 @@ from lightning_hangcheck.isolation.command import environment_of_module, folder_
 from lightning_hangcheck.look.programs import ChildLate, answer_of
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Gap, GpuState
-from lightning_hangcheck.time_limit import Looked, guarded
+from lightning_hangcheck.time_limit import Looked, Unseen, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -58,22 +58,13 @@ class Device(Struct, frozen=True):
     failure: str = ""
 
 
-class Answer(Struct, frozen=True):
-    """What the program prints: the devices, or why there are none."""
-
-    devices: tuple[Device, ...] = ()
-    failure: str = ""
-
-
 def gpus_of(pids: Collection[int], time_limit_s: float, driver: Path = DRIVER) -> Looked[Gpus]:
     """Read the GPUs that processes use, by process id, in a child process that a driver may block.
 
     About 0.1 s, once a look for all ranks of this node; the child is killed when it is late. Where
     there is no driver, nothing is started and nothing is missed.
     """
-    if not pids:
-        return {}, ()
-    devices, gaps = _devices(time_limit_s, driver)
+    devices, gaps = _devices(time_limit_s, driver) if pids else ((), ())
     return ({}, gaps) if devices is None else shared_out(devices, pids)
 
 
@@ -101,27 +92,22 @@ def gpu_memory(time_limit_s: float = TIME_LIMIT_S) -> tuple[int, ...] | Gap:
 
 def _devices(time_limit_s: float, driver: Path) -> Looked[tuple[Device, ...]]:
     """All devices, None where the driver does not tell."""
-    if not driver.exists():
-        return (), ()
-    if folder_of("pynvml") is None:
-        return None, (ABSENT,)
 
-    def look() -> Looked[tuple[Device, ...]]:
+    def look() -> tuple[Device, ...]:
+        if not driver.exists():
+            return ()
+        if folder_of("pynvml") is None:
+            raise Unseen(ABSENT.why, INSTALL)
         try:
             ended = answer_of(own_command(READER), time_limit_s, environment_of_module())
-            if ended.returncode != 0:
-                complaint = ended.stderr.decode(errors="replace").rstrip().rpartition("\n")[2]
-                why = f"NVML: {complaint or f'exit code {ended.returncode}'}"
-            else:
-                answer = json_decoder(Answer).decode(ended.stdout)
-                if not answer.failure:
-                    return answer.devices, ()
-                why = f"NVML: {answer.failure}"
+            if ended.returncode == 0:
+                return json_decoder(tuple[Device, ...]).decode(ended.stdout)
         except ChildLate as error:
-            why = f"the driver gave {error}"
+            raise Unseen(f"the driver gave {error}", SEE) from error
         except (OSError, msgspec.MsgspecError) as error:
-            why = f"they cannot be read ({error})"
-        return None, (Gap(WHAT, None, why, "gpu", SEE),)
+            raise Unseen(f"they cannot be read ({error})", SEE) from error
+        complaint = ended.stderr.decode(errors="replace").rstrip().rpartition("\n")[2]
+        raise Unseen(f"NVML: {complaint or f'exit code {ended.returncode}'}", SEE)
 
     return guarded("gpu", WHAT, None, look)
 
@@ -163,7 +149,7 @@ LATELY_S = 2.0
 """Age of what a process used that still counts: the driver keeps some seconds."""
 
 
-def read_all() -> Answer:
+def read_all() -> tuple[Device, ...]:
     """Read all GPUs of this machine; what one of them does not tell costs no other's answer."""
     import pynvml
 
@@ -171,8 +157,8 @@ def read_all() -> Answer:
         pynvml.nvmlInit()
         indices = range(pynvml.nvmlDeviceGetCount())
     except pynvml.NVMLError as error:
-        return Answer(failure=str(error))
-    return Answer(devices=tuple(_read(pynvml, index) for index in indices))
+        sys.exit(str(error))
+    return tuple(_read(pynvml, index) for index in indices)
 
 
 def _read(nvml: Any, index: int) -> Device:  # noqa: ANN401 - a library without types

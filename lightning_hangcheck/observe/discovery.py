@@ -22,12 +22,12 @@ from lightning_hangcheck.look.proc import (
     has_loaded,
     process_ref,
     read_environment,
-    read_link,
 )
 from lightning_hangcheck.look.sample import AT_ONCE, Role, Target
 from lightning_hangcheck.machine import (
     TICKS_PER_SECOND,
     NoRoom,
+    read_link,
     require_room,
     ticks_since_boot,
 )

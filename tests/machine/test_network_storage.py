@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_hangcheck.machine import is_of_network, mounts_of_network
+from lightning_hangcheck.machine import OF_NETWORK, mounted_types, type_at
 
-MOUNTS = mounts_of_network(
+MOUNTS = mounted_types(
     """\
 22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/root rw
 40 22 0:45 / /data\\040sets rw,relatime shared:20 master:3 - nfs4 nas:/sets rw,vers=4.2
@@ -27,4 +27,4 @@ a line that is none
     ],
 )
 def test_the_innermost_mount_tells(path: str, shared: bool) -> None:
-    assert is_of_network(path, MOUNTS) == shared
+    assert type_at(path, MOUNTS).startswith(OF_NETWORK) == shared

@@ -15,15 +15,20 @@ from hypothesis import strategies as st
 from processes import PATIENCE_S, PROGRAMS, until
 
 from lightning_hangcheck.look.proc import (
-    Vitals,
+    UNREADABLE,
     io_bytes,
     main_thread_cpu_s,
-    read_stat,
     slept_s,
     vitals,
 )
 from lightning_hangcheck.look.py_spy import python_stacks
-from lightning_hangcheck.machine import PAGE_BYTES, TICKS_PER_SECOND, StatLine, parse_stat
+from lightning_hangcheck.machine import (
+    PAGE_BYTES,
+    TICKS_PER_SECOND,
+    StatLine,
+    parse_stat,
+    read_stat,
+)
 
 if TYPE_CHECKING:
     from processes import RunningProgram, StartProgram
@@ -76,8 +81,7 @@ def test_a_pid_that_was_given_to_another_process_is_told_apart() -> None:
 
 
 def test_a_process_that_cannot_be_read_is_not_taken_for_another() -> None:
-    unreadable = Vitals(state="?", cpu_s=0.0, started_ticks=0)
-    assert unreadable.is_still(4711)
+    assert UNREADABLE.is_still(4711)
 
 
 def test_a_process_without_a_spare_descriptor_does_not_take_others_for_gone() -> None:
@@ -184,6 +188,7 @@ def test_any_process_name_leaves_the_fields_behind_it_whole(name: str) -> None:
         started_ticks=111803,
         rss_bytes=3305 * PAGE_BYTES,
         caught_signals=8194,
+        processor=0,
         exit_status=9,
     )
 

@@ -18,7 +18,7 @@ from look.waits.blocked import PROGRAM, state_of, target_of, with_holders
 from processes import PATIENCE_S, until
 
 from lightning_hangcheck.judge.threads import FUTEXES
-from lightning_hangcheck.look.kernel import kernel_state
+from lightning_hangcheck.look.kernel import CALLS, TIMESPEC, calls_of, kernel_state, wakes_at
 from lightning_hangcheck.look.open_files import (
     Holders,
     file_locks,
@@ -27,7 +27,6 @@ from lightning_hangcheck.look.open_files import (
     tcp_connections,
 )
 from lightning_hangcheck.look.py_spy import python_stacks
-from lightning_hangcheck.look.system_calls import CALLS, TIMESPEC, calls_of, wakes_at
 from lightning_hangcheck.model.evidence import Connection
 
 if TYPE_CHECKING:
