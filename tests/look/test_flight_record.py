@@ -336,64 +336,51 @@ def test_a_rank_without_a_server_is_a_gap(tmp_path: Path) -> None:
     assert "no worker server" in gap.why
 
 
-def test_a_server_that_never_answers_is_left_in_time(tmp_path: Path) -> None:
-    path = tmp_path / "deaf"
-    with socket.socket(socket.AF_UNIX) as deaf:
-        deaf.bind(str(path))
-        deaf.listen()
-        record, (gap,) = flight_record(path, 1, 0.2)
-    assert record is None
-    assert "gave no answer" in gap.why
-
-
-def test_an_answer_that_ends_in_the_middle_is_no_answer(tmp_path: Path) -> None:
-    """As of a rank that dies meanwhile: nothing is said of the form of its record."""
-    path = tmp_path / "dying"
-    with socket.socket(socket.AF_UNIX) as dying:
-        dying.bind(str(path))
-        dying.listen()
-
-        def answer() -> None:
-            client, _ = dying.accept()
-            with client:
-                client.recv(1 << 16)
-                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        record, (gap,) = flight_record(path, 1, PATIENCE_S)
-        thread.join()
-    assert record is None
-    assert "gave no answer (IncompleteRead(1 bytes read, 99 more expected))" in gap.why
-
-
-@pytest.mark.parametrize("dripped", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"])
-def test_a_server_that_drips_its_answer_has_one_limit_for_all_of_it(
-    tmp_path: Path, dripped: bytes
+@pytest.mark.parametrize(
+    ("sent", "goes_on", "why"),
+    [
+        (b"", False, "gave no answer"),
+        # as of a rank that dies meanwhile: nothing is said of the form of its record
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
+            False,
+            "gave no answer (IncompleteRead(1 bytes read, 99 more expected))",
+        ),
+        # a byte in time for each read: neither its headers nor its body ever ends
+        (b"HTTP/1.1 200 OK\r\n", True, "gave no answer"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", True, "gave no answer"),
+    ],
+    ids=["nothing", "a part", "headers without end", "a body without end"],
+)
+def test_a_server_that_gives_no_whole_answer_in_time_is_left(
+    tmp_path: Path, sent: bytes, goes_on: bool, why: str
 ) -> None:
-    """A byte in time for each read: neither its headers nor its body ever ends."""
+    """There is one limit for all of it."""
     ended = threading.Event()
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(tmp_path / "drip"))
+        server.bind(str(tmp_path / "socket"))
         server.listen()
-        thread = threading.Thread(target=_drips, args=(server, dripped, ended))
+        thread = threading.Thread(target=_answer, args=(server, sent, goes_on, ended))
         thread.start()
         try:
-            record, (gap,) = flight_record(tmp_path / "drip", 1, 0.6)
+            limit_s = PATIENCE_S if sent and not goes_on else 0.6
+            record, (gap,) = flight_record(tmp_path / "socket", 1, limit_s)
         finally:
             ended.set()
             thread.join(30)
     assert record is None
-    assert "gave no answer" in gap.why
+    assert why in gap.why
 
 
-def _drips(server: socket.socket, first: bytes, ended: threading.Event) -> None:
-    """Answer once: at first these bytes, then one at a time, well within any time limit."""
+def _answer(server: socket.socket, sent: bytes, goes_on: bool, ended: threading.Event) -> None:
+    """Answer once, and end; or go on by one byte at a time, well within any time limit."""
     connection, _ = server.accept()
     with connection, suppress(OSError):
-        connection.sendall(first)
-        while not ended.wait(0.05):
-            connection.sendall(b"a")
+        if sent and not goes_on:
+            connection.recv(1 << 16)
+        connection.sendall(sent)
+        while (goes_on or not sent) and not ended.wait(0.05):
+            connection.sendall(b"a" if goes_on else b"")
 
 
 @pytest.mark.real
@@ -460,37 +447,30 @@ STEP = CallSite((Frame("step", "/home/ada/train.py", 9),), reduction="SUM")
 SAVE = CallSite((Frame("save", "/home/ada/train.py", 30),))
 
 
-def recorded(*entries: tuple[int, int]) -> FlightRecord:
-    """A record of operations, by when each was entered and in which thread."""
-    found = tuple(
+@pytest.mark.parametrize(
+    ("entries", "calls", "sites"),
+    [
+        # what C++ enters between two calls has none
+        ([(11, 7), (14, 7), (21, 7)], [(10, 7, 1), (20, 7, 2)], [1, 0, 2]),
+        # threads beside each other
+        ([(12, 7), (13, 8)], [(10, 8, 2), (11, 7, 1)], [1, 2]),
+        # a record without threads
+        ([(11, 0)], [(10, 7, 1)], [1]),
+    ],
+)
+def test_a_call_belongs_to_the_operation_that_follows_it(
+    entries: list[tuple[int, int]], calls: list[tuple[int, int, int]], sites: list[int]
+) -> None:
+    """Operations by when and in which thread they were entered; calls with their place."""
+    operations = tuple(
         CollectiveEntry(seq=seq, op="all_reduce", created_ns=at_ns, thread=thread)
         for seq, (at_ns, thread) in enumerate(entries, start=1)
     )
-    group = CollectiveRecord(group="0", last_enqueued=len(found), entries=found)
-    return FlightRecord(taken_ns=1, groups=(group,))
-
-
-def sites_of(flight: FlightRecord) -> list[int]:
-    return [entry.site for entry in flight.groups[0].entries]
-
-
-def test_a_call_belongs_to_the_operation_that_follows_it() -> None:
-    """What C++ enters between two calls has none."""
-    flight = recorded((11, 7), (14, 7), (21, 7))
-    calls = (NotedCall(10, 7, 1), NotedCall(20, 7, 2))
-    found = with_sites(flight, calls, {1: STEP, 2: SAVE})
-    assert sites_of(found) == [1, 0, 2]
-    assert found.sites == {1: STEP, 2: SAVE}
-
-
-def test_threads_call_beside_each_other() -> None:
-    flight = recorded((12, 7), (13, 8))
-    calls = (NotedCall(10, 8, 2), NotedCall(11, 7, 1))
-    assert sites_of(with_sites(flight, calls, {1: STEP, 2: SAVE})) == [1, 2]
-
-
-def test_a_record_without_threads_takes_the_newest_call() -> None:
-    assert sites_of(with_sites(recorded((11, 0)), (NotedCall(10, 7, 1),), {1: STEP})) == [1]
+    group = CollectiveRecord(group="0", last_enqueued=len(entries), entries=operations)
+    record = FlightRecord(taken_ns=1, groups=(group,))
+    found = with_sites(record, [NotedCall(*one) for one in calls], {1: STEP, 2: SAVE})
+    assert [entry.site for entry in found.groups[0].entries] == sites
+    assert found.sites.keys() == set(sites) - {0}
 
 
 def test_reductions_are_counted_though_the_record_dropped_them() -> None:

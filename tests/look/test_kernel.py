@@ -126,20 +126,6 @@ def test_time_in_the_queue_for_a_processor_is_counted(program: StartProgram) -> 
     until(lambda: (look(running[0].pid).threads[0].queued_s or 0.0) > before + 0.2, "it to wait")
 
 
-def test_a_stopped_process_is_in_state_t(program: StartProgram) -> None:
-    running = program("stopping_itself.py")
-    state = until(lambda: (s := look(running.pid)).state == "T" and s, "it to stop")
-    assert state.threads[0].state == "T"
-
-
-def test_the_main_thread_comes_first_of_many(program: StartProgram) -> None:
-    running = program("many_threads.py", "200")
-    state = look(running.pid)
-    assert state.threads[0].tid == running.pid
-    assert len(state.threads) == 201
-    assert state.threads_left_out == 0
-
-
 def test_more_threads_than_we_look_at_are_counted(program: StartProgram) -> None:
     running = program("many_threads.py", str(MOST_THREADS + 9))
     state = look(running.pid)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -16,18 +14,6 @@ rank_lists = some.lists(some.integers(0, 60) | some.integers(0, LARGEST_RANK))
 @given(rank_lists)
 def test_ranges_read_back_as_the_ranks_in_order(ranks: list[int]) -> None:
     assert parse_ranks(format_ranks(ranks)) == tuple(sorted(set(ranks)))
-
-
-@given(rank_lists)
-def test_no_two_ranges_could_be_one(ranks: list[int]) -> None:
-    ends = [
-        [int(end) for end in (part.split("-") if "-" in part else (part, part))]
-        for part in format_ranks(ranks).split(",")
-        if part
-    ]
-    assert all(low <= high for low, high in ends)
-    for (_, high), (low, _) in itertools.pairwise(ends):
-        assert low > high + 1
 
 
 @given(some.text(some.sampled_from("0123456789-, x²"), max_size=12))

@@ -78,14 +78,6 @@ def test_an_environment_that_is_read_while_it_changes_is_one_that_was_there(
             assert present["LONG"] == "x" * 1000
 
 
-def test_our_own_is_what_we_have() -> None:
-    present = present_environment(os.getpid())
-    assert isinstance(present, dict)
-    assert {name: present[name] for name in ("PATH", "HOME")} == {
-        name: os.environ[name] for name in ("PATH", "HOME")
-    }
-
-
 def test_a_process_that_has_ended_is_a_gap(program: StartProgram) -> None:
     ended = program("sleeping.py")
     ended.process.kill()

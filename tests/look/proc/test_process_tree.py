@@ -104,19 +104,6 @@ def _environment_with_odd(pid: int) -> dict[str, str]:
 def test_a_process_that_is_gone_leaves_a_gap() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    why = "the process has ended"
-    assert read_environment(gone.pid) == Gap(
-        f"environment of pid {gone.pid}", None, why, "process_memory"
-    )
-    assert command_line(gone.pid) == Gap(
-        f"command line of pid {gone.pid}", None, why, "process_memory"
-    )
-
-
-def test_a_zombie_shows_neither_environment_nor_command_line(program: StartProgram) -> None:
-    running = program("parent_of_one.py", "late")
-    running.tell("exit 0")
-    assert running.announcement() == "zombie"
-    child = int(running.first_words)
-    assert isinstance(read_environment(child), Gap)
-    assert isinstance(command_line(child), Gap)
+    for read, what in ((read_environment, "environment"), (command_line, "command line")):
+        gap = Gap(f"{what} of pid {gone.pid}", None, "the process has ended", "process_memory")
+        assert read(gone.pid) == gap

@@ -129,15 +129,6 @@ def test_sleep_is_counted_from_before_anybody_looked(sleeper: RunningProgram) ->
     assert slept <= time.monotonic() - began + 5.0
 
 
-def test_reading_stacks_without_a_pause_does_not_wake(sleeper: RunningProgram) -> None:
-    """So that a second visit sees a silence as long as the first one did, and longer."""
-    until(lambda: _has_slept(sleeper.pid, 0.5), "half a second of sleep")
-    stack, _ = python_stacks(sleeper.pid, None, PATIENCE_S)
-    assert stack is not None
-    assert stack.threads[0].frames[-1].function == "waits_in_sleep"
-    assert (slept_s(sleeper.pid) or 0.0) >= 0.5
-
-
 def test_the_sleep_of_a_thread_is_not_that_of_the_main_one(program: StartProgram) -> None:
     """Which serves others and wakes twenty times a second, as that of an actor of Ray does."""
     actor = program(PROGRAMS / "site-packages" / "serving_actor.py", "training_in_thread", "train")

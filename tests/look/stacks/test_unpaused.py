@@ -216,22 +216,26 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_a_complaint_is_told_in_one_line_with_its_innermost_cause(beside_python: Path) -> None:
-    complaint = r"Error: No stacks today\n\nCaused by:\n    0: the outer\n    1: the moon: full\n"
-    install(beside_python, f"printf '{complaint}' >&2; exit 1")
-    assert why_no_stack(psutil.Process().pid) == "py-spy: No stacks today (the moon: full)"
-
-
-def test_a_silent_failure_tells_the_exit_code(beside_python: Path) -> None:
-    install(beside_python, "exit 7")
-    assert why_no_stack(psutil.Process().pid) == "py-spy: it ended with 7"
-
-
-def test_a_py_spy_of_another_version_is_told_from_a_broken_one(beside_python: Path) -> None:
-    install(beside_python, """echo '[{"threads": 3}]'""")
-    why = why_no_stack(psutil.Process().pid)
-    assert "of another version" in why
-    assert why.endswith("pip install -U py-spy")
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (
+            r"printf 'Error: No stacks\n\nCaused by:\n  0: outer\n  1: the moon: full\n' >&2; exit 1",
+            "py-spy: No stacks (the moon: full)",
+        ),
+        ("exit 7", "py-spy: it ended with 7"),
+        (
+            """echo '[{"threads": 3}]'""",
+            "py-spy's answer is of another version than 0.4: Object missing required field `frames`"
+            " - at `$[0]`; pip install -U py-spy",
+        ),
+    ],
+)
+def test_a_failure_is_told_in_one_line_with_its_innermost_cause(
+    beside_python: Path, script: str, why: str
+) -> None:
+    install(beside_python, script)
+    assert why_no_stack(psutil.Process().pid) == why
 
 
 def test_a_program_that_cannot_be_started_says_why(beside_python: Path) -> None:

@@ -25,6 +25,18 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import WaitTarget
 
 
+def polled_by(waiter: RunningProgram) -> WaitTarget:
+    """The lock for which any thread of a process is seen to poll."""
+
+    def look() -> WaitTarget | None:
+        (sample, _), *_ = sample_all([Target(pid=waiter.pid)], PATIENCE_S)
+        assert sample.kernel is not None
+        targets = (one for state in sample.kernel.threads for one in state.waits_for)
+        return next((one for one in targets if one.kind == "lock"), None)
+
+    return until(look, "the poller to be seen")
+
+
 @pytest.mark.parametrize(("kind", "call"), [("flock", "flock"), ("lockf", "fcntl")])
 def test_a_waiter_for_a_file_lock_names_file_and_holder(
     program: StartProgram, tmp_path: Path, kind: str, call: str
@@ -62,32 +74,9 @@ def test_a_poller_for_a_lock_file_names_file_and_holder(
     assert holder.announcement() == "holding"
     waiter = program(PROGRAM, "filelock", "hard", path)
 
-    def look() -> WaitTarget | None:
-        (sample, _), *_ = sample_all([Target(pid=waiter.pid)], PATIENCE_S)
-        assert sample.kernel is not None
-        return next(iter(sample.kernel.threads[0].waits_for), None)
-
-    target = until(look, "the poller to be seen")
+    target = polled_by(waiter)
     assert (target.call, target.kind, target.name) == ("filelock", "lock", path)
     assert [one.pid for one in target.holders] == [holder.pid]
-
-
-def test_a_build_that_waits_for_a_lock_file_of_another_names_it(
-    program: StartProgram, tmp_path: Path
-) -> None:
-    """Whoever made it may be gone: the file says nobody."""
-    lock = tmp_path / "lock"
-    lock.touch()
-    waiter = program(PROGRAM, "baton", str(tmp_path))
-
-    def look() -> WaitTarget | None:
-        (sample, _), *_ = sample_all([Target(pid=waiter.pid)], PATIENCE_S)
-        assert sample.kernel is not None
-        targets = sample.kernel.threads[0].waits_for
-        return next((one for one in targets if one.kind == "lock"), None)
-
-    target = until(look, "the poller to be seen")
-    assert (target.call, target.name, target.holders) == ("baton.wait", str(lock), ())
 
 
 def test_a_poller_for_a_database_names_file_and_holder(
@@ -125,14 +114,7 @@ def test_a_soft_lock_is_held_by_whom_its_file_names_on_this_host(
 ) -> None:
     path = tmp_path / "soft.lock"
     path.write_text(f"{os.getpid()}\n{host}\n")
-    waiter = program(PROGRAM, "filelock", "soft", str(path))
-
-    def look() -> WaitTarget | None:
-        (sample, _), *_ = sample_all([Target(pid=waiter.pid)], PATIENCE_S)
-        assert sample.kernel is not None
-        return next(iter(sample.kernel.threads[0].waits_for), None)
-
-    target = until(look, "the poller to be seen")
+    target = polled_by(program(PROGRAM, "filelock", "soft", str(path)))
     assert target.name == str(path)
     assert [one.pid for one in target.holders] == ([os.getpid()] if known else [])
 
@@ -140,18 +122,6 @@ def test_a_soft_lock_is_held_by_whom_its_file_names_on_this_host(
 HERE = socket.gethostname()
 
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")
-
-
-def polled_by(waiter: RunningProgram) -> WaitTarget:
-    """The lock for which any thread of a process is seen to poll."""
-
-    def look() -> WaitTarget | None:
-        (sample, _), *_ = sample_all([Target(pid=waiter.pid)], PATIENCE_S)
-        assert sample.kernel is not None
-        targets = (one for state in sample.kernel.threads for one in state.waits_for)
-        return next((one for one in targets if one.kind == "lock"), None)
-
-    return until(look, "the poller to be seen")
 
 
 def ended_pid() -> int:
