@@ -23,15 +23,13 @@ if TYPE_CHECKING:
 PIECE = 65536
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-MOST_ANCESTORS = 64
-"""Process ids are given anew: a chain that is longer may lead round."""
+MOST_ANCESTORS = 64  # Process ids are given anew: a chain that is longer may lead round
 
 
 def read_proc(path: str) -> bytes:
     """Read a whole file of /proc, about 8 microseconds; the kernel hands tables out in pieces.
 
-    Raises:
-        OSError: ENOENT or ESRCH where the process has ended; PermissionError where it is not ours.
+    OSError is ENOENT or ESRCH where the process has ended, PermissionError where it is not ours.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -64,33 +62,18 @@ def read_status(pid: int | str, tid: int | None = None) -> dict[str, str]:
 
 
 class StatLine(NamedTuple):
-    """The fields of /proc/PID/stat that we use, or of a thread's; numbered as in proc(5).
+    """The fields of /proc/PID/stat that we use, or of a thread's; numbered as in proc(5)."""
 
-    Attributes:
-        name: Field 2: of the program, or as the thread was named.
-        state: Field 3.
-        parent_pid: Field 4.
-        major_faults: Field 12.
-        cpu_s: Fields 14 and 15, user and system time of all its threads (of the one thread, in a
-            thread's file), at the kernel's tick.
-        started_ticks: Field 22, clock ticks between boot and the start of the process.
-        rss_bytes: Field 24.
-        caught_signals: Field 34, a bit for each signal up to 31 that it has a handler for.
-        processor: Field 39, on which it last ran.
-        exit_status: Field 52: of a zombie its wait status, 0 where ptrace access is refused; of a
-            living process it means nothing.
-    """
-
-    name: str
-    state: str
-    parent_pid: int
-    major_faults: int
-    cpu_s: float
-    started_ticks: int
-    rss_bytes: int
-    caught_signals: int
-    processor: int
-    exit_status: int
+    name: str  # 2: of the program, or as the thread was named
+    state: str  # 3
+    parent_pid: int  # 4
+    major_faults: int  # 12
+    cpu_s: float  # 14 and 15, user and system time of all its threads, or of this one
+    started_ticks: int  # 22, clock ticks between boot and the start of the process
+    rss_bytes: int  # 24
+    caught_signals: int  # 34, a bit for each signal up to 31 that it has a handler for
+    processor: int  # 39, on which it last ran
+    exit_status: int  # 52: of a zombie its wait status, 0 where ptrace access is refused
 
     @property
     def has_ended(self) -> bool:
@@ -105,9 +88,7 @@ class StatLine(NamedTuple):
 def parse_stat(line: bytes) -> StatLine:
     """Take the line apart behind the command name, which may itself hold brackets and spaces.
 
-    Raises:
-        ValueError: This is no such line.
-        IndexError: It is cut short.
+    ValueError where this is no such line, IndexError where it is cut short.
     """
     behind = line.rindex(b")")
     fields = line[behind + 2 :].split()
@@ -181,10 +162,8 @@ def pid_namespace() -> str:
 def which_machine() -> str:
     """Name where the process ids that are seen from here hold: no two such places have one name.
 
-    Each start of a kernel has an id of its own (random(4)), and each pid namespace on it a number.
-
-    Returns:
-        For example ``3f2a9c1e-4026531836``; empty where the kernel does not say.
+    Each start of a kernel has an id of its own (random(4)), and each pid namespace on it a number:
+    ``3f2a9c1e-4026531836``. Empty where the kernel does not say.
     """
     number = pid_namespace().strip("pid:[]")
     try:
@@ -200,9 +179,8 @@ GROUPS = Path("/sys/fs/cgroup")
 def groups_of(pid: int, controller: str, groups: Path = GROUPS) -> list[tuple[Path, bool]]:
     """Return the folder of the process's group, then of those above it: each may have a limit.
 
-    Returns:
-        Each folder, and whether it is of the unified hierarchy (version 2), whose files have names
-        of their own; none at all where it cannot be read.
+    With each, whether it is of the unified hierarchy (version 2), whose files have names of their
+    own. None at all where it cannot be read.
     """
     try:
         lines = read_proc(f"/proc/{pid}/cgroup").decode(errors="replace").splitlines()
@@ -224,8 +202,7 @@ def groups_of(pid: int, controller: str, groups: Path = GROUPS) -> list[tuple[Pa
 LEFT_THREADS = 64
 """For each rank, besides its pools: autograd's, the backend's (three with gloo, some ten with
 NCCL), loggers', and some 16 DataLoader workers with two or three each."""
-POOLS = 2
-"""torch's pools of threads in a rank: within an operation, and between operations."""
+POOLS = 2  # torch's pools of threads in a rank: within an operation, and between operations
 LEFT_DESCRIPTORS = 128
 """For each rank: a DataLoader keeps some for each worker and tensor, gloo and NCCL some a peer."""
 OURS_OF_ADDRESS_SPACE = 0.05
@@ -233,8 +210,7 @@ OURS_OF_ADDRESS_SPACE = 0.05
 ARENA_BYTES = 128 * 2**20
 """What glibc's malloc reserves for a thread's first allocation (malloc/arena.c: twice HEAP_MAX)."""
 DEFAULT_STACK_BYTES = 8 * 2**20
-DESCRIPTORS = 4
-"""Of ours in a rank: page, journal, stacks, the server's socket."""
+DESCRIPTORS = 4  # Of ours in a rank: page, journal, stacks, the server's socket
 FIRST_PID_NAMESPACE = f"pid:[{0xEFFFFFFC}]"
 """Whoever is in it sees all processes (include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
 _MAY_PASS = 1 << 21 | 1 << 24  # linux/capability.h: CAP_SYS_ADMIN, CAP_SYS_RESOURCE
@@ -245,15 +221,10 @@ class NoRoom(OSError):
 
 
 def require_room(threads: int, ranks: int = 1, groups: Path = GROUPS) -> None:
-    """Look at every limit that so many threads count towards; 0.4 ms far from one.
+    """Look at every limit that threads count towards which we want to start; 0.4 ms far from one.
 
-    Args:
-        threads: That we want to start.
-        ranks: That start as many on this machine, and train.
-        groups: Where control groups are mounted.
-
-    Raises:
-        NoRoom: After them too little would be left to training.
+    ``ranks``: that start as many on this machine, and train; ``groups``: where control groups are
+    mounted. NoRoom where too little would be left to training.
     """
     for name, limit, used, needed in _bounds(threads, ranks, groups):
         if limit - used < needed:
@@ -321,11 +292,7 @@ def _threads_of_user(everybody: int) -> int:
 
 
 def start_thread(work: Callable[[], None], name: str, ranks: int = 1) -> threading.Thread:
-    """Start a daemon thread, if that leaves training enough.
-
-    Raises:
-        NoRoom: A limit is near, or the kernel refused.
-    """
+    """Start a daemon thread; NoRoom where a limit is near, or the kernel refused."""
     require_room(1, ranks)
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:

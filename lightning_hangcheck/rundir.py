@@ -44,8 +44,7 @@ EARLY_BYTES = 1024 * 1024
 """Of a journal, which every one keeps: what is told while a script starts is there."""
 NODES_FOLDER = "nodes"
 """In a run folder that all nodes of a job see: where their sidecars meet, unless elsewhere."""
-NODE_PREFIX = "node-"
-"""Begins the names of the other nodes' run folders in that of the first."""
+NODE_PREFIX = "node-"  # Begins the names of the other nodes' run folders in that of the first
 START_PREFIX = "start-"
 """Begins the names of run folders of later starts of a job, in that of its first start."""
 PARTS = ("run.json", "verdict.json", "report.html", NODES_FOLDER, *FOLDERS)

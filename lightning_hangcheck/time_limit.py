@@ -23,8 +23,7 @@ MOST_LEFT_BEHIND = 16
 blocks every reader, so there is a bound to how many we send after each other."""
 MOST_OF_ONE = 3
 """Readers that one process may keep, whose memory is locked: it costs its own places only."""
-MOST_TARGETS = 32
-"""Processes that may keep readers: 64 threads at most, whatever happens."""
+MOST_TARGETS = 32  # Processes that may keep readers: 64 threads at most, whatever happens
 READING_LIMIT_S = 20.0
 PART_LIMIT_S = 5.0
 """Of a run's folder, and of one file in it: only a disk that does not answer takes so long, such
@@ -59,13 +58,9 @@ def guarded(kind: GapKind, what: str, rank: int | None, probe: Callable[[], Fact
 def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None) -> Fact:
     """Run work that may block in the kernel where no signal ends it, in a thread of its own.
 
-    The thread is a daemon: one that never comes back does not keep this process from ending.
-
-    Args:
-        time_limit_s: Seconds to wait for it.
-        work: What to do; its exception is raised here.
-        of: Process whose memory is read. It has its own few places: one that is locked leaves
-            those of all others free.
+    The thread is a daemon: one that never comes back does not keep this process from ending. What
+    the work raises is raised here; ``of``: the process whose memory is read. It has its own few
+    places: one that is locked leaves those of all others free.
 
     Raises:
         NoAnswer: It took longer, or earlier ones have not come back yet (16 of them, 3 of one

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-FACT_BYTES = 1024 * 1024
-"""Of a session's small files, which have hundreds of bytes."""
+FACT_BYTES = 1024 * 1024  # Of a session's small files, which have hundreds of bytes
 EVIDENCE_BYTES = 256 * 1024 * 1024
 """Of a run folder's files: ten times the largest case that was recorded (22 kB a rank), for 1,024
 ranks."""
@@ -114,8 +113,7 @@ def _whole(descriptor: int, path: Path, largest: int) -> bytes:
 
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
-FOR_ALL = 0o644
-"""What other programs of the machine shall read, under whatever user they run."""
+FOR_ALL = 0o644  # What other programs of the machine shall read, under whatever user they run
 NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """To open a file that was not there before, neither as a file nor as a link."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -40,8 +40,7 @@ HIDDEN = (
 LOST = "the driver can no longer reach it: it fell off the bus, or needs a reset"
 SEE_KERNEL_LOG = "dmesg -T | grep -i xid tells why"
 SEE = "ask the driver itself: nvidia-smi"
-TIME_LIMIT_S = 5.0
-"""A driver that lost a GPU can take this long, or for ever."""
+TIME_LIMIT_S = 5.0  # A driver that lost a GPU can take this long, or for ever
 Gpus = dict[int, tuple[GpuState, ...]]
 
 
@@ -145,8 +144,7 @@ SLOWDOWNS = {0x4: "power", 0x8: "hardware", 0x20: "thermal", 0x40: "thermal", 0x
 """nvml.h, nvmlClocksEventReasons: software power cap, hardware slowdown, software thermal, hardware
 thermal, power brake."""
 MILLI = 1000
-LATELY_S = 2.0
-"""Age of what a process used that still counts: the driver keeps some seconds."""
+LATELY_S = 2.0  # Age of what a process used that still counts: the driver keeps some seconds
 
 
 def read_all() -> tuple[Device, ...]:

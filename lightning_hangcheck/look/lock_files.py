@@ -43,27 +43,15 @@ if TYPE_CHECKING:
 
 
 class Library(NamedTuple):
-    """One that polls for a lock file.
+    """One that polls for a lock file."""
 
-    Attributes:
-        name: For the target's call.
-        polls: End of the path of the file in which it polls.
-        caller: The same of the one that has the lock's path in a variable.
-        variable: Its name.
-        below: What is appended to it.
-        limit: Variable with a time limit, in the file in which it polls; negative if there is none.
-            A tuple has it in third place.
-        marker: Part of the name of the lock's class where its lock is a file's mere existence;
-            empty where it always is.
-    """
-
-    name: str
-    polls: str
-    caller: str
-    variable: str
-    below: str = ""
-    limit: str = ""
-    marker: str = ""
+    name: str  # for the target's call
+    polls: str  # end of the path of the file in which it polls
+    caller: str  # the same of the one that has the lock's path in a variable
+    variable: str  # the name of that
+    below: str = ""  # what is appended to it
+    limit: str = ""  # variable, where it polls, with a time limit: negative, or third, if none
+    marker: str = ""  # in the name of the lock's class where a file's mere existence is the lock
 
 
 FILELOCK = "/filelock/_api.py"
@@ -85,8 +73,7 @@ LIBRARIES = (
 NO_LIMIT = re.compile(r"(?:\([^,]*, [^,]*, )?-")
 GOES_ON = "/huggingface_hub/utils/_fixes.py"
 """Its ``WeakFileLock`` asks filelock anew after 10 s, for ever unless it has a limit too."""
-READ_LIMIT_S = 0.5
-"""Some 50 ms on a machine with 10,000 open files."""
+READ_LIMIT_S = 0.5  # Some 50 ms on a machine with 10,000 open files
 
 
 def polled_locks(stack: ProcessStack, variables: Variables) -> dict[int, WaitTarget]:
@@ -150,8 +137,7 @@ whose processes it does not see."""
 LOCAL = (*OWN, "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")
 """Those that one machine has to itself: no process elsewhere made a file there. Any other may be
 shared with hosts whose processes nobody here sees."""
-INIT = 1
-"""Starts all others, and trains nothing itself where it may not be read."""
+INIT = 1  # Starts all others, and trains nothing itself where it may not be read
 LATER_S = 2.0
 """A process that began so much after a file was written cannot have made it: its number was given
 away again. Clocks of files are coarse, and ticks are hundredths of a second."""

@@ -289,8 +289,7 @@ def _pieces(header: struct.Struct, data: bytes) -> Iterator[tuple[tuple[int, ...
         data = data[(fields[0] + 3) & ~3 :]
 
 
-MOST_ADDRESSES = 8
-"""Of one machine: one for each network that its ranks may talk over."""
+MOST_ADDRESSES = 8  # Of one machine: one for each network that its ranks may talk over
 
 
 def own_addresses() -> tuple[str, ...]:

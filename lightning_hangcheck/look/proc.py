@@ -46,8 +46,7 @@ MAPS_LIMIT_S = 1.0
 """Reading one takes about 1 ms, but more than 0.2 s on a crowded machine (load 12 on two cores)."""
 PRESENT_LIMIT_S = 1.0
 PAGE = 4096
-ATTEMPTS = 3
-"""A variable that is set meanwhile may move all of them."""
+ATTEMPTS = 3  # A variable that is set meanwhile may move all of them
 MOST_VARIABLES = LONGEST_VARIABLE = 4096
 """What is longer is cut: no number of a rank is, nor an address."""
 

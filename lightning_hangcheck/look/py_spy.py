@@ -44,8 +44,7 @@ QUIET = {"RUST_BACKTRACE": "0", "RUST_LIB_BACKTRACE": "0"}
 WITH_VALUES = "-lllll"
 """Option for local variables, cut at `LONGEST_READ`: 128 characters for each l (0.4.3)."""
 LONGEST_READ = 640
-MOST_DUMPS = 3
-"""Three torn ones in a row come once in a hundred thousand reads on an idle machine."""
+MOST_DUMPS = 3  # Three torn ones in a row come once in a hundred thousand reads on an idle machine
 BEGINNINGS = ("<module>", "_bootstrap", "Thread._bootstrap", "_run_module_as_main")
 """Functions that Python itself begins a thread with."""
 LARGEST_STRUCTURE = 1024
@@ -296,8 +295,7 @@ def python_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[Pro
 
 LONGEST_VALUE = 80
 _CUT_WORD = re.compile(r"[^\s\"',;:=]*\.\.\.([\"'\])}]*)\Z")
-MOST_VALUES = 16
-"""Of one call: a function with more says nothing that anybody reads."""
+MOST_VALUES = 16  # Of one call: a function with more says nothing that anybody reads
 
 
 def local_values(
@@ -333,8 +331,7 @@ def local_values(
     return guarded("local_values", f"local variables of pid {pid}", rank, look)
 
 
-MOST_CALLS = 12
-"""The innermost: what a thread waits in is among them, what led there Python shows."""
+MOST_CALLS = 12  # The innermost: what a thread waits in is among them, what led there Python shows
 
 
 def native_calls(

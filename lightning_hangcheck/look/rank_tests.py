@@ -43,8 +43,7 @@ VARIABLES = frozenset(
     }
 )
 """Of the environment, by which launchers number ranks (torchrun, SLURM, Open MPI, MPICH)."""
-DEEPEST = 8
-"""Steps from a name to what it was assigned: beyond that nobody follows either."""
+DEEPEST = 8  # Steps from a name to what it was assigned: beyond that nobody follows either
 LEADS_ON = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Await, ast.NamedExpr)
 CONVERSIONS = frozenset({"int", "bool", "str", "getenv", "get", "item", "strip"})
 

@@ -81,17 +81,12 @@ Found = tuple[Sequence[Target], tuple[Gap, ...]]
 
 
 class Look(Struct, frozen=True):
-    """What one look brought.
-
-    Attributes:
-        flights: Flight records by rank, of those that have one.
-        code: What the source says around the lines on which the ranks stand.
-    """
+    """What one look brought."""
 
     samples: tuple[tuple[Target, Sample], ...]
     gaps: tuple[Gap, ...]
-    flights: dict[int, FlightRecord] = {}
-    code: tuple[CodeNote, ...] = ()
+    flights: dict[int, FlightRecord] = {}  # by rank, of those that have one
+    code: tuple[CodeNote, ...] = ()  # what is around the lines on which the ranks stand
 
     @property
     def closer(self) -> bool:

@@ -35,12 +35,10 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Gap
 
 WITHOUT = "no class names, local variables or child processes"
-LIMIT_S = 2.0
-"""An answer takes 5 to 30 ms where the process runs at all."""
+LIMIT_S = 2.0  # An answer takes 5 to 30 ms where the process runs at all
 POLL_S = 0.004
 LARGEST_ANSWER = 4 * 1024 * 1024  # 100 threads of 100 frames, 400 bytes each
-MOST_THREADS = 100
-"""MAX_NTHREADS of Python/traceback.c, in all versions so far."""
+MOST_THREADS = 100  # MAX_NTHREADS of Python/traceback.c, in all versions so far
 
 
 def signalled_stacks(

@@ -54,11 +54,9 @@ if TYPE_CHECKING:
     Answer: TypeAlias = "bool | None"
 
 READ_LIMIT_S = 0.2
-RETRY_AFTER_S = 30.0
-"""A folder whose storage did not answer is left alone for so long."""
+RETRY_AFTER_S = 30.0  # A folder whose storage did not answer is left alone for so long
 LARGEST_FILE = 512 * 1024
-TEXT_KEPT = 4 * 1024 * 1024
-"""Bytes of all files together."""
+TEXT_KEPT = 4 * 1024 * 1024  # Bytes of all files together
 TREES_KEPT = 256 * 1024
 """The same of those that are kept parsed, which takes some 60 times as much: 15 MB."""
 TAKES_LOCK = re.compile(rb"^\s*with\s[^()#]*:[^()#]*(#.*)?$|\.acquire\(")
@@ -66,16 +64,11 @@ UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError)
 
 
 class _File:
-    """What was read of a file, once; its notes are by line.
-
-    Attributes:
-        text: None where it cannot be read, or is too large.
-        changed_s: When it was changed before it was read: clock time, seconds since 1970.
-    """
+    """What was read of a file, once; its notes are by line."""
 
     def __init__(self, path: Path) -> None:
-        self.text: bytes | None = None
-        self.changed_s = 0.0
+        self.text: bytes | None = None  # where it cannot be read, or is too large
+        self.changed_s = 0.0  # before it was read: clock time, seconds since 1970
         self.notes: dict[int, CodeNote] = {}
         with suppress(OSError):
             facts = path.stat()
@@ -221,8 +214,7 @@ PARTS_OF_A_MODEL = frozenset({"parameters", "named_parameters", "buffers", "name
 """Of which all ranks have as many, so that none leaves a loop over them before the others."""
 LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 ALWAYS_RUN = (ast.Expr, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
-LOOPS_OVER_SOME = (ast.For, ast.AsyncFor)
-"""Within a loop over epochs the one over batches has some."""
+LOOPS_OVER_SOME = (ast.For, ast.AsyncFor)  # Within a loop over epochs the one over batches has some
 BLOCKS = ("body", "orelse", "finalbody")
 
 
@@ -419,8 +411,7 @@ WAKES = frozenset(
 """What gives back a lock, or brings what another thread waits for: room in a queue, too."""
 BARRIER = "barrier"
 """Who comes to one ends the wait of all others there, by a call that only waits elsewhere."""
-MOST_FUNCTIONS = 64
-"""Followed from one line: more is a program, and no loop of a helper's."""
+MOST_FUNCTIONS = 64  # Followed from one line: more is a program, and no loop of a helper's
 
 
 class CallsAhead:

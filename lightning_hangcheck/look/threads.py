@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 THREADING = "/threading.py"
 OF_ADDRESS = " at 0x"
 """In what py-spy shows of an object that is no plain value: its class and where it lives."""
-DEEPEST = 32
-"""Calls outwards in which the holder of a lock is looked for."""
+DEEPEST = 32  # Calls outwards in which the holder of a lock is looked for
 
 
 def training_first(stack: ProcessStack) -> ProcessStack:

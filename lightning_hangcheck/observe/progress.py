@@ -200,12 +200,9 @@ class _Pauses:
             self.longest_ns = max(self.longest_ns, pause_ns)
 
 
-STEPS_KEPT = 101
-"""A pace that changed shows after half of them."""
-MARKS_TOLD = 16
-"""Some 20 bytes each in the evidence of every rank."""
-MOST_SUMS = 16
-"""Stretches of a run that can be told apart; at least half as many are kept."""
+STEPS_KEPT = 101  # A pace that changed shows after half of them
+MARKS_TOLD = 16  # Some 20 bytes each in the evidence of every rank
+MOST_SUMS = 16  # Stretches of a run that can be told apart; at least half as many are kept
 
 
 class StepHistory:

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.observe.discovery import FoundRank
 
 SAMPLES_KEPT = 4
-STOPPED = ("T", "t")
-"""As the kernel's letters say it: by a signal, or by a debugger."""
+STOPPED = ("T", "t")  # As the kernel's letters say it: by a signal, or by a debugger
 WAITED_OUT_S = 8.0
 """torchrun starts ranks again within a second or two of their end; a busy machine takes longer."""
 

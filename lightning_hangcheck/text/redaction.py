@@ -51,8 +51,7 @@ _ORDINARY_BEFORE = {
 }
 _SAYS_NOTHING = frozenset({"true", "false", "none", "null", "yes", "no", "on", "off"})
 _RANDOM_AT_LEAST = 12
-LOOKED_AT = 80
-"""Characters of a value that are enough to tell."""
+LOOKED_AT = 80  # Characters of a value that are enough to tell
 _PIECE = re.compile(r"[^\W_]+")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")

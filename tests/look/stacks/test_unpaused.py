@@ -220,7 +220,7 @@ def _runs(pid: int) -> bool:
     ("script", "why"),
     [
         (
-            r"printf 'Error: No stacks\n\nCaused by:\n  0: outer\n  1: the moon: full\n' >&2; exit 1",
+            r"printf 'Error: No stacks\n\nCaused by:\n  0: out\n  1: the moon: full\n' >&2; exit 1",
             "py-spy: No stacks (the moon: full)",
         ),
         ("exit 7", "py-spy: it ended with 7"),
