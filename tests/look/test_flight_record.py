@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import pickle
 import socket
 import socketserver
 import subprocess
@@ -16,13 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import job
-from flights import AT_ITEM, spinning
 from long_tests import WHEN_ASKED_FOR
 from msgspec.structs import replace
 from processes import PATIENCE_S, until
 
-from lightning_hangcheck.judge import judge
 from lightning_hangcheck.look.flight_record import (
     ENTRIES_KEPT,
     collective_numbers,
@@ -95,21 +91,28 @@ def test_a_recorded_gloo_trace_is_read(server: tuple[Path, dict[str, bytes]]) ->
     assert record.waits == {"TCPStore__get": 2}
 
 
-def test_the_recorder_of_nccl_is_asked_too(server: tuple[Path, dict[str, bytes]]) -> None:
-    """Constructed from gloo's: both are written by one class of torch."""
+@pytest.mark.parametrize("newer", [False, True])
+def test_the_recorder_of_nccl_is_asked_too(
+    server: tuple[Path, dict[str, bytes]], newer: bool
+) -> None:
+    """Constructed from gloo's: both are written by one class of torch; the newer one by name."""
     path, bodies = server
     trace = json.loads(RECORDED)
     for entry in trace["entries"]:
         entry["process_group"] = ["3", "tensor_parallel"]
         entry["profiling_name"] = "nccl:_all_gather_base"
     trace["pg_config"] = {"3": {"name": "3", "desc": "tensor_parallel", "ranks": "[0, 2]"}}
-    bodies["dump_nccl_trace_json"] = json.dumps(trace).encode()
-    record, gaps = flight_record(path, 0, 5.0)
+    handler = "fr_trace_json?backend=nccl2" if newer else "dump_nccl_trace_json"
+    bodies[handler] = json.dumps(trace).encode()
+    record, gaps = flight_record(path, 0, 5.0, nccl2=newer)
     assert gaps == ()
     assert record is not None
     assert [(one.group, one.ranks) for one in record.groups] == [("0", ()), ("3", (0, 2))]
     assert record.groups[1].entries[0].op == "_all_gather_base"
     assert [one.on_device for one in record.groups] == [False, True]
+    unasked, _ = flight_record(path, 0, 5.0)
+    assert unasked is not None
+    assert len(unasked.groups) == (1 if newer else 2)
 
 
 def nccl_trace(groups: dict[str, str], numbers: dict[int, int], *entries: object) -> bytes:
@@ -203,11 +206,6 @@ def test_messages_are_kept_apart_from_collectives(server: tuple[Path, dict[str, 
     ]
 
 
-LEFT_BEHIND = Path(__file__).resolve().parents[3] / "shared" / "left-behind" / "flight-records"
-
-"""Dumps of a job of 16 ranks on NCCL, which are not part of this repository."""
-
-
 def test_a_dump_is_read_as_the_server_tells_it(server: tuple[Path, dict[str, bytes]]) -> None:
     """torch pickles numbers and lists where its JSON has texts."""
     path, bodies = server
@@ -219,43 +217,6 @@ def test_a_dump_is_read_as_the_server_tells_it(server: tuple[Path, dict[str, byt
     for status in dump["pg_status"].values():
         status.update({name: int(last) for name, last in status.items()})
     assert record_of_dump(dump, 0).groups == record.groups != ()
-
-
-@pytest.mark.skipif(not LEFT_BEHIND.exists(), reason=f"{LEFT_BEHIND} is not there")
-def test_dumps_of_a_real_job_lead_to_the_ranks_that_did_not_come() -> None:
-    """Ranks 9 and 14 have nothing open; the stages before theirs wait in a send or receive."""
-    views = []
-    for number in range(16):
-        dump = pickle.loads((LEFT_BEHIND / "ranks-9-14" / f"_dump_{number}").read_bytes())  # noqa: S301
-        flight = record_of_dump(dump, 0)
-        views.append(replace(spinning(number, AT_ITEM), flight=flight, silent_for_s=400.0))
-        numbers = {one.group: (one.last_enqueued, one.last_completed) for one in flight.groups}
-        assert len(numbers) == 13, "each of its groups"
-        if number in (9, 14):
-            assert numbers["72"] == (45264, 45264)
-            assert numbers["37" if number == 9 else "38"] == (88683, 88683)
-    verdict = judge(job(*views))
-    assert (verdict.verdict, verdict.culprits) == ("hang", (9, 14))
-    assert verdict.victims == (*range(9), *range(10, 14), 15)
-    edges = {(edge.source, edge.target) for edge in verdict.wait_for}
-    assert {("rank:0", "rank:8"), ("rank:1", "rank:9"), ("rank:6", "rank:14")} <= edges
-
-
-def test_the_newer_backend_of_nccl_is_asked_by_its_name(
-    server: tuple[Path, dict[str, bytes]],
-) -> None:
-    path, bodies = server
-    trace = json.loads(RECORDED)
-    for entry in trace["entries"]:
-        entry["profiling_name"] = "nccl2:all_reduce"
-    bodies["fr_trace_json"] = b'{"entries": [], "pg_config": {}}'
-    bodies["fr_trace_json?backend=nccl2"] = json.dumps(trace).encode()
-    unasked, _ = flight_record(path, 0, 5.0)
-    asked, _ = flight_record(path, 0, 5.0, nccl2=True)
-    assert unasked is not None
-    assert unasked.groups == ()
-    assert asked is not None
-    assert [(one.group, one.on_device) for one in asked.groups] == [("0", True)]
 
 
 NAMED = """
@@ -280,7 +241,7 @@ def test_threads_of_nccl_tell_which_backend_there_is(name: str, newer: bool) -> 
 
 def test_what_the_rank_noted_completes_the_record(server: tuple[Path, dict[str, bytes]]) -> None:
     """Members of a group, one that it has not used, and that it has posted no message."""
-    path, _ = server
+    path, bodies = server
     before, _ = flight_record(path, 0, 5.0)
     note_group(path, "0", [0, 1])
     note_group(path, "1", [1, 2])
@@ -293,20 +254,13 @@ def test_what_the_rank_noted_completes_the_record(server: tuple[Path, dict[str, 
         ("1", (1, 2), 0),
     ]
     assert record.messages == MessageCounts()
-
-
-def test_of_a_record_that_does_not_reach_back_nothing_is_said_of_groups_without_entries(
-    server: tuple[Path, dict[str, bytes]],
-) -> None:
-    path, bodies = server
     trace = json.loads(RECORDED)
     for entry in trace["entries"]:
         entry["record_id"] = entry.get("record_id", 0) + 2_000
     bodies["fr_trace_json"] = json.dumps(trace).encode()
-    note_group(path, "1", [1, 2])
-    record, _ = flight_record(path, 0, 5.0)
-    assert record is not None
-    assert [one.group for one in record.groups] == ["0"]
+    cut_short, _ = flight_record(path, 0, 5.0)
+    assert cut_short is not None
+    assert [one.group for one in cut_short.groups] == ["0"], "it does not reach back"
 
 
 @pytest.mark.parametrize(
@@ -334,6 +288,7 @@ def test_a_rank_without_a_server_is_a_gap(tmp_path: Path) -> None:
     record, (gap,) = flight_record(tmp_path / "none", 1, 5.0)
     assert record is None
     assert "no worker server" in gap.why
+    assert collective_numbers(tmp_path / "none", 1.0) == {}
 
 
 @pytest.mark.parametrize(
@@ -426,10 +381,6 @@ def test_a_rank_that_keeps_the_interpreter_lock_still_answers(
     assert record is not None
     assert record.groups[0].last_enqueued == 3
     assert {entered for entered, _ in collective_numbers(path, PATIENCE_S).values()} == {3}
-
-
-def test_a_rank_without_a_server_has_none(tmp_path: Path) -> None:
-    assert collective_numbers(tmp_path / "socket", 1.0) == {}
 
 
 def test_messages_that_a_rank_posts_count_as_they_are_posted(tmp_path: Path) -> None:

@@ -178,24 +178,31 @@ def test_a_child_that_has_not_joined_is_the_rank_that_it_was_announced_as_once_a
     assert _numbers(*beats) == {11: first, 12: first + 1}
 
 
-def test_children_of_which_none_has_joined_may_be_no_ranks_at_all() -> None:
-    """Actors, readers and other helpers are numbered, too."""
-    assert _numbers(_child(11, 0), _child(12, 1)) == {11: None, 12: None}
-    elsewhere = Beat(pid=30, parent_pid=29, rank=0, world_size=2)
-    assert _numbers(elsewhere, _child(11, 0), _child(12, 1)) == {30: 0, 11: None, 12: None}
-
-
-def test_children_whose_parent_failed_are_what_it_waited_for() -> None:
-    parent = Beat(pid=10, parent_pid=1, ending="raised")
-    assert _numbers(parent, _child(11, 0), _child(12, 1)) == {10: None, 11: 0, 12: 1}
-
-
-def test_a_number_that_a_rank_has_taken_is_nobody_elses() -> None:
-    assert _numbers(_child(11, 0), _child(12, 1, rank=1), Beat(pid=30, rank=0)) == {
-        11: None,
-        12: 1,
-        30: 0,
-    }
+@pytest.mark.parametrize(
+    ("beats", "numbers"),
+    [
+        # actors, readers and other helpers are numbered, too
+        ([_child(11, 0), _child(12, 1)], {11: None, 12: None}),
+        (
+            [Beat(pid=30, parent_pid=29, rank=0, world_size=2), _child(11, 0), _child(12, 1)],
+            {30: 0, 11: None, 12: None},
+        ),
+        # a parent that failed had only waited for them
+        (
+            [Beat(pid=10, parent_pid=1, ending="raised"), _child(11, 0), _child(12, 1)],
+            {10: None, 11: 0, 12: 1},
+        ),
+        # a number that a rank has taken is nobody else's
+        (
+            [_child(11, 0), _child(12, 1, rank=1), Beat(pid=30, rank=0)],
+            {11: None, 12: 1, 30: 0},
+        ),
+    ],
+)
+def test_children_of_which_none_has_joined_may_be_no_ranks_at_all(
+    beats: list[Beat], numbers: dict[int, int | None]
+) -> None:
+    assert _numbers(*beats) == numbers
 
 
 def test_where_a_launcher_numbers_the_ranks_none_is_guessed() -> None:

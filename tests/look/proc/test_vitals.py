@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
 import time
 from typing import TYPE_CHECKING
 
@@ -51,6 +50,7 @@ def test_a_busy_process_uses_processor_time_and_its_main_thread_does(program: St
     before = vitals(running.pid).cpu_s
     until(lambda: vitals(running.pid).cpu_s > before + 0.05, "processor time to grow")
     assert main_thread_cpu_s(running.pid) > before
+    until(lambda: slept_s(running.pid) in (0.0, None), "the loop to be seen running")
 
 
 def test_a_stopped_process_is_seen_stopped(program: StartProgram) -> None:
@@ -71,6 +71,7 @@ def test_an_ended_process_is_a_zombie_until_reaped_and_gone_afterwards(
     assert vitals(child) is None
     assert main_thread_cpu_s(child) is None
     assert io_bytes(child) is None
+    assert slept_s(child) is None
 
 
 def test_a_pid_that_was_given_to_another_process_is_told_apart() -> None:
@@ -78,9 +79,6 @@ def test_a_pid_that_was_given_to_another_process_is_told_apart() -> None:
     assert ours.is_still(ours.started_ticks)
     assert not ours.is_still(ours.started_ticks + 1)
     assert ours.is_still(0)  # a start that was never learnt tells nothing apart
-
-
-def test_a_process_that_cannot_be_read_is_not_taken_for_another() -> None:
     assert UNREADABLE.is_still(4711)
 
 
@@ -141,23 +139,12 @@ def test_the_sleep_of_a_thread_is_not_that_of_the_main_one(program: StartProgram
     assert (slept_s(actor.pid) or 0.0) < 0.5
 
 
-def test_one_that_runs_has_not_slept(program: StartProgram) -> None:
-    running = program("busy_loop.py")
-    until(lambda: slept_s(running.pid) in (0.0, None), "the loop to be seen running")
-
-
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor alone")
 def test_one_that_is_woken_on_another_processor_has_not_slept_since_the_machine_began(
     program: StartProgram,
 ) -> None:
     running = program("changing_processors.py")
     assert max(slept_s(running.pid) or 0.0 for _ in range(20_000)) < 30.0
-
-
-def test_one_that_is_gone_is_unknown() -> None:
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    assert slept_s(gone.pid) is None
 
 
 # fields 3 to 52 of a process that was killed by SIGKILL (exit status 9)

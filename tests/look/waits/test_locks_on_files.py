@@ -108,17 +108,6 @@ def test_one_that_sleeps_in_python_beside_a_locked_file_waits_for_nobody(
     assert (target.kind, target.call) == ("time", "clock_nanosleep")
 
 
-@pytest.mark.parametrize(("host", "known"), [(socket.gethostname(), True), ("elsewhere", False)])
-def test_a_soft_lock_is_held_by_whom_its_file_names_on_this_host(
-    program: StartProgram, tmp_path: Path, host: str, known: bool
-) -> None:
-    path = tmp_path / "soft.lock"
-    path.write_text(f"{os.getpid()}\n{host}\n")
-    target = polled_by(program(PROGRAM, "filelock", "soft", str(path)))
-    assert target.name == str(path)
-    assert [one.pid for one in target.holders] == ([os.getpid()] if known else [])
-
-
 HERE = socket.gethostname()
 
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")
@@ -138,27 +127,21 @@ def made_by(path: Path, text: str) -> tuple[list[int], bool]:
 
 
 @pytest.mark.parametrize("text", ["{}", "{}\n" + HERE, "pid: {}", '{{"pid": {}}}'])
-def test_a_file_whose_maker_is_gone_is_abandoned(tmp_path: Path, text: str) -> None:
-    assert made_by(tmp_path / "cache.lock", text.format(ended_pid())) == ([], True)
-
-
-@pytest.mark.parametrize(
-    ("text", "known"), [("{}", True), ("{}\n" + HERE + "7", False), ("busy", False)]
-)
-def test_a_file_is_held_by_whom_it_names_on_this_host(
-    tmp_path: Path, text: str, known: bool
-) -> None:
-    found = made_by(tmp_path / "cache.lock", text.format(os.getpid()))
-    assert found == ([os.getpid()] if known else [], False)
-
-
-def test_a_process_that_was_given_the_number_of_the_maker_later_is_not_the_maker(
-    tmp_path: Path,
+def test_a_file_is_held_by_whom_it_names_on_this_host_or_abandoned(
+    tmp_path: Path, text: str
 ) -> None:
     path = tmp_path / "cache.lock"
-    path.write_text(str(os.getpid()))
+    assert made_by(path, text.format(ended_pid())) == ([], True)
+    assert made_by(path, text.format(os.getpid())) == ([os.getpid()], False)
     os.utime(path, (1_000_000_000, 1_000_000_000))
-    assert maker_of(str(path), os.getpid()).gone
+    assert maker_of(str(path), os.getpid()).gone, "the number was given to this process later"
+
+
+@pytest.mark.parametrize("text", ["{}\n" + HERE + "7", "busy"])
+def test_a_file_that_names_nobody_of_this_host_is_of_an_unknown_maker(
+    tmp_path: Path, text: str
+) -> None:
+    assert made_by(tmp_path / "cache.lock", text.format(os.getpid())) == ([], False)
 
 
 @WHEN_ASKED_FOR
