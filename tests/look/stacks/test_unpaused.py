@@ -197,7 +197,7 @@ def why_no_stack(pid: int, time_limit_s: float = 20.0) -> str:
 def test_without_py_spy_the_gap_says_how_to_get_it(beside_python: Path) -> None:
     why = why_no_stack(psutil.Process().ppid())
     assert why == "py-spy is not installed beside this Python nor on PATH; pip install py-spy"
-    gone = subprocess.Popen(["true"])
+    gone = subprocess.Popen(["/bin/true"])
     gone.wait()
     assert why_no_stack(gone.pid) == "the process has ended"
 
