@@ -159,7 +159,7 @@ def test_one_that_accepts_names_its_own_end(program: StartProgram, family: str) 
     assert target.call.startswith("accept")
 
 
-def test_the_owner_of_the_remote_end_is_found_among_the_jobs_processes(
+def test_the_owner_of_the_remote_end_is_found_and_bytes_of_a_download_are_counted(
     program: StartProgram,
 ) -> None:
     with _trickle() as (port, let_go):
@@ -167,12 +167,6 @@ def test_the_owner_of_the_remote_end_is_found_among_the_jobs_processes(
         target = target_of(running.pid, os.getpid(), kind="socket")
         assert target.name == f"127.0.0.1:{port}"
         assert [one.pid for one in target.holders] == [os.getpid()]
-        let_go.set()
-
-
-def test_bytes_of_a_download_are_counted(program: StartProgram) -> None:
-    with _trickle() as (port, let_go):
-        running = program(PROGRAM, "download", str(port))
         before = state_of(running.pid).network_bytes
         assert before is not None
         let_go.set()
