@@ -47,14 +47,12 @@ Gpus = dict[int, tuple[GpuState, ...]]
 class Device(Struct, frozen=True):
     """A GPU and the processes that compute on it: bytes and busy percent, by the driver's ids.
 
-    ``lost``: it fell off the bus (Xid 79), or needs a reset. ``failure``: why else nothing is
-    known.
+    ``unseen``: why nothing is known of it, and what tells more.
     """
 
     state: GpuState
     processes: dict[int, tuple[int | None, int | None]] = {}
-    lost: bool = False
-    failure: str = ""
+    unseen: tuple[str, str] | None = None
 
 
 def gpus_of(pids: Collection[int], time_limit_s: float, driver: Path = DRIVER) -> Looked[Gpus]:
@@ -117,11 +115,11 @@ def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]
     The driver names processes by the ids of its own namespace: in a container they may not match.
     Where it names nobody at all, a machine's only GPU counts as everybody's.
     """
-    gaps: tuple[Gap, ...] = ()
-    for one in devices:
-        if one.lost or one.failure:
-            why, see = (LOST, SEE_KERNEL_LOG) if one.lost else (f"NVML: {one.failure}", SEE)
-            gaps = (*gaps, Gap(f"GPU {one.state.index}", None, why, "gpu", see))
+    gaps = tuple(
+        Gap(f"GPU {one.state.index}", None, one.unseen[0], "gpu", one.unseen[1])
+        for one in devices
+        if one.unseen is not None
+    )
     used: Gpus = {}
     for pid in pids:
         for one in devices:
@@ -131,7 +129,7 @@ def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]
                 used[pid] = (*used.get(pid, ()), state)
     if used or any(one.processes for one in devices):
         return used, gaps
-    seen = [one.state for one in devices if not (one.lost or one.failure)]
+    seen = [one.state for one in devices if one.unseen is None]
     if len(seen) == 1 == len(devices):
         return dict.fromkeys(pids, (seen[0],)), gaps
     busy = any((state.busy_percent or 0) > 0 for state in seen)
@@ -166,10 +164,10 @@ def _read(nvml: Any, index: int) -> Device:  # noqa: ANN401 - a library without 
         # an old card that tells no utilisation may tell other things
         with suppress(nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
             nvml.nvmlDeviceGetUtilizationRates(handle)
-    except lost:
-        return Device(GpuState(index=index), lost=True)
+    except lost:  # off the bus is Xid 79
+        return Device(GpuState(index=index), unseen=(LOST, SEE_KERNEL_LOG))
     except nvml.NVMLError as error:
-        return Device(GpuState(index=index), failure=str(error))
+        return Device(GpuState(index=index), unseen=(f"NVML: {error}", SEE))
 
     def ask(name: str, *arguments: Any) -> Any:  # noqa: ANN401 - as above
         """Not every card, driver and library tells everything."""

@@ -23,6 +23,7 @@ import threading
 import time
 from collections import OrderedDict
 from contextlib import suppress
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -75,8 +76,11 @@ class _File:
             if facts.st_size <= LARGEST_FILE:
                 self.text = read_regular(path, LARGEST_FILE)
             self.changed_s = facts.st_mtime
-        self.lines = (self.text or b"").splitlines()
         self.read_s = time.time()
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        return (self.text or b"").splitlines()
 
 
 _files: OrderedDict[str, _File] = OrderedDict()
