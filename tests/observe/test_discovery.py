@@ -129,20 +129,12 @@ def test_what_a_script_starts_beside_the_job_is_no_rank_before_it_loads_torch() 
 
 def test_a_page_that_knows_its_rank_decides() -> None:
     tree = [process(10, 1), process(11, 10), process(12, 10)]
-    beats = {pid: Beat(pid=pid, rank=rank, world_size=2) for pid, rank in ((11, 0), (12, 1))}
+    beats = {pid: Beat(pid=pid, rank=pid - 11, world_size=2) for pid in (11, 12)}
     assert pids(tree, beats) == {0: 11, 1: 12}
-
-
-def test_two_processes_that_say_they_are_one_rank_know_of_each_other() -> None:
-    tree = [process(10, 1), process(11, 10), process(12, 10)]
-    beats = {pid: Beat(pid=pid, rank=0, world_size=2) for pid in (11, 12)}
-    (found,) = find_ranks(tree, beats)
-    assert {found.pid, *found.rivals} == {11, 12}
-
-
-def test_a_page_of_a_process_that_is_gone_is_no_rank() -> None:
-    tree = [torchrun_rank(11, 10, 0)]
-    assert pids(tree, {99: Beat(pid=99, rank=1, world_size=2)}) == {0: 11}
+    twice = {pid: Beat(pid=pid, rank=0, world_size=2) for pid in (11, 12)}
+    (found,) = find_ranks(tree, twice)
+    assert {found.pid, *found.rivals} == {11, 12}, "two processes say that they are one rank"
+    assert pids([torchrun_rank(11, 10, 0)], {99: Beat(pid=99, rank=1)}) == {0: 11}, "99 is gone"
 
 
 def test_a_slurm_task_that_spawns_the_ranks_of_its_node_is_none() -> None:

@@ -63,19 +63,14 @@ def test_processor_time_is_no_progress() -> None:
     assert idleness(progress, 21.0) == 1.0
 
 
-def test_another_number_of_its_collectives_is_progress_that_the_rank_tells() -> None:
-    progress = Progress(0)
-    progress.read_collectives(7 * SECOND)
-    assert silence(progress, 9.0) == 2.0
-    assert progress.untold_ns(9 * SECOND) == 2 * SECOND
-    assert progress.circling_ns(9 * SECOND) == 2 * SECOND
-
-
-def test_what_looks_saw_is_progress_but_no_word_of_the_rank() -> None:
-    progress = Progress(0)
-    progress.saw_movement(7 * SECOND)
-    assert silence(progress, 9.0) == 2.0
-    assert progress.untold_ns(9 * SECOND) == 9 * SECOND
+def test_what_a_rank_tells_and_what_looks_saw_is_progress() -> None:
+    told, seen = Progress(0), Progress(0)
+    told.read_collectives(7 * SECOND)  # another number of its collectives
+    assert silence(told, 9.0) == 2.0
+    assert told.untold_ns(9 * SECOND) == told.circling_ns(9 * SECOND) == 2 * SECOND
+    seen.saw_movement(7 * SECOND)
+    assert silence(seen, 9.0) == 2.0
+    assert seen.untold_ns(9 * SECOND) == 9 * SECOND, "no word of the rank"
 
 
 def test_a_pause_in_which_a_look_saw_the_rank_elsewhere_is_none_of_the_place() -> None:

@@ -50,14 +50,6 @@ def test_the_exit_code_is_read_before_the_parent_reaps(
     assert watcher.wait(0) == []
 
 
-def test_killed_from_outside_is_minus_nine(program: StartProgram, watcher: ExitWatcher) -> None:
-    parent = program("parent_of_one.py", "late")
-    child = int(parent.first_words)
-    watcher.watch(child)
-    os.kill(child, SIGKILL)
-    assert wait_for_one(watcher).exit_code == -SIGKILL
-
-
 def test_a_process_that_was_reaped_at_once_is_noticed_all_the_same(
     program: StartProgram, watcher: ExitWatcher
 ) -> None:
