@@ -322,7 +322,8 @@ class _Subject:
         kernel = self.completed = self.kernel
         if kernel is not None and holders is not None:
             found, gaps = guarded("holders", HOLDERS, None, lambda: holders.complete(kernel))
-            self.completed, self.gaps = found or kernel, self.gaps + gaps
+            self.completed = found or kernel
+            self.gaps += tuple(gap for gap in gaps if gap not in self.gaps)
 
     def read_stacks(self, time_limit_s: float, with_values: bool, closer: bool) -> None:
         """Read them, and what only they show of the process."""
