@@ -133,10 +133,17 @@ NOT_ACCEPTED = "0"  # the inode of a connection that no process has accepted, or
 
 
 class Socket(NamedTuple):
-    """Where a socket's ends are: ``ADDR:PORT``; of a unix socket its path, if it has one."""
+    """Where a socket's ends are: ``ADDR:PORT``; of a unix socket its path, if it has one.
+
+    What TCP received, and what it sent and has acknowledged, is carried; None where that is not
+    told. ``repeats``: sent data is being repeated, as no acknowledgement comes.
+    """
 
     local: str
     remote: str
+    carried_bytes: int | None = None
+    heard_s: float = 0.0
+    repeats: bool = False
 
 
 def sockets_seen_by(pid: int) -> dict[int, Socket]:
@@ -175,6 +182,10 @@ def shown_end(address: bytes, port: int) -> str:
     return f"[{where}]:{port}" if where.version == 6 else f"{where}:{port}"
 
 
+def _address(end: str) -> str:
+    return end.rpartition(":")[0]
+
+
 # What the kernel tells of connections of our own network namespace (linux/sock_diag.h and others)
 
 NETLINK_LIMIT_S = 0.2
@@ -197,29 +208,12 @@ UNIX_MESSAGE = struct.Struct("=4xI8x")  # struct unix_diag_msg: the inode
 UNIX_DIAG_PEER, SHOW_PEER = 2, 4
 
 
-class TcpConnection(NamedTuple):
-    """One end of a connection; ``ends`` are two addresses and two ports, as the kernel has them.
-
-    Carried is what was received, and what was sent and acknowledged. ``repeats``: sent data is
-    being repeated, as no acknowledgement comes.
-    """
-
-    ends: tuple[bytes, bytes, bytes]
-    carried_bytes: int
-    heard_s: float
-    repeats: bool
-
-    def shown(self, which: int) -> str:
-        """``ADDR:PORT`` of this end (0) or the other one (1)."""
-        return shown_end(self.ends[which], PORTS.unpack(self.ends[2])[which])
-
-
-def tcp_connections() -> dict[int, TcpConnection] | None:
-    """Ask for all TCP sockets of our network namespace, by inode; 4 microseconds each.
+def tcp_connections() -> dict[int, Socket] | None:
+    """Ask for all TCP sockets of our network namespace, by inode; 10 microseconds each.
 
     None where the kernel does not answer.
     """
-    found: dict[int, TcpConnection] = {}
+    found: dict[int, Socket] = {}
     requests = [
         INET_REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), ALL_STATES)
         for family in ADDRESS_BYTES
@@ -230,9 +224,10 @@ def tcp_connections() -> dict[int, TcpConnection] | None:
             facts = _attribute(body[INET_MESSAGE.size :], INET_DIAG_INFO)
             if inode and len(facts) >= CARRIED_AT + CARRIED.size:
                 (unacknowledged,) = struct.unpack_from("=I", facts, UNACKNOWLEDGED_AT)
-                used = ADDRESS_BYTES[family]
-                found[inode] = TcpConnection(
-                    (own[:used], remote[:used], ports),
+                used, (own_port, port) = ADDRESS_BYTES[family], PORTS.unpack(ports)
+                found[inode] = Socket(
+                    shown_end(own[:used], own_port),
+                    shown_end(remote[:used], port) if port else "",
                     carried_bytes=sum(CARRIED.unpack_from(facts, CARRIED_AT)),
                     heard_s=min(HEARD.unpack_from(facts, HEARD_AT)) / 1000,
                     repeats=bool(facts[REPEATED_AT]) and unacknowledged > 0,
@@ -306,9 +301,9 @@ def own_addresses() -> tuple[str, ...]:
 def reach_of(addresses: Collection[str], pids: Collection[int]) -> tuple[AddressReach, ...]:
     """Tell what connections of processes show of other machines, by their `own_addresses`."""
     every = tcp_connections() or {}
-    by_address: dict[str, list[TcpConnection]] = {}
+    by_address: dict[str, list[Socket]] = {}
     for inode in {inode for pid in pids for inode in _sockets(open_of(pid))} & every.keys():
-        by_address.setdefault(every[inode].shown(1).rpartition(":")[0], []).append(every[inode])
+        by_address.setdefault(_address(every[inode].remote), []).append(every[inode])
     found = []
     for address in (one for one in addresses if one in by_address):
         heard_s = min(one.heard_s for one in by_address[address])
@@ -360,9 +355,9 @@ class Holders:
         tcp = [told[one] for one in _sockets(self._of_pid[state.pid]) if one in told]
         network_bytes = None
         if self._tcp is not None and shares_namespace(state.pid, "net"):
-            network_bytes = sum(one.carried_bytes for one in tcp)
+            network_bytes = sum(one.carried_bytes or 0 for one in tcp)
         # a machine talks with itself by one and the same address
-        out = [one for one in tcp if one.ends[0] != one.ends[1]][:MOST_CONNECTIONS]
+        out = [one for one in tcp if one.remote and _address(one.local) != _address(one.remote)]
         threads = []
         for thread in state.threads:
             if all(target.kind == "time" for target in thread.waits_for):
@@ -374,7 +369,7 @@ class Holders:
         return replace(
             state,
             network_bytes=network_bytes,
-            connections=tuple(Connection(one.shown(0), one.shown(1)) for one in out),
+            connections=tuple(Connection(*one[:2]) for one in out[:MOST_CONNECTIONS]),
             threads=tuple(threads),
         )
 
@@ -521,7 +516,8 @@ class Holders:
     def _with_remote_end(self, target: WaitTarget, pid: int) -> WaitTarget:
         """Name both ends, and who has the other one, also where it has not accepted it yet."""
         if self._table is None:  # all processes of a job share one network namespace
-            self._table, self._peers = sockets_seen_by(pid), unix_peers()
+            own_space = (self._tcp or {}) if shares_namespace(pid, "net") else {}
+            self._table, self._peers = sockets_seen_by(pid) | own_space, unix_peers()
             ends = self._table.items()
             self._connected = {(one.local, one.remote): inode for inode, one in ends}
             listening = {one.local: inode for inode, one in ends if not one.remote}
@@ -538,19 +534,17 @@ class Holders:
             return replace(target, kind="pipe", name=name, holders=_holders(both_ways))
         if not own.remote:
             return replace(target, name=own.local if target.call.startswith("accept") else "")
-        address, _, port = own.remote.rpartition(":")
         other = self._connected.get((own.remote, own.local))
-        if other is None and address == own.local.rpartition(":")[0]:
-            other = self._listening.get(port)
+        if other is None and _address(own.remote) == _address(own.local):
+            other = self._listening.get(own.remote.rpartition(":")[2])
         owners = [] if other is None else self._owners(f"socket:[{other}]")
-        carried = (self._tcp or {}).get(inode)
         return replace(
             target,
             name=own.remote,
             own_end=own.local,
             holders=_holders([one for one in owners if one != pid]),
             connection=inode,
-            carried_bytes=carried.carried_bytes if carried is not None else None,
+            carried_bytes=own.carried_bytes,
         )
 
 

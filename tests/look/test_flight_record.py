@@ -77,10 +77,16 @@ def server(tmp_path: Path) -> Iterator[tuple[Path, dict[str, bytes]]]:
         thread.join(5)
 
 
-def test_a_recorded_gloo_trace_is_read(server: tuple[Path, dict[str, bytes]]) -> None:
-    record, gaps = flight_record(server[0], 0, 5.0)
-    assert record is not None
+def read(path: Path, rank: int = 0, *, nccl2: bool = False) -> FlightRecord:
+    """The record, which must be there without a gap."""
+    record, gaps = flight_record(path, rank, 5.0, nccl2=nccl2)
     assert gaps == ()
+    assert record is not None
+    return record
+
+
+def test_a_recorded_gloo_trace_is_read(server: tuple[Path, dict[str, bytes]]) -> None:
+    record = read(server[0])
     (group,) = record.groups
     assert (group.group, group.description, group.ranks) == ("0", "default_pg", ())
     assert (group.last_enqueued, group.last_completed) == (2, 1)
@@ -104,14 +110,11 @@ def test_the_recorder_of_nccl_is_asked_too(
     trace["pg_config"] = {"3": {"name": "3", "desc": "tensor_parallel", "ranks": "[0, 2]"}}
     handler = "fr_trace_json?backend=nccl2" if newer else "dump_nccl_trace_json"
     bodies[handler] = json.dumps(trace).encode()
-    record, gaps = flight_record(path, 0, 5.0, nccl2=newer)
-    assert gaps == ()
-    assert record is not None
+    record = read(path, nccl2=newer)
     assert [(one.group, one.ranks) for one in record.groups] == [("0", ()), ("3", (0, 2))]
     assert record.groups[1].entries[0].op == "_all_gather_base"
     assert [one.on_device for one in record.groups] == [False, True]
-    unasked, _ = flight_record(path, 0, 5.0)
-    assert unasked is not None
+    unasked = read(path)
     assert len(unasked.groups) == (1 if newer else 2)
 
 
@@ -151,8 +154,7 @@ def test_groups_on_gpus_with_nothing_open_keep_their_own_numbers(
     path, bodies = server
     groups = {"0": "[0, 1, 2, 3]", "2": "[0, 2]", "4": "[0, 3]"}
     bodies["dump_nccl_trace_json"] = nccl_trace(groups, {0: 12, 1: 61, 2: 700})
-    record, _ = flight_record(path, 0, 5.0)
-    assert record is not None
+    record = read(path)
     found = {one.group: one for one in record.groups[1:]}
     assert {name: one.last_enqueued for name, one in found.items()} == {"2": 61, "4": 700}
     assert (found["2"].ranks, found["2"].on_device, found["2"].entries) == ((0, 2), True, ())
@@ -176,8 +178,7 @@ def test_numbers_whose_group_is_not_told_are_of_none(
     bodies["fr_trace_json"] = b'{"entries": []}'
     numbers = {0: 12, 1: 3, 2: 700}
     bodies["dump_nccl_trace_json"] = nccl_trace(groups, numbers, posted("recv 0<-1", 3))
-    record, _ = flight_record(path, 0, 5.0)
-    assert record is not None
+    record = read(path)
     found = {one.group: one.last_enqueued for one in record.groups}
     assert found.pop("2") == 9, "that of the collective before the message"
     assert found.keys() - {"0"} == known
@@ -193,8 +194,7 @@ def test_messages_are_kept_apart_from_collectives(server: tuple[Path, dict[str, 
     bodies["fr_trace_json"] = b'{"entries": []}'
     groups = {"2": "[3, 7, 11]"}
     bodies["dump_nccl_trace_json"] = nccl_trace(groups, {1: 6}, *entries)
-    record, _ = flight_record(path, 3, 5.0)
-    assert record is not None
+    record = read(path, 3)
     (group,) = record.groups
     assert [(one.seq, one.op) for one in group.entries] == [(9, "all_reduce")]
     assert [(one.seq, one.away, one.sends, one.retired) for one in group.messages] == [
@@ -211,8 +211,7 @@ def test_a_dump_is_read_as_the_server_tells_it(server: tuple[Path, dict[str, byt
     path, bodies = server
     told = nccl_trace({"0": "[0, 1]"}, {0: 7}, posted("nccl:all_reduce", 7))
     bodies["fr_trace_json"], bodies["dump_nccl_trace_json"] = b'{"entries": []}', told
-    record, _ = flight_record(path, 0, 5.0)
-    assert record is not None
+    record = read(path)
     dump = json.loads(told)
     for status in dump["pg_status"].values():
         status.update({name: int(last) for name, last in status.items()})
@@ -242,13 +241,11 @@ def test_threads_of_nccl_tell_which_backend_there_is(name: str, newer: bool) -> 
 def test_what_the_rank_noted_completes_the_record(server: tuple[Path, dict[str, bytes]]) -> None:
     """Members of a group, one that it has not used, and that it has posted no message."""
     path, bodies = server
-    before, _ = flight_record(path, 0, 5.0)
+    before = read(path)
     note_group(path, "0", [0, 1])
     note_group(path, "1", [1, 2])
-    record, _ = flight_record(path, 0, 5.0)
-    assert before is not None
+    record = read(path)
     assert before.messages is None
-    assert record is not None
     assert [(one.group, one.ranks, one.last_enqueued) for one in record.groups] == [
         ("0", (0, 1), 2),
         ("1", (1, 2), 0),
@@ -258,8 +255,7 @@ def test_what_the_rank_noted_completes_the_record(server: tuple[Path, dict[str, 
     for entry in trace["entries"]:
         entry["record_id"] = entry.get("record_id", 0) + 2_000
     bodies["fr_trace_json"] = json.dumps(trace).encode()
-    cut_short, _ = flight_record(path, 0, 5.0)
-    assert cut_short is not None
+    cut_short = read(path)
     assert [one.group for one in cut_short.groups] == ["0"], "it does not reach back"
 
 

@@ -311,11 +311,11 @@ def test_both_ends_of_a_connection_and_its_bytes_are_told(
             assert state is not None
             there = found[os.fstat(accepted.fileno()).st_ino]
             shown = f"[{server}]" if family is socket.AF_INET6 else server
-            assert there.shown(0) == f"{shown}:{listens.getsockname()[1]}"
-            assert there.shown(1).rpartition(":")[2] == str(asks.getsockname()[1])
+            assert there.local == f"{shown}:{listens.getsockname()[1]}"
+            assert there.remote.rpartition(":")[2] == str(asks.getsockname()[1])
             assert there.carried_bytes >= 1_000
             (state,) = with_holders([state])
-            told = Connection(there.shown(0), there.shown(1)) in state.connections
+            told = Connection(there.local, there.remote) in state.connections
             assert told == (server != client), "only what leads to another address"
 
 
