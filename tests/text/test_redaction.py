@@ -149,19 +149,9 @@ def seconds_for(text: str) -> float:
 @pytest.mark.parametrize(
     "name",
     [
-        "WANDB_API_KEY",
-        "HF_TOKEN",
-        "HUGGING_FACE_HUB_TOKEN",
-        "AWS_SECRET_ACCESS_KEY",
-        "DB_PASSWORD",
-        "MYSQL_PWD",
-        "GOOGLE_APPLICATION_CREDENTIALS",
-        "BASIC_AUTH",
-        "OPENAI_APIKEY",
-        "session_cookie",
-        "wandbApiKey",
-        "passphrase",
-        "pw",
+        *("WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY"),
+        *("DB_PASSWORD", "MYSQL_PWD", "GOOGLE_APPLICATION_CREDENTIALS", "BASIC_AUTH"),
+        *("OPENAI_APIKEY", "session_cookie", "wandbApiKey", "passphrase", "pw"),
     ],
 )
 def test_a_variable_whose_name_tells_is_hidden(name: str) -> None:
@@ -171,15 +161,8 @@ def test_a_variable_whose_name_tells_is_hidden(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "TOKENIZERS_PARALLELISM",
-        "PWD",
-        "OLDPWD",
-        "NCCL_DEBUG",
-        "PATH",
-        "MASTER_ADDR",
-        "MAX_TOKENS",
-        "AUTHOR",
-        "HF_TOKEN_PATH",
+        *("TOKENIZERS_PARALLELISM", "PWD", "OLDPWD", "NCCL_DEBUG", "PATH", "MASTER_ADDR"),
+        *("MAX_TOKENS", "AUTHOR", "HF_TOKEN_PATH"),
     ],
 )
 def test_other_variables_stay(name: str) -> None:
