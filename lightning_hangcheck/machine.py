@@ -18,33 +18,159 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+# Files of /proc, each with its one reader
 
-BOOT = Path("/proc/sys/kernel/random/boot_id")
-LETTERS = 8
+PIECE = 65536
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+MOST_ANCESTORS = 64  # Process ids are given anew: a chain that is longer may lead round
+
+
+def read_proc(path: str) -> bytes:
+    """Read a whole file of /proc, about 8 microseconds; the kernel hands tables out in pieces.
+
+    OSError is ENOENT or ESRCH where the process has ended, PermissionError where it is not ours.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        pieces = []
+        while piece := os.read(descriptor, PIECE):
+            pieces.append(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(descriptor)
+
+
+def read_link(path: str) -> str:
+    """Return what a link of /proc leads to; empty where that is not shown."""
+    try:
+        return os.readlink(path)  # noqa: PTH115 - a hot path, and mostly no path
+    except OSError:
+        return ""
+
+
+def process_ids() -> list[int]:
+    """List all processes that are seen from here."""
+    return [int(one) for one in os.listdir("/proc") if one.isdecimal()]  # noqa: PTH208 - hot
+
+
+def read_status(pid: int | str, tid: int | None = None) -> dict[str, str]:
+    """Read the named fields of a process, or of one of its threads."""
+    task = "" if tid is None else f"/task/{tid}"
+    lines = read_proc(f"/proc/{pid}{task}/status").decode(errors="replace").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+class StatLine(NamedTuple):
+    """The fields of /proc/PID/stat that we use, or of a thread's; numbered as in proc(5)."""
+
+    name: str  # 2: of the program, or as the thread was named
+    state: str  # 3
+    parent_pid: int  # 4
+    major_faults: int  # 12
+    cpu_s: float  # 14 and 15, user and system time of all its threads, or of this one
+    started_ticks: int  # 22, clock ticks between boot and the start of the process
+    rss_bytes: int  # 24
+    caught_signals: int  # 34, a bit for each signal up to 31 that it has a handler for
+    processor: int  # 39, on which it last ran
+    exit_status: int  # 52: of a zombie its wait status, 0 where ptrace access is refused
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its parent has not noticed yet that it ended."""
+        return self.state in "ZX"
+
+    def is_still(self, started_ticks: int) -> bool:
+        """Whether it started then, as far as can be told: else its pid was given to another."""
+        return 0 in (self.started_ticks, started_ticks) or self.started_ticks == started_ticks
+
+
+def parse_stat(line: bytes) -> StatLine:
+    """Take the line apart behind the command name, which may itself hold brackets and spaces.
+
+    ValueError where this is no such line, IndexError where it is cut short.
+    """
+    behind = line.rindex(b")")
+    fields = line[behind + 2 :].split()
+    return StatLine(
+        name=line[line.index(b"(") + 1 : behind].decode(errors="replace"),
+        state=fields[0].decode("ascii"),
+        parent_pid=int(fields[1]),
+        major_faults=int(fields[9]),
+        cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND,
+        started_ticks=int(fields[19]),
+        rss_bytes=int(fields[21]) * PAGE_BYTES,
+        caught_signals=int(fields[31]),
+        processor=int(fields[36]),
+        exit_status=int(fields[49]),
+    )
+
+
+def read_stat(pid: int, tid: int | None = None) -> StatLine:
+    """Read the line of a process, or of one of its threads; raises as `read_proc`."""
+    task = "" if tid is None else f"/task/{tid}"
+    descriptor = os.open(f"/proc/{pid}{task}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:  # a hot path: it comes in one piece
+        return parse_stat(os.read(descriptor, PIECE))
+    finally:
+        os.close(descriptor)
+
+
+def read_process_stat(pid: int, tid: int | None = None) -> StatLine | None:
+    """Read the same line; None if it is gone, or not to be seen from here."""
+    try:
+        return read_stat(pid, tid)
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """Return the process that started this one, and so on, as far as can be seen; without init."""
+    for _ in range(MOST_ANCESTORS):
+        line = read_process_stat(pid)
+        if line is None or line.parent_pid <= 1:
+            return
+        pid = line.parent_pid
+        yield pid
+
+
+def is_alive(pid: int, started_ticks: int) -> bool:
+    """Whether this very process lives: a zombie, or another process with its id, does not count.
+
+    Where the kernel will not say, it counts as alive: unseen is not gone.
+    """
+    try:
+        line = read_stat(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except (OSError, IndexError, ValueError):
+        return True
+    return line.started_ticks == started_ticks and not line.has_ended
+
+
+def ticks_since_boot() -> int:
+    """Return the present moment as the line tells the start of a process."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
 
 
 def pid_namespace() -> str:
     """Name the pid namespace of this process: ``pid:[4026531836]``; empty where it is not shown."""
-    try:
-        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - a name, no path
-    except OSError:
-        return ""
+    return read_link("/proc/self/ns/pid")
 
 
 @cache
 def which_machine() -> str:
     """Name where the process ids that are seen from here hold: no two such places have one name.
 
-    Each start of a kernel has an id of its own (random(4)), and each pid namespace on it a number.
-
-    Returns:
-        For example ``3f2a9c1e-4026531836``; empty where the kernel does not say.
+    Each start of a kernel has an id of its own (random(4)), and each pid namespace on it a number:
+    ``3f2a9c1e-4026531836``. Empty where the kernel does not say.
     """
     number = pid_namespace().strip("pid:[]")
     try:
-        return f"{BOOT.read_text()[:LETTERS]}-{number}" if number else ""
+        boot = read_proc("/proc/sys/kernel/random/boot_id").decode()
     except OSError:
         return ""
+    return f"{boot[:8]}-{number}" if number else ""
 
 
 GROUPS = Path("/sys/fs/cgroup")
@@ -53,18 +179,16 @@ GROUPS = Path("/sys/fs/cgroup")
 def groups_of(pid: int, controller: str, groups: Path = GROUPS) -> list[tuple[Path, bool]]:
     """Return the folder of the process's group, then of those above it: each may have a limit.
 
-    Returns:
-        Each folder, and whether it is of the unified hierarchy (version 2), whose files have names
-        of their own; none at all where it cannot be read.
+    With each, whether it is of the unified hierarchy (version 2), whose files have names of their
+    own. None at all where it cannot be read.
     """
     try:
-        lines = Path(f"/proc/{pid}/cgroup").read_bytes().decode(errors="replace").splitlines()
+        lines = read_proc(f"/proc/{pid}/cgroup").decode(errors="replace").splitlines()
     except OSError:
         return []
     found = []
     for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        _, controllers, path = line.split(":", 2)
         unified = not controllers
         if unified or controller in controllers.split(","):
             inner = Path(path.lstrip("/"))
@@ -73,11 +197,12 @@ def groups_of(pid: int, controller: str, groups: Path = GROUPS) -> list[tuple[Pa
     return found
 
 
+# Room for threads of ours
+
 LEFT_THREADS = 64
 """For each rank, besides its pools: autograd's, the backend's (three with gloo, some ten with
 NCCL), loggers', and some 16 DataLoader workers with two or three each."""
-POOLS = 2
-"""torch's pools of threads in a rank: within an operation, and between operations."""
+POOLS = 2  # torch's pools of threads in a rank: within an operation, and between operations
 LEFT_DESCRIPTORS = 128
 """For each rank: a DataLoader keeps some for each worker and tensor, gloo and NCCL some a peer."""
 OURS_OF_ADDRESS_SPACE = 0.05
@@ -85,12 +210,10 @@ OURS_OF_ADDRESS_SPACE = 0.05
 ARENA_BYTES = 128 * 2**20
 """What glibc's malloc reserves for a thread's first allocation (malloc/arena.c: twice HEAP_MAX)."""
 DEFAULT_STACK_BYTES = 8 * 2**20
-DESCRIPTORS = 4
-"""Of ours in a rank: page, journal, stacks, the server's socket."""
-
-_FIRST_PID_NAMESPACE = 0xEFFFFFFC  # include/linux/proc_ns.h, PROC_PID_INIT_INO
+DESCRIPTORS = 4  # Of ours in a rank: page, journal, stacks, the server's socket
+FIRST_PID_NAMESPACE = f"pid:[{0xEFFFFFFC}]"
+"""Whoever is in it sees all processes (include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
 _MAY_PASS = 1 << 21 | 1 << 24  # linux/capability.h: CAP_SYS_ADMIN, CAP_SYS_RESOURCE
-_OWN_STATUS = Path("/proc/self/status")
 
 
 class NoRoom(OSError):
@@ -98,15 +221,10 @@ class NoRoom(OSError):
 
 
 def require_room(threads: int, ranks: int = 1, groups: Path = GROUPS) -> None:
-    """Look at every limit that so many threads count towards; 0.4 ms far from one.
+    """Look at every limit that threads count towards which we want to start; 0.4 ms far from one.
 
-    Args:
-        threads: That we want to start.
-        ranks: That start as many on this machine, and train.
-        groups: Where control groups are mounted.
-
-    Raises:
-        NoRoom: After them too little would be left to training.
+    ``ranks``: that start as many on this machine, and train; ``groups``: where control groups are
+    mounted. NoRoom where too little would be left to training.
     """
     for name, limit, used, needed in _bounds(threads, ranks, groups):
         if limit - used < needed:
@@ -125,10 +243,10 @@ def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[tuple[str, int, 
     needed = ranks * (threads + LEFT_THREADS + POOLS * pool)
     everybody = 0
     with unread:  # of the whole machine, whatever of it can be seen from here
-        everybody = int(Path("/proc/loadavg").read_bytes().split()[3].partition(b"/")[2])
+        everybody = int(read_proc("/proc/loadavg").split()[3].partition(b"/")[2])
     for name in ("threads-max", "pid_max"):
         with unread:
-            limit = int(Path("/proc/sys/kernel", name).read_bytes())
+            limit = int(read_proc(f"/proc/sys/kernel/{name}"))
             yield f"the kernel's {name}", limit, everybody, needed
     for folder, _ in groups_of(os.getpid(), "pids", groups):
         with unread:
@@ -137,7 +255,10 @@ def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[tuple[str, int, 
             yield "pids.max of the control group", limit, used, needed
     with unread:
         limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-        if limit != resource.RLIM_INFINITY and not _passes_user_limit():
+        # root, and who may pass limits, is not asked (kernel/fork.c), in the first user namespace
+        first = read_proc("/proc/self/uid_map").split()[:2] == [b"0", b"0"]
+        passes = first and (os.getuid() == 0 or int(read_status("self")["CapEff"], 16) & _MAY_PASS)
+        if limit != resource.RLIM_INFINITY and not passes:
             # everybody's are as many at least, and read in one go
             far = everybody and limit - everybody >= needed
             used = everybody if far else _threads_of_user(everybody)
@@ -151,47 +272,27 @@ def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[tuple[str, int, 
     with unread:
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         if limit != resource.RLIM_INFINITY:
-            used = int(Path("/proc/self/statm").read_bytes().split()[0]) * mmap.PAGESIZE
+            used = int(read_proc("/proc/self/statm").split()[0]) * mmap.PAGESIZE
             stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
             stack = DEFAULT_STACK_BYTES if stack == resource.RLIM_INFINITY else stack
             needed = round(threads * (stack + ARENA_BYTES) / OURS_OF_ADDRESS_SPACE)
             yield "the limit of address space (ulimit -v)", limit, used, needed
 
 
-def _passes_user_limit() -> bool:
-    """Whether the kernel asks nothing of us (kernel/fork.c): root, or who may pass its limits."""
-    if Path("/proc/self/uid_map").read_text().split()[:2] != ["0", "0"]:
-        return False  # such rights count in the first user namespace alone
-    return os.getuid() == 0 or bool(int(_status(_OWN_STATUS)["CapEff"], 16) & _MAY_PASS)
-
-
 def _threads_of_user(everybody: int) -> int:
     """Count this user's; everybody's where processes are hidden from us that may be this user's."""
-    if Path("/proc/self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE:
+    if pid_namespace() != FIRST_PID_NAMESPACE:
         return everybody
     user, found = str(os.getuid()), 0
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                status = _status(folder / "status")
-            except OSError:  # it has ended
-                continue
-            if status["Uid"].split()[0] == user:
-                found += int(status["Threads"])
+    for pid in process_ids():
+        with suppress(OSError):  # it has ended
+            status = read_status(pid)
+            found += int(status["Threads"]) if status["Uid"].split()[0] == user else 0
     return found
 
 
-def _status(file: Path) -> dict[str, str]:
-    lines = file.read_text(errors="replace").splitlines()
-    return {name: value for name, _, value in (line.partition(":") for line in lines)}
-
-
 def start_thread(work: Callable[[], None], name: str, ranks: int = 1) -> threading.Thread:
-    """Start a daemon thread, if that leaves training enough.
-
-    Raises:
-        NoRoom: A limit is near, or the kernel refused.
-    """
+    """Start a daemon thread; NoRoom where a limit is near, or the kernel refused."""
     require_room(1, ranks)
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:
@@ -224,134 +325,57 @@ def end_with_children(process: subprocess.Popen[bytes], grace_s: float) -> None:
     process.wait()
 
 
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_DEAD = ("Z", "X")
-MOST_ANCESTORS = 64
-"""Process ids are given anew: a chain that is longer may lead round."""
-
-
-class StatLine(NamedTuple):
-    """The fields that we use.
-
-    Attributes:
-        name: Field 2: of the program, or as the thread was named.
-        state: Field 3.
-        parent_pid: Field 4.
-        major_faults: Field 12.
-        cpu_s: Fields 14 and 15, user and system time of all its threads (of the one thread, in a
-            thread's file), at the kernel's tick.
-        started_ticks: Field 22, clock ticks between boot and the start of the process.
-        rss_bytes: Field 24.
-        caught_signals: Field 34, a bit for each signal up to 31 that it has a handler for.
-        exit_status: Field 52: of a zombie its wait status, 0 where ptrace access is refused; of a
-            living process it means nothing.
-    """
-
-    name: str
-    state: str
-    parent_pid: int
-    major_faults: int
-    cpu_s: float
-    started_ticks: int
-    rss_bytes: int
-    caught_signals: int
-    exit_status: int
-
-
-def parse_stat(line: bytes) -> StatLine:
-    """Take the line apart behind the command name, which may itself hold brackets and spaces.
-
-    Raises:
-        ValueError: This is no such line.
-        IndexError: It is cut short.
-    """
-    behind = line.rindex(b")")
-    fields = line[behind + 2 :].split()
-    return StatLine(
-        name=line[line.index(b"(") + 1 : behind].decode(errors="replace"),
-        state=fields[0].decode("ascii"),
-        parent_pid=int(fields[1]),
-        major_faults=int(fields[9]),
-        cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND,
-        started_ticks=int(fields[19]),
-        rss_bytes=int(fields[21]) * PAGE_BYTES,
-        caught_signals=int(fields[31]),
-        exit_status=int(fields[49]),
-    )
-
-
-def read_process_stat(pid: int) -> StatLine | None:
-    """Read the line of a process; None if it is gone, or not to be seen from here."""
-    try:
-        return parse_stat(Path(f"/proc/{pid}/stat").read_bytes())
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def ancestors(pid: int) -> Iterator[int]:
-    """Return the process that started this one, and so on, as far as can be seen; without init."""
-    for _ in range(MOST_ANCESTORS):
-        stat = read_process_stat(pid)
-        if stat is None or stat.parent_pid <= 1:
-            return
-        pid = stat.parent_pid
-        yield pid
-
-
-def is_alive(pid: int, started_ticks: int) -> bool:
-    """Whether this very process lives: a zombie, or another process with its id, does not count.
-
-    Where the kernel will not say, it counts as alive: unseen is not gone.
-    """
-    try:
-        stat = parse_stat(Path(f"/proc/{pid}/stat").read_bytes())
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    except (OSError, IndexError, ValueError):
-        return True
-    return stat.started_ticks == started_ticks and stat.state not in _DEAD
-
-
-def ticks_since_boot() -> int:
-    """Return the present moment as the line tells the start of a process."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
-
+# Storage, and what is printed
 
 OF_NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "fuse.")
 """Beginnings of file system types whose answers come over a network (mount(8))."""
-ESCAPED = re.compile(r"\\(\d{3})")
+_ESCAPED = re.compile(r"\\(\d{3})")
 MOUNT_POINT = 4
 
 
-def mounts_of_network(mountinfo: str) -> dict[str, bool]:
-    """Return of each mount whether it is of a network."""
+def mounted_types(mountinfo: str) -> dict[str, str]:
+    """Return the file system type of each mount point, of /proc/PID/mountinfo."""
     found = {}
     for line in mountinfo.splitlines():
         before, dash, behind = line.partition(" - ")
         words = before.split()
         if dash and len(words) > MOUNT_POINT:
-            folder = ESCAPED.sub(lambda one: chr(int(one[1], 8)), words[MOUNT_POINT])
-            found[folder] = behind.startswith(OF_NETWORK)
+            # proc(5): blanks are written in octal
+            folder = _ESCAPED.sub(lambda one: chr(int(one[1], 8)), words[MOUNT_POINT])
+            found[folder] = behind.partition(" ")[0]
     return found
 
 
-def is_of_network(path: str, mounts: Mapping[str, bool]) -> bool:
-    """Whether a path is on storage of a network."""
+def type_at(path: str, mounts: Mapping[str, str]) -> str:
+    """Return the type of the innermost mount that a path is in; empty where none is known."""
     folder = path
     while folder not in mounts and folder not in ("", "/"):
         folder = folder.rpartition("/")[0] or "/"
-    return mounts.get(folder, False)
+    return mounts.get(folder, "")
 
 
 VARIABLE = "PYTHONUNBUFFERED"
-WITH_VALUES = ("-W", "-X")
-"""Options of the interpreter whose value is a word of its own."""
 
 
 def is_unbuffered(environment: Mapping[str, str], command: Sequence[str]) -> bool:
-    """Whether Python was told to hand on each line."""
-    return bool(environment.get(VARIABLE)) or any("u" in one for one in _options(command))
+    """Whether Python was told to hand on each line: the script's own options do not count."""
+    if environment.get(VARIABLE):
+        return True
+    words = iter(command)
+    for word in words:
+        if word.rpartition("/")[2].startswith("python"):
+            break
+    for word in words:
+        if not word.startswith("-") or word.startswith("--"):
+            return False
+        if word in ("-W", "-X"):  # with a value, a word of its own
+            next(words, "")
+            continue
+        if not word.startswith(("-W", "-X")) and "u" in re.split("[cm]", word)[0]:
+            return True
+        if word[-1] in "cm":  # what follows is the script
+            return False
+    return False
 
 
 def kept_back_in(mode: int) -> str | None:
@@ -359,23 +383,3 @@ def kept_back_in(mode: int) -> str | None:
     if stat.S_ISFIFO(mode):
         return "a pipe"
     return "a file" if stat.S_ISREG(mode) else None
-
-
-def _options(command: Sequence[str]) -> list[str]:
-    """The interpreter's own one-letter options, not those of the script."""
-    words = iter(command)
-    for word in words:
-        if word.rpartition("/")[2].startswith("python"):
-            break
-    found = []
-    for word in words:
-        if word in WITH_VALUES:
-            next(words, "")
-            continue
-        if not word.startswith("-") or word.startswith("--"):
-            break
-        if not word.startswith(WITH_VALUES):
-            found.append(word.partition("c")[0].partition("m")[0])
-        if word[-1] in "cm":
-            break
-    return found

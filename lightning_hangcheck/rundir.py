@@ -31,7 +31,7 @@ from lightning_hangcheck.files.safe import (
 from lightning_hangcheck.model.evidence import Gap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from lightning_hangcheck.model.case import Case
 
@@ -44,8 +44,7 @@ EARLY_BYTES = 1024 * 1024
 """Of a journal, which every one keeps: what is told while a script starts is there."""
 NODES_FOLDER = "nodes"
 """In a run folder that all nodes of a job see: where their sidecars meet, unless elsewhere."""
-NODE_PREFIX = "node-"
-"""Begins the names of the other nodes' run folders in that of the first."""
+NODE_PREFIX = "node-"  # Begins the names of the other nodes' run folders in that of the first
 START_PREFIX = "start-"
 """Begins the names of run folders of later starts of a job, in that of its first start."""
 PARTS = ("run.json", "verdict.json", "report.html", NODES_FOLDER, *FOLDERS)
@@ -114,20 +113,15 @@ class RunFolder(Struct, frozen=True):
         try:
             names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
         except OSError as error:
-            raise UnreadableRun(
-                f"{folder} cannot be read ({error.strerror})", "read it as the user who made it"
-            ) from error
+            raise unreadable(folder, error) from error
         return sorted(int(name) for name in names if name.isdecimal())
 
 
 def name_run_folder(wanted: str | None, now: datetime | None = None) -> RunFolder:
-    """Choose the run folder without touching the disk.
+    """Choose the run folder without touching the disk: exactly the wanted one, or a new one.
 
-    No JSON and no message can hold a name that is not UTF-8: then the run is kept elsewhere.
-
-    Args:
-        wanted: Exactly this folder; None for ``hangcheck_runs/<UTC time>-<short id>``.
-        now: The start, for the folder's name.
+    That is ``hangcheck_runs/<UTC time>-<short id>``. No JSON and no message can hold a name that is
+    not UTF-8: then the run is kept elsewhere.
     """
     moment = now or datetime.now(timezone.utc)
     name = f"{moment:%Y%m%dT%H%M%S}-{os.urandom(2).hex()}"
@@ -176,10 +170,7 @@ def starts_so_far(first: RunFolder) -> int:
 
 
 def prepare_run_folder(folder: RunFolder) -> RunFolder:
-    """Make the folder and its subfolders; doing it again, or from several ranks, is no error.
-
-    Returns:
-        The same folder.
+    """Make the folder and its subfolders, and return it; again, or from several ranks, too.
 
     Raises:
         UnpreparedRunFolder: They cannot be made, or one of them is not ours alone.
@@ -202,17 +193,10 @@ def prepare_run_folder(folder: RunFolder) -> RunFolder:
 
 
 def refuse_used(folder: RunFolder) -> None:
-    """Refuse a folder that holds a run, before any work is done for it.
-
-    Raises:
-        UsedRunFolder: It does, as far as we may see.
-    """
-    try:
-        used = apart(STAT_LIMIT_S, folder.run_file.exists)
-    except (OSError, NoAnswerFromStorage):
-        return
-    if used:
-        raise _used(folder)
+    """Raise UsedRunFolder for a folder that holds a run, as far as we may see, before any work."""
+    with suppress(OSError, NoAnswerFromStorage):
+        if apart(STAT_LIMIT_S, folder.run_file.exists):
+            raise _used(folder)
 
 
 def _used(folder: RunFolder) -> UsedRunFolder:
@@ -261,52 +245,51 @@ def find_run_folder(named: str | None) -> RunFolder:
     return RunFolder(max(candidates, key=lambda path: path.stat().st_mtime).absolute())
 
 
+Entries = list[dict[str, Any]]
 FASTER = "they came faster than they were written"
 LARGEST_BYTES = 32 * 1024 * 1024
 """Some 270,000 lines of a checkpoint each; what is told of a journal is its last ones."""
 
 
-def read_journal(path: Path) -> tuple[list[dict[str, Any]], tuple[Gap, ...]]:
-    """Read all whole lines; of a journal that is larger than 32 MiB, those at its end.
+def read_journal(path: Path) -> tuple[Entries, tuple[Gap, ...]]:
+    """Read all whole lines, in order, and what could not be read.
 
-    Returns:
-        The entries in the order in which they were written, and what could not be read.
+    Of a journal that is larger than 32 MiB, those at its end.
     """
+    number = path.stem.removeprefix("rank-")
+    rank = int(number) if number.isdecimal() else None
+    entries: Entries = []
+    gaps = []
     try:
         data, left_out = read_end_owned(path, LARGEST_BYTES)
     except OSError as error:
-        return [], (_gap(path, f"it cannot be read ({error.strerror})"),)
-    entries, torn = parse_journal(data)
-    gaps = []
-    if left_out:
-        gaps.append(_gap(path, f"its first {left_out:,} bytes were left out"))
-    if torn:
-        gaps.append(_gap(path, f"{torn} of its lines are torn: a crash or a full disk cut them"))
+        gaps.append(f"it cannot be read ({error.strerror})")
+    else:
+        entries, torn = parse_journal(data)
+        if left_out:
+            gaps.append(f"its first {left_out:,} bytes were left out")
+        if torn:
+            gaps.append(f"{torn} of its lines are torn: a crash or a full disk cut them")
     missing: Counter[str] = Counter()  # lines that the journal says it lacks, by the reason
     for entry in entries:
         if entry.get("kind") == "dropped" and isinstance(entry.get("lines"), int):
             missing[str(entry.get("why", FASTER))] += entry["lines"]
-    for why, lines in missing.items():
-        gaps.append(_gap(path, f"{lines:,} of its lines are missing: {why}"))
-    return entries, tuple(gaps)
+    gaps += [f"{lines:,} of its lines are missing: {why}" for why, lines in missing.items()]
+    return entries, tuple(Gap(f"journal {path.name}", rank, why, "journal") for why in gaps)
 
 
-def read_early(path: Path, kind: str) -> list[dict[str, Any]]:
-    """Read the lines of one kind among a journal's first MiB; none where it cannot be read.
-
-    What is told while a script starts is there, however long its journal became since.
-    """
+def read_early(path: Path, kind: str) -> Entries:
+    """Read the lines of one kind among a journal's first MiB; none where it cannot be read."""
     try:
         with os.fdopen(open_owned(path), "rb") as file:
             lines = file.read(EARLY_BYTES).split(b"\n")
     except OSError:
         return []
     named = [line for line in lines if kind.encode() in line]
-    entries, _ = parse_journal(b"\n".join(named))
-    return [entry for entry in entries if entry.get("kind") == kind]
+    return [one for one in parse_journal(b"\n".join(named))[0] if one.get("kind") == kind]
 
 
-def parse_journal(data: bytes) -> tuple[list[dict[str, Any]], int]:
+def parse_journal(data: bytes) -> tuple[Entries, int]:
     """Return the entries of a journal's whole lines, and how many others there are."""
     entries = []
     torn = 0
@@ -316,15 +299,6 @@ def parse_journal(data: bytes) -> tuple[list[dict[str, Any]], int]:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             torn += 1
     return entries, torn
-
-
-def _gap(path: Path, why: str) -> Gap:
-    number = path.stem.removeprefix("rank-")
-    rank = int(number) if number.isdecimal() else None
-    return Gap(f"journal {path.name}", rank, why, "journal")
-
-
-Entries = list[dict[str, Any]]
 
 
 def folders_of_job(folder: RunFolder) -> list[RunFolder]:
@@ -358,43 +332,34 @@ def journals_in(folders: Iterable[RunFolder]) -> dict[str, list[Path]]:
 
 
 def read_rank(paths: Iterable[Path]) -> tuple[Entries, tuple[Gap, ...]]:
-    """Read the journals of one rank as one; each entry says on which ``host`` it was written.
+    """Read the journals of one rank as one, process by process, and what could not be read.
 
-    Returns:
-        The entries, process by process, and what could not be read.
+    Each entry says on which ``host`` it was written. What stands before the first start is of an
+    unknown process.
     """
     processes: list[Entries] = []
     gaps: list[Gap] = []
     for path in paths:
         entries, unread = read_journal(path)
-        processes += _by_process(entries)
         gaps += unread
+        processes.append([])
+        host = ""
+        for entry in entries:
+            if entry.get("kind") == "start":
+                host = str(entry.get("host", ""))
+                processes.append([])
+            entry.setdefault("host", host)
+            processes[-1].append(entry)
     # moments are ISO 8601 UTC, which sort as they are
-    ordered = sorted(processes, key=lambda entries: str(entries[0].get("at", "")))
+    ordered = sorted(filter(None, processes), key=lambda entries: str(entries[0].get("at", "")))
     return [entry for entries in ordered for entry in entries], tuple(gaps)
-
-
-def _by_process(entries: Sequence[dict[str, Any]]) -> list[Entries]:
-    """Split where a process began; what stands before the first start is of an unknown one."""
-    found: list[Entries] = [[]]
-    host = ""
-    for entry in entries:
-        if entry.get("kind") == "start":
-            host = str(entry.get("host", ""))
-            found.append([])
-        entry.setdefault("host", host)
-        found[-1].append(entry)
-    return [one for one in found if one]
 
 
 CASE_FILE = "case.json"
 
 
 def newest_case(folder: RunFolder) -> tuple[Case | None, tuple[Gap, ...]]:
-    """Read the newest case of a run.
-
-    Returns:
-        The case, None where none was saved; and a gap for each newer one that is torn.
+    """Read the newest case of a run, None where none was saved; a gap for each newer torn one.
 
     Raises:
         UnreadableRun: There is evidence, but none of it can be read.

@@ -23,8 +23,7 @@ MOST_LEFT_BEHIND = 16
 blocks every reader, so there is a bound to how many we send after each other."""
 MOST_OF_ONE = 3
 """Readers that one process may keep, whose memory is locked: it costs its own places only."""
-MOST_TARGETS = 32
-"""Processes that may keep readers: 64 threads at most, whatever happens."""
+MOST_TARGETS = 32  # Processes that may keep readers: 64 threads at most, whatever happens
 READING_LIMIT_S = 20.0
 PART_LIMIT_S = 5.0
 """Of a run's folder, and of one file in it: only a disk that does not answer takes so long, such
@@ -37,16 +36,20 @@ class NoAnswer(Exception):
     """A piece of work was not done within its time limit and was left behind, or never begun."""
 
 
-def guarded(
-    kind: GapKind, what: str, rank: int | None, probe: Callable[[], Looked[Fact]]
-) -> Looked[Fact]:
-    """Run a probe that may fail in any way.
+class Unseen(Exception):
+    """What a probe looks for cannot be seen: why, and what would show it; no full stops."""
 
-    Returns:
-        What the probe returned, or a gap that names its failure.
-    """
+    def __init__(self, why: str, remedy: str = "") -> None:
+        super().__init__(why)
+        self.why, self.remedy = why, remedy
+
+
+def guarded(kind: GapKind, what: str, rank: int | None, probe: Callable[[], Fact]) -> Looked[Fact]:
+    """Run a probe that may fail in any way: its fact, or a gap that says why there is none."""
     try:
-        return probe()
+        return probe(), ()
+    except Unseen as error:
+        return None, (Gap(what, rank, error.why, kind, error.remedy),)
     except Exception as error:  # noqa: BLE001 - whatever a look does wrong, the watcher looks on
         why = f"the probe failed ({type(error).__name__}: {error})"
         return None, (Gap(what, rank, why, kind),)
@@ -55,20 +58,29 @@ def guarded(
 def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None) -> Fact:
     """Run work that may block in the kernel where no signal ends it, in a thread of its own.
 
-    The thread is a daemon: one that never comes back does not keep this process from ending.
-
-    Args:
-        time_limit_s: Seconds to wait for it.
-        work: What to do; its exception is raised here.
-        of: Process whose memory is read. It has its own few places: one that is locked leaves
-            those of all others free.
+    The thread is a daemon: one that never comes back does not keep this process from ending. What
+    the work raises is raised here; ``of``: the process whose memory is read. It has its own few
+    places: one that is locked leaves those of all others free.
 
     Raises:
         NoAnswer: It took longer, or earlier ones have not come back yet (16 of them, 3 of one
             process), or the machine gives no further thread.
     """
-    _take_place(of)
+    with _taking:
+        taken = _taken.get(of, 0)
+        if taken >= (MOST_LEFT_BEHIND if of is None else MOST_OF_ONE):
+            whose = "" if of is None else f" of pid {of}"
+            raise NoAnswer(f"{taken} earlier reads{whose} are still blocked")
+        if not taken and len(_taken) > MOST_TARGETS:
+            raise NoAnswer(f"reads of {MOST_TARGETS} processes are still blocked")
+        _taken[of] = taken + 1
     outcomes: list[Fact | Exception] = []
+
+    def give_place_back() -> None:
+        with _taking:
+            _taken[of] -= 1
+            if not _taken[of]:
+                del _taken[of]
 
     def run() -> None:
         try:
@@ -76,13 +88,13 @@ def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None)
         except Exception as error:  # noqa: BLE001 - raised again by whoever waits
             outcomes.append(error)
         finally:
-            _give_place_back(of)
+            give_place_back()
 
     thread = threading.Thread(target=run, name="hangcheck-bounded", daemon=True)
     try:
         thread.start()
     except RuntimeError as error:
-        _give_place_back(of)
+        give_place_back()
         raise NoAnswer("no further thread can be started") from error
     thread.join(time_limit_s)
     if not outcomes:
@@ -103,40 +115,12 @@ def _begin_anew_in_child() -> None:
 os.register_at_fork(after_in_child=_begin_anew_in_child)
 
 
-def _take_place(of: int | None) -> None:
-    with _taking:
-        taken = _taken.get(of, 0)
-        most = MOST_LEFT_BEHIND if of is None else MOST_OF_ONE
-        if taken >= most:
-            whose = "" if of is None else f" of pid {of}"
-            raise NoAnswer(f"{taken} earlier reads{whose} are still blocked")
-        if not taken and len(_taken) > MOST_TARGETS:
-            raise NoAnswer(f"reads of {MOST_TARGETS} processes are still blocked")
-        _taken[of] = taken + 1
-
-
-def _give_place_back(of: int | None) -> None:
-    with _taking:
-        _taken[of] -= 1
-        if not _taken[of]:
-            del _taken[of]
-
-
 class SharedTime:
     """Pieces of work, one after the other, that share a time limit."""
 
     def __init__(self, time_limit_s: float = READING_LIMIT_S) -> None:
-        """Begin to count."""
         self._deadline = time.monotonic() + time_limit_s
 
     def within(self, work: Callable[[], Fact], part_limit_s: float = PART_LIMIT_S) -> Fact:
-        """Do the next piece, in what is left of the time.
-
-        Args:
-            work: What to do; its exception is raised here.
-            part_limit_s: Seconds at most for this piece alone.
-
-        Raises:
-            NoAnswer: It took longer, or nothing was left.
-        """
+        """Do the next piece, in what is left; raises its exception, or `NoAnswer`."""
         return within(max(0.0, min(part_limit_s, self._deadline - time.monotonic())), work)

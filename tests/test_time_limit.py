@@ -10,7 +10,6 @@ from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.time_limit import (
     MOST_LEFT_BEHIND,
     MOST_OF_ONE,
-    Looked,
     NoAnswer,
     guarded,
     within,
@@ -18,7 +17,7 @@ from lightning_hangcheck.time_limit import (
 
 
 def test_a_probe_that_raises_becomes_a_gap_that_names_the_error() -> None:
-    def broken() -> Looked[int]:
+    def broken() -> int:
         raise ValueError("half a line")
 
     assert guarded("stack", "stack of pid 7", 3, broken) == (
@@ -28,7 +27,7 @@ def test_a_probe_that_raises_becomes_a_gap_that_names_the_error() -> None:
 
 
 def test_what_a_probe_returns_is_passed_on() -> None:
-    assert guarded("stack", "x", None, lambda: (7, ())) == (7, ())
+    assert guarded("stack", "x", None, lambda: 7) == (7, ())
 
 
 def test_bounded_work_gives_its_result() -> None:

@@ -16,12 +16,11 @@ from lightning_hangcheck.identity import identify
 from lightning_hangcheck.look.proc import (
     born_ns,
     command_line,
-    explain,
     has_loaded,
     present_environment,
     process_ref,
-    read_access,
     read_environment,
+    why_unreadable,
 )
 from lightning_hangcheck.look.programs import processes_of_job
 from lightning_hangcheck.model.evidence import Gap
@@ -301,7 +300,7 @@ def _check(pid: int, machine: Machine) -> None:
             "it has ended, or it runs in another pid namespace: then attach inside that container, "
             "or name its id on this side",
         )
-    refusal = explain(read_access(pid))
+    refusal = why_unreadable(pid)
     raise NoJobFound(f"process {pid} may not be read: {refusal.why}", refusal.remedy)
 
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.safe import EVIDENCE_BYTES, Fact, decode, read_owned
-from lightning_hangcheck.look.proc import GONE, born_ns, read_environment, read_stat
-from lightning_hangcheck.machine import is_alive
+from lightning_hangcheck.look.proc import GONE, born_ns, read_environment
+from lightning_hangcheck.machine import is_alive, read_stat
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.verdict import Verdict

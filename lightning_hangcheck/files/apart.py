@@ -53,12 +53,20 @@ def apart(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
     if child == 0:
         _become_orphan(writer, work)
     os.close(writer)
+    data, deadline = b"", time.monotonic() + time_limit_s
     try:
         os.waitpid(child, 0)
-        data = _read_all(reader, time.monotonic() + time_limit_s)
+        # until the other end is closed
+        while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            part = os.read(reader, CHUNK)
+            if not part:
+                break
+            data += part
+        else:
+            data = b""
     finally:
         os.close(reader)
-    if data is None:
+    if not data:
         raise NoAnswerFromStorage(f"no answer within {time_limit_s:g} s")
     outcome = pickle.loads(data)  # noqa: S301 - from our own fork, over a pipe that only it has
     if isinstance(outcome, Exception):
@@ -105,16 +113,3 @@ def let_go_of_streams() -> None:
         os.dup2(nothing, stream)
     if nothing > 2:
         os.close(nothing)
-
-
-def _read_all(reader: int, deadline: float) -> bytes | None:
-    """Read until the other end is closed; None if that does not happen in time."""
-    parts: list[bytes] = []
-    while True:
-        ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            return None
-        part = os.read(reader, CHUNK)
-        if not part:
-            return b"".join(parts) or None
-        parts.append(part)

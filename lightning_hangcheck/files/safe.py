@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-FACT_BYTES = 1024 * 1024
-"""Of a session's small files, which have hundreds of bytes."""
+FACT_BYTES = 1024 * 1024  # Of a session's small files, which have hundreds of bytes
 EVIDENCE_BYTES = 256 * 1024 * 1024
 """Of a run folder's files: ten times the largest case that was recorded (22 kB a rank), for 1,024
 ranks."""
@@ -55,11 +54,9 @@ def open_owned(path: Path) -> int:
         UnusableFile: It is another kind of file, or another user put it there.
         OSError: It is gone or not permitted.
     """
-    descriptor = _open(path, os.O_NOFOLLOW)
+    descriptor, found = _open_regular(path, os.O_NOFOLLOW)
     try:
-        found = _refuse_irregular(descriptor, path)
-        owners = (os.geteuid(), _ROOT, path.parent.stat().st_uid)
-        if found.st_uid not in owners:
+        if found.st_uid not in (os.geteuid(), _ROOT, path.parent.stat().st_uid):
             why = f"it belongs to user id {found.st_uid}, its folder to another"
             raise UnusableFile(errno.EPERM, why, str(path))
     except OSError:
@@ -83,23 +80,25 @@ def read_end_owned(path: Path, largest: int) -> tuple[bytes, int]:
 
 def read_regular(path: Path, largest: int) -> bytes:
     """Read a file that anyone may own, such as a program's source; links are followed."""
-    descriptor = _open(path)
-    try:
-        _refuse_irregular(descriptor, path)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return _whole(descriptor, path, largest)
+    return _whole(_open_regular(path)[0], path, largest)
 
 
-def _open(path: Path, more: int = 0) -> int:
+def _open_regular(path: Path, more: int = 0) -> tuple[int, os.stat_result]:
     try:
-        return os.open(path, _SAFELY | more)
+        descriptor = os.open(path, _SAFELY | more)
     except OSError as error:
         if error.errno not in _REFUSED:
             raise
         why = f"it is {_REFUSED[error.errno]}, not a file"
         raise UnusableFile(errno.EINVAL, why, str(path)) from None
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode):
+        return descriptor, found
+    os.close(descriptor)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+    raise UnusableFile(errno.EINVAL, f"it is {kind}, not a file", str(path))
 
 
 def _whole(descriptor: int, path: Path, largest: int) -> bytes:
@@ -112,20 +111,9 @@ def _whole(descriptor: int, path: Path, largest: int) -> bytes:
     return data
 
 
-def _refuse_irregular(descriptor: int, path: Path) -> os.stat_result:
-    found = os.fstat(descriptor)
-    if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
-        raise UnusableFile(errno.EINVAL, f"it is {kind}, not a file", str(path))
-    return found
-
-
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
-FOR_ALL = 0o644
-"""What other programs of the machine shall read, under whatever user they run."""
+FOR_ALL = 0o644  # What other programs of the machine shall read, under whatever user they run
 NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """To open a file that was not there before, neither as a file nor as a link."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -198,13 +186,9 @@ def make_private_folder(path: Path, parts: Collection[str] | None = None) -> Non
         PermissionError: It is a link, belongs to somebody else, or is shared with others.
         OSError: It cannot be made.
     """
-    try:
+    with suppress(FileExistsError):
         path.mkdir(mode=PRIVATE_FOLDER, parents=True)
-    except FileExistsError:
-        _make_private(path, parts)
-
-
-def _make_private(path: Path, parts: Collection[str] | None) -> None:
+        return
     if path.is_symlink():
         raise _refused(path, "it is a link")
     descriptor = os.open(path, _FOLDER)

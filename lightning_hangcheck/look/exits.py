@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from lightning_hangcheck.look.proc import has_ended, io_bytes, read_stat, vitals
+from lightning_hangcheck.look.proc import has_ended, io_bytes, vitals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,34 +27,6 @@ PIDFD_INFO_EXIT = 1 << 3
 INFO_BYTES = 64
 EXIT_CODE_AT = 60
 POLL_S = 0.05
-
-
-def code_of_zombie(pid: int, started_ticks: int, *, shown: bool) -> int | None:
-    """Read the exit code of a process that its parent has not reaped yet, as subprocess gives it.
-
-    None where another process has its pid by now, or where the kernel may hide the code as 0.
-    """
-    try:
-        line = read_stat(pid)
-    except OSError:
-        return None
-    if line.state not in "ZX" or line.started_ticks != started_ticks:
-        return None
-    return os.waitstatus_to_exitcode(line.exit_status) if line.exit_status or shown else None
-
-
-def code_of_reaped(pidfd: int) -> int | None:
-    """Read the exit code of a process that its parent has reaped; None on older kernels."""
-    info = bytearray(INFO_BYTES)
-    struct.pack_into("=Q", info, 0, PIDFD_INFO_EXIT)
-    try:
-        fcntl.ioctl(pidfd, PIDFD_GET_INFO, info)
-    except OSError:
-        return None
-    told = struct.unpack_from("=Q", info, 0)[0] & PIDFD_INFO_EXIT
-    return (
-        os.waitstatus_to_exitcode(*struct.unpack_from("=i", info, EXIT_CODE_AT)) if told else None
-    )
 
 
 class Exited(Struct, frozen=True, kw_only=True):
@@ -114,17 +86,14 @@ class ExitWatcher:
             polled = any(one.descriptor is None for one in self._watched.values())
             patience = 0 if self._missed else min(remaining, POLL_S) if polled else remaining
             ready = {descriptor for descriptor, _ in self._epoll.poll(patience)}
-            ended = []
-            for pid, one in self._watched.items():
+            exited, self._missed = self._missed, []
+            for pid, one in list(self._watched.items()):
                 if one.descriptor is not None:
                     gone = one.descriptor in ready
                 else:
                     seen = vitals(pid)
-                    gone = seen is None or seen.state in "ZX"
-                    gone = gone or (seen is not None and not seen.is_still(one.started_ticks))
-                ended += [pid] if gone else []
-            exited = self._missed + [self._forget(pid) for pid in ended]
-            self._missed = []
+                    gone = seen is None or seen.has_ended or not seen.is_still(one.started_ticks)
+                exited += [self._forget(pid)] if gone else []
             if exited or remaining <= 0:
                 return exited
 
@@ -137,14 +106,28 @@ class ExitWatcher:
         self._epoll.close()
 
     def _forget(self, pid: int) -> Exited:
-        watched = self._watched.pop(pid)
-        seen_ns = time.monotonic_ns()
-        code = code_of_zombie(pid, watched.started_ticks, shown=watched.code_shown)
+        watched, line = self._watched.pop(pid), vitals(pid)
+        seen_ns, code = time.monotonic_ns(), None
+        # another process may have its pid by now, and the kernel may hide the code as 0
+        if line is not None and line.has_ended and line.started_ticks == watched.started_ticks:
+            shown = line.exit_status or watched.code_shown
+            code = os.waitstatus_to_exitcode(line.exit_status) if shown else None
         if watched.descriptor is not None:
-            code = code_of_reaped(watched.descriptor) if code is None else code
+            code = _code_of_reaped(watched.descriptor) if code is None else code
             self._epoll.unregister(watched.descriptor)
             os.close(watched.descriptor)
         return Exited(pid=pid, exit_code=code, seen_ns=seen_ns)
+
+
+def _code_of_reaped(pidfd: int) -> int | None:
+    """The exit code of a process that its parent has reaped; None on older kernels."""
+    info = bytearray(INFO_BYTES)
+    struct.pack_into("=Q", info, 0, PIDFD_INFO_EXIT)
+    with suppress(OSError):
+        fcntl.ioctl(pidfd, PIDFD_GET_INFO, info)
+        if struct.unpack_from("=Q", info, 0)[0] & PIDFD_INFO_EXIT:
+            return os.waitstatus_to_exitcode(*struct.unpack_from("=i", info, EXIT_CODE_AT))
+    return None
 
 
 def still_running(pids: Sequence[int], time_limit_s: float) -> tuple[int, ...]:

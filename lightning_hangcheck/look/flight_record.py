@@ -13,14 +13,15 @@ import socket
 import time
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from lightning_hangcheck.look.proc import read_proc, thread_ids
+from lightning_hangcheck.look.proc import thread_ids
+from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.codec import json_decoder
-from lightning_hangcheck.model.evidence import Frame, Gap
+from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import (
     FLIGHT_RECORD,
     CallSite,
@@ -36,7 +37,7 @@ from lightning_hangcheck.session.collective_notes import (
     noted_sites,
 )
 from lightning_hangcheck.session.session import why_withheld
-from lightning_hangcheck.time_limit import Looked, guarded
+from lightning_hangcheck.time_limit import Looked, Unseen, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,10 +55,9 @@ NCCL2_HANDLER = "fr_trace_json?backend=nccl2"
 """From torch 2.15 on the name of NCCL's backend; without it gloo's recorder answers."""
 PIECE, LONGEST_TOLD = 1 << 16, 80
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-NCCL2_THREADS = b"pt_nccl2"
+NCCL2_THREADS = "pt_nccl2"
 ON_CPU = ("gloo:", "mpi:")
 COUNTER_PREFIX = "pytorch.wait_counter."
-MILLI = 1000
 MESSAGE = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)$")
 """How NCCL's record names a message: ``nccl:send 0->3``, by ranks of the group."""
 
@@ -96,13 +96,10 @@ class _Operation(msgspec.Struct):
 
 
 class _Group(msgspec.Struct):
+    """NCCL names a group's members, as ``"[0, 1]"``; gloo none."""
+
     desc: str = ""
     ranks: str = ""
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """Read ``"[0, 1]"``; NCCL names a group's members, gloo none."""
-        return json_decoder(tuple[int, ...]).decode(self.ranks) if self.ranks else ()
 
 
 class _Status(msgspec.Struct):
@@ -119,12 +116,14 @@ class _Trace(msgspec.Struct):
     pg_config: dict[str, _Group] = {}
     pg_status: dict[str, _Status] = {}
 
+    def members(self, group: str) -> tuple[int, ...]:
+        """Ranks of a group, none where they are not told."""
+        ranks = self.pg_config[group].ranks if group in self.pg_config else ""
+        return json_decoder(tuple[int, ...]).decode(ranks) if ranks else ()
+
 
 class _Counter(msgspec.Struct):
     active_count: int
-
-
-Sites: TypeAlias = "dict[tuple[_CalledFrom, ...], int]"
 
 
 class _NoSuchHandler(http.client.HTTPException):
@@ -138,42 +137,39 @@ def flight_record(
 
     The limit is for all requests together. ``nccl2``: torch's newer NCCL backend is asked too.
     """
-    if not path.exists():
-        why = why_withheld(path) or (
-            "this rank has no worker server: torch is not imported yet or too old (2.5 or later "
-            "has it), or the job was not started by hangcheck run or with the HangCheck callback"
-        )
-        return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record"),)
     deadline = time.monotonic() + time_limit_s
-    return guarded("flight_record", FLIGHT_RECORD, rank, lambda: _ask(path, rank, nccl2, deadline))
 
+    def trace(handler: str) -> _Trace:
+        """Ask one of torch's recorders; a torch without CUDA has the first alone."""
+        try:
+            return json_decoder(_Trace, strict=False).decode(ask_server(path, handler, deadline))
+        except _NoSuchHandler:
+            if handler == HANDLERS[0]:
+                raise
+            return _Trace()
 
-def has_nccl2(pid: int) -> bool:
-    """Whether threads of a process are named as those of torch's newer NCCL backend."""
-    with suppress(OSError):
-        for tid in thread_ids(pid):
-            with suppress(OSError):
-                if read_proc(f"/proc/{pid}/task/{tid}/comm").startswith(NCCL2_THREADS):
-                    return True
-    return False
-
-
-def _ask(path: Path, rank: int | None, nccl2: bool, deadline: float) -> Looked[FlightRecord]:
-    taken_ns = time.monotonic_ns()
-    handlers = (*HANDLERS, NCCL2_HANDLER) if nccl2 else HANDLERS
-    remedy = ""
-    try:
-        traces = [_trace(path, handler, deadline) for handler in handlers]
-        counted = ask_server(path, "wait_counter_values", deadline)
-        counters = json_decoder(dict[str, _Counter]).decode(counted)
-    except _NoSuchHandler as error:
-        why = f"this torch is too old: its worker server has no {error}, which torch 2.13 has"
-        remedy = "upgrade torch"
-    except (OSError, http.client.HTTPException) as error:
-        why = f"torch's worker server gave no answer ({error!r})"
-    except msgspec.MsgspecError as error:
-        why = f"this torch writes its flight record in another form ({error})"
-    else:
+    def look() -> FlightRecord:
+        if not path.exists():
+            raise Unseen(
+                why_withheld(path)
+                or "this rank has no worker server: torch is not imported yet or too old (2.5 or "
+                "later has it), or the job was not started by hangcheck run or with the HangCheck "
+                "callback"
+            )
+        taken_ns = time.monotonic_ns()
+        try:
+            traces = [trace(one) for one in (*HANDLERS, *((NCCL2_HANDLER,) if nccl2 else ()))]
+            counted = ask_server(path, "wait_counter_values", deadline)
+            counters = json_decoder(dict[str, _Counter]).decode(counted)
+        except _NoSuchHandler as error:
+            why = f"this torch is too old: its worker server has no {error}, which torch 2.13 has"
+            raise Unseen(why, "upgrade torch") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise Unseen(f"torch's worker server gave no answer ({error!r})") from error
+        except msgspec.MsgspecError as error:
+            raise Unseen(
+                f"this torch writes its flight record in another form ({error})"
+            ) from error
         waits = {
             name.removeprefix(COUNTER_PREFIX): counter.active_count
             for name, counter in counters.items()
@@ -183,18 +179,17 @@ def _ask(path: Path, rank: int | None, nccl2: bool, deadline: float) -> Looked[F
         record = FlightRecord(
             taken_ns=taken_ns, groups=groups, waits=waits, messages=noted_messages(path)
         )
-        return with_sites(record, noted_calls(path), noted_sites(path)), ()
-    return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record", remedy),)
+        return with_sites(record, noted_calls(path), noted_sites(path))
+
+    return guarded("flight_record", FLIGHT_RECORD, rank, look)
 
 
-def _trace(path: Path, handler: str, deadline: float) -> _Trace:
-    """Ask one of torch's recorders; a torch without CUDA has the first alone."""
-    try:
-        return json_decoder(_Trace, strict=False).decode(ask_server(path, handler, deadline))
-    except _NoSuchHandler:
-        if handler == HANDLERS[0]:
-            raise
-        return _Trace()
+def has_nccl2(pid: int) -> bool:
+    """Whether threads of a process are named as those of torch's newer NCCL backend."""
+    with suppress(OSError):
+        lines = (read_process_stat(pid, tid) for tid in thread_ids(pid))
+        return any(one is not None and one.name.startswith(NCCL2_THREADS) for one in lines)
+    return False
 
 
 def ask_server(path: Path, handler: str, deadline: float) -> bytes:
@@ -271,7 +266,7 @@ def collective_numbers(path: Path, time_limit_s: float) -> Numbers:
 def record_of_dump(dump: object, taken_ns: int) -> FlightRecord:
     """Read what torch wrote into a file then; msgspec.ValidationError where it is none."""
     trace = msgspec.convert(dump, _Trace, strict=False)
-    sites: Sites = {}
+    sites: dict[tuple[_CalledFrom, ...], int] = {}
     groups = _groups([trace], {}, sites)
     called = {
         number: CallSite(tuple(Frame(one.name, one.filename, one.line) for one in way))
@@ -281,57 +276,50 @@ def record_of_dump(dump: object, taken_ns: int) -> FlightRecord:
 
 
 def _groups(
-    traces: list[_Trace], noted: dict[str, tuple[int, ...]], sites: Sites | None = None
+    traces: list[_Trace],
+    noted: dict[str, tuple[int, ...]],
+    sites: dict[tuple[_CalledFrom, ...], int] | None = None,
 ) -> tuple[CollectiveRecord, ...]:
     """Sort operations by group; in a dump no clock counts, and the places it names go into sites.
 
     A group that a rank noted and has not used is one, too, as far as that is known: gloo's record
     must reach back to its beginning, and NCCL's, which names its groups, drops what has ended.
     """
-    names = {name: group.members for trace in traces for name, group in trace.pg_config.items()}
-    members = noted | {name: ranks for name, ranks in names.items() if ranks}
-    entries = [one for trace in traces for one in trace.entries]
     of_dump = sites is not None
+    told = {name: trace.members(name) for trace in traces for name in trace.pg_config}
+    members = noted | {name: ranks for name, ranks in told.items() if ranks}
+    entries = [one for trace in traces for one in trace.entries]
     entries.sort(key=lambda one: one.record_id if of_dump else one.time_created_ns)
     older = entries[:-ENTRIES_KEPT] if of_dump else []
     together: dict[tuple[str, str], list[_Operation]] = {}
     for operation in (*(one for one in older if not one.ended), *entries[-ENTRIES_KEPT:]):
         together.setdefault(operation.process_group, []).append(operation)
-    whole = len(entries) <= ENTRIES_KEPT and all(one.record_id < len(entries) for one in entries)
+    found = [
+        _record(group, operations, members.get(group[0], ()), sites)
+        for group, operations in together.items()
+    ]
     busy = {name for name, _ in together}
-    used = names.keys() | busy
-    return (
-        *(
-            _record(name, description, operations, members.get(name, ()), sites)
-            for (name, description), operations in together.items()
-        ),
-        *(
-            one
-            for trace in traces
-            for one in _at_rest(trace)
-            if one.group not in busy and (of_dump or one.last_enqueued > 0)
-        ),
-        *(
-            CollectiveRecord(group=name, ranks=ranks)
-            for name, ranks in noted.items()
-            if whole and name not in used
-        ),
-    )
-
-
-def _at_rest(trace: _Trace) -> Iterator[CollectiveRecord]:
-    """Read the groups on GPUs, of which the record keeps the numbers where nothing is open."""
-    for name, status in _statuses(trace).items():
-        group = trace.pg_config.get(name)
-        if group is not None and group.members:
-            yield CollectiveRecord(
-                group=name,
-                description=group.desc,
-                ranks=group.members,
-                on_device=True,
-                last_enqueued=max(0, status.last_enqueued_collective),
-                last_completed=max(0, status.last_completed_collective),
+    for trace in traces:  # on GPUs the record keeps the numbers where nothing is open
+        for name, status in _statuses(trace).items():
+            enqueued = max(0, status.last_enqueued_collective)
+            if name in busy or not trace.members(name) or not (of_dump or enqueued):
+                continue
+            found.append(
+                CollectiveRecord(
+                    group=name,
+                    description=trace.pg_config[name].desc,
+                    ranks=trace.members(name),
+                    on_device=True,
+                    last_enqueued=enqueued,
+                    last_completed=max(0, status.last_completed_collective),
+                )
             )
+    if len(entries) <= ENTRIES_KEPT and all(one.record_id < len(entries) for one in entries):
+        unused = noted.keys() - told.keys() - busy
+        found += [
+            CollectiveRecord(group=name, ranks=noted[name]) for name in noted if name in unused
+        ]
+    return tuple(found)
 
 
 def _statuses(trace: _Trace) -> dict[str, _Status]:
@@ -352,93 +340,77 @@ def _statuses(trace: _Trace) -> dict[str, _Status]:
 
 
 def _record(
-    name: str,
-    description: str,
+    group: tuple[str, str],
     operations: list[_Operation],
     members: tuple[int, ...],
-    sites: Sites | None,
+    sites: dict[tuple[_CalledFrom, ...], int] | None,
 ) -> CollectiveRecord:
-    """Read one group; a message tells which collective its rank had entered before."""
+    """Read one group, by its name and description.
+
+    A message tells which collective its rank had entered before. Operations of a coalesced block
+    share a number: torch never marks its parts as ended, and adds an entry for the whole once the
+    block is closed. Where that is not kept, an end of a later one tells.
+    """
     newest = max(one.collective_seq_id for one in operations)
-    collectives = _as_wholes([one for one in operations if not one.is_p2p])
-    unended = (one.collective_seq_id for one in collectives if not one.ended)
-
-    def site(operation: _Operation) -> int:
-        """Number the place that an operation was called from; 0 where none is named."""
-        way = tuple(reversed(operation.frames))
-        return sites.setdefault(way, len(sites) + 1) if way and sites is not None else 0
-
+    blocks: dict[int, list[_Operation]] = {}
+    for one in operations:
+        if not one.is_p2p:
+            blocks.setdefault(one.collective_seq_id, []).append(one)
+    last_ended = max((seq for seq, ones in blocks.items() if ones[-1].ended), default=0)
+    entries = []
+    for seq, ones in sorted(blocks.items()):
+        whole, alone = ones[-1], len(ones) == 1
+        name = whole.profiling_name if alone else "nccl:coalesced"
+        way, site = tuple(reversed(whole.frames)), 0
+        if way and sites is not None:
+            site = sites.setdefault(way, len(sites) + 1)
+        entries.append(
+            CollectiveEntry(
+                seq=seq,
+                op=name.partition(":")[2] or name,
+                sizes=whole.input_sizes if alone else (),
+                dtypes=whole.input_dtypes if alone else (),
+                retired=any(one.ended for one in ones) or (not alone and seq < last_ended),
+                created_ns=whole.time_created_ns,
+                thread=int(whole.thread_id) if whole.thread_id.isdecimal() else 0,
+                site=site,
+                recorded=whole.record_id if sites is not None else 0,
+            )
+        )
+    unended = (one.seq for one in entries if not one.retired)
+    messages = _messages([one for one in operations if one.is_p2p], members, sites is not None)
     return CollectiveRecord(
-        group=name,
-        description=description,
+        group=group[0],
+        description=group[1],
         ranks=members,
         on_device=not operations[-1].profiling_name.startswith(ON_CPU),
         last_enqueued=newest,
         last_completed=next(unended, newest + 1) - 1,
-        limit_s=max(0, operations[-1].timeout_ms) / MILLI,
-        entries=tuple(
-            CollectiveEntry(
-                seq=one.collective_seq_id,
-                op=one.profiling_name.partition(":")[2] or one.profiling_name,
-                sizes=one.input_sizes,
-                dtypes=one.input_dtypes,
-                retired=one.ended,
-                created_ns=one.time_created_ns,
-                thread=int(one.thread_id) if one.thread_id.isdecimal() else 0,
-                site=site(one),
-                recorded=one.record_id if sites is not None else 0,
-            )
-            for one in collectives
-        ),
-        messages=tuple(
-            _messages([one for one in operations if one.is_p2p], members, of_dump=sites is not None)
-        ),
+        limit_s=max(0, operations[-1].timeout_ms) / 1000,
+        entries=tuple(entries),
+        messages=tuple(messages),
     )
 
 
-def _as_wholes(collectives: Sequence[_Operation]) -> list[_Operation]:
-    """Return one operation for each number, in their order.
-
-    Those of a coalesced block share one. Torch never marks its parts as ended, and adds an entry
-    for the whole once the block is closed. Where that is not kept, an end of a later one tells.
-    """
-    blocks: dict[int, list[_Operation]] = {}
-    for one in collectives:
-        blocks.setdefault(one.collective_seq_id, []).append(one)
-    last_ended = max((seq for seq, ones in blocks.items() if ones[-1].ended), default=0)
-    return [
-        ones[0]
-        if len(ones) == 1
-        else replace(
-            ones[-1],
-            profiling_name="nccl:coalesced",
-            retired=any(one.ended for one in ones) or seq < last_ended,
-            input_sizes=(),
-            input_dtypes=(),
-        )
-        for seq, ones in sorted(blocks.items())
-    ]
-
-
 def _messages(
-    posted: Sequence[_Operation], members: Sequence[int], *, of_dump: bool
+    posted: Sequence[_Operation], members: Sequence[int], of_dump: bool
 ) -> Iterator[Message]:
     """Read sends and receives whose other end is known.
 
     Of a batch torch marks the whole as ended, ``coalesced``, and never its messages.
     """
     often = Counter(one.p2p_seq_id for one in posted)
-    batches = {one.p2p_seq_id: one for one in posted if MESSAGE.search(one.profiling_name) is None}
-    for one in posted:
-        named = MESSAGE.search(one.profiling_name)
-        if named is None or max(int(named[2]), int(named[3])) >= len(members):
+    named = [(one, MESSAGE.search(one.profiling_name)) for one in posted]
+    batches = {one.p2p_seq_id: one for one, name in named if name is None}
+    for one, name in named:
+        if name is None or max(int(name[2]), int(name[3])) >= len(members):
             continue
         batch = batches.get(one.p2p_seq_id)
         ended = batch.ended if batch is not None else one.ended or often[one.p2p_seq_id] > 1
         yield Message(
             seq=one.p2p_seq_id,
-            away=members[int(named[3])] - members[int(named[2])],
-            sends=named[1] == "send",
+            away=members[int(name[3])] - members[int(name[2])],
+            sends=name[1] == "send",
             retired=ended,
             created_ns=one.time_created_ns,
             recorded=one.record_id if of_dump else 0,
@@ -468,22 +440,17 @@ def with_sites(
         own = thread or max(waiting, key=lambda one: waiting[one].at_ns, default=0)
         if own in waiting:
             found[name, seq] = waiting.pop(own).site
-    groups = tuple(
-        replace(
-            group,
-            entries=tuple(
-                replace(entry, site=found.get((group.group, entry.seq), 0))
-                for entry in group.entries
-            ),
-        )
-        for group in flight.groups
-    )
+
+    def completed(group: CollectiveRecord) -> CollectiveRecord:
+        own = (replace(one, site=found.get((group.group, one.seq), 0)) for one in group.entries)
+        return replace(group, entries=tuple(own))
+
     often = Counter(call.site for call in calls if call.site in sites)
-    used = {site: called for site, called in sites.items() if site in set(found.values())}
+    used = set(found.values())
     return replace(
         flight,
-        groups=groups,
-        sites=used,
+        groups=tuple(map(completed, flight.groups)),
+        sites={site: called for site, called in sites.items() if site in used},
         reduced=max((often[site] for site in often if sites[site].reduction), default=0),
         repeated=max((often[site] for site in often if not sites[site].root), default=0),
     )

@@ -22,7 +22,7 @@ from lightning_hangcheck.isolation.command import environment_of_module, folder_
 from lightning_hangcheck.look.programs import ChildLate, answer_of
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Gap, GpuState
-from lightning_hangcheck.time_limit import Looked, guarded
+from lightning_hangcheck.time_limit import Looked, Unseen, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -40,29 +40,19 @@ HIDDEN = (
 LOST = "the driver can no longer reach it: it fell off the bus, or needs a reset"
 SEE_KERNEL_LOG = "dmesg -T | grep -i xid tells why"
 SEE = "ask the driver itself: nvidia-smi"
-TIME_LIMIT_S = 5.0
-"""A driver that lost a GPU can take this long, or for ever."""
+TIME_LIMIT_S = 5.0  # A driver that lost a GPU can take this long, or for ever
 Gpus = dict[int, tuple[GpuState, ...]]
 
 
 class Device(Struct, frozen=True):
     """A GPU and the processes that compute on it: bytes and busy percent, by the driver's ids.
 
-    ``lost``: it fell off the bus (Xid 79), or needs a reset. ``failure``: why else nothing is
-    known.
+    ``unseen``: why nothing is known of it, and what tells more.
     """
 
     state: GpuState
     processes: dict[int, tuple[int | None, int | None]] = {}
-    lost: bool = False
-    failure: str = ""
-
-
-class Answer(Struct, frozen=True):
-    """What the program prints: the devices, or why there are none."""
-
-    devices: tuple[Device, ...] = ()
-    failure: str = ""
+    unseen: tuple[str, str] | None = None
 
 
 def gpus_of(pids: Collection[int], time_limit_s: float, driver: Path = DRIVER) -> Looked[Gpus]:
@@ -71,9 +61,7 @@ def gpus_of(pids: Collection[int], time_limit_s: float, driver: Path = DRIVER) -
     About 0.1 s, once a look for all ranks of this node; the child is killed when it is late. Where
     there is no driver, nothing is started and nothing is missed.
     """
-    if not pids:
-        return {}, ()
-    devices, gaps = _devices(time_limit_s, driver)
+    devices, gaps = _devices(time_limit_s, driver) if pids else ((), ())
     return ({}, gaps) if devices is None else shared_out(devices, pids)
 
 
@@ -101,27 +89,22 @@ def gpu_memory(time_limit_s: float = TIME_LIMIT_S) -> tuple[int, ...] | Gap:
 
 def _devices(time_limit_s: float, driver: Path) -> Looked[tuple[Device, ...]]:
     """All devices, None where the driver does not tell."""
-    if not driver.exists():
-        return (), ()
-    if folder_of("pynvml") is None:
-        return None, (ABSENT,)
 
-    def look() -> Looked[tuple[Device, ...]]:
+    def look() -> tuple[Device, ...]:
+        if not driver.exists():
+            return ()
+        if folder_of("pynvml") is None:
+            raise Unseen(ABSENT.why, INSTALL)
         try:
             ended = answer_of(own_command(READER), time_limit_s, environment_of_module())
-            if ended.returncode != 0:
-                complaint = ended.stderr.decode(errors="replace").rstrip().rpartition("\n")[2]
-                why = f"NVML: {complaint or f'exit code {ended.returncode}'}"
-            else:
-                answer = json_decoder(Answer).decode(ended.stdout)
-                if not answer.failure:
-                    return answer.devices, ()
-                why = f"NVML: {answer.failure}"
+            if ended.returncode == 0:
+                return json_decoder(tuple[Device, ...]).decode(ended.stdout)
         except ChildLate as error:
-            why = f"the driver gave {error}"
+            raise Unseen(f"the driver gave {error}", SEE) from error
         except (OSError, msgspec.MsgspecError) as error:
-            why = f"they cannot be read ({error})"
-        return None, (Gap(WHAT, None, why, "gpu", SEE),)
+            raise Unseen(f"they cannot be read ({error})", SEE) from error
+        complaint = ended.stderr.decode(errors="replace").rstrip().rpartition("\n")[2]
+        raise Unseen(f"NVML: {complaint or f'exit code {ended.returncode}'}", SEE)
 
     return guarded("gpu", WHAT, None, look)
 
@@ -132,11 +115,11 @@ def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]
     The driver names processes by the ids of its own namespace: in a container they may not match.
     Where it names nobody at all, a machine's only GPU counts as everybody's.
     """
-    gaps: tuple[Gap, ...] = ()
-    for one in devices:
-        if one.lost or one.failure:
-            why, see = (LOST, SEE_KERNEL_LOG) if one.lost else (f"NVML: {one.failure}", SEE)
-            gaps = (*gaps, Gap(f"GPU {one.state.index}", None, why, "gpu", see))
+    gaps = tuple(
+        Gap(f"GPU {one.state.index}", None, one.unseen[0], "gpu", one.unseen[1])
+        for one in devices
+        if one.unseen is not None
+    )
     used: Gpus = {}
     for pid in pids:
         for one in devices:
@@ -146,7 +129,7 @@ def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]
                 used[pid] = (*used.get(pid, ()), state)
     if used or any(one.processes for one in devices):
         return used, gaps
-    seen = [one.state for one in devices if not (one.lost or one.failure)]
+    seen = [one.state for one in devices if one.unseen is None]
     if len(seen) == 1 == len(devices):
         return dict.fromkeys(pids, (seen[0],)), gaps
     busy = any((state.busy_percent or 0) > 0 for state in seen)
@@ -159,11 +142,10 @@ SLOWDOWNS = {0x4: "power", 0x8: "hardware", 0x20: "thermal", 0x40: "thermal", 0x
 """nvml.h, nvmlClocksEventReasons: software power cap, hardware slowdown, software thermal, hardware
 thermal, power brake."""
 MILLI = 1000
-LATELY_S = 2.0
-"""Age of what a process used that still counts: the driver keeps some seconds."""
+LATELY_S = 2.0  # Age of what a process used that still counts: the driver keeps some seconds
 
 
-def read_all() -> Answer:
+def read_all() -> tuple[Device, ...]:
     """Read all GPUs of this machine; what one of them does not tell costs no other's answer."""
     import pynvml
 
@@ -171,8 +153,8 @@ def read_all() -> Answer:
         pynvml.nvmlInit()
         indices = range(pynvml.nvmlDeviceGetCount())
     except pynvml.NVMLError as error:
-        return Answer(failure=str(error))
-    return Answer(devices=tuple(_read(pynvml, index) for index in indices))
+        sys.exit(str(error))
+    return tuple(_read(pynvml, index) for index in indices)
 
 
 def _read(nvml: Any, index: int) -> Device:  # noqa: ANN401 - a library without types
@@ -182,10 +164,10 @@ def _read(nvml: Any, index: int) -> Device:  # noqa: ANN401 - a library without 
         # an old card that tells no utilisation may tell other things
         with suppress(nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
             nvml.nvmlDeviceGetUtilizationRates(handle)
-    except lost:
-        return Device(GpuState(index=index), lost=True)
+    except lost:  # off the bus is Xid 79
+        return Device(GpuState(index=index), unseen=(LOST, SEE_KERNEL_LOG))
     except nvml.NVMLError as error:
-        return Device(GpuState(index=index), failure=str(error))
+        return Device(GpuState(index=index), unseen=(f"NVML: {error}", SEE))
 
     def ask(name: str, *arguments: Any) -> Any:  # noqa: ANN401 - as above
         """Not every card, driver and library tells everything."""

@@ -1,32 +1,35 @@
-"""The kernel's view of a process: its threads, what they wait in, and the memory left to it.
+"""The kernel's view of a process: its threads, what each waits for, and the memory left to it.
 
-Nothing is stopped for it, and no file that is read takes a lock of the process.
+Nothing is stopped for it, and no file that is read takes a lock of the process. Where the argument
+of a system call is an address, a few bytes of the process's memory say what it points to.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import signal
+import struct
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.look.proc import (
+    ENDED,
     GONE,
-    Refusal,
+    descendants,
     io_bytes,
-    read_proc,
-    read_stat,
+    our_id_of_child,
+    read_memory,
     read_table,
     thread_ids,
     why_refused,
 )
-from lightning_hangcheck.look.system_calls import waits_for, wakes_at
-from lightning_hangcheck.machine import GROUPS, groups_of
+from lightning_hangcheck.machine import GROUPS, groups_of, read_link, read_proc, read_stat
 from lightning_hangcheck.model.evidence import (
     PAGE_FAULT,
     Gap,
@@ -36,14 +39,14 @@ from lightning_hangcheck.model.evidence import (
     WaitTarget,
 )
 from lightning_hangcheck.text.shown import NANOSECONDS
-from lightning_hangcheck.time_limit import Looked, guarded
+from lightning_hangcheck.time_limit import Looked, Unseen, guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from lightning_hangcheck.machine import StatLine
-    from lightning_hangcheck.model.evidence import ProcessStack
+    from lightning_hangcheck.model.evidence import ProcessStack, TargetKind
 
 MOST_THREADS = 256
 """A rank with CUDA, NCCL and data loading has 50 to 200 threads; more say nothing new."""
@@ -57,7 +60,6 @@ OF_TIMERS = sum(
         *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGIO),
     )
 )
-NOT_COUNTED = Refusal("the kernel does not count them (CONFIG_TASK_IO_ACCOUNTING is off)")
 
 
 def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[ProcessState]:
@@ -66,50 +68,50 @@ def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[Proc
     About 30 microseconds a thread. Threads that are not read in time are counted as left out.
     """
     deadline = time.monotonic() + time_limit_s
-    what = f"kernel state of pid {pid}"
-    return guarded("kernel_state", what, rank, lambda: _look(pid, rank, what, deadline))
+    unseen: list[Gap] = []
 
+    def missing(what: str, why: Unseen) -> None:
+        unseen.append(Gap(f"{what} pid {pid}", rank, why.why, "kernel_state", why.remedy))
 
-def _look(pid: int, rank: int | None, what: str, deadline: float) -> Looked[ProcessState]:
-    try:
-        line = read_stat(pid)
-        tids = thread_ids(pid)
-    except GONE:
-        return None, (Gap(what, rank, "the process has ended", "kernel_state"),)
-    except PermissionError:
-        why = "/proc hides it: run as its user, or as root"
-        return None, (Gap(what, rank, why, "kernel_state"),)
-    ended = line.state in "ZX"
-    counted = io_bytes(pid)
-    refusal = None if ended else why_refused(pid)
-    threads, polled_s = _look_at_threads(
-        pid, tids[:MOST_THREADS], deadline, calls=refusal is None, bytes_=counted is not None
-    )
-    read_bytes, written_bytes = counted or (None, None)
-    state = ProcessState(
-        pid=pid,
-        parent_pid=line.parent_pid,
-        state=line.state,
-        started_ticks=line.started_ticks,
-        cpu_s=max(0.0, line.cpu_s - sum(polled_s)),
-        rss_bytes=line.rss_bytes,
-        major_faults=line.major_faults,
-        exit_code=os.waitstatus_to_exitcode(line.exit_status)
-        if ended and line.exit_status
-        else None,
-        catches_timers=bool(line.caught_signals & OF_TIMERS),
-        polls=bool(polled_s),
-        read_bytes=read_bytes,
-        written_bytes=written_bytes,
-        threads=tuple(threads),
-        threads_left_out=len(tids) - len(polled_s) - len(threads),
-    )
-    unseen = []
-    if refusal is not None:
-        unseen.append((f"system calls of pid {pid}", refusal))
-    if counted is None:
-        unseen.append((f"bytes read and written by pid {pid}", refusal or NOT_COUNTED))
-    return state, tuple(Gap(one, rank, why, "kernel_state", way) for one, (why, way) in unseen)
+    def look() -> ProcessState:
+        try:
+            line = read_stat(pid)
+            tids = thread_ids(pid)
+        except GONE:
+            raise Unseen(ENDED) from None
+        except PermissionError:
+            raise Unseen("/proc hides it: run as its user, or as root") from None
+        counted = io_bytes(pid)
+        refusal = None if line.has_ended else why_refused(pid)
+        if refusal is not None:
+            missing("system calls of", refusal)
+        if counted is None:
+            off = Unseen("the kernel does not count them (CONFIG_TASK_IO_ACCOUNTING is off)")
+            missing("bytes read and written by", refusal or off)
+        threads, polled_s = _threads(
+            pid, tids[:MOST_THREADS], deadline, calls=refusal is None, bytes_=counted is not None
+        )
+        read_bytes, written_bytes = counted or (None, None)
+        code = os.waitstatus_to_exitcode(line.exit_status) if line.exit_status else None
+        return ProcessState(
+            pid=pid,
+            parent_pid=line.parent_pid,
+            state=line.state,
+            started_ticks=line.started_ticks,
+            cpu_s=max(0.0, line.cpu_s - sum(polled_s)),
+            rss_bytes=line.rss_bytes,
+            major_faults=line.major_faults,
+            exit_code=code if line.has_ended else None,
+            catches_timers=bool(line.caught_signals & OF_TIMERS),
+            polls=bool(polled_s),
+            read_bytes=read_bytes,
+            written_bytes=written_bytes,
+            threads=tuple(threads),
+            threads_left_out=len(tids) - len(polled_s) - len(threads),
+        )
+
+    state, gaps = guarded("kernel_state", f"kernel state of pid {pid}", rank, look)
+    return state, (*gaps, *unseen)
 
 
 def with_threads_of(state: ProcessState, stack: ProcessStack) -> ProcessState:
@@ -122,7 +124,7 @@ def with_threads_of(state: ProcessState, stack: ProcessStack) -> ProcessState:
         return state
     read = {one.tid for one in state.threads}
     tids = [one.tid for one in stack.threads if one.tid is not None and one.tid not in read]
-    found, _ = _look_at_threads(
+    found, _ = _threads(
         state.pid, tids[:MOST_THREADS], math.inf, calls=why_refused(state.pid) is None, bytes_=False
     )
     left_out = max(0, state.threads_left_out - len(found))
@@ -139,7 +141,7 @@ def led_by(state: ProcessState, tid: int | None) -> ProcessState:
     return replace(state, threads=(replace(first, queued_s=queued_s, turns=turns), *rest))
 
 
-def _look_at_threads(
+def _threads(
     pid: int, tids: Sequence[int], deadline: float, *, calls: bool, bytes_: bool
 ) -> tuple[list[ThreadState], list[float]]:
     """Look at threads; of each that polls by design, return its processor time alone."""
@@ -148,18 +150,16 @@ def _look_at_threads(
     for tid in tids:
         if threads and time.monotonic() > deadline:
             break
-        try:
+        with suppress(OSError):  # this thread ended since it was listed
             line = read_stat(pid, tid)
             if line.name in POLLERS:
                 polled_s.append(line.cpu_s)
             else:
-                threads.append(_look_at_thread(pid, tid, line, calls, bytes_))
-        except OSError:
-            continue  # this thread ended since it was listed
+                threads.append(_thread(pid, tid, line, calls, bytes_))
     return threads, polled_s
 
 
-def _look_at_thread(pid: int, tid: int, line: StatLine, calls: bool, bytes_: bool) -> ThreadState:
+def _thread(pid: int, tid: int, line: StatLine, calls: bool, bytes_: bool) -> ThreadState:
     folder = f"/proc/{pid}/task/{tid}"
     wchan = read_proc(f"{folder}/wchan").decode(errors="replace").removeprefix("0")
     # ``running``, ``-1`` and two registers, or the number of the call and six arguments
@@ -167,17 +167,17 @@ def _look_at_thread(pid: int, tid: int, line: StatLine, calls: bool, bytes_: boo
     if calls:
         with suppress(OSError):
             fields = read_proc(f"{folder}/syscall").split()
-    number: int | None = None
+    number, wakes_ns = None, None
     arguments: tuple[int, ...] = ()
+    targets: tuple[WaitTarget, ...] = ()
     if len(fields) > 6 and not fields[0].startswith(b"-"):
         number, arguments = int(fields[0]), tuple(int(field, 16) for field in fields[1:7])
+        targets = waits_for(pid, number, arguments, wchan)
+        wakes_ns = wakes_at(pid, number, arguments)
+    elif line.state == "D" and wchan:  # in no call, it waits for a page from disk
+        targets = (WaitTarget(call=PAGE_FAULT, kind="file"),)
     queued_s, turns = _schedule(folder) if tid == pid else (None, None)
     counted = io_bytes(pid, tid) if bytes_ else None
-    if number is not None:
-        targets = waits_for(pid, number, arguments, wchan)
-    else:  # uninterruptible and in no call, it waits for a page from disk
-        in_fault = line.state == "D" and wchan != ""
-        targets = (WaitTarget(call=PAGE_FAULT, kind="file"),) if in_fault else ()
     return ThreadState(
         tid=tid,
         name=line.name,
@@ -189,7 +189,7 @@ def _look_at_thread(pid: int, tid: int, line: StatLine, calls: bool, bytes_: boo
         syscall=number,
         arguments=arguments,
         waits_for=targets,
-        wakes_ns=None if number is None else wakes_at(pid, number, arguments),
+        wakes_ns=wakes_ns,
         moved_bytes=sum(counted) if counted is not None else None,
     )
 
@@ -203,8 +203,221 @@ def _schedule(folder: str) -> tuple[float | None, int | None]:
     return (queued_ns / NANOSECONDS, turns) if turns else (None, None)
 
 
-# Memory, and whether the kernel ended processes for want of it, which it counts without names
+# System calls in which threads are found blocked
 
+Shape = Literal["descriptor", "path", "poll", "select", "epoll", "child", "futex", "signal", "time"]
+
+
+class Call(NamedTuple):
+    """A system call: what tells what it waits for, and the position of that argument."""
+
+    name: str
+    shape: Shape
+    position: int = 0
+
+
+RESTART = "restart_syscall"
+"""What a call with a time limit becomes once a tracer has stopped the thread; arguments stay."""
+_CALLS = {
+    "descriptor 0": """read 0 63, write 1 64, pread64 17 67, pwrite64 18 68, readv 19 65,
+        writev 20 66, preadv 295 69, pwritev 296 70, sendfile 40 71, fsync 74 82, fdatasync 75 83,
+        syncfs 306 267, getdents64 217 61, flock 73 32, fcntl 72 25, connect 42 203, accept 43 202,
+        accept4 288 242, sendto 44 206, recvfrom 45 207, sendmsg 46 211, recvmsg 47 212""",
+    "path 0": "open 2 -, stat 4 -, lstat 6 -, mkdir 83 -, unlink 87 -, rename 82 -",
+    "path 1": "openat 257 56, newfstatat 262 79, statx 332 291, mkdirat 258 34, unlinkat 263 35",
+    "poll 0": "poll 7 -, ppoll 271 73",
+    "select 0": "select 23 -, pselect6 270 72",
+    "epoll 0": "epoll_wait 232 -, epoll_pwait 281 22",
+    "child 0": "wait4 61 260, waitid 247 95",
+    "futex 0": "futex 202 98",
+    "signal 0": "pause 34 -, rt_sigsuspend 130 133, rt_sigtimedwait 128 137",
+    "time 0": "nanosleep 35 101, clock_nanosleep 230 115, restart_syscall 219 128",
+}
+"""By shape and position: names, and numbers on x86_64 and aarch64 (Linux 6.x, syscall_64.tbl and
+include/uapi/asm-generic/unistd.h)."""
+
+
+def calls_of(machine: str) -> dict[int, Call]:
+    """Return the calls of an architecture (``uname -m``) by number, none of one unknown here."""
+    column = {"x86_64": 1, "aarch64": 2}.get(machine)
+    found = {}
+    for what, calls in _CALLS.items() if column else ():
+        shape, position = what.split()
+        for words in (call.split() for call in calls.split(",")):
+            if words[column or 0] != "-":
+                call = Call(words[0], cast("Shape", shape), int(position))
+                found[int(words[column or 0])] = call
+    return found
+
+
+CALLS = calls_of(os.uname().machine)
+POLLING = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait")
+"""Calls that wait for any of several things."""
+
+LONGEST_PATH = 4096  # PATH_MAX of the kernel
+MOST_DESCRIPTORS = 8
+"""Of a call that waits for several: a program that waits for more serves others, so it is not said
+for whom it waits."""
+WAITING_FCNTL = frozenset({7, 38})  # F_SETLKW, F_OFD_SETLKW: include/uapi/asm-generic/fcntl.h
+POLLED = struct.Struct("=ihh")  # struct pollfd
+FUTEX_WAITS = frozenset({0, 9})  # FUTEX_WAIT, FUTEX_WAIT_BITSET: include/uapi/linux/futex.h
+FUTEX_PRIVATE, FUTEX_COMMAND = 128, 127
+FUTEX_WAIT_BITSET = 9  # until a monotonic time, unless FUTEX_CLOCK_REALTIME is among the flags
+LATEST_NS = (1 << 63) - 1  # the kernel's own clock goes no further (ktime_t)
+MONOTONIC, ABSOLUTE = 1, 1  # CLOCK_MONOTONIC, TIMER_ABSTIME: include/uapi/linux/time.h
+TIMESPEC = struct.Struct("=qq")  # struct __kernel_timespec
+WAIT_FOR_PID = 1  # P_PID: include/uapi/linux/wait.h
+MILLISECONDS_AT = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
+"""Position of a time limit in milliseconds, none if negative."""
+TIME_AT = {"ppoll": 2, "select": 4, "pselect6": 4, "rt_sigtimedwait": 2}
+"""Position of the address of a time limit, none if 0."""
+EPOLL_TARGET = re.compile(rb"^tfd:\s*(\d+)", re.MULTILINE)
+PIDFD, EVENTFD = "anon_inode:[pidfd]", "anon_inode:[eventfd]"
+EVENT = "eventfd:"
+OF_PROCESS = re.compile(rb"^Pid:\s*([1-9]\d*)$", re.MULTILINE)
+OF_EVENT = re.compile(rb"^eventfd-id:\s*(\d+)$", re.MULTILINE)  # since Linux 5.2
+
+
+def waits_for(
+    pid: int, number: int, arguments: tuple[int, ...], wchan: str = ""
+) -> tuple[WaitTarget, ...]:
+    """Tell what a call in progress, by its six arguments, waits for, as its process shows it.
+
+    About 10 microseconds for a descriptor, 100 where memory must be read. The kernel function that
+    the thread sleeps in tells a FIFO from a file without asking its file system, which may be what
+    does not answer. ``time`` is among what is returned where the call has a time limit.
+    """
+    call = CALLS.get(number)
+    if call is not None and call.name == RESTART and "poll" in wchan:
+        call = Call("poll", "poll")
+    if call is None:
+        return ()
+    # ``pipe_read``, ``pipe_write`` (``anon_`` since 6.14) and, in open, ``wait_for_partner``
+    fifo = "pipe" in wchan or wchan == "wait_for_partner"
+    found: list[tuple[TargetKind, str]] = []
+    if call.shape == "descriptor":
+        kind, name = describe(pid, arguments[0])
+        kind = "fifo" if kind == "file" and fifo else kind
+        kind = "lock" if call.name in ("flock", "fcntl") else kind
+        if call.name != "fcntl" or arguments[1] in WAITING_FCNTL:
+            found.append((kind, name))
+    elif call.shape == "path":
+        text = read_memory(pid, arguments[call.position], LONGEST_PATH).partition(b"\0")[0]
+        path = text.decode(errors="replace")
+        folder = read_link(f"/proc/{pid}/cwd") if path and not path.startswith("/") else ""
+        path = os.path.join(folder, path)  # noqa: PTH118 - nothing of a path is to be changed
+        found.append(("fifo" if fifo else "file", path))
+    elif call.shape == "child":  # one child, or any of them, of a group of them too
+        named = _signed(arguments[1] if call.name == "waitid" else arguments[0])
+        if named > 0 and (call.name != "waitid" or arguments[0] == WAIT_FOR_PID):
+            child = our_id_of_child(pid, named)
+            children = [child] if child else []
+        else:
+            children = [one.pid for one in descendants(pid) if one.parent_pid == pid]
+        if len(children) <= MOST_DESCRIPTORS:
+            found += [("process", str(one)) for one in children]
+    elif call.shape == "futex":  # a word of memory, which others may share, or until a time
+        if arguments[1] & FUTEX_COMMAND in FUTEX_WAITS:
+            of_word: TargetKind = "futex" if arguments[1] & FUTEX_PRIVATE else "shared"
+            found.append(("time", "") if arguments[3] else (of_word, f"{arguments[0]:#x}"))
+    elif call.shape == "signal":
+        found.append(("other", ""))
+    elif call.name in POLLING:
+        found += [describe(pid, one) for one in _descriptors(pid, call, arguments)]
+    milliseconds, address = MILLISECONDS_AT.get(call.name), TIME_AT.get(call.name)
+    if (
+        call.shape == "time"
+        or (milliseconds is not None and _signed(arguments[milliseconds]) >= 0)
+        or (address is not None and arguments[address] != 0)
+    ):
+        found.append(("time", ""))
+    return tuple(WaitTarget(call=call.name, kind=kind, name=name) for kind, name in found)
+
+
+def wakes_at(pid: int, number: int, arguments: tuple[int, ...]) -> int | None:
+    """Read until when a thread sleeps, as Python 3.11 and later do: until a monotonic time, in ns.
+
+    So do ``time.sleep`` and all waits of `threading` that have a time limit. None for all other
+    calls, and where the thread has left it meanwhile and other things are in its memory.
+    """
+    call = CALLS.get(number)
+    name = "" if call is None else call.name
+    clock, flags, address = arguments[:3]
+    if name == "futex" and arguments[1] & ~FUTEX_PRIVATE == FUTEX_WAIT_BITSET:
+        clock, flags, address = MONOTONIC, ABSOLUTE, arguments[3]
+    elif name != "clock_nanosleep":
+        return None
+    if clock != MONOTONIC or flags != ABSOLUTE or not address:
+        return None
+    data = read_memory(pid, address, TIMESPEC.size)
+    if len(data) < TIMESPEC.size:
+        return None
+    seconds, nanoseconds = TIMESPEC.unpack(data)
+    wakes_ns = int(seconds) * NANOSECONDS + int(nanoseconds)
+    return wakes_ns if seconds >= 0 and wakes_ns <= LATEST_NS else None
+
+
+def describe(pid: int, descriptor: int) -> tuple[TargetKind, str]:
+    """Tell what a descriptor of a process is, and its name; asks no file system, so never blocks.
+
+    A socket's name is ``socket:[INODE]`` here. One that stands for a process becomes readable when
+    that ends.
+    """
+    name = read_link(f"/proc/{pid}/fd/{descriptor}")
+    if name.startswith("pipe:["):
+        return "pipe", name
+    if name.startswith("socket:["):
+        return "socket", name
+    if name.startswith(("/dev/pts/", "/dev/tty")):
+        return "terminal", name
+    if name == PIDFD and (found := OF_PROCESS.search(descriptor_facts(pid, descriptor))):
+        return "process", found[1].decode()
+    if name == EVENTFD:
+        return "other", event_behind(pid, descriptor) or name
+    is_file = name.startswith("/") and not name.startswith(("/dev/", "/proc/"))
+    return ("file", name) if is_file else ("other", name)
+
+
+def event_behind(pid: int, descriptor: int) -> str:
+    """Name an eventfd, as one and the same in all processes that have it; empty if unknown."""
+    found = OF_EVENT.search(descriptor_facts(pid, descriptor))
+    return f"{EVENT}[{found[1].decode()}]" if found is not None else ""
+
+
+def descriptor_facts(pid: int, descriptor: int) -> bytes:
+    """Read what the kernel tells of a descriptor (proc_pid_fdinfo(5)); none if it is gone."""
+    try:
+        return read_proc(f"/proc/{pid}/fdinfo/{descriptor}")
+    except OSError:
+        return b""
+
+
+def _descriptors(pid: int, call: Call, arguments: tuple[int, ...]) -> Iterable[int]:
+    """Those that a call waits for; none where they are many."""
+    if call.shape == "poll":
+        if arguments[1] > MOST_DESCRIPTORS:
+            return ()
+        data = read_memory(pid, arguments[0], arguments[1] * POLLED.size)
+        whole = data[: len(data) // POLLED.size * POLLED.size]
+        return [one for one, _, _ in POLLED.iter_unpack(whole) if one >= 0]
+    if call.shape == "epoll":
+        watched = EPOLL_TARGET.findall(descriptor_facts(pid, arguments[0]))
+        numbers = [int(one) for one in watched]
+    else:  # three sets of bits; 1,024 descriptors are all that each can have
+        size = (min(arguments[0], 1024) + 7) // 8
+        sets = [read_memory(pid, address, size) for address in arguments[1:4] if address]
+        bits = [int.from_bytes(one, "little") for one in sets]
+        numbers = [one for one in range(8 * size) if any(each >> one & 1 for each in bits)]
+    return numbers if len(numbers) <= MOST_DESCRIPTORS else ()
+
+
+def _signed(value: int) -> int:
+    """Read an argument as the C int that it is."""
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+# Memory, and whether the kernel ended processes for want of it, which it counts without names
 
 # Names of files in the two versions of control groups: in use, limit, cached, kills
 UNIFIED = ("memory.current", "memory.max", "inactive_file", "memory.events")
@@ -213,7 +426,6 @@ SEPARATE = (
     *("total_inactive_file", "memory.oom_control"),
 )
 MACHINE = "/proc/vmstat"
-KILLS = "oom_kill"
 
 
 def memory_use(pid: int, groups: Path = GROUPS) -> MemoryUse | None:
@@ -260,6 +472,6 @@ def kill_counter(pid: int, groups: Path = GROUPS) -> KillCounter | None:
 
 def _kills(file: str) -> int | None:
     try:
-        return next((int(row[1]) for row in read_table(file) if row[0] == KILLS), None)
+        return next((int(row[1]) for row in read_table(file) if row[0] == "oom_kill"), None)
     except (OSError, IndexError, ValueError):
         return None

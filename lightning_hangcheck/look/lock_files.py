@@ -19,15 +19,19 @@ from lightning_hangcheck.look.open_files import open_of
 from lightning_hangcheck.look.proc import (
     GONE,
     began_s,
-    has_ended,
-    process_ids,
-    read_link,
-    read_status,
-    read_table,
+    numbers_of,
     shares_namespace,
     vitals,
 )
 from lightning_hangcheck.look.py_spy import LONGEST_READ
+from lightning_hangcheck.machine import (
+    FIRST_PID_NAMESPACE,
+    mounted_types,
+    pid_namespace,
+    process_ids,
+    read_proc,
+    type_at,
+)
 from lightning_hangcheck.model.evidence import Holder, WaitTarget
 from lightning_hangcheck.time_limit import NoAnswer, within
 
@@ -39,36 +43,22 @@ if TYPE_CHECKING:
 
 
 class Library(NamedTuple):
-    """One that polls for a lock file.
+    """One that polls for a lock file."""
 
-    Attributes:
-        name: For the target's call.
-        polls: End of the path of the file in which it polls.
-        caller: The same of the one that has the lock's path in a variable.
-        variable: Its name.
-        below: What is appended to it.
-        limit: Variable with a time limit, in the file in which it polls; negative if there is none.
-            A tuple has it in third place.
-        marker: Part of the name of the lock's class where its lock is a file's mere existence;
-            empty where it always is.
-    """
-
-    name: str
-    polls: str
-    caller: str
-    variable: str
-    below: str = ""
-    limit: str = ""
-    marker: str = ""
+    name: str  # for the target's call
+    polls: str  # end of the path of the file in which it polls
+    caller: str  # the same of the one that has the lock's path in a variable
+    variable: str  # the name of that
+    below: str = ""  # what is appended to it
+    limit: str = ""  # variable, where it polls, with a time limit: negative, or third, if none
+    marker: str = ""  # in the name of the lock's class where a file's mere existence is the lock
 
 
 FILELOCK = "/filelock/_api.py"
 FILELOCK_SINCE_4_3 = "/filelock/_core/_acquire.py"
 LIBRARIES = (
-    Library(  # 3.0 to 4.2
-        "filelock", FILELOCK, FILELOCK, "lock_filename", limit="timeout", marker="Soft"
-    ),
-    Library(  # 4.3
+    Library("filelock", FILELOCK, FILELOCK, "lock_filename", "", "timeout", "Soft"),
+    Library(
         "filelock", FILELOCK_SINCE_4_3, FILELOCK_SINCE_4_3, "lock_filename", "", "wait", "Soft"
     ),
     Library(
@@ -79,10 +69,11 @@ LIBRARIES = (
         "/lock",
     ),
 )
-"""Both keep a file whose existence is the lock open for as long as they hold it."""
+"""They keep a file whose existence is the lock open for as long as they hold it."""
 NO_LIMIT = re.compile(r"(?:\([^,]*, [^,]*, )?-")
 GOES_ON = "/huggingface_hub/utils/_fixes.py"
 """Its ``WeakFileLock`` asks filelock anew after 10 s, for ever unless it has a limit too."""
+READ_LIMIT_S = 0.5  # Some 50 ms on a machine with 10,000 open files
 
 
 def polled_locks(stack: ProcessStack, variables: Variables) -> dict[int, WaitTarget]:
@@ -106,9 +97,8 @@ def _target(library: Library, frames: Sequence[DumpedFrame], pid: int) -> WaitTa
     if len(quoted) < LONGEST_READ:  # of a text that py-spy cut nothing is known
         with suppress(ValueError):
             path = f"{json.loads(quoted)}{library.below}"
-    is_marker = library.marker in variable(library.polls, "self")
     maker = UNKNOWN
-    if path and is_marker:
+    if path and library.marker in variable(library.polls, "self"):
         with suppress(NoAnswer, OSError):
             maker = within(READ_LIMIT_S, lambda: maker_of(path, pid), of=pid)
     if any(frame.filename.endswith(GOES_ON) for frame in frames):
@@ -136,38 +126,38 @@ class Maker(NamedTuple):
 
 
 UNKNOWN = Maker()
-READ_LIMIT_S = 0.5
-"""Some 50 ms on a machine with 10,000 open files."""
 LONGEST_RECORD = 1024
 WRITTEN_PID = re.compile(r"\A\s*(\d{1,10})\s*(?:\Z|\n)|\bpid\b\W{0,4}(\d{1,10})\b", re.IGNORECASE)
 """A first line that is a number, or a number behind the word: ``{"pid": 4711}``."""
 WORDS = re.compile(r"[A-Za-z][\w.-]*")
 NAMES = re.compile(r"[\w.-]+")
-LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay"})
-"""File systems (proc(5), mounts) that one machine has to itself: no process elsewhere made a file
-there. Any other may be shared with hosts whose processes nobody here sees."""
-OWN = frozenset({"tmpfs", "overlay"})
-"""What a container has to itself: other file systems that it sees may be mounted in others, too,
+OWN = ("tmpfs", "overlay")
+"""File systems that a container has to itself: others that it sees may be mounted in others, too,
 whose processes it does not see."""
-FIRST_SPACE = f"pid:[{0xEFFFFFFC}]"
-"""The kernel's own pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h): whoever is in that
-sees all processes."""
-INIT = 1
-"""Starts all others, and trains nothing itself where it may not be read."""
+LOCAL = (*OWN, "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")
+"""Those that one machine has to itself: no process elsewhere made a file there. Any other may be
+shared with hosts whose processes nobody here sees."""
+INIT = 1  # Starts all others, and trains nothing itself where it may not be read
 LATER_S = 2.0
 """A process that began so much after a file was written cannot have made it: its number was given
 away again. Clocks of files are coarse, and ticks are hundredths of a second."""
 
 
 def maker_of(path: str, pid: int) -> Maker:
-    """Tell who made a file, for whose end a process waits, by a path as that process knows it."""
+    """Tell who made a file, for whose end a process waits, by a path as that process knows it.
+
+    Nobody is gone unless whoever made it must be among the processes that are seen here.
+    """
     seen = Path(f"/proc/{pid}/root{path}")
     facts = seen.stat()
     text = ""
     if seen.is_file():
         with seen.open("rb") as file:
             text = file.read(LONGEST_RECORD).decode(errors="replace")
-    local, of_here = _is_local(path), socket.gethostname() in NAMES.findall(text)
+    mounts = mounted_types(read_proc("/proc/self/mountinfo").decode(errors="replace"))
+    sees_all = pid_namespace() == FIRST_PID_NAMESPACE
+    local = type_at(os.path.realpath(path), mounts) in (LOCAL if sees_all else OWN)
+    of_here = socket.gethostname() in NAMES.findall(text)
     ours = shares_namespace(pid, "pid") and shares_namespace(pid, "mnt")
     if not ours or not (local or of_here):
         return UNKNOWN
@@ -176,23 +166,17 @@ def maker_of(path: str, pid: int) -> Maker:
         return _that_has_open(path, facts) if local and not text.strip() else UNKNOWN
     number = int(found[1] or found[2])
     nameless = {word.lower() for word in WORDS.findall(text)} <= {"pid"}
-    if not (of_here or nameless) or _numbered_elsewhere(number):
+    # a container that is seen from here may give one of its own processes this number
+    if not (of_here or nameless) or any(
+        numbers_of(one)[1:][-1:] == [number] for one in process_ids()
+    ):
         return UNKNOWN
     alive = vitals(number)
-    if alive is not None and not has_ended(number) and began_s(number) <= facts.st_mtime + LATER_S:
-        return Maker(holders=(Holder(pid=number, cpu_s=alive.cpu_s or 0.0),))
+    began_before = began_s(number) <= facts.st_mtime + LATER_S
+    if alive is not None and not alive.has_ended and began_before:
+        return Maker(holders=(Holder(pid=number, cpu_s=alive.cpu_s),))
     # a host of this name, or a container that has it, may be another one: nobody is gone there
     return Maker(gone=True) if local else UNKNOWN
-
-
-def _numbered_elsewhere(number: int) -> bool:
-    """Whether a container that is seen from here gives one of its own processes this number."""
-    for pid in process_ids():
-        with suppress(OSError):
-            inner = read_status(pid).get("NSpid", "").split()[1:]
-            if inner and int(inner[-1]) == number:
-                return True
-    return False
 
 
 def _that_has_open(path: str, facts: os.stat_result) -> Maker:
@@ -209,23 +193,7 @@ def _that_has_open(path: str, facts: os.stat_result) -> Maker:
             if pid == INIT:
                 continue
             return UNKNOWN
-        seen = vitals(pid) if any(one == name for one, _ in open_of(pid)) else None
-        if seen is not None:
-            holders.append(Holder(pid=pid, cpu_s=seen.cpu_s or 0.0))
+        alive = vitals(pid) if any(one.name == name for one in open_of(pid)) else None
+        if alive is not None:
+            holders.append(Holder(pid=pid, cpu_s=alive.cpu_s))
     return Maker(holders=tuple(holders), gone=not holders)
-
-
-def _is_local(path: str) -> bool:
-    """Whether whoever made a file is among the processes that are seen here.
-
-    So it is where the innermost mount that the file is in is of this machine, or container, alone.
-    """
-    real = os.path.realpath(path)
-    mounts = [words for words in read_table("/proc/self/mounts") if len(words) > 2]
-    above = [
-        (len(folder), kind)
-        for _, folder, kind, *_ in mounts
-        if real == folder or real.startswith(folder.rstrip("/") + "/")
-    ]
-    sees_all = read_link("/proc/self/ns/pid") == FIRST_SPACE
-    return max(above, default=(0, ""))[1] in (LOCAL if sees_all else OWN)

@@ -22,16 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 from msgspec.structs import replace
 
-from lightning_hangcheck.look.proc import (
-    io_bytes,
-    memory_map,
-    process_ids,
-    read_proc,
-    read_table,
-    shares_namespace,
-    vitals,
-)
-from lightning_hangcheck.look.system_calls import (
+from lightning_hangcheck.look.kernel import (
     ABSOLUTE,
     CALLS,
     EVENT,
@@ -41,119 +32,60 @@ from lightning_hangcheck.look.system_calls import (
     descriptor_facts,
     event_behind,
 )
-from lightning_hangcheck.machine import ancestors, is_of_network, mounts_of_network
+from lightning_hangcheck.look.proc import (
+    io_bytes,
+    memory_map,
+    read_table,
+    shares_namespace,
+    vitals,
+)
+from lightning_hangcheck.machine import (
+    OF_NETWORK,
+    ancestors,
+    mounted_types,
+    process_ids,
+    read_proc,
+    type_at,
+)
 from lightning_hangcheck.model.evidence import AddressReach, Connection, Gap, Holder, WaitTarget
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from lightning_hangcheck.model.evidence import ProcessState, ThreadState
 
 SOCKET = re.compile(r"socket:\[(\d+)\]")
 READS, WRITES = 0o400, 0o200
-SHARED = ("pipe:", "socket:")
 
 
 class Opened(NamedTuple):
-    """A process that has something open, and for what (proc(5): the link's own mode)."""
+    """What a process has open, by the kernel's name, and for what (proc(5): the link's mode)."""
 
+    name: str
     pid: int
     number: int
     reads: bool
     writes: bool
 
 
-class Descriptors:
-    """What each of some processes has open, read once; about 3 microseconds a descriptor.
+def open_of(pid: int) -> Iterator[Opened]:
+    """Name what a process has open, 3 microseconds each; only links are read, no file is touched.
 
-    One that may not be read, or is gone, has nothing open. All other processes are only looked
-    through until a deadline, in monotonic seconds; it is ``cut_short`` where that was not enough.
+    One that may not be read, or is gone, has nothing open.
     """
-
-    def __init__(self, pids: Iterable[int], deadline: float = math.inf) -> None:
-        self._deadline = deadline
-        self.cut_short = False
-        self._by_name: dict[str, list[Opened]] = {}
-        self._names: dict[int, list[tuple[str, Opened]]] = {}
-        self._elsewhere: dict[str, list[Opened]] | None = None
-        for pid in pids:
-            for name, opened in open_of(pid):
-                self._by_name.setdefault(name, []).append(opened)
-                self._names.setdefault(pid, []).append((name, opened))
-
-    def sockets(self, pid: int) -> list[int]:
-        """Inodes of a process's sockets."""
-        found = (SOCKET.fullmatch(name) for name, _ in self._names.get(pid, ()))
-        return [int(one[1]) for one in found if one is not None]
-
-    def files(self, pid: int) -> list[tuple[str, Opened]]:
-        """Files that a process has open, by path."""
-        own = self._names.get(pid, ())
-        return [one for one in own if one[0].startswith("/") and not one[0].startswith("/dev/")]
-
-    def owners(self, name: str, fact: bytes = b"") -> tuple[int, ...]:
-        """Processes that have this open, by a descriptor of which the kernel tells such a fact."""
-        every = self._by_name.get(name, ())
-        having = (one for one in every if not fact or fact in descriptor_facts(one.pid, one.number))
-        return tuple(dict.fromkeys(one.pid for one in having))
-
-    def owners_of_event(self, name: str) -> tuple[int, ...]:
-        """Processes that have an eventfd, by what `event_behind` calls it."""
-        every = self._by_name.get(EVENTFD, ())
-        having = (one.pid for one in every if event_behind(one.pid, one.number) == name)
-        return tuple(dict.fromkeys(having))
-
-    def at_other_end(self, name: str, pid: int) -> tuple[int, ...]:
-        """Processes at the other end of a pipe or FIFO from one.
-
-        One that has both ends waits for the others that have them, and for itself where there is
-        none.
-        """
-        own = [one for one in self._by_name.get(name, ()) if one.pid == pid]
-        reads, writes = any(one.reads for one in own), any(one.writes for one in own)
-        return self._having(name, pid, lambda one: (reads and one.writes) or (writes and one.reads))
-
-    def with_socket(self, inode: int, pid: int) -> tuple[int, ...]:
-        """Processes that have the end to which a connection of one leads, as for a pipe."""
-        return self._having(f"socket:[{inode}]", pid, lambda _: True)
-
-    def _having(self, name: str, pid: int, wanted: Callable[[Opened], bool]) -> tuple[int, ...]:
-        """Find who else has an end; where the process has it, too, on the whole machine.
-
-        A daemon that was started with it keeps it, and is below no rank any more. A process that
-        does not have it learns by the end of data when the last of those is gone. Nobody is told
-        where not all were looked through: whoever has it, too, may be among the others.
-        """
-        found = [one.pid for one in self._by_name.get(name, ()) if wanted(one)]
-        if pid in found:
-            if self._elsewhere is None:
-                self._elsewhere = {}
-                for other in set(process_ids()) - self._names.keys():
-                    for what, opened in open_of(other):
-                        self.cut_short = self.cut_short or time.monotonic() > self._deadline
-                        if self.cut_short:
-                            break
-                        if what.startswith(SHARED):
-                            self._elsewhere.setdefault(what, []).append(opened)
-            if self.cut_short:
-                return ()
-            found += [one.pid for one in self._elsewhere.get(name, ()) if wanted(one)]
-        return tuple(one for one in dict.fromkeys(found) if one != pid) or tuple(found[:1])
-
-
-def open_of(pid: int) -> Iterator[tuple[str, Opened]]:
-    """Name what a process has open; only links are read, no file is touched."""
     folder = f"/proc/{pid}/fd"
     with suppress(OSError):
         for number in os.listdir(folder):  # noqa: PTH208 - twice as fast, a hot path
             path = f"{folder}/{number}"
             with suppress(OSError):
                 name, mode = os.readlink(path), os.lstat(path).st_mode  # noqa: PTH115 - as above
-                yield name, Opened(pid, int(number), bool(mode & READS), bool(mode & WRITES))
+                yield Opened(name, pid, int(number), bool(mode & READS), bool(mode & WRITES))
 
 
-# Locks on files
+def _sockets(opened: Iterable[Opened]) -> list[int]:
+    """Inodes of sockets."""
+    return [int(found[1]) for one in opened if (found := SOCKET.fullmatch(one.name))]
 
 
 class FileLock(NamedTuple):
@@ -181,16 +113,9 @@ def file_locks(table: str = "/proc/locks") -> tuple[FileLock, ...]:
             words = [field for field in fields if field != "->"]
             with suppress(IndexError, ValueError):
                 major, minor, inode = words[5].split(":")
-                found.append(
-                    FileLock(
-                        number=words[0],
-                        waiting=fields[1] == "->",
-                        exclusive=words[3] == "WRITE",
-                        pid=int(words[4]),
-                        device=(int(major, 16), int(minor, 16)),
-                        inode=int(inode),
-                    )
-                )
+                device, waiting = (int(major, 16), int(minor, 16)), fields[1] == "->"
+                exclusive, pid = words[3] == "WRITE", int(words[4])
+                found.append(FileLock(words[0], waiting, exclusive, pid, device, int(inode)))
     return tuple(found)
 
 
@@ -208,20 +133,26 @@ NOT_ACCEPTED = "0"  # the inode of a connection that no process has accepted, or
 
 
 class Socket(NamedTuple):
-    """Where a socket's ends are: ``ADDR:PORT``; of a unix socket its path, if it has one."""
+    """Where a socket's ends are: ``ADDR:PORT``; of a unix socket its path, if it has one.
+
+    What TCP received, and what it sent and has acknowledged, is carried; None where that is not
+    told. ``repeats``: sent data is being repeated, as no acknowledgement comes.
+    """
 
     local: str
     remote: str
+    carried_bytes: int | None = None
+    heard_s: float = 0.0
+    repeats: bool = False
 
 
 def sockets_seen_by(pid: int) -> dict[int, Socket]:
     """Read the tables of TCP and unix sockets, by inode; about 2 microseconds a socket."""
 
-    def rows(name: str) -> list[list[str]]:
-        try:
-            return read_table(f"/proc/{pid}/net/{name}")[1:]
-        except OSError:
-            return []
+    def rows(*names: str) -> Iterator[list[str]]:
+        for name in names:
+            with suppress(OSError):
+                yield from read_table(f"/proc/{pid}/net/{name}")[1:]
 
     def end(field: str) -> str:
         """Write ``0100007F:1F90``: words of 32 bits in the machine's order, then the port."""
@@ -230,7 +161,7 @@ def sockets_seen_by(pid: int) -> dict[int, Socket]:
         return shown_end(struct.pack(f"={len(words)}I", *words), int(port, 16))
 
     found: dict[int, Socket] = {}
-    for fields in (*rows("tcp"), *rows("tcp6")):
+    for fields in rows("tcp", "tcp6"):
         if len(fields) > 9 and fields[9] != NOT_ACCEPTED:
             remote = "" if fields[3] == LISTENING else end(fields[2])
             found[int(fields[9])] = Socket(end(fields[1]), remote)
@@ -251,74 +182,59 @@ def shown_end(address: bytes, port: int) -> str:
     return f"[{where}]:{port}" if where.version == 6 else f"{where}:{port}"
 
 
-# TCP connections of our own network namespace
+def _address(end: str) -> str:
+    return end.rpartition(":")[0]
 
-TIME_LIMIT_S = 0.2
+
+# What the kernel tells of connections of our own network namespace (linux/sock_diag.h and others)
+
+NETLINK_LIMIT_S = 0.2
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20
 REQUEST_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 ERROR, DONE = 2, 3
-INET_DIAG_INFO = 2
 ALL_STATES = 0xFFFFFFFF
 HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
-REQUEST = struct.Struct("=BBBxI48x")  # struct inet_diag_req_v2, its socket id left empty
 ATTRIBUTE = struct.Struct("=HH")
-MESSAGE = struct.Struct("=B3x4s16s16s28xI")  # struct inet_diag_msg: family, ports, ends, inode
+INET_REQUEST = struct.Struct("=BBBxI48x")  # struct inet_diag_req_v2, its socket id left empty
+INET_MESSAGE = struct.Struct("=B3x4s16s16s28xI")  # inet_diag_msg: family, ports, ends, inode
+INET_DIAG_INFO = 2
 PORTS = struct.Struct("!HH")
 ADDRESS_BYTES: dict[int, int] = {socket.AF_INET: 4, socket.AF_INET6: 16}
-CARRIED_AT, CARRIED = 120, struct.Struct("=QQ")  # tcpi_bytes_acked, tcpi_bytes_received
-REPEATED_AT, UNACKNOWLEDGED_AT = 2, 24  # tcpi_retransmits, tcpi_unacked
+REPEATED_AT, UNACKNOWLEDGED_AT = 2, 24  # struct tcp_info: tcpi_retransmits, tcpi_unacked
 HEARD_AT, HEARD = 52, struct.Struct("=II")  # tcpi_last_data_recv, tcpi_last_ack_recv, milliseconds
-MILLISECONDS = 1_000
+CARRIED_AT, CARRIED = 120, struct.Struct("=QQ")  # tcpi_bytes_acked, tcpi_bytes_received
+UNIX_REQUEST = struct.Struct("=BBHIIIQ")  # struct unix_diag_req
+UNIX_MESSAGE = struct.Struct("=4xI8x")  # struct unix_diag_msg: the inode
+UNIX_DIAG_PEER, SHOW_PEER = 2, 4
 
 
-class TcpConnection(NamedTuple):
-    """One end of a connection; ``ends`` are two addresses and two ports, as the kernel has them.
-
-    Carried is what was received, and what was sent and acknowledged. ``repeats``: sent data is
-    being repeated, as no acknowledgement comes.
-    """
-
-    ends: tuple[bytes, bytes, bytes]
-    carried_bytes: int
-    heard_s: float
-    repeats: bool
-
-    def shown(self, which: int) -> str:
-        """``ADDR:PORT`` of this end (0) or the other one (1)."""
-        return shown_end(self.ends[which], PORTS.unpack(self.ends[2])[which])
-
-
-def tcp_connections() -> dict[int, TcpConnection] | None:
-    """Ask for all TCP sockets of our network namespace, by inode; 4 microseconds each.
+def tcp_connections() -> dict[int, Socket] | None:
+    """Ask for all TCP sockets of our network namespace, by inode; 10 microseconds each.
 
     None where the kernel does not answer.
     """
-    found: dict[int, TcpConnection] = {}
+    found: dict[int, Socket] = {}
     requests = [
-        REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), ALL_STATES)
+        INET_REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), ALL_STATES)
         for family in ADDRESS_BYTES
     ]
     try:
         for body in _answers(requests):
-            family, ports, own, remote, inode = MESSAGE.unpack_from(body)
-            facts = _attribute(body[MESSAGE.size :], INET_DIAG_INFO)
-            if inode and len(facts) >= CARRIED_AT + CARRIED.size:  # struct tcp_info
+            family, ports, own, remote, inode = INET_MESSAGE.unpack_from(body)
+            facts = _attribute(body[INET_MESSAGE.size :], INET_DIAG_INFO)
+            if inode and len(facts) >= CARRIED_AT + CARRIED.size:
                 (unacknowledged,) = struct.unpack_from("=I", facts, UNACKNOWLEDGED_AT)
-                used = ADDRESS_BYTES[family]
-                found[inode] = TcpConnection(
-                    (own[:used], remote[:used], ports),
+                used, (own_port, port) = ADDRESS_BYTES[family], PORTS.unpack(ports)
+                found[inode] = Socket(
+                    shown_end(own[:used], own_port),
+                    shown_end(remote[:used], port) if port else "",
                     carried_bytes=sum(CARRIED.unpack_from(facts, CARRIED_AT)),
-                    heard_s=min(HEARD.unpack_from(facts, HEARD_AT)) / MILLISECONDS,
+                    heard_s=min(HEARD.unpack_from(facts, HEARD_AT)) / 1000,
                     repeats=bool(facts[REPEATED_AT]) and unacknowledged > 0,
                 )
     except (OSError, struct.error):
         return None
     return found
-
-
-UNIX_REQUEST = struct.Struct("=BBHIIIQ")  # struct unix_diag_req
-UNIX_MESSAGE = struct.Struct("=4xI8x")  # struct unix_diag_msg: the inode
-UNIX_DIAG_PEER, SHOW_PEER = 2, 4
 
 
 def unix_peers() -> dict[int, int]:
@@ -341,7 +257,7 @@ def unix_peers() -> dict[int, int]:
 def _answers(requests: Iterable[bytes]) -> Iterator[bytes]:
     """Ask the kernel for lists of sockets (sock_diag(7)); what it tells of each, without header."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
-        kernel.settimeout(TIME_LIMIT_S)
+        kernel.settimeout(NETLINK_LIMIT_S)
         for request in requests:
             length = HEADER.size + len(request)
             kernel.send(HEADER.pack(length, SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0) + request)
@@ -368,19 +284,15 @@ def _pieces(header: struct.Struct, data: bytes) -> Iterator[tuple[tuple[int, ...
         data = data[(fields[0] + 3) & ~3 :]
 
 
-MOST_ADDRESSES = 8
-"""Of one machine: one for each network that its ranks may talk over."""
+MOST_ADDRESSES = 8  # Of one machine: one for each network that its ranks may talk over
 
 
 def own_addresses() -> tuple[str, ...]:
     """Return the addresses by which other machines may know this one, as `shown_end` has them."""
     found = []
-    for every in psutil.net_if_addrs().values():
-        for one in every:
-            try:
-                address = ipaddress.ip_address(one.address.partition("%")[0])
-            except ValueError:  # of the hardware
-                continue
+    for one in (one for every in psutil.net_if_addrs().values() for one in every):
+        with suppress(ValueError):  # of the hardware
+            address = ipaddress.ip_address(one.address.partition("%")[0])
             if not (address.is_loopback or address.is_link_local):
                 found.append(f"[{address}]" if address.version == 6 else str(address))
     return tuple(found[:MOST_ADDRESSES])
@@ -389,10 +301,9 @@ def own_addresses() -> tuple[str, ...]:
 def reach_of(addresses: Collection[str], pids: Collection[int]) -> tuple[AddressReach, ...]:
     """Tell what connections of processes show of other machines, by their `own_addresses`."""
     every = tcp_connections() or {}
-    opened = Descriptors(pids)
-    by_address: dict[str, list[TcpConnection]] = {}
-    for inode in {inode for pid in pids for inode in opened.sockets(pid)} & every.keys():
-        by_address.setdefault(every[inode].shown(1).rpartition(":")[0], []).append(every[inode])
+    by_address: dict[str, list[Socket]] = {}
+    for inode in {inode for pid in pids for inode in _sockets(open_of(pid))} & every.keys():
+        by_address.setdefault(_address(every[inode].remote), []).append(every[inode])
     found = []
     for address in (one for one in addresses if one in by_address):
         heard_s = min(one.heard_s for one in by_address[address])
@@ -408,17 +319,6 @@ MOST_CONNECTIONS = 64
 there are ranks."""
 
 
-class _Mapped(NamedTuple):
-    """A piece of a process's address space (proc_pid_maps(5)), with the file's device and inode.
-
-    These are the same in each process that maps it; empty where the memory is its own.
-    """
-
-    start: int
-    end: int
-    file: str
-
-
 class Holders:
     """Says who could end each wait, and what was received; about 30 ms for 8 ranks on 2 busy cores.
 
@@ -428,55 +328,66 @@ class Holders:
     """
 
     def __init__(self, pids: Sequence[int], deadline: float = math.inf) -> None:
-        self._pids = pids
-        self._descriptors = Descriptors(pids, deadline)
+        self._pids, self._deadline = pids, deadline
+        self._of_pid = {pid: list(open_of(pid)) for pid in pids}
+        self._by_name: dict[str, list[Opened]] = {}
+        for opened in (one for every in self._of_pid.values() for one in every):
+            self._by_name.setdefault(opened.name, []).append(opened)
+        self._elsewhere: dict[str, list[Opened]] | None = None
+        self._cut_short = False
         self._tcp = tcp_connections()
         self._locks = file_locks()
-        self._maps: dict[int, tuple[_Mapped, ...]] = {}
-        self._mounts: dict[int, dict[str, bool]] = {}
+        self._maps: dict[int, list[tuple[int, int, str]]] = {}
+        self._mounts: dict[int, dict[str, str]] = {}
         self._lock_holders: dict[str, tuple[int, ...]] = {}
         self._table: dict[int, Socket] | None = None
-        self._peers: dict[int, int] = {}
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
         """What could not be looked for in time."""
         why = "there are too many to look through in time: the other ends of pipes may be there"
         gap = Gap("what other processes have open", None, why, "kernel_state")
-        return (gap,) if self._descriptors.cut_short else ()
+        return (gap,) if self._cut_short else ()
 
     def complete(self, state: ProcessState) -> ProcessState:
         """Complete the state of one of the processes, as `kernel_state` read it."""
         told = self._tcp or {}
-        tcp = [told[one] for one in self._descriptors.sockets(state.pid) if one in told]
+        tcp = [told[one] for one in _sockets(self._of_pid[state.pid]) if one in told]
         network_bytes = None
         if self._tcp is not None and shares_namespace(state.pid, "net"):
-            network_bytes = sum(one.carried_bytes for one in tcp)
+            network_bytes = sum(one.carried_bytes or 0 for one in tcp)
         # a machine talks with itself by one and the same address
-        out = [one for one in tcp if one.ends[0] != one.ends[1]][:MOST_CONNECTIONS]
+        out = [one for one in tcp if one.remote and _address(one.local) != _address(one.remote)]
+        threads = []
+        for thread in state.threads:
+            if all(target.kind == "time" for target in thread.waits_for):
+                found = (*self._polled_file(thread, state.pid), *thread.waits_for)
+            else:
+                every = (self._completed(target, state.pid) for target in thread.waits_for)
+                found = tuple(one for one in every if one is not None)
+            threads.append(replace(thread, waits_for=found))
         return replace(
             state,
             network_bytes=network_bytes,
-            connections=tuple(Connection(one.shown(0), one.shown(1)) for one in out),
-            threads=tuple(
-                replace(one, waits_for=self._waits(one, state.pid)) for one in state.threads
-            ),
+            connections=tuple(Connection(*one[:2]) for one in out[:MOST_CONNECTIONS]),
+            threads=tuple(threads),
         )
 
-    def _waits(self, thread: ThreadState, pid: int) -> tuple[WaitTarget, ...]:
-        if all(target.kind == "time" for target in thread.waits_for):
-            return (*self._polled_file(thread, pid), *thread.waits_for)
-        found = (self._with_holders(target, pid) for target in thread.waits_for)
-        return tuple(one for one in found if one is not None)
-
-    def _with_holders(self, target: WaitTarget, pid: int) -> WaitTarget | None:
+    def _completed(self, target: WaitTarget, pid: int) -> WaitTarget | None:
         if target.kind in ("file", "lock") and target.name:
-            target = replace(target, shared_storage=self._on_network(target.name, pid))
+            if pid not in self._mounts:
+                data = b""
+                with suppress(NoAnswer, OSError):
+                    data = within(STAT_LIMIT_S, lambda: read_proc(f"/proc/{pid}/mountinfo"), of=pid)
+                self._mounts[pid] = mounted_types(data.decode(errors="replace"))
+            shared = type_at(target.name, self._mounts[pid]).startswith(OF_NETWORK)
+            target = replace(target, shared_storage=shared)
         if target.kind == "lock":
             return replace(target, holders=_holders(self._of_lock(target, pid)) or target.holders)
         if target.kind in ("pipe", "fifo"):
-            ends = self._descriptors.at_other_end(target.name, pid)
-            return replace(target, holders=_holders(ends))
+            own = [one for one in self._by_name.get(target.name, ()) if one.pid == pid]
+            reads, writes = any(one.reads for one in own), any(one.writes for one in own)
+            return replace(target, holders=_holders(self._others(target.name, pid, reads, writes)))
         if target.kind == "process":
             return replace(target, holders=_holders((int(target.name),)))
         if target.kind == "shared":
@@ -485,22 +396,49 @@ class Holders:
             return self._with_remote_end(target, pid)
         if target.name.startswith(EVENT):
             # one that other processes have, too, is one end of a pipe to them; all have both
-            owners = self._descriptors.owners_of_event(target.name)
+            events = self._by_name.get(EVENTFD, ())
+            owners = [one.pid for one in events if event_behind(one.pid, one.number) == target.name]
             if set(owners) - {pid}:
-                return replace(target, kind="pipe", holders=_holders(owners))
+                return replace(target, kind="pipe", holders=_holders(dict.fromkeys(owners)))
         return target
 
-    def _on_network(self, path: str, pid: int) -> bool:
-        """Whether a process has a path on storage that other hosts may have, too."""
-        if pid not in self._mounts:
-            try:
-                data = within(STAT_LIMIT_S, lambda: read_proc(f"/proc/{pid}/mountinfo"), of=pid)
-            except (NoAnswer, OSError):
-                data = b""
-            self._mounts[pid] = mounts_of_network(data.decode(errors="replace"))
-        return is_of_network(path, self._mounts[pid])
+    def _owners(self, name: str, fact: bytes = b"") -> list[int]:
+        """Processes that have this open, by a descriptor of which the kernel tells such a fact."""
+        every = self._by_name.get(name, ())
+        having = (one for one in every if not fact or fact in descriptor_facts(one.pid, one.number))
+        return list(dict.fromkeys(one.pid for one in having))
 
-    def _of_lock(self, target: WaitTarget, pid: int) -> tuple[int, ...]:
+    def _others(self, name: str, pid: int, reads: bool = True, writes: bool = True) -> list[int]:
+        """Processes at the other end from one that reads, or writes: of a pipe, or of any else.
+
+        One that has both ends waits for the others that have them, and for itself where there is
+        none. They are looked for on the whole machine: a daemon that was started with an end keeps
+        it, and is below no rank any more. A process that does not have it learns by the end of data
+        when the last of those is gone. Nobody is told where not all were looked through: whoever
+        has it, too, may be among the others.
+        """
+
+        def among(opened: dict[str, list[Opened]]) -> list[int]:
+            every = opened.get(name, ())
+            return [one.pid for one in every if (reads and one.writes) or (writes and one.reads)]
+
+        found = among(self._by_name)
+        if pid in found:
+            if self._elsewhere is None:
+                self._elsewhere = {}
+                for other in set(process_ids()) - self._of_pid.keys():
+                    for opened in open_of(other):
+                        self._cut_short = self._cut_short or time.monotonic() > self._deadline
+                        if self._cut_short:
+                            break
+                        if opened.name.startswith(("pipe:", "socket:")):
+                            self._elsewhere.setdefault(opened.name, []).append(opened)
+            if self._cut_short:
+                return []
+            found += among(self._elsewhere)
+        return [one for one in dict.fromkeys(found) if one != pid] or found[:1]
+
+    def _of_lock(self, target: WaitTarget, pid: int) -> Sequence[int]:
         """The kernel knows who blocks a waiter; one that polls is told by the file alone.
 
         Its table names who asked first, also once that one has closed the file, and a child that
@@ -512,16 +450,14 @@ class Holders:
         path = target.name
         if not blocking and path:
             if path not in self._lock_holders:  # its file system is asked once a look
-                try:
-                    seen = Path(f"/proc/{pid}/root{path}")
-                    file = within(STAT_LIMIT_S, seen.stat, of=pid)
+                self._lock_holders[path] = ()
+                with suppress(NoAnswer, OSError):
+                    file = within(STAT_LIMIT_S, Path(f"/proc/{pid}/root{path}").stat, of=pid)
                     self._lock_holders[path] = holders_of(file, self._locks)
-                except (NoAnswer, OSError):
-                    self._lock_holders[path] = ()
             blocking = self._lock_holders[path]
         alive = tuple(one for one in blocking if vitals(one) is not None)
-        lockers = self._descriptors.owners(path, b"\nlock:")  # by descriptors, inherited ones too
-        keeping = tuple(one for one in lockers if one != pid)
+        # by descriptors, inherited ones too
+        keeping = tuple(one for one in self._owners(path, b"\nlock:") if one != pid)
         return keeping if keeping and set(keeping).isdisjoint(alive) else alive or keeping
 
     def _polled_file(self, thread: ThreadState, pid: int) -> tuple[WaitTarget, ...]:
@@ -539,10 +475,12 @@ class Holders:
         if until or call.name not in ("nanosleep", "clock_nanosleep", RESTART):
             return ()
         owned = {one.inode: one.pid for one in self._locks if one.exclusive and not one.waiting}
-        for name, opened in self._descriptors.files(pid) if owned else ():
-            inode = INODE.search(descriptor_facts(pid, opened.number))  # since Linux 5.14
+        for name, _, number, *_ in self._of_pid[pid] if owned else ():
+            if not name.startswith("/") or name.startswith("/dev/"):
+                continue
+            inode = INODE.search(descriptor_facts(pid, number))  # since Linux 5.14
             holder = owned.get(int(inode[1])) if inode is not None else None
-            if holder is not None and holder != pid and holder in self._descriptors.owners(name):
+            if holder is not None and holder != pid and holder in self._owners(name):
                 found = WaitTarget(call="sleep", kind="lock", name=name, holders=_holders([holder]))
                 return (found,)
         return ()
@@ -554,77 +492,67 @@ class Holders:
         processes map (sem_overview(7)). Who took it nobody notes, but only who maps it can give it
         back. Who joins a thread waits in its own memory, but by the same call: that is none.
         """
+
+        def mapped(of: int) -> list[tuple[int, int, str]]:
+            """Pieces of an address space (proc_pid_maps(5)), with the file that others map, too."""
+            if of not in self._maps:
+                self._maps[of] = []
+                for where, mode, _, device, inode, *_ in memory_map(of):
+                    start, _, end = where.partition("-")
+                    file = f"{device}:{inode}" if mode.endswith("s") else ""
+                    self._maps[of].append((int(start, 16), int(end, 16), file))
+            return self._maps[of]
+
         address = int(target.name, 16)
-        own = (one.file for one in self._map(pid) if one.start <= address < one.end)
-        file = next(own, "")
+        file = next((one for start, end, one in mapped(pid) if start <= address < end), "")
         if not file:
             return None
-        family = {one: None for each in self._pids for one in (each, *ancestors(each))}
+        family = dict.fromkeys(one for each in self._pids for one in (each, *ancestors(each)))
         others = [
-            one
-            for one in family
-            if one != pid and any(mapped.file == file for mapped in self._map(one))
+            one for one in family if one != pid and any(name == file for _, _, name in mapped(one))
         ]
         return replace(target, name=f"memory:[{file}]", holders=_holders(others))
 
-    def _map(self, pid: int) -> tuple[_Mapped, ...]:
-        if pid not in self._maps:
-            found = []
-            for where, mode, _, device, inode, *_ in memory_map(pid):
-                start, _, end = where.partition("-")
-                file = f"{device}:{inode}" if mode.endswith("s") else ""
-                found.append(_Mapped(int(start, 16), int(end, 16), file))
-            self._maps[pid] = tuple(found)
-        return self._maps[pid]
-
     def _with_remote_end(self, target: WaitTarget, pid: int) -> WaitTarget:
         """Name both ends, and who has the other one, also where it has not accepted it yet."""
+        if self._table is None:  # all processes of a job share one network namespace
+            own_space = (self._tcp or {}) if shares_namespace(pid, "net") else {}
+            self._table, self._peers = sockets_seen_by(pid) | own_space, unix_peers()
+            ends = self._table.items()
+            self._connected = {(one.local, one.remote): inode for inode, one in ends}
+            listening = {one.local: inode for inode, one in ends if not one.remote}
+            self._listening = {end.rpartition(":")[2]: inode for end, inode in listening.items()}
         inode = int(target.name.strip("socket:[]"))
-        own = self._sockets(pid).get(inode)
+        own = self._table.get(inode)
         if own is None:
             return replace(target, name="")
         peer = self._peers.get(inode)
-        ends = self._descriptors.with_socket(peer, pid) if peer is not None else ()
-        if peer is not None and ends and (target.call not in POLLING or pid not in ends):
+        both_ways = self._others(f"socket:[{peer}]", pid) if peer is not None else []
+        if peer is not None and both_ways and (target.call not in POLLING or pid not in both_ways):
             # a pipe in both directions; a loop that waits for several has both ends of its waker
-            both = sorted((inode, peer))
-            name = f"socket:{both}"
-            return replace(target, kind="pipe", name=name, holders=_holders(ends))
+            name = f"socket:{sorted((inode, peer))}"
+            return replace(target, kind="pipe", name=name, holders=_holders(both_ways))
         if not own.remote:
             return replace(target, name=own.local if target.call.startswith("accept") else "")
-        address, _, port = own.remote.rpartition(":")
         other = self._connected.get((own.remote, own.local))
-        if other is None and address == own.local.rpartition(":")[0]:
-            other = self._listening.get(port)
-        owners = () if other is None else self._descriptors.owners(f"socket:[{other}]")
-        carried = (self._tcp or {}).get(inode)
+        if other is None and _address(own.remote) == _address(own.local):
+            other = self._listening.get(own.remote.rpartition(":")[2])
+        owners = [] if other is None else self._owners(f"socket:[{other}]")
         return replace(
             target,
             name=own.remote,
             own_end=own.local,
             holders=_holders([one for one in owners if one != pid]),
             connection=inode,
-            carried_bytes=carried.carried_bytes if carried is not None else None,
+            carried_bytes=own.carried_bytes,
         )
 
-    def _sockets(self, pid: int) -> dict[int, Socket]:
-        """Both ends of all sockets; all processes of a job share one network namespace."""
-        if self._table is None:
-            self._table, self._peers = sockets_seen_by(pid), unix_peers()
-            ends = self._table.items()
-            self._connected = {(one.local, one.remote): inode for inode, one in ends}
-            listening = {one.local: inode for inode, one in ends if not one.remote}
-            self._listening = {end.rpartition(":")[2]: inode for end, inode in listening.items()}
-        return self._table
 
-
-def _holders(pids: Sequence[int]) -> tuple[Holder, ...]:
+def _holders(pids: Iterable[int]) -> tuple[Holder, ...]:
     found = []
     for pid in pids:
-        alive, program = vitals(pid), ""
-        with suppress(OSError):
-            program = read_proc(f"/proc/{pid}/comm").decode(errors="replace").strip()
-        cpu_s = (alive.cpu_s or 0.0) if alive is not None else 0.0
-        moved = sum(io_bytes(pid) or ())
-        found.append(Holder(pid=pid, program=program, cpu_s=cpu_s, moved_bytes=moved))
+        alive = vitals(pid)
+        cpu_s, moved = (alive.cpu_s if alive is not None else 0.0), sum(io_bytes(pid) or ())
+        name = alive.name if alive is not None else ""
+        found.append(Holder(pid=pid, program=name, cpu_s=cpu_s, moved_bytes=moved))
     return tuple(found)

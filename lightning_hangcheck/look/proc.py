@@ -1,4 +1,4 @@
-"""Files of /proc, each with its one reader: what a process is, does, holds and may be asked.
+"""What /proc tells of a process: its life, descent, environment and memory, and may we ask it.
 
 Nothing here needs another program, and nothing pauses the process. Which files can block (read in
 the sources of Linux 6.x, fs/proc): ``stat``, ``status`` and ``wchan`` take no lock that a stuck
@@ -16,45 +16,39 @@ import re
 import struct
 import threading
 import time
-from functools import cache, partial
 from itertools import takewhile
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.machine import TICKS_PER_SECOND, StatLine, parse_stat
+from lightning_hangcheck.machine import (
+    TICKS_PER_SECOND,
+    StatLine,
+    process_ids,
+    read_link,
+    read_proc,
+    read_process_stat,
+    read_stat,
+    read_status,
+)
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.text.shown import NANOSECONDS
-from lightning_hangcheck.time_limit import NoAnswer, within
+from lightning_hangcheck.time_limit import NoAnswer, Unseen, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 GONE = (FileNotFoundError, ProcessLookupError)
 """ENOENT when it is opened, ESRCH when it ends between open and read."""
+ENDED = "the process has ended"
 MEMORY_LIMIT_S = 0.2
 MAPS_LIMIT_S = 1.0
 """Reading one takes about 1 ms, but more than 0.2 s on a crowded machine (load 12 on two cores)."""
 PRESENT_LIMIT_S = 1.0
 PAGE = 4096
-PIECE = 65536
-ATTEMPTS = 3
-"""A variable that is set meanwhile may move all of them."""
+ATTEMPTS = 3  # A variable that is set meanwhile may move all of them
 MOST_VARIABLES = LONGEST_VARIABLE = 4096
 """What is longer is cut: no number of a rank is, nor an address."""
-
-
-def read_proc(path: str) -> bytes:
-    """Read a whole file of /proc, about 8 microseconds; the kernel hands tables out in pieces.
-
-    Raises:
-        OSError: One of ``GONE`` where the process has ended; PermissionError where it is not ours.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        pieces = []
-        while piece := os.read(descriptor, PIECE):
-            pieces.append(piece)
-        return b"".join(pieces)
-    finally:
-        os.close(descriptor)
 
 
 def read_table(path: str) -> list[list[str]]:
@@ -62,36 +56,10 @@ def read_table(path: str) -> list[list[str]]:
     return [line.split() for line in read_proc(path).decode(errors="replace").splitlines()]
 
 
-def read_stat(pid: int, tid: int | None = None) -> StatLine:
-    """Read the line of a process, or of one of its threads."""
-    task = "" if tid is None else f"/task/{tid}"
-    descriptor = os.open(f"/proc/{pid}{task}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    try:  # a hot path: it comes in one piece
-        return parse_stat(os.read(descriptor, PIECE))
-    finally:
-        os.close(descriptor)
-
-
-def read_status(pid: int | str, tid: int | None = None) -> dict[str, str]:
-    """Read the named fields of a process, or of one of its threads."""
-    task = "" if tid is None else f"/task/{tid}"
-    lines = read_proc(f"/proc/{pid}{task}/status").decode(errors="replace").splitlines()
-    pairs = (line.partition(":") for line in lines)
-    return {name: value.strip() for name, _, value in pairs}
-
-
 def thread_ids(pid: int) -> list[int]:
     """List a process's threads, the main one first."""
     tids = sorted(map(int, os.listdir(f"/proc/{pid}/task")))  # noqa: PTH208 - a hot path
     return sorted(tids, key=lambda tid: tid != pid)
-
-
-def read_link(path: str) -> str:
-    """Return what a link of /proc leads to; empty where that is not shown."""
-    try:
-        return os.readlink(path)  # noqa: PTH115 - a hot path, and mostly no path
-    except OSError:
-        return ""
 
 
 def io_bytes(pid: int, tid: int | None = None) -> tuple[int, int] | None:
@@ -106,6 +74,164 @@ def io_bytes(pid: int, tid: int | None = None) -> tuple[int, int] | None:
         return None
     counts = dict(line.split(b": ") for line in text.splitlines())
     return int(counts[b"rchar"]), int(counts[b"wchar"])
+
+
+UNREADABLE = StatLine("", "?", 0, 0, 0.0, 0, 0, 0, 0, 0)
+
+
+def vitals(pid: int) -> StatLine | None:
+    """Read a process's signs of life, about 20 microseconds; None where it is gone.
+
+    Its state is ``?`` where it may be alive and cannot be read (hidepid=1, no descriptor left).
+    """
+    try:
+        return read_stat(pid)
+    except GONE:
+        return None
+    except OSError:
+        return UNREADABLE
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits for its parent to notice; unreadable is not gone."""
+    signs = vitals(pid)
+    return signs is None or signs.has_ended
+
+
+def main_thread_cpu_s(pid: int) -> float | None:
+    """Seconds of processor time of the main thread alone; None where it cannot be read."""
+    try:
+        return read_stat(pid, pid).cpu_s
+    except OSError:
+        return None
+
+
+_LAST_RAN = re.compile(rb"^se\.exec_start\s*:\s*(\d+\.\d+)$", re.MULTILINE)
+"""kernel/sched/debug.c: milliseconds on the clock of the processor that the thread last ran on."""
+
+
+def slept_s(pid: int, tid: int | None = None) -> float | None:
+    """Return how long a thread, or the main one, has not been on any processor, seconds.
+
+    Takes 0.5 ms and does not disturb the process. A dump counts as running, unless it was read
+    without being paused. Clocks of processors drift apart (1.5 s in 5,000 s on one machine), so
+    this thread moves for a moment to the processor that the other one last ran on and reads its own
+    time there. None where the kernel or a container does not show it (/proc/PID/sched). The kernel
+    shows 0 for one that is woken on another processor until it runs there (kernel/sched/fair.c).
+    """
+
+    def last_ran_ms(of: int, thread: int) -> float | None:
+        found = _LAST_RAN.search(read_proc(f"/proc/{of}/task/{thread}/sched"))
+        return float(found[1]) if found else None
+
+    try:
+        line = read_stat(pid, tid or pid)
+        last_ran = last_ran_ms(pid, tid or pid)
+        if line.state not in "SDT" or last_ran == 0.0:
+            return 0.0
+        allowed = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {line.processor})
+        try:
+            now = last_ran_ms(os.getpid(), threading.get_native_id())
+        finally:
+            os.sched_setaffinity(0, allowed)
+    except OSError:
+        return None
+    return None if last_ran is None or now is None else max(0.0, now - last_ran) / 1000
+
+
+class ProcessRef(Struct, frozen=True):
+    """A process, for ever: a pid alone may be given to another one later."""
+
+    pid: int
+    parent_pid: int
+    started_ticks: int
+
+
+def process_ref(pid: int) -> ProcessRef | None:
+    """Name one process, None where it is gone or hidden."""
+    line = read_process_stat(pid)
+    return None if line is None else ProcessRef(pid, line.parent_pid, line.started_ticks)
+
+
+def descendants(*roots: int) -> tuple[ProcessRef, ...]:
+    """Find all processes below some, without these, parents before their children.
+
+    Some 15 microseconds for each process of the machine: their threads, which know their children,
+    are many more. One whose parent ends meanwhile may be missed. Zombies are included.
+    """
+    children: dict[int, list[ProcessRef]] = {}
+    for ref in filter(None, map(process_ref, process_ids())):
+        children.setdefault(ref.parent_pid, []).append(ref)
+    found = [ref for root in roots for ref in children.pop(root, ())]
+    for ref in found:
+        found += children.pop(ref.pid, ())
+    return tuple(found)
+
+
+def born_ns(pid: int) -> int:
+    """Return when a process started, on the monotonic clock, to a hundredth of a second.
+
+    The kernel counts from the boot and through suspensions (proc(5)). One that is gone started now.
+    """
+    line, now_ns = read_process_stat(pid), time.monotonic_ns()
+    if line is None:
+        return now_ns
+    since_boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    started_ns = line.started_ticks * (NANOSECONDS // TICKS_PER_SECOND)
+    return now_ns - max(0, since_boot_ns - started_ns)
+
+
+def began_s(pid: int) -> float:
+    """Return when a process started, by the wall clock as it is now; seconds since 1970."""
+    return time.time() - (time.monotonic_ns() - born_ns(pid)) / NANOSECONDS
+
+
+# Namespaces of containers
+
+
+def shares_namespace(pid: int, kind: str) -> bool:
+    """Whether a process has our namespace of a kind (``mnt``, ``net``, ``pid``); yes if hidden."""
+    theirs = read_link(f"/proc/{pid}/ns/{kind}")
+    return not theirs or theirs == read_link(f"/proc/self/ns/{kind}")
+
+
+def root_of(pid: int) -> str:
+    """Return what to put before a path as a process knows it; empty where we know it alike."""
+    return "" if shares_namespace(pid, "mnt") else f"/proc/{pid}/root"
+
+
+def numbers_of(pid: int, tid: int | None = None) -> list[int]:
+    """The ids of a process or thread in all pid namespaces from ours to its own; none if gone."""
+    try:
+        return [int(word) for word in read_status(pid, tid).get("NSpid", "").split()]
+    except OSError:
+        return []
+
+
+def inner_thread_ids(pid: int) -> dict[int, int]:
+    """Return our ids of a process's threads by those that they have in its own pid namespace.
+
+    What is read from the memory of a process tells the latter. Empty where both are the same.
+    """
+    if len(numbers_of(pid)) < 2:
+        return {}
+    try:
+        every = [numbers_of(pid, tid) for tid in thread_ids(pid)]
+    except OSError:
+        return {}
+    return {ids[-1]: ids[0] for ids in every if ids}
+
+
+def our_id_of_child(pid: int, child: int) -> int | None:
+    """Return our id of a child that a process names by its own numbers; None where not found."""
+    if len(numbers_of(pid)) < 2:
+        return child
+    below = (one.pid for one in descendants(pid) if one.parent_pid == pid)
+    return next((one for one in below if numbers_of(one)[-1:] == [child]), None)
+
+
+# Memory
 
 
 def read_memory(pid: int, address: int, length: int) -> bytes:
@@ -138,7 +264,7 @@ def _by_page(pid: int, address: int, length: int) -> bytes:
 def memory_map(pid: int) -> list[list[str]]:
     """Read the table of what a process maps; none where it cannot be read, or not in time."""
     try:
-        return within(MAPS_LIMIT_S, partial(read_table, f"/proc/{pid}/maps"), of=pid)
+        return within(MAPS_LIMIT_S, lambda: read_table(f"/proc/{pid}/maps"), of=pid)
     except (NoAnswer, OSError):
         return []
 
@@ -149,252 +275,15 @@ def has_loaded(pid: int, library: str) -> bool:
     return any(row[-1].rpartition("/")[2].startswith(library) for row in rows if len(row) > 5)
 
 
-def shares_namespace(pid: int, kind: str) -> bool:
-    """Whether a process has our namespace of a kind (``mnt``, ``net``, ``pid``); yes if hidden."""
-    theirs = read_link(f"/proc/{pid}/ns/{kind}")
-    return not theirs or theirs == read_link(f"/proc/self/ns/{kind}")
-
-
-def root_of(pid: int) -> str:
-    """Return what to put before a path as a process knows it; empty where we know it alike."""
-    return "" if shares_namespace(pid, "mnt") else f"/proc/{pid}/root"
-
-
-def inner_thread_ids(pid: int) -> dict[int, int]:
-    """Return our ids of a process's threads by those that they have in its own pid namespace.
-
-    What is read from the memory of a process tells the latter. Empty where both are the same.
-    """
-    if len(_numbers(pid)) < 2:
-        return {}
-    try:
-        every = [_numbers(pid, tid) for tid in thread_ids(pid)]
-    except OSError:
-        return {}
-    return {ids[-1]: ids[0] for ids in every if ids}
-
-
-def our_id_of_child(pid: int, child: int) -> int | None:
-    """Return our id of a child that a process names by its own numbers; None where not found."""
-    if len(_numbers(pid)) < 2:
-        return child
-    below = (one.pid for one in descendants(pid) if one.parent_pid == pid)
-    return next((one for one in below if _numbers(one)[-1:] == [child]), None)
-
-
-def _numbers(pid: int, tid: int | None = None) -> list[int]:
-    """The ids of a process or thread in all pid namespaces from ours to its own; none if gone."""
-    try:
-        return [int(word) for word in read_status(pid, tid).get("NSpid", "").split()]
-    except OSError:
-        return []
-
-
-UNREADABLE = "?"
-UNKNOWN_START = 0
-
-
-class Vitals(Struct, frozen=True, kw_only=True):
-    """Signs of life of one process, with its state as in /proc/PID/stat.
-
-    ``?`` where it could not be read though it may be alive (hidepid=1, no descriptor left).
-    """
-
-    state: str
-    cpu_s: float | None
-    started_ticks: int
-
-    def is_still(self, started_ticks: int) -> bool:
-        """Whether it started then, as far as can be told: else its pid was given to another."""
-        return UNKNOWN_START in (self.started_ticks, started_ticks) or (
-            self.started_ticks == started_ticks
-        )
-
-
-def vitals(pid: int) -> Vitals | None:
-    """Read a process's signs of life, about 20 microseconds; None where it is gone."""
-    try:
-        line = read_stat(pid)
-    except GONE:
-        return None
-    except OSError:
-        return Vitals(state=UNREADABLE, cpu_s=None, started_ticks=UNKNOWN_START)
-    return Vitals(state=line.state, cpu_s=line.cpu_s, started_ticks=line.started_ticks)
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or only waits for its parent to notice; unreadable is not gone."""
-    signs = vitals(pid)
-    return signs is None or signs.state in "ZX"
-
-
-def main_thread_cpu_s(pid: int) -> float | None:
-    """Seconds of processor time of the main thread alone; None where it cannot be read."""
-    try:
-        return read_stat(pid, pid).cpu_s
-    except OSError:
-        return None
-
-
-_LAST_RAN = re.compile(rb"^se\.exec_start\s*:\s*(\d+\.\d+)$", re.MULTILINE)
-"""kernel/sched/debug.c: milliseconds on the clock of the processor that the thread last ran on."""
-PROCESSOR_FIELD = 36  # field 39 of /proc/PID/stat, counted behind the command name
-SLEEPING = (b"S", b"D", b"T")
-
-
-def slept_s(pid: int, tid: int | None = None) -> float | None:
-    """Return how long a thread, or the main one, has not been on any processor, seconds.
-
-    Takes 0.5 ms and does not disturb the process. A dump counts as running, unless it was read
-    without being paused. Clocks of processors drift apart (1.5 s in 5,000 s on one machine), so
-    this thread moves for a moment to the processor that the other one last ran on and reads its own
-    time there. None where the kernel or a container does not show it (/proc/PID/sched). The kernel
-    shows 0 for one that is woken on another processor until it runs there (kernel/sched/fair.c).
-    """
-
-    def last_ran_ms(thread: str) -> float | None:
-        found = _LAST_RAN.search(read_proc(f"{thread}/sched"))
-        return float(found[1]) if found else None
-
-    thread = f"/proc/{pid}/task/{tid or pid}"
-    try:
-        fields = read_proc(f"{thread}/stat").rpartition(b")")[2].split()
-        last_ran = last_ran_ms(thread)
-        if fields[0] not in SLEEPING or last_ran == 0.0:
-            return 0.0
-        allowed = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {int(fields[PROCESSOR_FIELD])})
-        try:
-            now = last_ran_ms(f"/proc/self/task/{threading.get_native_id()}")
-        finally:
-            os.sched_setaffinity(0, allowed)
-    except OSError:
-        return None
-    return None if last_ran is None or now is None else max(0.0, now - last_ran) / 1000
-
-
-class ProcessRef(Struct, frozen=True):
-    """A process, for ever: a pid alone may be given to another one later."""
-
-    pid: int
-    parent_pid: int
-    started_ticks: int
-
-
-def process_ref(pid: int) -> ProcessRef | None:
-    """Name one process, None where it is gone or hidden."""
-    try:
-        line = read_stat(pid)
-    except OSError:
-        return None
-    return ProcessRef(pid, line.parent_pid, line.started_ticks)
-
-
-def born_ns(pid: int) -> int:
-    """Return when a process started, on the monotonic clock, to a hundredth of a second.
-
-    The kernel counts from the boot and through suspensions (proc(5)). One that is gone started now.
-    """
-    ref = process_ref(pid)
-    now_ns = time.monotonic_ns()
-    if ref is None:
-        return now_ns
-    since_boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    started_ns = ref.started_ticks * (NANOSECONDS // TICKS_PER_SECOND)
-    return now_ns - max(0, since_boot_ns - started_ns)
-
-
-def began_s(pid: int) -> float:
-    """Return when a process started, by the wall clock as it is now; seconds since 1970."""
-    return time.time() - (time.monotonic_ns() - born_ns(pid)) / NANOSECONDS
-
-
-def process_ids() -> list[int]:
-    """List all processes that are seen from here."""
-    return [int(one) for one in os.listdir("/proc") if one.isdecimal()]  # noqa: PTH208 - hot
-
-
-def descendants(*roots: int) -> tuple[ProcessRef, ...]:
-    """Find all processes below some, without these, parents before their children.
-
-    Some 15 microseconds for each process of the machine: their threads, which know their children,
-    are many more. One whose parent ends meanwhile may be missed. Zombies are included.
-    """
-    children: dict[int, list[ProcessRef]] = {}
-    for ref in filter(None, map(process_ref, process_ids())):
-        children.setdefault(ref.parent_pid, []).append(ref)
-    found = [ref for root in roots for ref in children.pop(root, ())]
-    for ref in found:
-        found += children.pop(ref.pid, ())
-    return tuple(found)
+def command_line(pid: int) -> list[str] | Gap:
+    """Read the command line of a process."""
+    return _read_texts(pid, "cmdline", f"command line of pid {pid}")
 
 
 def read_environment(pid: int) -> dict[str, str] | Gap:
     """Read the environment that a process was started with; later changes do not show."""
     text = _read_texts(pid, "environ", f"environment of pid {pid}")
     return text if isinstance(text, Gap) else _by_name(text)
-
-
-def present_environment(pid: int) -> dict[str, str] | Gap:
-    """Read the variables of a process as they are now, from its memory; about 2 ms.
-
-    Some launchers number their ranks after the start: an actor of Ray Train sets its variables
-    (ray 2.60, train/v2/_internal/execution/worker_group/worker_group.py), and so does a function
-    that a script spawns. Python hands each change on to the C library, whose ``environ`` leads to
-    all of them: where that stands in the library, our own one tells, if both have the same.
-    """
-    what = f"present environment of pid {pid}"
-    try:
-        return within(PRESENT_LIMIT_S, lambda: _variables_now(pid), of=pid)
-    except GONE:
-        return Gap(what, None, "the process has ended", "process_memory")
-    except PermissionError:
-        refusal = explain(read_access(pid))
-        return Gap(what, None, refusal.why, "process_memory", refusal.remedy)
-    except (LookupError, ValueError, ArithmeticError, NoAnswer, OSError) as error:
-        return Gap(what, None, f"its memory cannot be read ({error})", "process_memory")
-
-
-def _variables_now(pid: int) -> dict[str, str]:
-    """Follow ``environ``, again where it led elsewhere meanwhile."""
-    ours, theirs = _files_mapped(os.getpid()), _files_mapped(pid)
-    symbol = ctypes.addressof(ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ"))
-    file = max((one for one in ours if ours[one] <= symbol), key=lambda one: ours[one])
-    if file not in theirs:
-        raise LookupError("it has another C library than this process")
-    pointer = theirs[file] + symbol - ours[file]
-    for _ in range(ATTEMPTS):
-        array = _addresses(pid, pointer, 1)
-        addresses = _addresses(pid, array[0], MOST_VARIABLES) if array else []
-        texts = [_by_page(pid, one, LONGEST_VARIABLE).partition(b"\0")[0] for one in addresses]
-        same = array == _addresses(pid, pointer, 1)
-        if addresses and same and addresses == _addresses(pid, array[0], MOST_VARIABLES):
-            return _by_name([text.decode(errors="surrogateescape") for text in texts])
-    raise LookupError("it changes again and again")
-
-
-def _files_mapped(pid: int) -> dict[str, int]:
-    """Where each file begins in the memory of a process, by device and inode."""
-    rows = reversed(read_table(f"/proc/{pid}/maps"))
-    begins = [row for row in rows if row[4] != "0" and int(row[2], 16) == 0]
-    return {f"{row[3]} {row[4]}": int(row[0].partition("-")[0], 16) for row in begins}
-
-
-def _addresses(pid: int, at: int, most: int) -> list[int]:
-    """Read addresses up to the one that is 0."""
-    data = _by_page(pid, at, 8 * most)
-    found = struct.unpack(f"={len(data) // 8}Q", data[: len(data) // 8 * 8])
-    return list(takewhile(bool, found))
-
-
-def _by_name(text: list[str]) -> dict[str, str]:
-    pairs = (entry.partition("=") for entry in text)
-    return {name: value for name, equals, value in pairs if equals}
-
-
-def command_line(pid: int) -> list[str] | Gap:
-    """Read the command line of a process."""
-    return _read_texts(pid, "cmdline", f"command line of pid {pid}")
 
 
 def _read_texts(pid: int, name: str, what: str) -> list[str] | Gap:
@@ -406,7 +295,7 @@ def _read_texts(pid: int, name: str, what: str) -> list[str] | Gap:
             return data.removesuffix(b"\0").decode(errors="replace").split("\0")
         why = "it shows none: the process is ending, or was started without any"
     except GONE:
-        why = "the process has ended"
+        why = ENDED
     except PermissionError:
         why, remedy = "it belongs to another user", "run as that user, or as root"
     except NoAnswer as error:
@@ -416,36 +305,75 @@ def _read_texts(pid: int, name: str, what: str) -> list[str] | Gap:
     return Gap(what, None, why, "process_memory", remedy)
 
 
+def _by_name(text: Iterable[str]) -> dict[str, str]:
+    pairs = (entry.partition("=") for entry in text)
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def present_environment(pid: int) -> dict[str, str] | Gap:
+    """Read the variables of a process as they are now, from its memory; about 2 ms.
+
+    Some launchers number their ranks after the start: an actor of Ray Train sets its variables
+    (ray 2.60, train/v2/_internal/execution/worker_group/worker_group.py), and so does a function
+    that a script spawns. Python hands each change on to the C library, whose ``environ`` leads to
+    all of them: where that stands in the library, our own one tells, if both have the same.
+    """
+    what, why, remedy = f"present environment of pid {pid}", "", ""
+    try:
+        return within(PRESENT_LIMIT_S, lambda: _variables_now(pid), of=pid)
+    except GONE:
+        why = ENDED
+    except PermissionError:
+        refusal = why_unreadable(pid)
+        why, remedy = refusal.why, refusal.remedy
+    except (LookupError, ValueError, ArithmeticError, NoAnswer, OSError) as error:
+        why = f"its memory cannot be read ({error})"
+    return Gap(what, None, why, "process_memory", remedy)
+
+
+def _variables_now(pid: int) -> dict[str, str]:
+    """Follow ``environ``, again where it led elsewhere meanwhile."""
+
+    def files_mapped(of: int) -> dict[str, int]:
+        """Where each file begins in the memory of a process, by device and inode."""
+        rows = reversed(read_table(f"/proc/{of}/maps"))
+        begins = (row for row in rows if row[4] != "0" and int(row[2], 16) == 0)
+        return {f"{row[3]} {row[4]}": int(row[0].partition("-")[0], 16) for row in begins}
+
+    def addresses(at: int, most: int) -> list[int]:
+        """Read addresses up to the one that is 0."""
+        data = _by_page(pid, at, 8 * most)
+        found = struct.unpack(f"={len(data) // 8}Q", data[: len(data) // 8 * 8])
+        return list(takewhile(bool, found))
+
+    ours, theirs = files_mapped(os.getpid()), files_mapped(pid)
+    symbol = ctypes.addressof(ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ"))
+    file = max((one for one in ours if ours[one] <= symbol), key=lambda one: ours[one])
+    if file not in theirs:
+        raise LookupError("it has another C library than this process")
+    pointer = theirs[file] + symbol - ours[file]
+    for _ in range(ATTEMPTS):
+        array = addresses(pointer, 1)
+        variables = addresses(array[0], MOST_VARIABLES) if array else []
+        texts = [_by_page(pid, one, LONGEST_VARIABLE).partition(b"\0")[0] for one in variables]
+        same = array == addresses(pointer, 1)
+        if variables and same and variables == addresses(array[0], MOST_VARIABLES):
+            return _by_name(text.decode(errors="surrogateescape") for text in texts)
+    raise LookupError("it changes again and again")
+
+
 # May we read it, and if not, what would allow it? Decided by the kernel's own answer and by facts
 # of the machine, never by the text of an error.
 
 CAP_SYS_PTRACE = 19  # include/uapi/linux/capability.h
-
-
-class Refusal(NamedTuple):
-    """Why a process cannot be read, and what to do, if anything: both without a full stop."""
-
-    why: str
-    remedy: str = ""
-
-
-CONTAINER = Refusal(
+CONTAINER = (
     "this container may not read processes",
     "start it with docker run --cap-add=SYS_PTRACE "
     "(Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])",
 )
 
 
-class Access(NamedTuple):
-    """What decides whether one process may read another: users, capability, Yama's scope."""
-
-    own_user: int
-    their_user: int
-    capable: bool
-    yama_scope: int
-
-
-def why_refused(pid: int) -> Refusal | None:
+def why_refused(pid: int) -> Unseen | None:
     """Ask the kernel whether we may read a process: None where we may, or where it is gone.
 
     /proc/PID/syscall is behind the same check as ptrace (PTRACE_MODE_ATTACH, Yama included).
@@ -453,59 +381,58 @@ def why_refused(pid: int) -> Refusal | None:
     try:
         read_proc(f"/proc/{pid}/syscall")
     except PermissionError:
-        return explain(read_access(pid))
+        return why_unreadable(pid)
     except OSError:
         return None
     return None
 
 
-@cache
-def why_filtered() -> Refusal | None:
+def why_filtered() -> Unseen | None:
     """Ask whether a seccomp filter keeps us from reading any memory, even our own.
 
     Docker's default filter did before version 19.03, and on kernels before 4.8.
     """
     library = ctypes.CDLL(None)
     refused: int = library.process_vm_readv(os.getpid(), None, 0, None, 0, 0)
-    return CONTAINER if refused else None
+    return Unseen(*CONTAINER) if refused else None
 
 
-def explain(access: Access) -> Refusal:
-    """Say why reading is refused, and what would allow it."""
-    scope = f"kernel.yama.ptrace_scope is {access.yama_scope}"
-    if access.own_user not in (0, access.their_user):
-        why = f"it belongs to user id {access.their_user}, we are user id {access.own_user}"
-        return Refusal(why, "run as that user, or as root")
-    if access.yama_scope >= 3:
-        remedy = "set it to 1 in /etc/sysctl.d and boot again"
-        return Refusal(f"the kernel lets nobody read it ({scope})", remedy)
-    if access.yama_scope == 2 and not access.capable:
-        remedy = "run as root, or: sudo sysctl -w kernel.yama.ptrace_scope=1"
-        return Refusal(f"the kernel wants CAP_SYS_PTRACE ({scope})", remedy)
-    if access.yama_scope == 1 and not access.capable:
-        remedy = "start the job with hangcheck run, or: sudo sysctl -w kernel.yama.ptrace_scope=0"
-        return Refusal(f"the kernel lets only its ancestors read it ({scope})", remedy)
-    if access.own_user == 0 and not access.capable:
-        return CONTAINER
-    return Refusal("it is protected: it changed its user, or is not dumpable", "run as root")
+def why_unreadable(pid: int) -> Unseen:
+    """Say why a process may not be read; facts that cannot be read themselves count as absent."""
 
-
-def read_access(pid: int) -> Access:
-    """Collect the facts; what cannot be read counts as absent."""
-
-    def fields(whose: int | str) -> dict[str, str]:
+    def field(whose: int | str, name: str, absent: str) -> str:
         try:
-            return read_status(whose)
+            return read_status(whose).get(name, absent)
         except OSError:
-            return {}
+            return absent
 
     try:
         yama_scope = int(read_proc("/proc/sys/kernel/yama/ptrace_scope"))
     except OSError:
         yama_scope = 0
-    return Access(
+    return explain(
         own_user=os.geteuid(),
-        their_user=int(fields(pid).get("Uid", str(os.geteuid())).split()[0]),
-        capable=bool(int(fields("self").get("CapEff", "0"), 16) >> CAP_SYS_PTRACE & 1),
+        their_user=int(field(pid, "Uid", str(os.geteuid())).split()[0]),
+        capable=bool(int(field("self", "CapEff", "0"), 16) >> CAP_SYS_PTRACE & 1),
         yama_scope=yama_scope,
     )
+
+
+def explain(*, own_user: int, their_user: int, capable: bool, yama_scope: int) -> Unseen:
+    """Say why reading is refused, and what would allow it: users, capability, Yama's scope."""
+    scope = f"kernel.yama.ptrace_scope is {yama_scope}"
+    if own_user not in (0, their_user):
+        why = f"it belongs to user id {their_user}, we are user id {own_user}"
+        return Unseen(why, "run as that user, or as root")
+    if yama_scope >= 3:
+        remedy = "set it to 1 in /etc/sysctl.d and boot again"
+        return Unseen(f"the kernel lets nobody read it ({scope})", remedy)
+    if yama_scope == 2 and not capable:
+        remedy = "run as root, or: sudo sysctl -w kernel.yama.ptrace_scope=1"
+        return Unseen(f"the kernel wants CAP_SYS_PTRACE ({scope})", remedy)
+    if yama_scope == 1 and not capable:
+        remedy = "start the job with hangcheck run, or: sudo sysctl -w kernel.yama.ptrace_scope=0"
+        return Unseen(f"the kernel lets only its ancestors read it ({scope})", remedy)
+    if own_user == 0 and not capable:
+        return Unseen(*CONTAINER)
+    return Unseen("it is protected: it changed its user, or is not dumpable", "run as root")

@@ -12,14 +12,14 @@ import signal
 import subprocess
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.isolation.environment import own_environment, searched_folders
 from lightning_hangcheck.model.evidence import Gap
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 LAST_GRACE_S = 1.0
 POLL_S = 0.02
@@ -27,6 +27,29 @@ POLL_S = 0.02
 
 class ChildLate(Exception):
     """The program gave no answer in time and was killed."""
+
+
+@contextmanager
+def _started(
+    command: Sequence[str], environment: Mapping[str, str], output: int, complaint: int | None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program in a group of its own; what is left of that is killed in the end."""
+    process = subprocess.Popen(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output if complaint is None else complaint,
+        env=dict(environment),
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:  # not collected, so its group's number is nobody else's
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=LAST_GRACE_S)
 
 
 def answer_of(
@@ -37,14 +60,11 @@ def answer_of(
     OSError where it cannot be started, ChildLate where it took longer and was killed with whatever
     it started; one that is stuck in the kernel is left behind.
     """
-    process = _started(command, environment, subprocess.PIPE)
-    try:
-        output, complaint = process.communicate(timeout=time_limit_s)
-    except subprocess.TimeoutExpired as error:
-        raise ChildLate(f"no answer within {time_limit_s:.3g} s") from error
-    finally:
-        if process.poll() is None:
-            _kill_group(process)
+    with _started(command, environment, subprocess.PIPE, None) as process:
+        try:
+            output, complaint = process.communicate(timeout=time_limit_s)
+        except subprocess.TimeoutExpired as error:
+            raise ChildLate(f"no answer within {time_limit_s:.3g} s") from error
     return subprocess.CompletedProcess(process.args, process.returncode, output, complaint)
 
 
@@ -63,45 +83,18 @@ def run_to_its_end(
     Its texts go to one descriptor, or two, with at most so many bytes in each file. Once it is
     ``given_up`` it is killed as well. Raises as `answer_of`. The code of a signal is below 0.
     """
-    process = _started(command, environment, output, complaint)
     deadline, given_up = time.monotonic() + time_limit_s, given_up or threading.Event()
-    try:
+    with _started(command, environment, output, complaint) as process:
         if most != resource.RLIM_INFINITY:
             with suppress(OSError, ValueError):  # it has ended, or has a lower limit
                 resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
-        # its end is waited for and not collected: so its group's number is given to nobody else
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        while os.waitid(os.P_PID, process.pid, flags) is None:
+        # its end is waited for and not collected, so that its group is still known by its number
+        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             if time.monotonic() >= deadline:
                 raise ChildLate(f"no answer within {time_limit_s:.3g} s")
             if given_up.wait(POLL_S):
                 raise ChildLate("it was interrupted")
-    finally:
-        _kill_group(process)
     return process.returncode
-
-
-def _started(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    output: int,
-    complaint: int | None = None,
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        list(command),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output if complaint is None else complaint,
-        env=dict(environment),
-        start_new_session=True,
-    )
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=LAST_GRACE_S)
 
 
 SLURM_LIMIT_S = 5.0
@@ -111,29 +104,27 @@ COLUMNS = 3  # PID JOBID STEPID LOCALID GLOBALID; the last two are - for what a 
 def processes_of_job(environment: Mapping[str, str]) -> tuple[int, ...] | Gap:
     """Ask SLURM for the processes of the job in which we are a step, without that step's own.
 
-    The environment of a step names job, step and node. None where the job has no other step here.
+    The environment of a step names job, step and node. A gap where SLURM does not tell.
     """
     job, step = environment["SLURM_JOB_ID"], environment.get("SLURM_STEP_ID", "")
     node = environment.get("SLURMD_NODENAME", "")
-
-    def unknown(why: str) -> Gap:
-        return Gap(f"processes of SLURM job {job}", None, why, remedy="name one of them with --pid")
-
-    scontrol = shutil.which("scontrol", path=searched_folders("PATH"))
+    scontrol, why = shutil.which("scontrol", path=searched_folders("PATH")), ""
     if scontrol is None:
-        return unknown("there is no scontrol here")
-    told = {name: value for name, value in environment.items() if name == "SLURM_CONF"}
-    command = [scontrol, "listpids", job, *([node] if node else [])]
-    try:
-        answer = answer_of(command, SLURM_LIMIT_S, own_environment() | told)
-    except (ChildLate, OSError) as error:
-        return unknown(f"scontrol: {error}")
-    if answer.returncode:
-        complaint = answer.stderr.decode(errors="replace").strip()
-        return unknown(f"scontrol: {complaint or f'exit code {answer.returncode}'}")
-    rows = [line.split() for line in answer.stdout.decode(errors="replace").splitlines()]
-    return tuple(
-        int(row[0])
-        for row in rows
-        if len(row) >= COLUMNS and row[0].isdecimal() and row[1] == job and row[2] != step
-    )
+        why = "there is no scontrol here"
+    else:
+        told = {name: value for name, value in environment.items() if name == "SLURM_CONF"}
+        command = [scontrol, "listpids", job, *([node] if node else [])]
+        try:
+            answer = answer_of(command, SLURM_LIMIT_S, own_environment() | told)
+        except (ChildLate, OSError) as error:
+            why = f"scontrol: {error}"
+        else:
+            complaint = answer.stderr.decode(errors="replace").strip()
+            why = f"scontrol: {complaint or f'exit code {answer.returncode}'}"
+            if answer.returncode == 0:
+                rows = [
+                    line.split() for line in answer.stdout.decode(errors="replace").splitlines()
+                ]
+                rows = [row for row in rows if len(row) >= COLUMNS and row[0].isdecimal()]
+                return tuple(int(row[0]) for row in rows if row[1] == job and row[2] != step)
+    return Gap(f"processes of SLURM job {job}", None, why, remedy="name one of them with --pid")

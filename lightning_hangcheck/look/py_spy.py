@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.isolation.command import interpreter
 from lightning_hangcheck.isolation.environment import own_environment, searched_folders
 from lightning_hangcheck.look.proc import (
-    Refusal,
+    ENDED,
     has_ended,
     inner_thread_ids,
     read_memory,
@@ -34,31 +34,29 @@ from lightning_hangcheck.look.proc import (
 from lightning_hangcheck.look.programs import ChildLate, answer_of
 from lightning_hangcheck.look.source import Sources
 from lightning_hangcheck.model.codec import json_decoder
-from lightning_hangcheck.model.evidence import Frame, Gap, LocalValues, ProcessStack, ThreadStack
+from lightning_hangcheck.model.evidence import Frame, LocalValues, ProcessStack, ThreadStack
 from lightning_hangcheck.text.redaction import redact_values
-from lightning_hangcheck.time_limit import Looked, guarded
+from lightning_hangcheck.time_limit import Looked, Unseen, guarded
 
 PY_SPY = "py-spy"
-ABSENT = Refusal("py-spy is not installed beside this Python nor on PATH", "pip install py-spy")
-ENDED = Refusal("the process has ended")
 # Rust programs print a backtrace below each error where the user asked for one.
 QUIET = {"RUST_BACKTRACE": "0", "RUST_LIB_BACKTRACE": "0"}
 WITH_VALUES = "-lllll"
 """Option for local variables, cut at `LONGEST_READ`: 128 characters for each l (0.4.3)."""
 LONGEST_READ = 640
-MOST_DUMPS = 3
-"""Three torn ones in a row come once in a hundred thousand reads on an idle machine."""
+MOST_DUMPS = 3  # Three torn ones in a row come once in a hundred thousand reads on an idle machine
+BEGINNINGS = ("<module>", "_bootstrap", "Thread._bootstrap", "_run_module_as_main")
+"""Functions that Python itself begins a thread with."""
+LARGEST_STRUCTURE = 1024
+"""Bytes of a thread's own structure in which its id is looked for: glibc has it at 720 (x86-64)."""
+WORD = 4
 
 
-class PySpyFailed(Exception):
-    """py-spy gave no stacks; the message is its own complaint in one line."""
+class PySpyFailed(Unseen):
+    """py-spy gave no stacks; the reason is its own complaint in one line."""
 
 
-class PySpyAbsent(PySpyFailed):
-    """It is not installed."""
-
-
-class PySpyLate(Exception):
+class PySpyLate(Unseen):
     """py-spy gave no answer in time and was killed."""
 
 
@@ -72,7 +70,7 @@ def find_py_spy() -> Path | None:
 
 
 def dump(pid: int, time_limit_s: float, *options: str) -> bytes:
-    """Run ``py-spy dump --json``.
+    """Run ``py-spy dump --json``; raises `Unseen`.
 
     A py-spy that is killed leaves its target running: it attaches with PTRACE_SEIZE, which the
     kernel undoes (153 kills at random moments, 0.4.3: never stopped). ``--native`` pauses the
@@ -80,29 +78,24 @@ def dump(pid: int, time_limit_s: float, *options: str) -> bytes:
     """
     program = find_py_spy()
     if program is None:
-        raise PySpyAbsent(ABSENT.why)
+        absent = "py-spy is not installed beside this Python nor on PATH"
+        raise Unseen(absent, "pip install py-spy")
     command = [str(program), "dump", "--json", "--pid", str(pid), *options]
     try:
         answer = answer_of(command, time_limit_s, {**own_environment(), **QUIET})
     except OSError as error:
-        raise PySpyFailed(f"{program} cannot be started ({error.strerror})") from error
+        raise PySpyFailed(f"py-spy: {program} cannot be started ({error.strerror})") from error
     except ChildLate as error:
         raise PySpyLate(f"py-spy gave {error}") from error
-    if answer.returncode != 0:
-        raise PySpyFailed(_in_one_line(answer.stderr) or f"it ended with {answer.returncode}")
-    return answer.stdout
-
-
-def _in_one_line(complaint: bytes) -> str:
-    """Join the first line and the innermost cause, which py-spy lists below ``Caused by:``."""
-    lines = [line.strip() for line in complaint.decode(errors="replace").splitlines()]
-    lines = [line for line in lines if line]
-    if not lines:
-        return ""
-    headline = lines[0].removeprefix("Error: ")
-    if len(lines) == 1 or lines[-1] in headline:
-        return headline
-    return f"{headline} ({lines[-1].partition(': ')[2] or lines[-1]})"
+    if answer.returncode == 0:
+        return answer.stdout
+    # the headline and the innermost cause, which py-spy lists below ``Caused by:``
+    complaint = answer.stderr.decode(errors="replace").strip().removeprefix("Error: ")
+    lines = [line.strip() for line in complaint.splitlines() if line.strip()]
+    headline = lines[0] if lines else f"it ended with {answer.returncode}"
+    if lines and lines[-1] not in headline:
+        headline += f" ({lines[-1].partition(': ')[2] or lines[-1]})"
+    raise PySpyFailed(f"py-spy: {headline}")
 
 
 class DumpedLocal(msgspec.Struct):
@@ -157,60 +150,57 @@ class DumpedThread(msgspec.Struct):
             frames=tuple(frame.place for frame in reversed(self.frames[:most])),
         )
 
+    @property
+    def is_torn(self) -> bool:
+        """Whether no thread can stand like this: its outer end is missing, or a name is no text."""
+        texts = [text for frame in self.frames for text in (frame.name, frame.filename)]
+        broken = any("\0" in one for one in texts) or not all(one.name for one in self.frames)
+        return bool(self.frames) and (broken or not self.frames[-1].is_shim_entry)
+
 
 def read_threads(pid: int, time_limit_s: float, *, values: bool = False) -> list[DumpedThread]:
     """Read all Python threads of a process without pausing it, again where they came out torn.
 
     The time limit is for all attempts together. ``values``: local variables too, as text. Raises
-    PySpyFailed, PySpyLate, or msgspec.MsgspecError where the answer is of another form.
+    `Unseen`.
     """
     deadline = time.monotonic() + time_limit_s
     seen: set[tuple[int | None, str]] = set()
-    failure = PySpyFailed("no time is left")
+    failure: Unseen = PySpyFailed("py-spy: no time is left")
     options = ["--nonblocking", *([WITH_VALUES] if values else [])]
     for _ in range(MOST_DUMPS):
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             break
         try:
-            data = dump(pid, left_s, *options)
+            threads = _decoded(dump(pid, left_s, *options))
         except PySpyFailed as error:
-            if has_ended(pid) or why_refused(pid) is not None:
-                raise
-            failure = error
-            continue
-        threads = json_decoder(list[DumpedThread]).decode(data)
-        begun = ((one, one.frames[-1].name if one.frames else "") for one in threads)
+            failure = Unseen(ENDED) if has_ended(pid) else why_refused(pid) or error
+            if failure is error:
+                continue
+            raise failure from error
         # from Python 3.12 on a chain that ends too early may look whole; but native code may call
         # Python in a thread of its own: a beginning that no thread of Python's has must come twice
+        begun = ((one, one.frames[-1].name if one.frames else "") for one in threads)
         unsure = {
             (one.os_thread_id, begin)
             for one, begin in begun
             if one.active and begin not in BEGINNINGS
         }
-        if not any(is_torn(one) for one in threads) and unsure <= seen:
+        if not any(one.is_torn for one in threads) and unsure <= seen:
             return _with_our_ids(pid, threads)
         seen |= unsure
-        failure = PySpyFailed("the process ran on while it was read, and what was read is torn")
-    raise failure
+        torn = "py-spy: the process ran on while it was read, and what was read is torn"
+        failure = PySpyFailed(torn)
+    raise why_filtered() or failure
 
 
-def is_torn(thread: DumpedThread) -> bool:
-    """Whether no thread can stand like this: its outer end is missing, or a name is no text."""
-    if not thread.frames:
-        return False
-    texts = [text for frame in thread.frames for text in (frame.name, frame.filename)]
-    broken = any("\0" in one for one in texts) or not all(one.name for one in thread.frames)
-    return broken or not thread.frames[-1].is_shim_entry
-
-
-BEGINNINGS = ("<module>", "_bootstrap", "Thread._bootstrap", "_run_module_as_main")
-"""Functions that Python itself begins a thread with."""
-
-
-LARGEST_STRUCTURE = 1024
-"""Bytes of a thread's own structure in which its id is looked for: glibc has it at 720 (x86-64)."""
-WORD = 4
+def _decoded(data: bytes) -> list[DumpedThread]:
+    try:
+        return json_decoder(list[DumpedThread]).decode(data)
+    except msgspec.MsgspecError as error:
+        why = f"py-spy's answer is of another version than 0.4: {error}"
+        raise Unseen(why, "pip install -U py-spy") from error
 
 
 def _with_our_ids(pid: int, threads: list[DumpedThread]) -> list[DumpedThread]:
@@ -232,29 +222,26 @@ def _with_our_ids(pid: int, threads: list[DumpedThread]) -> list[DumpedThread]:
     alive: set[int] = set()
     with suppress(OSError):
         alive = set(thread_ids(pid))
-
-    def our_id(thread: DumpedThread) -> int | None:
+    found = []
+    for thread in threads:
         tid = thread.os_thread_id
-        if tid is not None:
-            return ours.get(tid, tid)
-        at_place = words[thread.thread_id][place : place + 1] if place is not None else ()
-        found = next(iter(at_place), 0)
-        return ours.get(found, found) if ours.get(found, found) in alive else None
-
-    return [replace(one, os_thread_id=our_id(one)) for one in threads]
+        if tid is None and place is not None:
+            tid = next(iter(words[thread.thread_id][place : place + 1]), 0)
+            tid = tid if ours.get(tid, tid) in alive else None
+        found.append(replace(thread, os_thread_id=None if tid is None else ours.get(tid, tid)))
+    return found
 
 
 class Variables:
     """What the local variables of a process's calls show; py-spy is asked at most once, if at all.
 
-    Until a monotonic deadline, in seconds.
+    Until a monotonic deadline, in seconds. ``why_not``: why they cannot be read.
     """
 
     def __init__(self, pid: int, deadline: float) -> None:
-        self._pid = pid
-        self._deadline = deadline
+        self._pid, self._deadline = pid, deadline
         self._threads: dict[int | None, list[DumpedFrame]] | None = None
-        self.why_not = ""
+        self.why_not: Unseen | None = None
 
     def of(self, tid: int | None) -> list[DumpedFrame]:
         """Return the calls of a thread, innermost first; none where they cannot be read."""
@@ -263,8 +250,8 @@ class Variables:
             try:
                 threads = read_threads(self._pid, self._deadline - time.monotonic(), values=True)
                 self._threads = {one.os_thread_id: one.frames for one in threads}
-            except (PySpyFailed, PySpyLate, msgspec.MsgspecError) as error:
-                self.why_not = f"py-spy: {error}"
+            except Unseen as error:
+                self.why_not = error
         return self._threads.get(tid, [])
 
     def at(self, tid: int | None, depth: int, frame: Frame) -> DumpedFrame | None:
@@ -280,58 +267,35 @@ def python_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[Pro
     About 10 ms (55 ms with 200 threads). One that sleeps is not woken: the kernel goes on counting.
     Without any, a gap tells the way out.
     """
-    what = f"stack of pid {pid}"
 
-    def look() -> Looked[ProcessStack]:
-        answer = _take(pid, time_limit_s)
-        if isinstance(answer, ProcessStack):
-            return answer, ()
-        return None, (Gap(what, rank, answer.why, "stack", answer.remedy),)
-
-    return guarded("stack", what, rank, look)
-
-
-def _take(pid: int, time_limit_s: float) -> ProcessStack | Refusal:
-    """Return the stacks, or why there are none."""
-    if has_ended(pid):
-        return ENDED
-    try:
-        threads = read_threads(pid, time_limit_s)
-    except PySpyAbsent:
-        return ABSENT
-    except PySpyLate as error:
-        return Refusal(str(error))
-    except PySpyFailed as error:
+    def look() -> ProcessStack:
         if has_ended(pid):
-            return ENDED
-        return why_refused(pid) or why_filtered() or Refusal(f"py-spy: {error}")
-    except msgspec.MsgspecError as error:
-        why = f"py-spy's answer is of another version than 0.4: {error}"
-        return Refusal(why, "pip install -U py-spy")
-    if not threads:
-        return Refusal("it runs no Python thread")
+            raise Unseen(ENDED)
+        threads = read_threads(pid, time_limit_s)
+        if not threads:
+            raise Unseen("it runs no Python thread")
 
-    def is_main(thread: DumpedThread) -> bool:
-        if thread.os_thread_id is None:
-            return thread.thread_name == "MainThread"
-        return thread.os_thread_id == pid
+        def order(thread: DumpedThread) -> tuple[bool, int]:
+            """The main one first: py-spy orders by an address."""
+            tid = thread.os_thread_id
+            is_main = thread.thread_name == "MainThread" if tid is None else tid == pid
+            return not is_main, tid or 0
 
-    # py-spy orders by an address
-    threads.sort(key=lambda one: (not is_main(one), one.os_thread_id or 0))
-    sources = Sources.of(pid)
-    stacks = tuple(
-        one.stack(takes_lock=any(sources.takes_lock(o.filename, o.line) for o in one.frames[:1]))
-        for one in threads
-    )
-    return ProcessStack(pid=pid, source=PY_SPY, threads=stacks)
+        sources = Sources.of(pid)
+        stacks = []
+        for one in sorted(threads, key=order):
+            takes = any(sources.takes_lock(inner.filename, inner.line) for inner in one.frames[:1])
+            stacks.append(one.stack(takes_lock=takes))
+        return ProcessStack(pid=pid, source=PY_SPY, threads=tuple(stacks))
+
+    return guarded("stack", f"stack of pid {pid}", rank, look)
 
 
-# Local variables, taken when somebody asked for them
+# What is taken only when somebody asked for it
 
 LONGEST_VALUE = 80
 _CUT_WORD = re.compile(r"[^\s\"',;:=]*\.\.\.([\"'\])}]*)\Z")
-MOST_VALUES = 16
-"""Of one call: a function with more says nothing that anybody reads."""
+MOST_VALUES = 16  # Of one call: a function with more says nothing that anybody reads
 
 
 def local_values(
@@ -342,38 +306,32 @@ def local_values(
     No code of the process runs: of an object without a plain value only its type and address are
     shown. Values behind a name that tells a secret are hidden, and what looks like one anywhere.
     """
-    what = f"local variables of pid {pid}"
 
-    def look() -> Looked[tuple[LocalValues, ...]]:
+    def shown(frame: DumpedFrame) -> dict[str, str]:
+        """Hide secrets in whole values, then cut these: half a secret has no shape any more.
+
+        The word in which py-spy cut a text is dropped: it may be the beginning of a secret.
+        """
+        values = {one.name: one.repr or "?" for one in (frame.locals or ())[:MOST_VALUES]}
+        whole = {
+            name: value if len(value) < LONGEST_READ else _CUT_WORD.sub(r"...\1", value)
+            for name, value in values.items()
+        }
+        return {
+            name: value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..."
+            for name, value in redact_values(whole).items()
+        }
+
+    def look() -> tuple[LocalValues, ...]:
         frames = [frame for frame in reversed(variables.of(tid)) if frame.locals]
-        if variables.why_not:
-            return None, (Gap(what, rank, variables.why_not, "local_values"),)
-        return tuple(LocalValues(one.place, _shown(one.locals or [])) for one in frames), ()
+        if variables.why_not is not None:
+            raise variables.why_not
+        return tuple(LocalValues(one.place, shown(one)) for one in frames)
 
-    return guarded("local_values", what, rank, look)
-
-
-def _shown(variables: list[DumpedLocal]) -> dict[str, str]:
-    """Hide secrets in whole values, then cut these: half a secret has no shape any more.
-
-    The word in which py-spy cut a text is dropped: it may be the beginning of a secret.
-    """
-    values = {one.name: one.repr or "?" for one in variables[:MOST_VALUES]}
-    whole = {
-        name: value if len(value) < LONGEST_READ else _CUT_WORD.sub(r"...\1", value)
-        for name, value in values.items()
-    }
-    return {
-        name: value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..."
-        for name, value in redact_values(whole).items()
-    }
+    return guarded("local_values", f"local variables of pid {pid}", rank, look)
 
 
-# Native calls: a last look at a rank that a hang names, which pauses it
-
-MOST_CALLS = 12
-"""The innermost: what a thread waits in is among them, what led there Python shows."""
-ADDRESS = "0x"
+MOST_CALLS = 12  # The innermost: what a thread waits in is among them, what led there Python shows
 
 
 def native_calls(
@@ -384,32 +342,19 @@ def native_calls(
     Takes 0.1 to 0.8 s and pauses the process meanwhile: for one that is stuck anyway, and of which
     no thread is stopped or in state D. Outermost first; calls without a symbol are left out.
     """
-    what = f"native calls of pid {pid}"
 
-    def look() -> Looked[tuple[str, ...]]:
-        calls, why, remedy = None, "", ""
-        try:
-            calls = innermost_calls(dump(pid, time_limit_s, "--native"), tid or pid)
-        except PySpyAbsent:
-            why, remedy = ABSENT
-        except (PySpyFailed, PySpyLate) as error:
-            why = f"py-spy: {error}"
-        return calls, (Gap(what, rank, why, "native_calls", remedy),) if why else ()
+    def look() -> tuple[str, ...]:
+        return innermost_calls(dump(pid, time_limit_s, "--native"), tid or pid)
 
-    return guarded("native_calls", what, rank, look)
+    return guarded("native_calls", f"native calls of pid {pid}", rank, look)
 
 
 def innermost_calls(data: bytes, tid: int) -> tuple[str, ...]:
-    """Read them from py-spy's JSON. Pure.
-
-    Raises:
-        msgspec.MsgspecError: It is of another form.
-    """
-    threads = json_decoder(list[DumpedThread]).decode(data)
+    """Read them from py-spy's JSON; `Unseen` where it is of another form."""
     calls: list[str] = []
-    for frame in next((one.frames for one in threads if one.os_thread_id == tid), []):
+    for frame in next((one.frames for one in _decoded(data) if one.os_thread_id == tid), []):
         if frame.module is None:
             break
-        if not frame.name.startswith(ADDRESS):
+        if not frame.name.startswith("0x"):
             calls.append(frame.name)
     return tuple(reversed(calls[:MOST_CALLS]))

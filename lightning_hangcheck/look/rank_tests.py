@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
-from lightning_hangcheck.look.syntax import walk
+from lightning_hangcheck.look.syntax import called_name, last_name, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,8 +43,7 @@ VARIABLES = frozenset(
     }
 )
 """Of the environment, by which launchers number ranks (torchrun, SLURM, Open MPI, MPICH)."""
-DEEPEST = 8
-"""Steps from a name to what it was assigned: beyond that nobody follows either."""
+DEEPEST = 8  # Steps from a name to what it was assigned: beyond that nobody follows either
 LEADS_ON = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Await, ast.NamedExpr)
 CONVERSIONS = frozenset({"int", "bool", "str", "getenv", "get", "item", "strip"})
 
@@ -60,19 +59,43 @@ class RankTests:
         functions: dict[str, FunctionNode] = {}
         calls: list[ast.Call] = []
         for node in walk(tree) if nodes is None else nodes:
-            self._learn(node)
-            if isinstance(node, _FUNCTIONS):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                self._imported |= {one.asname: one.name for one in node.names if one.asname}
+            elif isinstance(node, ast.Assign):
+                for target in node.targets:
+                    self._learn(target, node.value)
+            elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+                self._learn(node.target, node.value)
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 functions[node.name] = node
+                returns = (one for one in _statements(node.body) if isinstance(one, ast.Return))
+                self._values[node.name] += [one.value for one in returns if one.value is not None]
             elif isinstance(node, ast.Call):
                 calls.append(node)
         for call in calls:
-            if (name := _name(call.func)) in functions:
-                self._learn_arguments(functions[name], call)
+            function = functions.get(called_name(call))
+            if function is None:
+                continue
+            names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+            names = names[1:] if names[:1] in (["self"], ["cls"]) else names
+            for name, value in zip(names, call.args, strict=False):
+                self._values[name].append(value)
+            for given in call.keywords:
+                if given.arg is not None:
+                    self._values[given.arg].append(given.value)
+
+    def _learn(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
+                for one, its in zip(target.elts, value.elts, strict=True):
+                    self._learn(one, its)
+        elif name := last_name(target):
+            self._values[name].append(value.body if isinstance(value, ast.Lambda) else value)
 
     def asks(self, test: ast.expr) -> bool:
         """Whether an expression asks for the rank anywhere."""
         terms = (_terms(node) for node in walk(test) if isinstance(node, _TERMS))
-        return any(found or any(map(self._named, names)) for found, names in terms)
+        return any(found or any(map(self._leads_to_rank, names)) for found, names in terms)
 
     def of_one(self, test: ast.expr) -> bool | None:
         """Whether a test holds for one rank (True), for all but one (False); None if unknown."""
@@ -85,77 +108,39 @@ class RankTests:
         if isinstance(test, ast.Compare) and self.asks(test):
             kind = type(test.ops[0])
             return {ast.Eq: True, ast.Is: True, ast.NotEq: False, ast.Gt: False}.get(kind)
-        name = _name(test.func if isinstance(test, ast.Call) else test)
-        if name not in self._one:
+        name = called_name(test) or last_name(test)
+        if name and name not in self._one:
             self._one[name] = None  # a name that leads back to itself tells nothing
-            self._one[name] = self._of_one_named(name)
-        return self._one[name]
+            if ONE_RANK.fullmatch(name) or self._is_number(name):
+                self._one[name] = ONE_RANK.fullmatch(name) is not None
+            else:
+                every = {self.of_one(one) for one in self.values_of(name)}
+                self._one[name] = every.pop() if len(every) == 1 else None
+        return self._one.get(name)
 
     def values_of(self, name: str) -> list[ast.expr]:
         """Return what the file assigns to a name, returns from it or passes for it."""
         return list(self._values.get(name, ()))
 
-    def _of_one_named(self, name: str) -> bool | None:
-        if not name:
-            return None
-        if ONE_RANK.fullmatch(name):
-            return True
-        if self._is_number(name):
-            return False
-        found_all = {self.of_one(one) for one in self._values.get(name, ())}
-        return found_all.pop() if len(found_all) == 1 else None
-
-    def _learn(self, node: ast.AST) -> None:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            self._imported |= {one.asname: one.name for one in node.names if one.asname}
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                self._learn_value(target, node.value)
-        elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
-            self._learn_value(node.target, node.value)
-        elif isinstance(node, _FUNCTIONS):
-            returned = (one.value for one in _statements(node.body) if isinstance(one, ast.Return))
-            self._values[node.name] += [value for value in returned if value is not None]
-
-    def _learn_value(self, target: ast.expr, value: ast.expr) -> None:
-        if isinstance(target, (ast.Tuple, ast.List)):
-            if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
-                for one, its in zip(target.elts, value.elts, strict=True):
-                    self._learn_value(one, its)
-        elif name := _name(target):
-            self._values[name].append(value.body if isinstance(value, ast.Lambda) else value)
-
-    def _learn_arguments(self, function: FunctionNode, call: ast.Call) -> None:
-        names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
-        if names[:1] in (["self"], ["cls"]):
-            names = names[1:]
-        for name, value in zip(names, call.args, strict=False):
-            self._values[name].append(value)
-        for given in call.keywords:
-            if given.arg is not None:
-                self._values[given.arg].append(given.value)
-
-    def _named(self, name: str) -> bool:
-        """Whether a name leads to a rank; each name on the way is looked at once."""
-        if name not in self._known:
-            self._known[name] = self._leads_to_rank(name)
-        return self._known[name]
-
     def _leads_to_rank(self, name: str) -> bool:
-        seen, level = {name}, {name}
+        """Whether a name leads to a rank; each name on the way is looked at once."""
+        if name in self._known:
+            return self._known[name]
+        seen, level, leads = {name}, {name}, False
         for _ in range(DEEPEST):
-            if any(ONE_RANK.fullmatch(one) or self._is_number(one) for one in level):
-                return True
-            values = [_terms(value) for one in level for value in self._values.get(one, ())]
-            if any(found for found, _ in values):
-                return True
+            values = [_terms(value) for one in level for value in self.values_of(one)]
+            leads = any(ONE_RANK.fullmatch(one) or self._is_number(one) for one in level)
+            leads = leads or any(found for found, _ in values)
             level = set().union(*(names for _, names in values)) - seen
+            if leads or not level:
+                break
             seen |= level
-        return False
+        self._known[name] = leads
+        return leads
 
     def _is_number(self, name: str) -> bool:
         """Whether a name is a rank's number; one that only ever is a constant is something else."""
-        values = self._values.get(name, [])
+        values = self.values_of(name)
         if values and all(isinstance(value, ast.Constant) for value in values):
             return False
         return RANK.fullmatch(self._imported.get(name, name)) is not None
@@ -171,7 +156,6 @@ def _statements(block: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _statements(part.body)
 
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TERMS = (ast.Name, ast.Attribute, ast.Constant)
 
 
@@ -179,20 +163,13 @@ def _terms(node: ast.AST) -> tuple[bool, set[str]]:
     """Return whether an expression reads a rank's variable, and the names that its value is of."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) and node.value in VARIABLES, set()
-    if name := _name(node):
+    if name := last_name(node):
         return False, {name}
     if isinstance(node, ast.Call):
-        parts = [node.func, *(node.args if _name(node.func) in CONVERSIONS else ())]
+        parts = [node.func, *(node.args if called_name(node) in CONVERSIONS else ())]
     elif isinstance(node, ast.Subscript):
         parts = [node.slice] if isinstance(node.slice, ast.Constant) else []
     else:
         parts = list(ast.iter_child_nodes(node)) if isinstance(node, LEADS_ON) else []
     inside = [_terms(part) for part in parts]
     return any(found for found, _ in inside), set().union(*(names for _, names in inside))
-
-
-def _name(node: ast.AST) -> str:
-    """Return a name, or an attribute's without its owner; empty for all else."""
-    if isinstance(node, ast.Name):
-        return node.id
-    return node.attr if isinstance(node, ast.Attribute) else ""

@@ -14,7 +14,13 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.look.flight_record import flight_record, has_nccl2
 from lightning_hangcheck.look.gpu import gpus_of
-from lightning_hangcheck.look.kernel import kernel_state, led_by, memory_use, with_threads_of
+from lightning_hangcheck.look.kernel import (
+    CALLS,
+    kernel_state,
+    led_by,
+    memory_use,
+    with_threads_of,
+)
 from lightning_hangcheck.look.lock_files import polled_locks
 from lightning_hangcheck.look.open_files import Holders
 from lightning_hangcheck.look.proc import root_of, vitals
@@ -27,20 +33,24 @@ from lightning_hangcheck.look.py_spy import (
 )
 from lightning_hangcheck.look.signalled_stacks import signalled_stacks
 from lightning_hangcheck.look.source import Sources, code_notes
-from lightning_hangcheck.look.system_calls import CALLS
 from lightning_hangcheck.look.threads import training_first, with_bystanders, with_relations
 from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Gap, Sample
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, FlightRecord
 from lightning_hangcheck.session.session import why_withheld
-from lightning_hangcheck.time_limit import guarded
+from lightning_hangcheck.time_limit import Unseen, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from lightning_hangcheck.model.evidence import ThreadState
+    from lightning_hangcheck.model.evidence import (
+        LocalValues,
+        ProcessStack,
+        ProcessState,
+        ThreadState,
+    )
     from lightning_hangcheck.time_limit import Looked
 
 Role = Literal["rank", "worker", "child"]
@@ -54,9 +64,6 @@ HOLDERS = "who holds what"
 KERNEL_SHARE = 0.2  # of the time; about 6 ms are enough for 200 threads
 WHERE_RANKS_MEET = ("/torch/distributed/distributed_c10d.py", "/torch/autograd/graph.py")
 """The innermost calls in which a rank waits for other ranks: in a collective, or in a backward."""
-Sampled = tuple[Sample, tuple[Gap, ...]]
-Found = tuple[Sequence["Target"], tuple[Gap, ...]]
-"""Processes to look at, and why others are left out."""
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -69,18 +76,17 @@ class Target(Struct, frozen=True, kw_only=True):
     python: bool = True
 
 
-class Look(Struct, frozen=True):
-    """What one look brought.
+Found = tuple[Sequence[Target], tuple[Gap, ...]]
+"""Processes to look at, and why others are left out."""
 
-    Attributes:
-        flights: Flight records by rank, of those that have one.
-        code: What the source says around the lines on which the ranks stand.
-    """
+
+class Look(Struct, frozen=True):
+    """What one look brought."""
 
     samples: tuple[tuple[Target, Sample], ...]
     gaps: tuple[Gap, ...]
-    flights: dict[int, FlightRecord] = {}
-    code: tuple[CodeNote, ...] = ()
+    flights: dict[int, FlightRecord] = {}  # by rank, of those that have one
+    code: tuple[CodeNote, ...] = ()  # what is around the lines on which the ranks stand
 
     @property
     def closer(self) -> bool:
@@ -89,26 +95,19 @@ class Look(Struct, frozen=True):
 
 
 class Looker:
-    """Takes one look at a time in a thread of its own.
+    """Takes one look at a time in a thread of its own; arguments as of `look_at`.
 
-    Args:
-        time_limit_s: Seconds for one probe of one process.
-        torch_servers: Folder of the sockets on which ranks answer for torch's flight recorder.
-
-    Attributes:
-        cost_s: Processor time of this process and of those it started, while the last look was
-            under way.
+    ``cost_s``: processor time of this process and of those it started, while the last look was
+    under way.
     """
 
     def __init__(self, time_limit_s: float, torch_servers: Path) -> None:
-        self._time_limit_s = time_limit_s
-        self._torch_servers = torch_servers
+        self._time_limit_s, self._torch_servers = time_limit_s, torch_servers
         self._began_s = time.time()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="look")
         self._pending: Future[Look] | None = None
         self._given_up = threading.Event()
-        self._spent_s = _spent_s()
-        self.cost_s = 0.0
+        self._spent_s = self.cost_s = 0.0
 
     @property
     def looking(self) -> bool:
@@ -121,7 +120,7 @@ class Looker:
         with_values: Collection[int] = (),
         closer: Collection[int] = (),
     ) -> None:
-        """Begin a look at what is found, with `look_at`; its result comes from `finished`."""
+        """Begin a look at what is found; its result comes from `finished`."""
 
         def look() -> Look:
             targets, gaps = find()
@@ -136,7 +135,7 @@ class Looker:
             )
             return replace(look, gaps=look.gaps + gaps)
 
-        self._spent_s = _spent_s()
+        self._spent_s = sum(os.times()[:4])
         self._pending = self._thread.submit(look)
 
     def finished(self) -> Look | None:
@@ -144,18 +143,13 @@ class Looker:
         if self._pending is None or not self._pending.done():
             return None
         pending, self._pending = self._pending, None
-        self.cost_s = _spent_s() - self._spent_s
+        self.cost_s = sum(os.times()[:4]) - self._spent_s
         return pending.result()
 
     def close(self) -> None:
         """Give up the look under way: what has begun ends by its own limits, the rest is left."""
         self._given_up.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-def _spent_s() -> float:
-    spent = os.times()
-    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def look_at(
@@ -215,9 +209,8 @@ def _flights_of(
 
     Where none has a server or says why not, nothing is missed here: the judgement misses it.
     """
-    if servers is None:
-        return {}, []
-    sockets = {one.rank: servers / str(one.pid) for one in targets if one.role == "rank"}
+    ranks = [one for one in targets if one.role == "rank"]
+    sockets = {} if servers is None else {one.rank: servers / str(one.pid) for one in ranks}
     if not any(socket.exists() or why_withheld(socket) for socket in sockets.values()):
         return {}, []
 
@@ -243,78 +236,143 @@ def sample_all(
     with_values: Collection[int] = (),
     closer: Collection[int] = (),
     given_up: Callable[[], bool] = lambda: False,
-) -> list[Sampled]:
+) -> list[tuple[Sample, tuple[Gap, ...]]]:
     """Take a sample of each process, 16 at once, in their order; arguments as of `look_at`.
 
     About 40 ms for 8 small processes on 2 cores. Stacks are taken of the ranks, and of those of
     their helpers to which a wait leads; of all, where none is known to be a rank.
     """
-    ranks = [one.role == "rank" for one in targets]
-    first = ranks if any(ranks) else [True] * len(targets)
+    of_ranks = any(one.role == "rank" for one in targets)
+    subjects = [_Subject(one, not of_ranks or one.role == "rank") for one in targets]
 
-    def stacks_of(number: int, taken: Sampled) -> Sampled:
+    def take(one: _Subject) -> None:
+        one.taken_ns = time.monotonic_ns()
+        if given_up():
+            return
+        pid, rank = one.target.pid, one.target.rank
+        one.kernel, one.gaps = kernel_state(pid, rank, time_limit_s * KERNEL_SHARE)
+        if one.is_first and one.kernel is not None:
+            one.kernel = replace(one.kernel, memory=memory_use(pid))
+        if one.is_first and one.target.python:
+            take_stacks(one, with_values=rank in with_values, closer=rank in closer)
+
+    def take_stacks(one: _Subject, *, with_values: bool = False, closer: bool = False) -> None:
         """What goes wrong here costs this process its stacks, and no other anything."""
-        one = targets[number]
-        if given_up():
-            why = "no time was left to ask for it"
-            return taken[0], (*taken[1], Gap(f"stack of pid {one.pid}", one.rank, why, "stack"))
-        asked = (first[number] and one.rank in with_values, first[number] and one.rank in closer)
-        found, gaps = guarded(
-            "stack",
-            f"stack of pid {one.pid}",
-            one.rank,
-            lambda: (_with_stacks(taken, one, time_limit_s, *asked), ()),
-        )
-        return found if found is not None else (taken[0], taken[1] + gaps)
 
-    def take(number: int) -> Sampled:
-        one, taken_ns = targets[number], time.monotonic_ns()
-        if given_up():
-            return Sample(taken_ns=taken_ns), ()
-        kernel, gaps = kernel_state(one.pid, one.rank, time_limit_s * KERNEL_SHARE)
-        if kernel is not None and first[number]:
-            kernel = replace(kernel, memory=memory_use(one.pid))
-        taken = Sample(taken_ns=taken_ns, kernel=kernel), gaps
-        return stacks_of(number, taken) if first[number] and one.python else taken
+        def read() -> None:
+            if given_up():
+                raise Unseen("no time was left to ask for it")
+            one.read_stacks(time_limit_s, with_values, closer)
+
+        _, gaps = guarded("stack", f"stack of pid {one.target.pid}", one.target.rank, read)
+        one.gaps += gaps
 
     with ThreadPoolExecutor(AT_ONCE + 1, thread_name_prefix="hangcheck-probe") as pool:
         pids = [one.pid for one in targets if one.python]
         asked = pool.submit(gpus_of, pids, min(time_limit_s, GPU_LIMIT_S))
-        taken = list(pool.map(take, range(len(targets))))
-        states = [one.kernel.pid for one, _ in taken if one.kernel is not None]
+        list(pool.map(take, subjects))
+        seen = [one.kernel.pid for one in subjects if one.kernel is not None]
         until = time.monotonic() + time_limit_s * KERNEL_SHARE
-        holders, gaps = guarded("holders", HOLDERS, None, lambda: (Holders(states, until), ()))
-        complete = [_with_holders(one, holders) for one in taken]
-        awaited = _awaited(complete, first)
-        later = [
-            number
-            for number, one in enumerate(targets)
-            if one.python and not first[number] and one.pid in awaited
-        ]
-        again = pool.map(lambda number: stacks_of(number, taken[number]), later)
-        for number, found in zip(later, again, strict=True):
-            complete[number] = _with_holders(found, holders)
+        holders, gaps = guarded("holders", HOLDERS, None, lambda: Holders(seen, until))
+        for one in subjects:
+            one.complete(holders)
+        awaited = _awaited(subjects)
+        later = [one for one in subjects if not one.is_first and one.target.pid in awaited]
+        later = [one for one in later if one.target.python]
+        list(pool.map(take_stacks, later))
+        for one in later:
+            one.complete(holders)
         gpus, missing = asked.result()
-    everybodys = gaps + missing + (holders.gaps if holders is not None else ())
+    for one in subjects[:1]:
+        one.gaps += gaps + missing + (holders.gaps if holders is not None else ())
     return [
         (
-            replace(one, gpus=(gpus or {}).get(target.pid, ())),
-            own + (everybodys if not number else ()),
+            Sample(
+                taken_ns=one.taken_ns,
+                kernel=one.completed,
+                stack=one.stack,
+                gpus=(gpus or {}).get(one.target.pid, ()),
+                local_values=one.local_values,
+                native_calls=one.native_calls,
+            ),
+            one.gaps,
         )
-        for number, ((one, own), target) in enumerate(zip(complete, targets, strict=True))
+        for one in subjects
     ]
 
 
-def _awaited(taken: list[Sampled], of_ranks: list[bool]) -> set[int]:
+class _Subject:
+    """One process while it is looked at.
+
+    ``is_first``: its stacks are read in any case. ``completed``: its kernel state with what only
+    all processes together show.
+    """
+
+    def __init__(self, target: Target, is_first: bool) -> None:
+        self.target, self.is_first = target, is_first
+        self.taken_ns = 0
+        self.kernel: ProcessState | None = None
+        self.completed: ProcessState | None = None
+        self.stack: ProcessStack | None = None
+        self.local_values: tuple[LocalValues, ...] = ()
+        self.native_calls: tuple[str, ...] = ()
+        self.gaps: tuple[Gap, ...] = ()
+
+    def complete(self, holders: Holders | None) -> None:
+        kernel = self.completed = self.kernel
+        if kernel is not None and holders is not None:
+            found, gaps = guarded("holders", HOLDERS, None, lambda: holders.complete(kernel))
+            self.completed = found or kernel
+            self.gaps += tuple(gap for gap in gaps if gap not in self.gaps)
+
+    def read_stacks(self, time_limit_s: float, with_values: bool, closer: bool) -> None:
+        """Read them, and what only they show of the process."""
+        deadline, pid, rank = time.monotonic() + time_limit_s, self.target.pid, self.target.rank
+        stack, gaps = python_stacks(pid, rank, time_limit_s)
+        if stack is None:
+            stack, gaps = signalled_stacks(pid, rank, deadline - time.monotonic(), gaps)
+        self.stack, self.gaps = stack, self.gaps + gaps
+        if stack is None or self.kernel is None:
+            return
+        kernel = with_threads_of(self.kernel, stack)
+        if self.target.role == "rank":
+            stack = training_first(stack)
+            kernel = led_by(kernel, stack.threads[0].tid)
+        sources, variables = Sources.of(pid), Variables(pid, deadline)
+        # a thread that polls for a lock sleeps, as the kernel sees it: its stack knows better
+        locks = polled_locks(stack, variables)
+        threads = []
+        for thread in kernel.threads:
+            timed = (each for each in thread.waits_for if each.kind == "time")
+            lock = locks.get(thread.tid)
+            threads.append(replace(thread, waits_for=(lock, *timed)) if lock else thread)
+        self.kernel = kernel = replace(kernel, threads=tuple(threads))
+        if stack.source != PY_SPY:  # its own gap says enough
+            self.stack = with_bystanders(stack, sources)
+            return
+        self.stack = with_bystanders(with_relations(stack, kernel, sources, variables), sources)
+        tid = stack.threads[0].tid or pid
+        if with_values:
+            values, gaps = local_values(variables, pid, rank, tid)
+            self.local_values, self.gaps = values or (), self.gaps + gaps
+        waits = kernel.threads[0].waits_for if kernel.threads else ()
+        known = any(target.kind != "time" for target in waits)
+        # stopped threads fail py-spy's pause, and one in state D would keep all others paused
+        pausable = not {kernel.state, *(thread.state for thread in kernel.threads)} & set("TtD")
+        if closer and not known and pausable:
+            calls, gaps = native_calls(pid, rank, NATIVE_LIMIT_S, tid)
+            self.native_calls, self.gaps = calls or (), self.gaps + gaps
+
+
+def _awaited(subjects: Sequence[_Subject]) -> set[int]:
     """Find the processes to which waits of the ranks lead, and from these on.
 
     All of a rank's helpers are such where it waits for any child, or for somebody who is not seen;
     but not of one that stands where ranks wait for each other.
     """
-    states = {one.kernel.pid: one.kernel for one, _ in taken if one.kernel is not None}
-    stacks = {one.stack.pid: one.stack for one, _ in taken if one.stack is not None}
-    seen = zip(taken, of_ranks, strict=True)
-    left = [one.kernel.pid for (one, _), is_rank in seen if is_rank and one.kernel is not None]
+    states = {one.completed.pid: one.completed for one in subjects if one.completed is not None}
+    stacks = {one.stack.pid: one.stack for one in subjects if one.stack is not None}
+    left = [one.target.pid for one in subjects if one.is_first and one.completed is not None]
     found = set(left)
     while left:
         state = states[left.pop()]
@@ -339,59 +397,3 @@ def _waits_for_somebody_unseen(thread: ThreadState) -> bool:
     ends = [one for one in thread.waits_for if one.kind != "time"]
     unseen = any(one.kind == "socket" and not one.name for one in ends) and call.shape != "epoll"
     return unseen or (not ends and call.shape in ("poll", "select", "epoll", "child"))
-
-
-def _with_stacks(
-    taken: Sampled, target: Target, time_limit_s: float, with_values: bool, closer: bool
-) -> Sampled:
-    deadline = time.monotonic() + time_limit_s
-    (one, gaps), pid, rank = taken, target.pid, target.rank
-    stack, missing = python_stacks(pid, rank, time_limit_s)
-    if stack is None:
-        stack, missing = signalled_stacks(pid, rank, deadline - time.monotonic(), missing)
-    gaps += missing
-    kernel = one.kernel
-    if stack is None or kernel is None:
-        return replace(one, stack=stack), gaps
-    kernel = with_threads_of(kernel, stack)
-    if target.role == "rank":
-        stack = training_first(stack)
-        kernel = led_by(kernel, stack.threads[0].tid)
-    sources, by_py_spy = Sources.of(pid), stack.source == PY_SPY
-    variables = Variables(pid, deadline)
-    # a thread that polls for a lock sleeps, as the kernel sees it: its stack knows better
-    locks = polled_locks(stack, variables)
-    threads = []
-    for thread in kernel.threads:
-        timed = (each for each in thread.waits_for if each.kind == "time")
-        lock = locks.get(thread.tid)
-        threads.append(replace(thread, waits_for=(lock, *timed)) if lock else thread)
-    kernel = replace(kernel, threads=tuple(threads))
-    if by_py_spy:
-        stack = with_relations(stack, kernel, sources, variables)
-    stack = with_bystanders(stack, sources)
-    one = replace(one, kernel=kernel, stack=stack)
-    if not by_py_spy:  # its own gap says enough
-        return one, gaps
-    tid = stack.threads[0].tid or pid
-    if with_values:
-        values, missing = local_values(variables, pid, rank, tid)
-        one, gaps = replace(one, local_values=values or ()), gaps + missing
-    waits = kernel.threads[0].waits_for if kernel.threads else ()
-    known = any(target.kind != "time" for target in waits)
-    # stopped threads fail py-spy's pause, and one in state D would keep all others paused
-    pausable = not {kernel.state, *(thread.state for thread in kernel.threads)} & set("TtD")
-    if closer and not known and pausable:
-        calls, missing = native_calls(pid, rank, NATIVE_LIMIT_S, tid)
-        one, gaps = replace(one, native_calls=calls or ()), gaps + missing
-    return one, gaps
-
-
-def _with_holders(taken: Sampled, holders: Holders | None) -> Sampled:
-    """Add what only all processes together show."""
-    one, gaps = taken
-    kernel = one.kernel
-    if kernel is None or holders is None:
-        return taken
-    complete, missing = guarded("holders", HOLDERS, None, lambda: (holders.complete(kernel), ()))
-    return replace(one, kernel=complete or kernel), gaps + missing

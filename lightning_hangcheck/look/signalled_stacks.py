@@ -17,31 +17,28 @@ import os
 import re
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from lightning_hangcheck.files.safe import open_owned
-from lightning_hangcheck.look.proc import read_status, thread_ids, vitals
+from lightning_hangcheck.look.proc import ENDED, thread_ids, vitals
 from lightning_hangcheck.look.source import Sources
-from lightning_hangcheck.model.evidence import Frame, Gap, ProcessStack, ThreadStack
+from lightning_hangcheck.machine import read_status
+from lightning_hangcheck.model.evidence import Frame, ProcessStack, ThreadStack
 from lightning_hangcheck.session.session import StackOffer, find_offer
-from lightning_hangcheck.time_limit import Looked, guarded
+from lightning_hangcheck.time_limit import Looked, Unseen, guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from lightning_hangcheck.model.evidence import Gap
 
-SOURCE = "faulthandler"
 WITHOUT = "no class names, local variables or child processes"
-LIMIT_S = 2.0
-"""An answer takes 5 to 30 ms where the process runs at all."""
+LIMIT_S = 2.0  # An answer takes 5 to 30 ms where the process runs at all
 POLL_S = 0.004
 LARGEST_ANSWER = 4 * 1024 * 1024  # 100 threads of 100 frames, 400 bytes each
-
-
-class _NoStacks(Exception):
-    """The process cannot be asked, or gave no answer; the message says why."""
+MOST_THREADS = 100  # MAX_NTHREADS of Python/traceback.c, in all versions so far
 
 
 def signalled_stacks(
@@ -53,18 +50,17 @@ def signalled_stacks(
     System calls that a signal interrupts for good (poll, select) come back early with EINTR, from
     which Python, gloo and NCCL go on.
     """
-    what = f"stack of pid {pid} by signal"
     offer = find_offer(pid)
     if offer is None:
         return None, refused
 
-    def look() -> Looked[ProcessStack]:
+    def look() -> ProcessStack:
         try:
-            return _ask(offer, time.monotonic() + min(LIMIT_S, time_limit_s)), ()
-        except (_NoStacks, OSError) as error:
-            return None, (Gap(what, rank, str(error), "stack"),)
+            return _ask(offer, time.monotonic() + min(LIMIT_S, time_limit_s))
+        except OSError as error:
+            raise Unseen(str(error)) from error
 
-    stack, gaps = guarded("stack", what, rank, look)
+    stack, gaps = guarded("stack", f"stack of pid {pid} by signal", rank, look)
     if stack is None:
         return None, refused + gaps
     instead = f"the rank wrote its stack itself instead, by faulthandler: {WITHOUT}"
@@ -72,64 +68,54 @@ def signalled_stacks(
 
 
 def _ask(offer: StackOffer, deadline: float) -> ProcessStack:
-    process = os.pidfd_open(offer.pid)
+    pid = offer.pid
+
+    def has(field: str, tid: int | None = None) -> bool:
+        """Whether a set of signals in a status file has this one."""
+        return bool(int(read_status(pid, tid).get(field, "0"), 16) >> (offer.signal - 1) & 1)
+
+    def blocking() -> set[int]:
+        """The threads that block it; while a handler runs, its thread does."""
+        found = set()
+        for tid in thread_ids(pid):
+            with suppress(OSError):  # this thread ended since it was listed
+                found |= {tid} if has("SigBlk", tid) else set()
+        return found
+
+    process = os.pidfd_open(pid)
     try:
         # a signal without a handler would end the process; an exec takes handlers away
-        seen = vitals(offer.pid)
-        if seen is None or seen.started_ticks != offer.started_ticks or seen.state in "ZX":
-            raise _NoStacks("the process has ended")
+        seen = vitals(pid)
+        if seen is None or seen.started_ticks != offer.started_ticks or seen.has_ended:
+            raise Unseen(ENDED)
         if seen.state in "Tt":
-            raise _NoStacks("it is stopped, so it answers no signal")
-        if not _has(offer.pid, "SigCgt", offer.signal):
-            raise _NoStacks(f"it no longer handles signal {offer.signal}")
-        if _has(offer.pid, "ShdPnd", offer.signal):
-            raise _NoStacks("it has not answered an earlier request yet")
-        before = blocking_threads(offer.pid, offer.signal)
+            raise Unseen("it is stopped, so it answers no signal")
+        if not has("SigCgt"):
+            raise Unseen(f"it no longer handles signal {offer.signal}")
+        if has("ShdPnd"):
+            raise Unseen("it has not answered an earlier request yet")
+        before = blocking()
         os.truncate(offer.answers, 0)
         signal.pidfd_send_signal(process, offer.signal)
     finally:
         os.close(process)
     # whoever takes the signal blocks it until all is written; only then the answer is whole
     answers = Path(offer.answers)
-    while (
-        _has(offer.pid, "ShdPnd", offer.signal)
-        or answers.stat().st_size == 0
-        or blocking_threads(offer.pid, offer.signal) - before
-    ):
+    while has("ShdPnd") or answers.stat().st_size == 0 or blocking() - before:
         if time.monotonic() > deadline:
-            raise _NoStacks(f"it did not answer signal {offer.signal} in time")
+            raise Unseen(f"it did not answer signal {offer.signal} in time")
         time.sleep(POLL_S)
     with os.fdopen(open_owned(answers), "rb") as file:
         text = file.read(LARGEST_ANSWER).decode("ascii", errors="replace")
-    threads = read_stacks(text, offer.pid, offer.main_thread)
+    threads = read_stacks(text, pid, offer.main_thread)
     if threads:
-        return ProcessStack(pid=offer.pid, source=SOURCE, threads=threads)
+        return ProcessStack(pid=pid, source="faulthandler", threads=threads)
     if "..." in text.splitlines():
-        raise _NoStacks(
+        raise Unseen(
             f"it has more than {MOST_THREADS} threads, and faulthandler writes only the newest "
             f"{MOST_THREADS}: its main thread is not among them"
         )
-    raise _NoStacks("its main thread is not among those that it wrote")
-
-
-def blocking_threads(pid: int, number: int) -> frozenset[int]:
-    """Return the threads that block the signal; while a handler runs, its thread does.
-
-    About 30 microseconds a thread. OSError where the process is gone.
-    """
-    found = set()
-    for tid in thread_ids(pid):
-        try:
-            if _has(pid, "SigBlk", number, tid):
-                found.add(tid)
-        except OSError:
-            continue  # this thread ended since it was listed
-    return frozenset(found)
-
-
-def _has(pid: int, field: str, number: int, tid: int | None = None) -> bool:
-    """Whether a set of signals in a status file has this one."""
-    return bool(int(read_status(pid, tid).get(field, "0"), 16) >> (number - 1) & 1)
+    raise Unseen("its main thread is not among those that it wrote")
 
 
 # What faulthandler writes. Pure
@@ -140,8 +126,6 @@ THREAD = re.compile(
 )
 FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
-MOST_THREADS = 100
-"""MAX_NTHREADS of Python/traceback.c, in all versions so far."""
 
 
 def read_stacks(text: str, pid: int, main_thread: int) -> tuple[ThreadStack, ...]:
@@ -163,20 +147,20 @@ def read_stacks(text: str, pid: int, main_thread: int) -> tuple[ThreadStack, ...
     if main_thread not in threads:
         return ()
     sources = Sources.of(pid)
-
-    def stack(tid: int | None, ident: int, name: str, inner_first: Sequence[Frame]) -> ThreadStack:
-        inner = inner_first[0] if inner_first else None
-        return ThreadStack(
-            tid=tid,
-            ident=ident,
-            name=name,
-            takes_lock=inner is not None and sources.takes_lock(inner.file, inner.line),
-            frames=tuple(reversed(inner_first)),
+    found = []
+    for ident in (main_thread, *(one for one in threads if one != main_thread)):
+        name, inner_first = threads[ident]
+        is_main = ident == main_thread
+        found.append(
+            ThreadStack(
+                tid=pid if is_main else None,
+                ident=ident,
+                name="MainThread" if is_main else name or f"0x{ident:x}",
+                takes_lock=any(sources.takes_lock(one.file, one.line) for one in inner_first[:1]),
+                frames=tuple(reversed(inner_first)),
+            )
         )
-
-    _, of_main = threads.pop(main_thread)
-    others = (stack(None, one, name or f"0x{one:x}", f) for one, (name, f) in threads.items())
-    return (stack(pid, main_thread, "MainThread", of_main), *others)
+    return tuple(found)
 
 
 def unescaped(text: str) -> str:

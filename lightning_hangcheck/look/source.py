@@ -1,42 +1,63 @@
 """Reads source code: each file once for all threads, and what stands around the lines of ranks.
 
 A file is read as the process that runs it knows it, in its container, and only where it has not
-changed since that process began.
+changed since that process began. What a thread runs from a line on is read from the source alone,
+with the functions of the same file that it calls. Where anything is called that may do as it likes,
+a function that was handed in or one of another file of the user's, nothing is known.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
+import collections
+import io
+import logging
+import pathlib
+import queue
 import re
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import OrderedDict
 from contextlib import suppress
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from lightning_hangcheck.files.safe import read_regular
-from lightning_hangcheck.look.calls_ahead import CallsAhead
 from lightning_hangcheck.look.proc import began_s, root_of
 from lightning_hangcheck.look.rank_tests import ONE_RANK_ONLY, RankTests
-from lightning_hangcheck.look.syntax import FUNCTIONS, LOOPS, called_name
+from lightning_hangcheck.look.syntax import (
+    FUNCTIONS,
+    LOOPS,
+    around,
+    called_name,
+    last_name,
+    span,
+    spans,
+)
 from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.code_owner import is_users, owner_of
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from lightning_hangcheck.model.evidence import Frame
 
+    Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef"
+    Conditional: TypeAlias = "ast.If | ast.IfExp | ast.While"
+    Answer: TypeAlias = "bool | None"
+
 READ_LIMIT_S = 0.2
-RETRY_AFTER_S = 30.0
-"""A folder whose storage did not answer is left alone for so long."""
+RETRY_AFTER_S = 30.0  # A folder whose storage did not answer is left alone for so long
 LARGEST_FILE = 512 * 1024
-TEXT_KEPT = 4 * 1024 * 1024
-"""Bytes of all files together."""
+TEXT_KEPT = 4 * 1024 * 1024  # Bytes of all files together
 TREES_KEPT = 256 * 1024
 """The same of those that are kept parsed, which takes some 60 times as much: 15 MB."""
 TAKES_LOCK = re.compile(rb"^\s*with\s[^()#]*:[^()#]*(#.*)?$|\.acquire\(")
@@ -44,62 +65,22 @@ UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError)
 
 
 class _File:
-    """What was read of a file, once; its notes are by line.
+    """What was read of a file, once; its notes are by line."""
 
-    Attributes:
-        text: None where it cannot be read, or is too large.
-        changed_s: When it was changed before it was read: clock time, seconds since 1970.
-    """
-
-    def __init__(self, text: bytes | None, changed_s: float) -> None:
-        self.text = text
-        self.changed_s = changed_s
-        self.read_s = time.time()
+    def __init__(self, path: Path) -> None:
+        self.text: bytes | None = None  # where it cannot be read, or is too large
+        self.changed_s = 0.0  # before it was read: clock time, seconds since 1970
         self.notes: dict[int, CodeNote] = {}
+        with suppress(OSError):
+            facts = path.stat()
+            if facts.st_size <= LARGEST_FILE:
+                self.text = read_regular(path, LARGEST_FILE)
+            self.changed_s = facts.st_mtime
+        self.read_s = time.time()
 
     @cached_property
     def lines(self) -> list[bytes]:
         return (self.text or b"").splitlines()
-
-
-class Parsed:
-    """A file's tree, what it calls the rank, what it calls at all, and who makes a step."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        self.tree = tree
-        self.ranks = RankTests(tree)
-        self.calls = CallsAhead(tree)
-        self.run_backward = BACKWARD | {
-            one.name
-            for one in ast.walk(tree)
-            if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)) and _calls(one, BACKWARD)
-        }
-
-    def note(self, file: str, line: int) -> CodeNote:
-        """Describe one line."""
-        found = _Surroundings(self.ranks, line)
-        scope: ast.AST = self.tree
-        while True:  # into the child that the line is in; the last one, of several on that line
-            below = reversed([*ast.iter_child_nodes(scope)])
-            inner = next((one for one in below if _spans(one, line)), None)
-            if inner is None:
-                break
-            found.enter(scope, inner)
-            scope = inner
-        return CodeNote(
-            file=file,
-            line=line,
-            condition=found.condition,
-            condition_line=found.condition_line,
-            condition_of_most=found.condition_of_most,
-            skipped_under=found.skipped_under,
-            loops=tuple(_span(loop) for loop in found.loops if _is_of_work(loop)),
-            branches=tuple(span for span, _ in found.branches),
-            branch_tests=tuple(test for _, test in found.branches),
-            awaits=found.awaits or any(_calls(loop, ENDS) for loop in found.loops),
-            after_backward=found.comes_after(self.run_backward),
-            collectives_ahead=self.calls.collectives(line) if is_users(file) else None,
-        )
 
 
 _files: OrderedDict[str, _File] = OrderedDict()
@@ -134,27 +115,40 @@ class Sources(NamedTuple):
         return 0 < line <= len(lines) and TAKES_LOCK.search(lines[line - 1]) is not None
 
     def parsed(self, file: str) -> Parsed | None:
-        """Parse a file; None where it cannot be read, is no Python, or not what runs."""
-        found = self._file(file)
-        return _parsed(self.root + file, found) if found is not None else None
+        """Parse a file, or find it parsed: sixteen threads that ask at once make one tree.
+
+        None where it cannot be read, is no Python, or not what runs.
+        """
+        read = self._file(file)
+        if read is None:
+            return None
+        path = self.root + file
+        with _keeping:
+            of_file, found = _trees.pop(path, (None, None))
+            if found is None or of_file is not read:
+                try:
+                    found = Parsed(ast.parse(read.text or b""))
+                except UNREADABLE:
+                    return None
+            _trees[path] = read, found
+            kept = sum(len(one.text or b"") for one, _ in _trees.values())
+            while kept > TREES_KEPT and len(_trees) > 1:
+                kept -= len(_trees.popitem(last=False)[1][0].text or b"")
+        return found
 
     def note(self, file: str, line: int) -> CodeNote | None:
         """Tell what stands around a line."""
         found = self._file(file)
-        if found is None:
-            return None
-        if line not in found.notes:
-            parsed = _parsed(self.root + file, found)
-            if parsed is None:
-                return None
-            found.notes[line] = parsed.note(file, line)
-        return found.notes[line]
+        if found is not None and line not in found.notes:
+            parsed = self.parsed(file)
+            if parsed is not None:
+                found.notes[line] = parsed.note(file, line)
+        return None if found is None else found.notes.get(line)
 
     def _file(self, file: str) -> _File | None:
         """Read a file, or what was kept of it: whoever began before that runs what was read.
 
-        Returns:
-            None where it is not to be had, also because its storage does not answer.
+        None where it is not to be had, also because its storage does not answer.
         """
         if not file.startswith("/"):
             return None
@@ -166,7 +160,7 @@ class Sources(NamedTuple):
             if time.monotonic() < _silent_folders.get(folder, 0.0):
                 return None
             try:
-                found = within(READ_LIMIT_S, lambda: _read(Path(path)))
+                found = within(READ_LIMIT_S, lambda: _File(Path(path)))
             except NoAnswer:
                 _silent_folders[folder] = time.monotonic() + RETRY_AFTER_S
                 return None
@@ -179,48 +173,7 @@ class Sources(NamedTuple):
         return None if changed or found.text is None else found
 
 
-def _read(path: Path) -> _File:
-    try:
-        facts = path.stat()
-        small = facts.st_size <= LARGEST_FILE
-        return _File(read_regular(path, LARGEST_FILE) if small else None, facts.st_mtime)
-    except OSError:
-        return _File(None, 0.0)
-
-
-def _parsed(path: str, file: _File) -> Parsed | None:
-    """Parse a file, or find it parsed: sixteen threads that ask at once make one tree."""
-    with _keeping:
-        of_file, found = _trees.pop(path, (None, None))
-        if found is None or of_file is not file:
-            try:
-                found = Parsed(ast.parse(file.text or b""))
-            except UNREADABLE:
-                return None
-        _trees[path] = file, found
-        kept = sum(len(one.text or b"") for one, _ in _trees.values())
-        while kept > TREES_KEPT and len(_trees) > 1:
-            kept -= len(_trees.popitem(last=False)[1][0].text or b"")
-        return found
-
-
-# Around a line: loops, and tests of the rank
-
 MOST_LINES = 256
-LONGEST_TEST = 120
-ENDS = frozenset({"is_completed", "is_success", "query", "done", "is_done", "completed", "test"})
-"""Calls that ask whether something has ended: torch's Work, futures, events, MPI's requests."""
-AWAITS = ENDS | {"wait", "wait_all", "synchronize", "result", "value"}
-"""Calls that wait for the end of what was started before."""
-BACKWARD = frozenset({"backward"})
-PARTS_OF_A_MODEL = frozenset({"parameters", "named_parameters", "buffers", "named_buffers"}) | {
-    *("modules", "named_modules", "children", "named_children", "param_groups"),
-}
-"""Of which all ranks have as many, so that none leaves a loop over them before the others."""
-LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
-ALWAYS_RUN = (ast.Expr, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
-LOOPS_OVER_SOME = (ast.For, ast.AsyncFor)
-"""Within a loop over epochs the one over batches has some."""
 
 
 def code_notes(
@@ -241,9 +194,8 @@ def code_notes(
         if owner.kind == "user" or (owner.kind == "framework" and owner.package != "torch")
     }
     lines = {(frame.file, frame.line) for frame in frames if frame.file in read}
-    wanted = sorted(lines, key=lambda line: (not is_users(line[0]), line))[:MOST_LINES]
     found: list[CodeNote] = []
-    for file, line in wanted:
+    for file, line in sorted(lines, key=lambda one: (not is_users(one[0]), one))[:MOST_LINES]:
         if time.monotonic() > deadline:
             break
         with suppress(*UNREADABLE):
@@ -252,108 +204,147 @@ def code_notes(
     return tuple(found)
 
 
-class _Surroundings:
-    """What stands around a line, gathered from the outside in, for its innermost function."""
+# Around a line: loops, and tests of the rank
 
-    def __init__(self, ranks: RankTests, line: int) -> None:
-        self._ranks, self._line = ranks, line
-        self._forget()
+LONGEST_TEST = 120
+ENDS = frozenset({"is_completed", "is_success", "query", "done", "is_done", "completed", "test"})
+"""Calls that ask whether something has ended: torch's Work, futures, events, MPI's requests."""
+AWAITS = ENDS | {"wait", "wait_all", "synchronize", "result", "value"}
+"""Calls that wait for the end of what was started before."""
+BACKWARD = frozenset({"backward"})
+PARTS_OF_A_MODEL = frozenset({"parameters", "named_parameters", "buffers", "named_buffers"}) | {
+    *("modules", "named_modules", "children", "named_children", "param_groups"),
+}
+"""Of which all ranks have as many, so that none leaves a loop over them before the others."""
+LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
+ALWAYS_RUN = (ast.Expr, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
+LOOPS_OVER_SOME = (ast.For, ast.AsyncFor)  # Within a loop over epochs the one over batches has some
+BLOCKS = ("body", "orelse", "finalbody")
 
-    def _forget(self) -> None:
-        self.condition, self.condition_line, self.condition_of_most = "", 0, False
-        self.skipped_under = ""
-        self.loops: list[ast.For | ast.AsyncFor | ast.While] = []
-        self.branches: list[tuple[tuple[int, int], str]] = []
-        self.awaits = False
-        self._function: list[ast.stmt] = []
 
-    def enter(self, scope: ast.AST, inner: ast.AST) -> None:
-        """Go one node further in."""
-        if isinstance(inner, (*FUNCTIONS, ast.ClassDef)):
-            self._forget()
-            for decorator in getattr(inner, "decorator_list", ()):
-                text = _shown(decorator)
-                if ONE_RANK_ONLY.search(text) and not _spans(decorator, self._line):
-                    self._name_condition(f"@{text}", decorator.lineno)
-            self._function = inner.body if not isinstance(inner, ast.Lambda) else []
-        elif isinstance(inner, LOOPS):
-            self.loops.append(inner)
-        self._after_exits(scope, inner)
-        if isinstance(inner, (ast.If, ast.IfExp, ast.While)):
-            self._under(inner)
-        elif isinstance(inner, ast.ExceptHandler):
-            caught = f" {_shown(inner.type)}" if inner.type is not None else ""
-            self.branches.append((_span(inner), f"except{caught}"))
-        elif isinstance(inner, ast.Call):
-            self.awaits = self.awaits or _called(inner) in AWAITS
+class Parsed:
+    """A file's tree, what it calls the rank, what it calls at all, and who makes a step."""
 
-    def comes_after(self, names: frozenset[str]) -> bool:
-        """Whether one of these is called before, in each pass of a loop or by a step's function."""
-        line, loops = self._line, [loop.body for loop in self.loops]
-        return _runs_before(self._function, line, names, ALWAYS_RUN) or any(
-            _runs_before(body, line, names, ALWAYS_RUN + LOOPS_OVER_SOME) for body in loops
+    def __init__(self, tree: ast.Module) -> None:
+        self.tree = tree
+        self.ranks = RankTests(tree)
+        self.calls = CallsAhead(tree)
+        functions = (one for one in ast.walk(tree) if isinstance(one, FUNCTIONS[:2]))
+        makers = (getattr(one, "name", "") for one in functions if _calls(one, BACKWARD))
+        self._run_backward = BACKWARD | set(makers)
+
+    def note(self, file: str, line: int) -> CodeNote:
+        """Describe one line by what stands around it in its innermost function, or class."""
+        path = [self.tree, *around(self.tree, line, last=True)]
+        scopes = (*FUNCTIONS, ast.ClassDef)
+        start = max((at for at, one in enumerate(path) if isinstance(one, scopes)), default=0)
+        function, test, test_line, of_most, skipped_under = path[start], "", 0, False, ""
+        loops: list[ast.For | ast.AsyncFor | ast.While] = []
+        branches: list[tuple[tuple[int, int], str]] = []
+        awaits = False
+        for decorator in getattr(function, "decorator_list", ()):
+            text = _shown(decorator)
+            if ONE_RANK_ONLY.search(text) and not spans(decorator, line):
+                test, test_line = f"@{text}", decorator.lineno
+        for scope, inner in pairwise(path[max(0, start - 1) :]):
+            if isinstance(inner, LOOPS):
+                loops.append(inner)
+            # tests that leave the block before a statement: ``if rank: return``
+            block = next((one for one in _blocks(scope) if inner in one), [])
+            exits: list[ast.If] = []
+            for before in block:
+                if before is inner:
+                    break
+                if isinstance(before, ast.If) and isinstance(before.body[-1], LEAVES):
+                    exits.append(before)
+            for statement in exits:
+                behind = ((statement.end_lineno or statement.lineno) + 1, span(block[-1])[1])
+                leaves = ast.unparse(statement.body[-1]).partition(" ")[0]
+                branches.append((behind, f"if {_shown(statement.test)}: {leaves}"))
+            for statement in [one for one in exits if self.ranks.asks(one.test)][:1]:
+                if self.ranks.of_one(statement.test):
+                    skipped_under = _shown(statement.test)
+                else:
+                    test, test_line, of_most = _shown(statement.test), statement.test.lineno, False
+            if isinstance(inner, (ast.If, ast.IfExp, ast.While)):
+                inside, part = _side(inner, line)
+                if part and not isinstance(inner, ast.While):
+                    word = "if" if inside else "else of if"
+                    place = (span(part[0])[0], span(part[-1])[1])
+                    branches.append((place, f"{word} {_shown(inner.test)}"))
+                asks = bool(part) and self.ranks.asks(inner.test)
+                of_one = self.ranks.of_one(inner.test) if asks else None
+                if asks and (inside or not of_one):
+                    test, test_line = _shown(inner.test), inner.test.lineno
+                    of_most = inside and of_one is False
+            elif isinstance(inner, ast.ExceptHandler):
+                caught = f" {_shown(inner.type)}" if inner.type is not None else ""
+                branches.append((span(inner), f"except{caught}"))
+            elif isinstance(inner, ast.Call):
+                awaits = awaits or _called(inner) in AWAITS
+        of_function = function.body if isinstance(function, scopes) else []
+        return CodeNote(
+            file=file,
+            line=line,
+            condition=test,
+            condition_line=test_line,
+            condition_of_most=of_most,
+            skipped_under=skipped_under,
+            loops=tuple(span(loop) for loop in loops if _is_of_work(loop)),
+            branches=tuple(place for place, _ in branches),
+            branch_tests=tuple(text for _, text in branches),
+            awaits=awaits or any(_calls(loop, ENDS) for loop in loops),
+            after_backward=self._after_backward(of_function, line, ALWAYS_RUN)
+            or any(
+                self._after_backward(loop.body, line, ALWAYS_RUN + LOOPS_OVER_SOME)
+                for loop in loops
+            ),
+            collectives_ahead=self.calls.collectives(line) if is_users(file) else None,
         )
 
-    def _under(self, inner: ast.If | ast.IfExp | ast.While) -> None:
-        body = inner.body if isinstance(inner.body, list) else [inner.body]
-        if _spans(inner.test, self._line) and body[0].lineno != self._line:
-            return
-        inside = any(_spans(one, self._line) for one in body)
-        if not inside and not inner.orelse:
-            return  # at the brackets around the test
-        if isinstance(inner, ast.IfExp):
-            if not (_calls(inner.body) or _calls(inner.orelse)):
-                return  # who stands at this line stands in a call beside it
-            inside = inside and _calls(inner.body)
-        if not isinstance(inner, ast.While):
-            block = body if inside else inner.orelse
-            block = block if isinstance(block, list) else [block]
-            span = (block[0].lineno, block[-1].end_lineno or block[-1].lineno)
-            word = "if" if inside else "else of if"
-            self.branches.append((span, f"{word} {_shown(inner.test)}"))
-        if self._ranks.asks(inner.test) and (inside or not self._ranks.of_one(inner.test)):
-            of_most = inside and self._ranks.of_one(inner.test) is False
-            self._name_condition(_shown(inner.test), inner.test.lineno, of_most=of_most)
+    def _after_backward(
+        self, body: list[ast.stmt] | ast.expr, line: int, always: tuple[type[ast.stmt], ...]
+    ) -> bool:
+        """Whether a line of a block, in each pass of a loop, is only reached after a backward.
 
-    def _after_exits(self, scope: ast.AST, inner: ast.AST) -> None:
-        """Note tests that leave the block before a statement: ``if rank: return``."""
-        for block in (getattr(scope, name, None) for name in ("body", "orelse", "finalbody")):
-            if not isinstance(block, list) or inner not in block:
-                continue
-            before = block[: block.index(inner)]
-            exits = [
-                one
-                for one in before
-                if isinstance(one, ast.If) and isinstance(one.body[-1], LEAVES)
-            ]
-            for statement in exits:
-                last = block[-1].end_lineno or block[-1].lineno
-                span = ((statement.end_lineno or statement.lineno) + 1, last)
-                leaves = ast.unparse(statement.body[-1]).partition(" ")[0]
-                self.branches.append((span, f"if {_shown(statement.test)}: {leaves}"))
-            asking = [one for one in exits if self._ranks.asks(one.test)]
-            for statement in asking[:1]:
-                text = _shown(statement.test)
-                if self._ranks.of_one(statement.test):
-                    self.skipped_under = text
-                else:
-                    self._name_condition(text, statement.test.lineno)
-
-    def _name_condition(self, text: str, line: int, *, of_most: bool = False) -> None:
-        self.condition, self.condition_line, self.condition_of_most = text, line, of_most
+        Statements of the kinds ``always`` run what is in them, whatever is the case.
+        """
+        block = body if isinstance(body, list) else []
+        while block:
+            before = [one for one in block if span(one)[1] < line]
+            if any(isinstance(one, always) and _calls(one, self._run_backward) for one in before):
+                return True
+            inner = next((one for one in block if spans(one, line)), None)
+            block = next(
+                (one for one in _blocks(inner) if any(spans(child, line) for child in one)), []
+            )
+        return False
 
 
-def _spans(node: ast.AST, line: int) -> bool:
-    first, last = _span(node)
-    return first <= line <= last
+def _blocks(node: ast.AST | None) -> list[list[ast.stmt]]:
+    """The blocks of a statement; an expression has none."""
+    found = (getattr(node, name, None) for name in BLOCKS)
+    return [one for one in found if isinstance(one, list)]
 
 
-def _span(node: ast.AST) -> tuple[int, int]:
-    """Return first and last line; decorators belong to what they decorate."""
-    return getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or 0
+def _side(inner: Conditional, line: int) -> tuple[bool, Sequence[ast.AST]]:
+    """Whether a line is in what runs where a test holds, and that; or else in what runs else.
+
+    Nothing where it is in neither: at the test, or at the brackets around it.
+    """
+    body = inner.body if isinstance(inner.body, list) else [inner.body]
+    otherwise = inner.orelse if isinstance(inner.orelse, list) else [inner.orelse]
+    inside = any(spans(one, line) for one in body)
+    if (spans(inner.test, line) and span(body[0])[0] != line) or not (inside or otherwise):
+        return False, []
+    if isinstance(inner, ast.IfExp):
+        if not (_calls(inner.body) or _calls(inner.orelse)):
+            return False, []  # who stands at this line stands in a call beside it
+        inside = inside and _calls(inner.body)
+    return inside, body if inside else otherwise
 
 
-def _calls(node: ast.AST, names: frozenset[str] | None = None) -> bool:
+def _calls(node: ast.AST, names: Collection[str] | None = None) -> bool:
     """Whether anything is called in a piece of code; only what has one of these names, if given."""
     calls = (_called(one) for one in ast.walk(node) if isinstance(one, ast.Call))
     return any(names is None or name in names for name in calls)
@@ -361,12 +352,8 @@ def _calls(node: ast.AST, names: frozenset[str] | None = None) -> bool:
 
 def _is_of_work(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     """Whether a rank may run out of what a loop goes over; one that only waits is none such."""
-    called = {
-        _called(one)
-        for statement in loop.body
-        for one in ast.walk(statement)
-        if isinstance(one, ast.Call)
-    }
+    below = (one for statement in loop.body for one in ast.walk(statement))
+    called = {_called(one) for one in below if isinstance(one, ast.Call)}
     only_waits = bool(called) and called <= AWAITS | {"sleep"}
     over = () if isinstance(loop, ast.While) else ast.walk(loop.iter)
     names = {one.attr for one in over if isinstance(one, ast.Attribute)}
@@ -377,25 +364,162 @@ def _called(call: ast.Call) -> str:
     return called_name(call).lstrip("_")
 
 
-def _runs_before(
-    body: list[ast.stmt], line: int, names: frozenset[str], always: tuple[type[ast.stmt], ...]
-) -> bool:
-    """Whether a line of a block is only reached after a call of one of these names.
-
-    Statements of the kinds ``always`` run what is in them, whatever is the case.
-    """
-    block = body
-    while block:
-        before = [one for one in block if (one.end_lineno or one.lineno) < line]
-        if any(isinstance(one, always) and _calls(one, names) for one in before):
-            return True
-        around = next((one for one in block if _spans(one, line)), None)
-        parts: list[list[ast.stmt]] = [
-            getattr(around, name, []) for name in ("body", "orelse", "finalbody")
-        ]
-        block = next((one for one in parts if any(_spans(child, line) for child in one)), [])
-    return False
-
-
 def _shown(test: ast.expr) -> str:
     return redact_text(ast.unparse(test))[:LONGEST_TEST]
+
+
+# Ahead of a line: collectives, and what may end another thread's wait
+
+OF_TORCH = frozenset(
+    {
+        *("send", "recv", "isend", "irecv", "batch_isend_irecv", "scatter", "gather", "reduce"),
+        *("new_group", "init_process_group", "destroy_process_group", "new_subgroups"),
+        *("save", "async_save", "load"),
+    }
+)
+"""Of torch.distributed and torch.distributed.checkpoint; elsewhere such names mean anything."""
+MEETS = re.compile(
+    r"_?(all_(reduce|gather|to_all)|reduce_scatter|broadcast|(monitored_)?barrier|gather_object"
+    r"|scatter_object|reduce_boolean|wait_for_everyone|backward|save_checkpoint|rank_zero_first"
+    r"|main_process_first|guarded_wandb_logger)(_\w+)?"
+)
+"""Functions in which ranks meet, whoever has them: torch, Lightning, accelerate, transformers."""
+HARMLESS_PACKAGES = frozenset(
+    {
+        *("numpy", "psutil", "pynvml", "requests", "httpx", "tqdm", "rich", "loguru", "wandb"),
+        *("prometheus_client", "tensorboard", "tensorboardX", "yaml", "PIL", "lightning_hangcheck"),
+    }
+)
+"""Installed packages whose calls make no collective; of all others nothing is known."""
+KINDS = (
+    *(str, bytes, bytearray, int, float, list, tuple, dict, set, collections.deque),
+    *(threading.Thread, threading.Event, threading.Condition, threading.Barrier, threading.Timer),
+    *(queue.Queue, queue.SimpleQueue, subprocess.Popen, socket.socket, pathlib.Path),
+    *(io.TextIOWrapper, io.BufferedRandom, logging.Logger, logging.Handler),
+)
+HARMLESS_METHODS = frozenset(
+    {name for kind in KINDS for name in dir(kind) if not name.startswith("__")}
+    - {"run", "handle", "emit", "filter"}
+    | {"acquire", "release", "recv_bytes", "send_bytes", "poll", "get_nowait", "put_nowait"}
+    | {"cpu_percent", "memory_info", "add_scalar", "inc", "observe", "set_description"}
+)
+"""What methods of everyday objects are called: whatever has them is taken for such an object."""
+WAKES = frozenset(
+    {
+        *("release", "set", "put", "put_nowait", "notify", "notify_all", "notifyAll", "abort"),
+        *("set_result", "set_exception", "cancel", "task_done", "shutdown", "reset", "close"),
+        *("send", "sendall", "send_bytes", "call_soon_threadsafe", "interrupt_main", "stop"),
+        *("get", "get_nowait", "start"),
+    }
+)
+"""What gives back a lock, or brings what another thread waits for: room in a queue, too."""
+BARRIER = "barrier"
+"""Who comes to one ends the wait of all others there, by a call that only waits elsewhere."""
+MOST_FUNCTIONS = 64  # Followed from one line: more is a program, and no loop of a helper's
+
+
+class CallsAhead:
+    """Answers for one file: yes, no, or None where something is called that may do as it likes."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._tree = tree
+        self._functions: dict[str, list[Function]] = {}
+        self._imported: dict[str, str] = {}
+        self._has_barriers = False
+        for node in ast.walk(tree):
+            if BARRIER.capitalize() in (getattr(node, "id", ""), getattr(node, "attr", "")):
+                self._has_barriers = True
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                self._functions.setdefault(node.name, []).append(node)
+            elif isinstance(node, ast.Import):
+                for one in node.names:
+                    known = one.name if one.asname else one.name.partition(".")[0]
+                    self._imported[one.asname or known] = known
+            elif isinstance(node, ast.ImportFrom):
+                module = "" if node.level else node.module or ""
+                for one in node.names:
+                    self._imported[one.asname or one.name] = f"{module}.{one.name}"
+
+    def collectives(self, line: int) -> Answer:
+        """Tell whether the function around a line calls a collective from there on.
+
+        A loop begins anew, so all of one that the line is in lies ahead.
+        """
+
+        def meets(path: str) -> bool:
+            name = path.rpartition(".")[2]
+            of_torch = path.startswith("torch.distributed.") and name in OF_TORCH
+            return of_torch or MEETS.fullmatch(name) is not None
+
+        return self._ahead(line, meets, HARMLESS_METHODS)
+
+    def waking(self, line: int) -> Answer:
+        """Tell whether anything from a line on may end what another thread waits for in memory.
+
+        That is a lock given back, also by leaving a ``with``, or news of any kind.
+        """
+
+        def wakes(path: str) -> bool:
+            owner, _, name = path.rpartition(".")
+            at_barrier = (self._has_barriers and "." in path) or BARRIER in owner.lower()
+            return name in WAKES or (name == "wait" and at_barrier)
+
+        function = self._function(line)
+        if any(isinstance(one, (ast.With, ast.AsyncWith)) for one in around(function, line)):
+            return True
+        return self._ahead(line, wakes, HARMLESS_METHODS - WAKES)
+
+    def _function(self, line: int) -> ast.AST:
+        """The innermost function around a line; the whole file where there is none."""
+        functions = (one for one in around(self._tree, line) if isinstance(one, FUNCTIONS))
+        return [self._tree, *functions][-1]
+
+    def _ahead(self, line: int, is_it: Callable[[str], bool], harmless: frozenset[str]) -> Answer:
+        """Ask of each call, by its path as imported; methods by these names are harmless."""
+        met: set[int] = set()
+
+        def of_calls(nodes: Iterable[ast.AST]) -> Iterator[Answer]:
+            for call in nodes:
+                if not isinstance(call, ast.Call):
+                    continue
+                names = _chain(call.func)
+                root, name = names[0], names[-1]
+                path = ".".join((self._imported.get(root, root), *names[1:]))
+                if is_it(path):
+                    yield True
+                elif root in self._imported:
+                    package = path.partition(".")[0]
+                    known = {"torch"} | HARMLESS_PACKAGES | sys.stdlib_module_names
+                    yield False if package in known else None
+                elif name in self._functions:
+                    yield from of_own(name)
+                elif hasattr(builtins, name) if len(names) == 1 else name in harmless:
+                    yield False
+                else:
+                    yield None
+                # functions of this file that are handed on
+                for given in (*call.args, *(one.value for one in call.keywords)):
+                    yield from of_own(last_name(given))
+
+        def of_own(name: str) -> Iterator[Answer]:
+            """For all functions of this file that have a name; a class makes what it can."""
+            for one in self._functions.get(name, ()):
+                if id(one) not in met:
+                    met.add(id(one))
+                    if len(met) > MOST_FUNCTIONS:
+                        yield None
+                    else:
+                        yield from of_calls(ast.walk(one))
+
+        function = self._function(line)
+        loops = [one for one in around(function, line) if isinstance(one, LOOPS)]
+        first = loops[0].lineno if loops else line
+        found = set(of_calls(one for one in ast.walk(function) if span(one)[1] >= first))
+        return True if True in found else None if None in found else False
+
+
+def _chain(node: ast.expr) -> list[str]:
+    """The names of ``a.b.c``; an empty first one where that is no name but a call or the like."""
+    if isinstance(node, ast.Attribute):
+        return [*_chain(node.value), node.attr]
+    return [last_name(node)]

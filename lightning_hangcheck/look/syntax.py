@@ -12,29 +12,45 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
-def around(scope: ast.AST | None, line: int) -> Iterator[ast.AST]:
-    """Yield all that a line is in below a node, from the outside in."""
+def span(node: ast.AST) -> tuple[int, int]:
+    """Return first and last line; none of what has no place. Decorators belong to what follows."""
+    return getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or 0
+
+
+def spans(node: ast.AST, line: int) -> bool:
+    """Whether a line is in it."""
+    first, last = span(node)
+    return first <= line <= last
+
+
+def around(scope: ast.AST | None, line: int, *, last: bool = False) -> Iterator[ast.AST]:
+    """Yield all that a line is in below a node, from the outside in; of several the first."""
     while scope is not None:
-        inner = (one for one in ast.iter_child_nodes(scope) if _spans(one, line))
-        scope = next(inner, None)
+        below = [one for one in ast.iter_child_nodes(scope) if spans(one, line)]
+        scope = below[-1 if last else 0] if below else None
         if scope is not None:
             yield scope
 
 
-def _spans(node: ast.AST, line: int) -> bool:
-    return getattr(node, "lineno", line + 1) <= line <= (getattr(node, "end_lineno", None) or 0)
-
-
-def function_around(tree: ast.AST, line: int) -> ast.AST:
-    """Return the innermost function around a line; the whole file where there is none."""
-    functions = [one for one in around(tree, line) if isinstance(one, FUNCTIONS)]
-    return functions[-1] if functions else tree
+def last_name(node: ast.AST) -> str:
+    """Return a name, or an attribute's without its owner; empty of all else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def called_name(node: ast.AST) -> str:
     """Return the name of what a call calls, without its owner; empty of all else."""
-    function = node.func if isinstance(node, ast.Call) else None
-    return str(getattr(function, "attr", None) or getattr(function, "id", ""))
+    return last_name(node.func) if isinstance(node, ast.Call) else ""
+
+
+def names_of(node: ast.AST | None) -> list[str]:
+    """Return the names of ``a.b.c``; nothing where any part is no name."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return [node.id, *reversed(names)] if isinstance(node, ast.Name) else []
 
 
 def walk(*nodes: ast.AST, into: bool = True) -> Iterator[ast.AST]:
@@ -56,18 +72,7 @@ def walk(*nodes: ast.AST, into: bool = True) -> Iterator[ast.AST]:
             value = getattr(node, name, None)
             if isinstance(value, list):
                 below += [one for one in value if isinstance(one, ast.AST)]
-            elif (
-                isinstance(value, ast.AST) and value._fields
-            ):  # Load, Store and operators have none
+            elif isinstance(value, ast.AST) and value._fields:  # Load, Store, operators have none
                 below.append(value)
         below.reverse()
         pending += below
-
-
-def names_of(node: ast.AST | None) -> list[str]:
-    """Return the names of ``a.b.c``; nothing where any part is no name."""
-    names: list[str] = []
-    while isinstance(node, ast.Attribute):
-        names.append(node.attr)
-        node = node.value
-    return [node.id, *reversed(names)] if isinstance(node, ast.Name) else []

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.look.proc import read_stat
 from lightning_hangcheck.look.syntax import FUNCTIONS, around, names_of, walk
+from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users, only_serves
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from lightning_hangcheck.look.py_spy import DumpedFrame, Variables
     from lightning_hangcheck.look.source import Sources
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
         Frame,
         ProcessStack,
         ProcessState,
-        TargetKind,
         ThreadStack,
     )
 
 THREADING = "/threading.py"
+OF_ADDRESS = " at 0x"
+"""In what py-spy shows of an object that is no plain value: its class and where it lives."""
+DEEPEST = 32  # Calls outwards in which the holder of a lock is looked for
 
 
 def training_first(stack: ProcessStack) -> ProcessStack:
@@ -54,10 +56,8 @@ def training_first(stack: ProcessStack) -> ProcessStack:
         """Sorts the oldest first; without ids the newest comes first in a stack (faulthandler)."""
         if thread.tid is None:
             return 0, -stack.threads.index(thread)
-        try:
-            return read_stat(stack.pid, thread.tid).started_ticks, thread.tid
-        except OSError:
-            return 0, thread.tid
+        line = read_process_stat(stack.pid, thread.tid)
+        return (0 if line is None else line.started_ticks), thread.tid
 
     first = min(users, key=age)
     rest = (one for one in stack.threads if one is not first)
@@ -71,19 +71,16 @@ def with_bystanders(stack: ProcessStack, sources: Sources) -> ProcessStack:
     """
 
     def ends_nothing(thread: ThreadStack) -> bool:
-        for frame in thread.frames:
-            if is_standard(frame.file) or is_ours(frame.file):
-                continue
+        own = [one for one in thread.frames if not (is_standard(one.file) or is_ours(one.file))]
+        for frame in own:
             found = sources.parsed(frame.file) if is_users(frame.file) else None
             if found is None or found.calls.waking(frame.line) is not False:
                 return False
-        return True
+        return any(is_users(frame.file) for frame in own)
 
     first, *others = stack.threads
-    asked = [one for one in others if any(is_users(frame.file) for frame in one.frames)]
-    found = {one.tid for one in asked if ends_nothing(one)}
-    marked = (replace(one, bystander=True) if one.tid in found else one for one in others)
-    return replace(stack, threads=(first, *marked)) if found else stack
+    marked = (replace(one, bystander=True) if ends_nothing(one) else one for one in others)
+    return replace(stack, threads=(first, *marked))
 
 
 def with_relations(
@@ -94,23 +91,30 @@ def with_relations(
     Asks for variables only where a thread joins another and there are several that it may be, or
     where only variables tell whether two lines name one lock.
     """
-
-    def waiting(*kinds: TargetKind) -> set[int]:
-        """Threads that wait, without a time limit, for a word of memory."""
-        waits = ((one.tid, target.kind) for one in kernel.threads for target in one.waits_for)
-        return {tid for tid, kind in waits if kind in kinds}
-
+    waits = [(one.tid, target.kind) for one in kernel.threads for target in one.waits_for]
+    at_own = {tid for tid, kind in waits if kind == "futex"}
     # the futex of who joins a thread looks like a shared one until all processes were looked at
-    at_words, at_own = waiting("futex", "shared"), waiting("futex")
+    at_words = at_own | {tid for tid, kind in waits if kind == "shared"}
     joining = [
         one for one in stack.threads if one.tid in at_words and any(map(_is_join, one.frames[-2:]))
     ]
-    several = len(stack.threads) > len(joining) + 1
-    joined = _joined(joining, stack.threads, variables) if joining and several else {}
-    taking = [one for one in stack.threads if one.tid in at_own and takes(one)]
-    holders = _lock_holders(taking, stack.threads, sources, variables)
-    if not joined and not holders:
-        return stack
+    joined: dict[int | None, int] = {}
+    if joining and len(stack.threads) > len(joining) + 1:
+        born: dict[str, int] = {}
+        for thread in stack.threads:
+            frames = variables.of(thread.tid)
+            if frames and frames[-1].filename.endswith(THREADING) and thread.tid is not None:
+                born[_address(frames[-1], "self")] = thread.tid
+        for thread in joining:
+            inside = (one for one in variables.of(thread.tid) if _is_join(one.place))
+            awaited = next((_address(one, "self") for one in inside), "")
+            if awaited and awaited in born:
+                joined[thread.tid] = born[awaited]
+    holders: dict[int | None, int] = {
+        one.tid: holder
+        for one in stack.threads
+        if one.tid in at_own and (holder := _lock_holder(one, stack.threads, sources, variables))
+    }
     threads = (
         replace(
             one,
@@ -120,114 +124,54 @@ def with_relations(
         )
         for one in stack.threads
     )
-    return replace(stack, threads=tuple(threads))
+    return replace(stack, threads=tuple(threads)) if joined or holders else stack
 
 
 def _is_join(frame: Frame) -> bool:
     return frame.file.endswith(THREADING) and frame.function.rpartition(".")[2] == "join"
 
 
-def _joined(
-    joining: Sequence[ThreadStack], threads: Sequence[ThreadStack], variables: Variables
-) -> dict[int | None, int]:
-    """Find by the addresses of their objects which threads are joined."""
-    born: dict[str, int] = {}
-    for thread in threads:
-        frames = variables.of(thread.tid)
-        if frames and frames[-1].filename.endswith(THREADING) and thread.tid is not None:
-            born[address(frames[-1], "self")] = thread.tid
-    found: dict[int | None, int] = {}
-    for thread in joining:
-        inside = (one for one in variables.of(thread.tid) if _is_join(one.place))
-        awaited = next((address(one, "self") for one in inside), "")
-        if awaited in born and awaited:
-            found[thread.tid] = born[awaited]
-    return found
-
-
-OF_ADDRESS = " at 0x"
-"""In what py-spy shows of an object that is no plain value: its class and where it lives."""
-
-
-def address(frame: DumpedFrame, name: str) -> str:
-    """Return where a variable's object lives; empty of plain values, which may be equal copies."""
-    shown = frame.shown(name)
+def _address(frame: DumpedFrame | None, name: str) -> str:
+    """Where a variable's object lives; empty of plain values, which may be equal copies."""
+    shown = "" if frame is None else frame.shown(name)
     return shown.rpartition(OF_ADDRESS)[2] if OF_ADDRESS in shown else ""
 
 
-# Locks
+def _lock_holder(
+    thread: ThreadStack, threads: Sequence[ThreadStack], sources: Sources, variables: Variables
+) -> int | None:
+    """Find the one thread that is inside the ``with`` block of the lock that one takes.
 
-ENTERS = "__enter__"
-DEEPEST = 32
-"""Calls outwards in which the holder of a lock is looked for."""
-
-
-class NamedLock(NamedTuple):
-    """A lock as a line of source names it, and the variable with which that begins.
-
-    ``of_file``: that is the file's own, so there is one of it; each call has its own ones.
+    Not one behind which Python's own library waits for news. None where several may be it.
     """
-
-    text: str
-    root: str
-    of_file: bool
-
-
-def takes(thread: ThreadStack) -> bool:
-    """Whether it takes a lock, not one behind which Python's own library waits for news."""
     if not thread.frames:
-        return False
-    own = thread.takes_lock and not thread.frames[-1].file.endswith(THREADING)
-    return own or _enters(thread)
-
-
-def _enters(thread: ThreadStack) -> bool:
-    """Whether it is in a ``with`` of a condition, which enters its lock."""
+        return None
     inner = thread.frames[-1]
-    named = inner.function.rpartition(".")[2] == ENTERS
-    return len(thread.frames) > 1 and named and inner.file.endswith(THREADING)
-
-
-def _lock_holders(
-    taking: Sequence[ThreadStack],
-    threads: Sequence[ThreadStack],
-    sources: Sources,
-    variables: Variables,
-) -> dict[int | None, int]:
-    """Find the one thread that is inside the ``with`` block of the lock that each one takes."""
-    found: dict[int | None, int] = {}
-    for thread in taking:
-        depth = len(thread.frames) - (2 if _enters(thread) else 1)
-        frame = thread.frames[depth]
-        source = sources.parsed(frame.file)
-        lock = locks_at(source.tree, frame).taken if source is not None else None
-        if source is None or lock is None:
-            continue
-        own = None if lock.of_file else variables.at(thread.tid, depth, frame)
-        wanted = address(own, lock.root) if own is not None else ""
-        holders: set[int | None] = set()
-        for tid, at, call in _inside(source.tree, frame.file, lock, threads):
-            there = None if lock.of_file else variables.at(tid, at, call)
-            same = wanted and there is not None and address(there, lock.root) == wanted
-            if lock.of_file or same:
-                holders.add(tid)
-        if len(holders) == 1 and (holder := holders.pop()) is not None:
-            found[thread.tid] = holder
-    return found
-
-
-def _inside(
-    tree: ast.Module, file: str, lock: NamedLock, threads: Sequence[ThreadStack]
-) -> Iterator[tuple[int | None, int, Frame]]:
-    """Find the calls that are inside of a lock by that name: thread, depth and place of each."""
-    for thread in threads:
-        for depth, frame in list(enumerate(thread.frames))[-DEEPEST:]:
-            if frame.file != file or lock not in locks_at(tree, frame).held:
+    of_threading = inner.file.endswith(THREADING)
+    # a ``with`` of a condition enters its lock
+    entered = of_threading and inner.function.rpartition(".")[2] == "__enter__"
+    depth = len(thread.frames) - (2 if entered else 1)
+    if depth < 0 or not (entered or (thread.takes_lock and not of_threading)):
+        return None
+    frame = thread.frames[depth]
+    source = sources.parsed(frame.file)
+    lock = locks_at(source.tree, frame).taken if source is not None else None
+    if source is None or lock is None:
+        return None
+    wanted = "" if lock.of_file else _address(variables.at(thread.tid, depth, frame), lock.root)
+    holders: set[int | None] = set()
+    for other in threads:
+        for at, call in list(enumerate(other.frames))[-DEEPEST:]:
+            if call.file != frame.file or lock not in locks_at(source.tree, call).held:
                 continue
-            inner = thread.frames[depth:]
-            released = (locks_at(tree, one).released for one in inner if one.file == file)
-            if not _waits_for_news(inner) and not any(lock in locks for locks in released):
-                yield thread.tid, depth, frame
+            within = [one for one in other.frames[at:] if one.file == frame.file]
+            released = any(lock in locks_at(source.tree, one).released for one in within)
+            if released or _waits_for_news(other.frames[at:]):
+                continue
+            here = wanted and _address(variables.at(other.tid, at, call), lock.root) == wanted
+            if lock.of_file or here:
+                holders.add(other.tid)
+    return holders.pop() if len(holders) == 1 else None
 
 
 def _waits_for_news(frames: Sequence[Frame]) -> bool:
@@ -243,6 +187,20 @@ def _waits_for_news(frames: Sequence[Frame]) -> bool:
         if waits and (of_library or not is_standard(caller.file)):
             return True
     return False
+
+
+# Locks, as lines of source name them
+
+
+class NamedLock(NamedTuple):
+    """A lock as a line of source names it, and the variable with which that begins.
+
+    ``of_file``: that is the file's own, so there is one of it; each call has its own ones.
+    """
+
+    text: str
+    root: str
+    of_file: bool
 
 
 class LocksAt(NamedTuple):

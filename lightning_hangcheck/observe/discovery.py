@@ -22,12 +22,12 @@ from lightning_hangcheck.look.proc import (
     has_loaded,
     process_ref,
     read_environment,
-    read_link,
 )
 from lightning_hangcheck.look.sample import AT_ONCE, Role, Target
 from lightning_hangcheck.machine import (
     TICKS_PER_SECOND,
     NoRoom,
+    read_link,
     require_room,
     ticks_since_boot,
 )
@@ -39,7 +39,7 @@ from lightning_hangcheck.recorder.page import PageReader
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from lightning_hangcheck.settings import Settings
@@ -53,6 +53,10 @@ LAUNCHERS = frozenset(
     }
 )
 """Scripts and modules. What is run in every Python process has its own copy, as imports cost."""
+LAUNCHED_BELOW: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"torchrun": ("slurm", "environment"), "environment": ("slurm",)}
+)
+"""By what gave a process its rank: what the variables of its launcher may look like."""
 
 
 def is_launcher(words: Sequence[str]) -> bool:
@@ -61,8 +65,9 @@ def is_launcher(words: Sequence[str]) -> bool:
     As /proc has it: Python, its options, and a script or a module behind ``-m``.
     """
     rest = iter(words)
-    if not PurePath(next(rest, "")).name.startswith("python"):
-        return bool(words) and PurePath(words[0]).name in LAUNCHERS
+    program = PurePath(next(rest, "")).name
+    if not program.startswith("python"):
+        return program in LAUNCHERS
     for word in rest:
         if word == "-m":
             return next(rest, "") in LAUNCHERS
@@ -77,12 +82,6 @@ def patience_of(settings: Settings) -> Limits:
     """Return the patience that is in force: the figures of the settings times ``patience``."""
     factor = settings.patience
     return Limits(**{name: getattr(settings, name) * factor for name in Limits.__struct_fields__})
-
-
-_LAUNCHED_BELOW: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"torchrun": ("slurm", "environment"), "environment": ("slurm",)}
-)
-"""By what gave a process its rank: what the variables of its launcher may look like."""
 
 
 class SeenProcess(Struct, frozen=True, kw_only=True):
@@ -131,10 +130,10 @@ def believed(beats: Mapping[int, Beat]) -> dict[int, Beat]:
     for pid, beat in beats.items():
         if beat.rank is not None or beat.announced is None:
             continue
+        siblings = (one for one in beats.values() if one.parent_pid == beat.parent_pid)
         firsts = {
             one.rank - one.announced
-            for one in beats.values()
-            if one.parent_pid == beat.parent_pid
+            for one in siblings
             if one.rank is not None and one.announced is not None
         }
         parent = beats.get(beat.parent_pid)
@@ -156,7 +155,13 @@ def find_ranks(
     """
     tree = {process.pid: process for process in processes}
     topmost_first = _topmost_first(tree)
-    agents = agents_in(tree) | _starters_in(tree, beats)
+    agents = set(agents_in(tree))
+    for pid, beat in beats.items():
+        # a SLURM task that starts the ranks itself, one for each GPU, is of a smaller job than they
+        for above in _above(pid, tree):
+            tasks = above.identity.world_size
+            if tasks is not None and tasks < (beat.world_size or 0):
+                agents.add(above.pid)
     told = {
         pid: beat.rank
         for pid, beat in beats.items()
@@ -173,19 +178,42 @@ def find_ranks(
     for pid, rank in told.items():
         rivals = tuple(other for other, its in told.items() if its == rank and other != pid)
         found[rank] = replace(_found_rank(tree[pid], beats[pid]), rivals=rivals)
-    if 0 not in found:
-        main = _plain_main(topmost_first, beats, bool(found) or numbered)
-        if main is not None:
-            world_size = next((rank.world_size for rank in found.values()), None)
+    if 0 not in found:  # a process becomes rank 0 without a launcher having said so
+        plain = [one for one in topmost_first if one.python and one.identity.launcher == "none"]
+        if found or numbered:
+            parents = {
+                one.parent_pid
+                for one in tree.values()
+                if one.identity.launcher == "lightning" and one.identity.rank
+            }
+            plain = [one for one in plain if one.pid in parents]
+        else:
+            plain = [one for one in plain if one.trains or one.pid in beats]
+        for main in plain[:1]:
             found[0] = FoundRank(
                 rank=0,
                 pid=main.pid,
                 started_ticks=main.started_ticks,
                 local_rank=0,
-                world_size=world_size,
+                world_size=next((rank.world_size for rank in found.values()), None),
                 guessed=not found,
             )
     return tuple(sorted(found.values(), key=lambda rank: rank.rank))
+
+
+def _above(pid: int, tree: Mapping[int, SeenProcess]) -> Iterator[SeenProcess]:
+    """The process that started one, and so on; numbers that lead round end after all were met."""
+    process = tree.get(pid)
+    for _ in tree:
+        process = tree.get(process.parent_pid) if process is not None else None
+        if process is None:
+            return
+        yield process
+
+
+def _topmost_first(tree: Mapping[int, SeenProcess]) -> list[SeenProcess]:
+    depths = {pid: sum(1 for _ in _above(pid, tree)) for pid in tree}
+    return sorted(tree.values(), key=lambda process: (depths[process.pid], process.started_ticks))
 
 
 def agents_in(tree: Mapping[int, SeenProcess]) -> frozenset[int]:
@@ -194,15 +222,13 @@ def agents_in(tree: Mapping[int, SeenProcess]) -> frozenset[int]:
     Such is a SLURM task that is torchrun or another launcher, and torchrun in a pod to which its
     operator gave RANK and WORLD_SIZE, which count pods (Kubeflow's PyTorchJob).
     """
-    found = set()
-    for process in tree.values():
-        above = _LAUNCHED_BELOW.get(process.identity.launcher, ())
-        parent = tree.get(process.parent_pid)
-        while above and parent is not None and parent.pid not in found:
-            if parent.identity.launcher in above:
-                found.add(parent.pid)
-            parent = tree.get(parent.parent_pid)
-    return frozenset(found)
+    return frozenset(
+        above.pid
+        for process in tree.values()
+        if process.identity.launcher in LAUNCHED_BELOW
+        for above in _above(process.pid, tree)
+        if above.identity.launcher in LAUNCHED_BELOW[process.identity.launcher]
+    )
 
 
 def heirs_of(pids: Collection[int], tree: Mapping[int, SeenProcess]) -> frozenset[int]:
@@ -216,32 +242,6 @@ def heirs_of(pids: Collection[int], tree: Mapping[int, SeenProcess]) -> frozense
         if parent is not None and parent.pid in inside and process.identity == parent.identity:
             inside.add(process.pid)
     return frozenset(inside.difference(pids))
-
-
-def _starters_in(tree: Mapping[int, SeenProcess], beats: Mapping[int, Beat]) -> frozenset[int]:
-    """Find SLURM tasks that start the ranks themselves: below them are ranks of a larger job.
-
-    One task a node is common, which spawns a rank for each of its GPUs.
-    """
-    found = set()
-    for pid, beat in beats.items():
-        process = tree.get(pid)
-        while process is not None and process.pid not in found:
-            tasks = process.identity.world_size
-            if process.pid != pid and tasks is not None and tasks < (beat.world_size or 0):
-                found.add(process.pid)
-            process = tree.get(process.parent_pid)
-    return frozenset(found)
-
-
-def _topmost_first(tree: Mapping[int, SeenProcess]) -> list[SeenProcess]:
-    def depth(process: SeenProcess) -> int:
-        steps, parent = 0, tree.get(process.parent_pid)
-        while parent is not None and steps < len(tree):
-            steps, parent = steps + 1, tree.get(parent.parent_pid)
-        return steps
-
-    return sorted(tree.values(), key=lambda process: (depth(process), process.started_ticks))
 
 
 def _found_rank(process: SeenProcess, beat: Beat | None) -> FoundRank:
@@ -270,21 +270,6 @@ def _found_rank(process: SeenProcess, beat: Beat | None) -> FoundRank:
         ),
         store_port=identity.store_port if port is None else port,
     )
-
-
-def _plain_main(
-    topmost_first: Sequence[SeenProcess], beats: Mapping[int, Beat], ranks_known: bool
-) -> SeenProcess | None:
-    """The process that becomes rank 0 without a launcher having said so."""
-    plain = [one for one in topmost_first if one.python and one.identity.launcher == "none"]
-    if not ranks_known:
-        return next((one for one in plain if one.trains or one.pid in beats), None)
-    parents = {
-        process.parent_pid
-        for process in topmost_first
-        if process.identity.launcher == "lightning" and process.identity.rank
-    }
-    return next((process for process in plain if process.pid in parents), None)
 
 
 class Pages:
@@ -369,7 +354,7 @@ class ProcessTree:
         """Read the tree, and what is new in it.
 
         Processes that have a page are, with what was known, all that is left to go by once the root
-        was killed.
+        was killed. A page may outlive its process.
         """
         refs = filter(None, map(process_ref, self._root_pids))
         roots = [one for one in refs if (one.pid, one.started_ticks) in self._started]
@@ -377,39 +362,29 @@ class ProcessTree:
             below = _without_our_own(descendants(*self._root_pids), self._root_pids)
             present = list(dict.fromkeys([*roots, *below])) if self._root_belongs else below
         else:
-            present = self._left(recording)
+            pids = {ref.pid for ref in self._known if process_ref(ref.pid) in self._known}
+            pids |= set(recording) if self._root_was_there else set()
+            self._root_was_there = False
+            pids |= {ref.pid for ref in descendants(*pids)}
+            left = filter(None, map(process_ref, sorted(pids)))
+            present = _without_our_own(left, self._root_pids)
         self._known = {ref: self._read(ref, now_ns) for ref in present}
         there = {(ref.pid, ref.started_ticks) for ref in present}
         self._roles = {name: role for name, role in self._roles.items() if name in there}
         children = Counter(ref.parent_pid for ref in present)
-        return tuple(self._told_apart(ref, children) for ref in present)
-
-    def _left(self, recording: Iterable[int]) -> list[ProcessRef]:
-        """Find what a killed root has left, and all below that. A page may outlive its process."""
-        pids = {ref.pid for ref in self._known if process_ref(ref.pid) in self._known}
-        if self._root_was_there:
-            self._root_was_there = False
-            pids |= set(recording)
-        pids |= {ref.pid for ref in descendants(*pids)}
-        refs = tuple(filter(None, map(process_ref, sorted(pids))))
-        return _without_our_own(refs, self._root_pids)
-
-    def _told_apart(self, ref: ProcessRef, children: Mapping[int, int]) -> SeenProcess:
-        """Say whether a process may be a rank that no launcher numbered; imports take a while.
-
-        A shell waits for what it starts: who has no process beside it is waited for.
-        """
-        process, seen_ns = self._known[ref]
-        unnumbered = process.python and process.identity.launcher == "none"
-        if not unnumbered or process.trains:
-            return process
-        top = not {ref.pid, ref.parent_pid}.isdisjoint(self._root_pids)
-        if top or children[ref.parent_pid] == 1:
-            return replace(process, trains=True)
-        if has_loaded(ref.pid, TORCH):
-            process = replace(process, trains=True)
-            self._known[ref] = process, seen_ns
-        return process
+        found = []
+        for ref, (process, seen_ns) in self._known.items():
+            # may it be a rank that no launcher numbered? Imports take a while; a shell waits for
+            # what it starts: who has no process beside it is waited for
+            if process.python and process.identity.launcher == "none" and not process.trains:
+                top = not {ref.pid, ref.parent_pid}.isdisjoint(self._root_pids)
+                waited_for = top or children[ref.parent_pid] == 1
+                if waited_for or has_loaded(ref.pid, TORCH):
+                    process = replace(process, trains=True)
+                if process.trains and not waited_for:
+                    self._known[ref] = process, seen_ns
+            found.append(process)
+        return tuple(found)
 
     def targets(self, rank: int, pid: int, ranks: Collection[int]) -> list[Target]:
         """Return the processes to look at for a rank: itself, then its children.
@@ -417,7 +392,6 @@ class ProcessTree:
         A rank below another one, by the process ids of all ranks, is no child of it.
         """
         targets = [Target(rank=rank, pid=pid, role="rank")]
-        counts: dict[Role, int] = {}
         inside, below = {pid}, []
         for process, _ in self._known.values():
             if process.parent_pid in inside and process.pid not in ranks:
@@ -427,8 +401,7 @@ class ProcessTree:
         own_line = command_line(pid) if below else []
         for process in below[:MOST_CHILDREN]:
             role = self._role(process, own_line)
-            index = counts.get(role, 0)
-            counts[role] = index + 1
+            index = sum(one.role == role for one in targets)
             targets.append(
                 Target(rank=rank, pid=process.pid, role=role, index=index, python=process.python)
             )
@@ -442,8 +415,7 @@ class ProcessTree:
         name = process.pid, process.started_ticks
         role = self._roles.get(name)
         if role is None:
-            line = command_line(process.pid)
-            role = "child"
+            role, line = "child", command_line(process.pid)
             if process.python and not isinstance(line, Gap):
                 text = " ".join(line)
                 spawned = "multiprocessing.spawn" in text or "multiprocessing.forkserver" in text
@@ -453,15 +425,13 @@ class ProcessTree:
         return role
 
     def _read(self, ref: ProcessRef, now_ns: int) -> tuple[SeenProcess, int]:
-        known = self._known.get(ref)
-        if known is not None:
-            process, seen_ns = known
-            settled = now_ns - seen_ns > SETTLED_AFTER_S * NANOSECONDS
-            if settled or process.identity.rank is not None:
-                return known
+        known, since_ns = self._known.get(ref, (None, now_ns))
+        settled = now_ns - since_ns > SETTLED_AFTER_S * NANOSECONDS
+        if known is not None and (settled or known.identity.rank is not None):
+            return known, since_ns
         executable = read_link(f"/proc/{ref.pid}/exe").rpartition("/")[2]
         if known is not None and not executable:
-            return known  # it is ending: its memory and its executable go before it does
+            return known, since_ns  # its memory and its executable go before it does
         environment = read_environment(ref.pid)
         process = SeenProcess(
             pid=ref.pid,
@@ -471,7 +441,7 @@ class ProcessTree:
             trains=False,
             identity=identify({} if isinstance(environment, Gap) else environment),
         )
-        return process, known[1] if known is not None else now_ns
+        return process, since_ns
 
 
 def with_room(targets: list[Target]) -> tuple[list[Target], tuple[Gap, ...]]:
@@ -493,7 +463,7 @@ def with_room(targets: list[Target]) -> tuple[list[Target], tuple[Gap, ...]]:
     return kept, (Gap(left_out, None, reason, "stack", "raise that limit"),)
 
 
-def _without_our_own(refs: tuple[ProcessRef, ...], root_pids: Collection[int]) -> list[ProcessRef]:
+def _without_our_own(refs: Iterable[ProcessRef], root_pids: Collection[int]) -> list[ProcessRef]:
     """The sidecar may itself be below the root, with the py-spy processes that it starts.
 
     What works on storage for it is an orphan, which `hangcheck run` adopts as it does the job's.

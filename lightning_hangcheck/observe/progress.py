@@ -57,17 +57,13 @@ class Progress:
 
     def __init__(self, now_ns: int) -> None:
         self.beats = False
-        self.last_progress_ns = now_ns
-        self._active_ns = now_ns
-        self._new_ns = now_ns
-        self.last_told_ns = now_ns
+        self.last_progress_ns = self.last_told_ns = now_ns
+        self._active_ns = self._new_ns = now_ns
         self._elsewhere: set[str] = set()
         self._processor: tuple[ProcessorTime, int] | None = None
         self._newest_processor = ProcessorTime(0.0, 0.0)
         self._main_rose_ns = self._all_rose_ns = now_ns
-        self._beat_ns = 0
-        self._moved_ns = 0
-        self._longest_silence_ns = 0
+        self._beat_ns = self._moved_ns = self._longest_silence_ns = 0
         self._place: Place = (None, "")
         self._pauses: dict[Place, _Pauses] = {}
         self._rare: dict[str, _Pauses] = {}
@@ -114,10 +110,9 @@ class Progress:
         if self._processor is not None and seconds < WINDOW_S:
             return
         self._processor = (used, now_ns)
-        main, everything = used.main_s - before.main_s, used.all_s - before.all_s
-        if main > MAIN_SHARE * seconds:
+        if used.main_s - before.main_s > MAIN_SHARE * seconds:
             self._active_ns = max(self._active_ns, self._main_rose_ns)
-        if everything > ALL_SHARE * seconds:
+        if used.all_s - before.all_s > ALL_SHARE * seconds:
             self._active_ns = max(self._active_ns, self._all_rose_ns)
 
     def read_collectives(self, moment_ns: int) -> None:
@@ -142,10 +137,8 @@ class Progress:
 
     def forgive(self, lapse_ns: int, now_ns: int) -> None:
         """Nobody watched for so long (we were stopped, or starved): that silence does not count."""
-        self.last_progress_ns = min(self.last_progress_ns + lapse_ns, now_ns)
-        self._active_ns = min(self._active_ns + lapse_ns, now_ns)
-        self._new_ns = min(self._new_ns + lapse_ns, now_ns)
-        self.last_told_ns = min(self.last_told_ns + lapse_ns, now_ns)
+        for name in ("last_progress_ns", "last_told_ns", "_active_ns", "_new_ns"):
+            setattr(self, name, min(getattr(self, name) + lapse_ns, now_ns))
         self._processor = None
 
     def silent_ns(self, now_ns: int) -> int:
@@ -183,12 +176,14 @@ class Progress:
         if not self.beats:
             return None
         if rare_place:
-            seen = self._rare.get(rare_place)
-            return seen.as_pace(2 * seen.learned) if seen is not None else None
-        pauses = self._pauses.get(self._place, _Pauses())
-        if pauses.learned < self._loop.learned and self._place[0] in LOOP_PHASES:
-            pauses = self._loop
-        return None if pauses.learned < 0 else pauses.as_pace(pauses.learned)
+            pauses = self._rare.get(rare_place, _Pauses())
+        else:
+            pauses = self._pauses.get(self._place, _Pauses())
+            if pauses.learned < self._loop.learned and self._place[0] in LOOP_PHASES:
+                pauses = self._loop
+        times = pauses.learned * (2 if rare_place else 1)
+        longest_s = pauses.longest_ns / NANOSECONDS
+        return None if times < 0 else Pace(longest_pause_s=longest_s, pauses=times)
 
 
 class _Pauses:
@@ -204,17 +199,10 @@ class _Pauses:
         if self.learned > 0:
             self.longest_ns = max(self.longest_ns, pause_ns)
 
-    def as_pace(self, pauses: int) -> Pace:
-        """Return what they teach, as so many."""
-        return Pace(longest_pause_s=self.longest_ns / NANOSECONDS, pauses=pauses)
 
-
-STEPS_KEPT = 101
-"""A pace that changed shows after half of them."""
-MARKS_TOLD = 16
-"""Some 20 bytes each in the evidence of every rank."""
-MOST_SUMS = 16
-"""Stretches of a run that can be told apart; at least half as many are kept."""
+STEPS_KEPT = 101  # A pace that changed shows after half of them
+MARKS_TOLD = 16  # Some 20 bytes each in the evidence of every rank
+MOST_SUMS = 16  # Stretches of a run that can be told apart; at least half as many are kept
 
 
 class StepHistory:

@@ -149,8 +149,20 @@ def save_page(
     replaces that of a newer verdict. ``goes_on``: a later page will follow, so this one reloads
     itself.
     """
+
+    def write() -> None:
+        signal.alarm(PAGE_LIMIT_S)
+        os.nice(PAGE_NICENESS)
+        prices = prices_from(os.environ)
+        named = str(folder.path)
+        page = write_as(
+            "page", folder, verdict, case, run_folder=named, prices=prices, goes_on=goes_on
+        )
+        if max(folder.verdict_numbers(), default=0) <= number:
+            write_atomically(folder.page_file, page.encode())
+
     try:
-        apart(PAGE_WAIT_S, lambda: _write_page(folder, number, case, verdict, goes_on=goes_on))
+        apart(PAGE_WAIT_S, write)
     except NoAnswerFromStorage:
         return  # it is still being made
     except Exception as error:  # noqa: BLE001 - whatever fails in it, the verdict stands
@@ -159,14 +171,3 @@ def save_page(
             f"report.html was not written ({type(error).__name__}: {error}); the verdict stands, "
             f"and this tries again: hangcheck report {folder.path} --html report.html",
         )
-
-
-def _write_page(
-    folder: RunFolder, number: int, case: Case, verdict: Verdict, *, goes_on: bool
-) -> None:
-    signal.alarm(PAGE_LIMIT_S)
-    os.nice(PAGE_NICENESS)
-    named, prices = str(folder.path), prices_from(os.environ)
-    page = write_as("page", folder, verdict, case, run_folder=named, prices=prices, goes_on=goes_on)
-    if max(folder.verdict_numbers(), default=0) <= number:
-        write_atomically(folder.page_file, page.encode())

@@ -18,7 +18,7 @@ from lightning_hangcheck.judge.exits import left_well
 from lightning_hangcheck.judge.livelock import FunctionsMet, with_what_was_seen
 from lightning_hangcheck.ledger.spending import Spending
 from lightning_hangcheck.look.kernel import kill_counter
-from lightning_hangcheck.look.proc import main_thread_cpu_s, vitals
+from lightning_hangcheck.look.proc import UNREADABLE, main_thread_cpu_s, vitals
 from lightning_hangcheck.machine import read_process_stat, ticks_since_boot, which_machine
 from lightning_hangcheck.model.case import ProcessExit, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.observe.discovery import FoundRank
 
 SAMPLES_KEPT = 4
-STOPPED = ("T", "t")
-"""As the kernel's letters say it: by a signal, or by a debugger."""
+STOPPED = ("T", "t")  # As the kernel's letters say it: by a signal, or by a debugger
 WAITED_OUT_S = 8.0
 """torchrun starts ranks again within a second or two of their end; a busy machine takes longer."""
 
@@ -58,8 +57,8 @@ class WatchedRank:
         self.ended_by_word = False
         self.state = ""
         self.polls = False
-        self._stopped_ns: int | None = None
         self.flight: FlightRecord | None = None
+        self._stopped_ns: int | None = None
         self._samples: dict[Target, deque[Sample]] = {}
         self._memory_kills = kill_counter(found.pid)
         self._functions = FunctionsMet()
@@ -110,9 +109,8 @@ class WatchedRank:
         """Take the numbers of its collectives; others than before in this silence are progress."""
         known, since_ns = self._numbers, self._numbers_ns
         self._numbers, self._numbers_ns = known | numbers, moment_ns
-        if since_ns < self.progress.last_told_ns:
-            return
-        if any(known.get(group, told) != told for group, told in numbers.items()):
+        moved = any(known.get(group, told) != told for group, told in numbers.items())
+        if moved and since_ns >= self.progress.last_told_ns:
             self.progress.read_collectives(moment_ns)
 
     @property
@@ -126,34 +124,31 @@ class WatchedRank:
         ``at`` is ISO 8601 UTC; ``order`` as in `ProcessExit`; no exit code where it was not seen.
         """
         kills = self._memory_kills.since() if self._memory_kills is not None else 0
-        scope = self._memory_kills.scope if kills and self._memory_kills is not None else ""
         self.process_exit = ProcessExit(
             order=order,
             at=at,
             exit_code=exit_code,
             memory_kills=kills,
-            memory_kills_scope=scope,
+            memory_kills_scope=self._memory_kills.scope if kills and self._memory_kills else "",
             seen_ns=time.monotonic_ns(),
         )
 
     def add_samples(self, samples: Sequence[tuple[Target, Sample]]) -> None:
         """Add what a look saw of this rank's processes; children that are gone are forgotten."""
         present = dict(samples)
-        for target in set(self._samples) - set(present):
-            del self._samples[target]
+        self._samples = {one: kept for one, kept in self._samples.items() if one in present}
         for target, taken in samples:
             kept = self._samples.setdefault(target, deque(maxlen=SAMPLES_KEPT))
-            sample = with_what_was_seen(taken, kept[-1]) if kept else taken
+            sample, of_rank = with_what_was_seen(taken, kept[-1]) if kept else taken, False
             if target.role == "rank":
+                of_rank = True
                 sample = self._with_own_word(sample, has_children=len(present) > 1)
+                self.polls = self.polls if sample.kernel is None else sample.kernel.polls
+                if place := self._rare_place(sample):
+                    self.progress.saw_elsewhere(place)
             kept.append(sample)
-            of_child = target.role != "rank"
-            if not of_child and sample.kernel is not None:
-                self.polls = sample.kernel.polls
-            if self._functions.meet(sample, self.progress.last_new_ns, of_child=of_child):
+            if self._functions.meet(sample, self.progress.last_new_ns, of_child=not of_rank):
                 self.progress.saw_new(sample.taken_ns)
-            if not of_child and (place := self._rare_place(sample)):
-                self.progress.saw_elsewhere(place)
         # a sample from before the last progress says nothing of the present silence
         for known in self._samples.values():
             while len(known) > 1 and known[0].taken_ns < self.progress.last_evident_ns:
@@ -179,6 +174,12 @@ class WatchedRank:
             sample = replace(sample, stack=replace(stack, threads=threads))
         return sample
 
+    def _rare_place(self, sample: Sample) -> str:
+        """Knowledge of frames is read with the first look: while all is well a sidecar is small."""
+        from lightning_hangcheck.judge.phase_of_life import rare_place
+
+        return rare_place(self.beat, sample)
+
     def pace(self) -> Pace | None:
         """The pace of the place where the rank stands; None where its calls do not show that."""
         newest = [samples[-1] for target, samples in self._samples.items() if target.role == "rank"]
@@ -197,6 +198,16 @@ class WatchedRank:
 
     def view(self, host: str, now_ns: int) -> RankView:
         """Return the rank as rules may see it."""
+
+        def seconds(nanoseconds: int) -> float:
+            return round(nanoseconds / NANOSECONDS, 3)
+
+        ended = self.process_exit
+        if ended is not None and self.beat is not None:
+            # a page outlives its process: what it said last is read after the end was seen. How one
+            # ends that served others after its training says nothing of the rank
+            code = None if self.has_trained else ended.exit_code
+            ended = replace(ended, last_words=self.beat.last_words, exit_code=code)
         return RankView(
             rank=self.found.rank,
             local_rank=self.found.local_rank,
@@ -205,44 +216,22 @@ class WatchedRank:
             rivals=self.found.rivals,
             store_port=self.found.store_port,
             beat=self.beat,
-            silent_for_s=_seconds(self.progress.silent_ns(now_ns)),
-            idle_for_s=_seconds(self.progress.idle_ns(now_ns)),
-            nothing_new_for_s=_seconds(self.progress.circling_ns(now_ns)),
+            silent_for_s=seconds(self.progress.silent_ns(now_ns)),
+            idle_for_s=seconds(self.progress.idle_ns(now_ns)),
+            nothing_new_for_s=seconds(self.progress.circling_ns(now_ns)),
             goes_round=self._functions.goes_round,
-            stopped_for_s=_seconds(now_ns - self._stopped_ns) if self._stopped_ns else None,
+            stopped_for_s=seconds(now_ns - self._stopped_ns) if self._stopped_ns else None,
             pace=self.pace(),
             processes=tuple(
-                ProcessLook(
-                    pid=target.pid, role=target.role, index=target.index, samples=tuple(samples)
-                )
-                for target, samples in self._samples.items()
+                ProcessLook(pid=one.pid, role=one.role, index=one.index, samples=tuple(samples))
+                for one, samples in self._samples.items()
             ),
-            process_exit=self._exit_with_last_words(),
+            process_exit=ended,
             spent=self.spending.spent() if self.beat is not None else None,
             flight=self.flight,
             steps=self.steps.newest(now_ns),
             step_sums=self.steps.sums,
         )
-
-    def _exit_with_last_words(self) -> ProcessExit | None:
-        """A page outlives its process: what it said last is read after the end was seen.
-
-        How a process ends that served others after its training says nothing of the rank.
-        """
-        if self.process_exit is None or self.beat is None:
-            return self.process_exit
-        code = None if self.has_trained else self.process_exit.exit_code
-        return replace(self.process_exit, last_words=self.beat.last_words, exit_code=code)
-
-    def _rare_place(self, sample: Sample) -> str:
-        """Knowledge of frames is read with the first look: while all is well a sidecar is small."""
-        from lightning_hangcheck.judge.phase_of_life import rare_place
-
-        return rare_place(self.beat, sample)
-
-
-def _seconds(nanoseconds: int) -> float:
-    return round(nanoseconds / NANOSECONDS, 3)
 
 
 class Faults:
@@ -267,9 +256,8 @@ class Faults:
     def take(self, what: str, rank: int | None, error: Exception) -> None:
         """Take down that something failed."""
         why = f"the watch of it failed ({type(error).__name__}: {error})"
-        if (what, rank) not in self._gaps:
-            whose = "" if rank is None else f" of rank {rank}"
-            log.once(f"fault {what} {rank}", f"{what}{whose} is missing: {why}; the watch goes on")
+        whose = "" if rank is None else f" of rank {rank}"
+        log.once(f"fault {what} {rank}", f"{what}{whose} is missing: {why}; the watch goes on")
         self._gaps[what, rank] = Gap(what, rank, why, "watcher")
 
 
@@ -341,9 +329,7 @@ class WatchedRound:
             return False
         if self.count is not None and found.start.number not in (None, self.count):
             return found.start.number > self.count
-        if self.alive or not found.started_ticks:
-            return False
-        return found.started_ticks > self.seen_alive_ticks
+        return not self.alive and found.started_ticks > self.seen_alive_ticks
 
     def is_waited_out_by(self, agent: FoundRank, now_ns: int) -> bool:
         """Whether its ranks have been gone for long, and torchrun lives, which started them.
@@ -379,10 +365,8 @@ class WatchedRound:
             del self.ranks[before]
         if found.guessed:
             self.guessed_words = [] if words is None else words
-        if found.start.launcher == "torchrun":
-            stat = read_process_stat(found.pid)
-            if stat is not None:
-                self.agents.add(stat.parent_pid)
+        line = read_process_stat(found.pid) if found.start.launcher == "torchrun" else None
+        self.agents |= {line.parent_pid} if line is not None else set()
         rank = self.ranks[found.rank] = WatchedRank(found, now_ns)
         return rank
 
@@ -415,17 +399,18 @@ class WatchedRound:
     ) -> None:
         """Read what the kernel tells of ranks at any time; of one that is gone, its end."""
         for rank in ranks:
+            pid = rank.found.pid
             with faults.of("its vital signs", rank.found.rank):
-                seen = vitals(rank.found.pid)
+                seen = vitals(pid)
                 if seen is None or not seen.is_still(rank.found.started_ticks):
-                    self.note_exit(rank.found.pid, exit_codes.get(rank.found.pid))
+                    self.note_exit(pid, exit_codes.get(pid))
                     continue
                 self.seen_alive_ticks = ticks_since_boot()
                 rank.read_state(seen.state, now_ns)
-                main_s = main_thread_cpu_s(rank.found.pid)
-                all_s = main_s if rank.polls else seen.cpu_s
-                if main_s is not None and all_s is not None:
-                    rank.progress.read_processor(ProcessorTime(main_s, all_s), now_ns)
+                main_s = main_thread_cpu_s(pid)
+                if main_s is not None and seen is not UNREADABLE:
+                    used = ProcessorTime(main_s, main_s if rank.polls else seen.cpu_s)
+                    rank.progress.read_processor(used, now_ns)
 
     def add(self, look: Look, faults: Faults) -> None:
         """Hand each rank what a look brought of it; who is gone keeps what was seen before."""

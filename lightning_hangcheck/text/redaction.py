@@ -51,8 +51,7 @@ _ORDINARY_BEFORE = {
 }
 _SAYS_NOTHING = frozenset({"true", "false", "none", "null", "yes", "no", "on", "off"})
 _RANDOM_AT_LEAST = 12
-LOOKED_AT = 80
-"""Characters of a value that are enough to tell."""
+LOOKED_AT = 80  # Characters of a value that are enough to tell
 _PIECE = re.compile(r"[^\W_]+")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
@@ -165,15 +164,10 @@ _MOST_ROUNDS = 8
 
 
 def redact_text(text: str) -> str:
-    """Hide what looks like a secret.
-
-    Returns:
-        The text with ``[redacted]`` in place of secrets. Redacting twice changes nothing more.
-    """
+    """Put ``[redacted]`` in place of what looks like a secret; redacting twice changes no more."""
     for _ in range(_MOST_ROUNDS):
         before = text
-        text = _IN_URL.sub(f"{HIDDEN}@", text)
-        text = _SHAPES.sub(HIDDEN, text)
+        text = _SHAPES.sub(HIDDEN, _IN_URL.sub(f"{HIDDEN}@", text))
         text = _redact_named(_BEARER.sub(rf"\1{HIDDEN}", text))
         if text == before:
             break
@@ -186,11 +180,7 @@ def redact_value(name: str, value: str) -> str:
 
 
 def redact_values(named: Mapping[str, str]) -> dict[str, str]:
-    """Redact an environment, or variables: by their names, and secrets within all values.
-
-    Returns:
-        The same names, in the same order.
-    """
+    """Redact an environment, or variables: by their names, and secrets within all values."""
     return {name: redact_value(name, value) for name, value in named.items()}
 
 
@@ -236,29 +226,19 @@ def _value_at(text: str, at: int, name: str, told: Secrecy) -> tuple[int, int]:
         bare = _BARE.match(text, start) if near and looks_random(near[0]) else None
         return start, bare.end() if bare else start
     if quoted:
-        return quoted.end(), _closing_quote(text, quoted.end(), quoted["quote"])
+        # py-spy does not escape the quotes inside, so what follows decides which one ends it; where
+        # there is none, all that follows is hidden
+        quote = re.escape(quoted["quote"])
+        ends = re.compile(rf"(?<!\\){quote}(?=[\s,;:)\]}}>&|\\\"']|\Z)")
+        found = ends.search(text, quoted.end())
+        return quoted.end(), found.start() if found else len(text)
     if _ENCLOSED.match(text, at):
-        return at, _closing_bracket(text, at)
+        depth = 0
+        for bracket in _BRACKET.finditer(text, at):
+            depth += 1 if bracket[0] in "[({" else -1
+            if depth == 0:
+                return at, bracket.end()
+        return at, len(text)
     whole_line = any(word in name.lower() for word in _WHOLE_LINE_WORDS)
     bare = (_REST_OF_LINE if whole_line else _BARE).match(text, at)
     return at, bare.end() if bare else at
-
-
-def _closing_quote(text: str, start: int, quote: str) -> int:
-    """The quote that ends a value: py-spy does not escape those inside, so what follows decides.
-
-    Where there is none, all that follows is hidden.
-    """
-    pattern = re.compile(rf"(?<!\\){re.escape(quote)}(?=[\s,;:)\]}}>&|\\\"']|\Z)")
-    found = pattern.search(text, start)
-    return found.start() if found else len(text)
-
-
-def _closing_bracket(text: str, start: int) -> int:
-    """Behind the bracket that closes the one at ``start``; the end of the text if none does."""
-    depth = 0
-    for bracket in _BRACKET.finditer(text, start):
-        depth += 1 if bracket[0] in "[({" else -1
-        if depth == 0:
-            return bracket.end()
-    return len(text)

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Literal
 from lightning_hangcheck.text.redaction import HIDDEN, is_secret, looks_random, redact_text, telling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 CUT = "..."
-SAME_SHOWN = 20
-"""Characters shown of what two texts have in common, before they differ."""
+SAME_SHOWN = 20  # Characters shown of what two texts have in common, before they differ
 
 
 def visible(text: str) -> str:
@@ -43,9 +42,8 @@ def one_line(text: str) -> str:
 def told_apart(values: Sequence[str], longest: int) -> list[str]:
     """Cut each of several different texts so that what differs between them is still seen.
 
-    Returns:
-        In the same order. Of a long one that begins as another does, the part that is the same
-        is left out but for its end; where they still look alike, their lengths tell.
+    Of a long one that begins as another does, the part that is the same is left out but for its
+    end; where they still look alike, their lengths tell.
     """
     shown = []
     for value in values:
@@ -77,14 +75,14 @@ def visible_json(data: bytes) -> bytes:
     """
     if data.isascii() and b"\x7f" not in data:
         return data
-    signs = (sign if sign.isprintable() or sign == "\n" else _json(sign) for sign in data.decode())
-    return "".join(signs).encode()
-
-
-def _json(sign: str) -> str:
-    r"""One ``\uXXXX``, or two beyond the basic plane."""
-    units = sign.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+    shown = ""
+    for sign in data.decode():
+        if sign.isprintable() or sign == "\n":
+            shown += sign
+        else:  # one ``\uXXXX``, or two beyond the basic plane
+            units = sign.encode("utf-16-be", "surrogatepass").hex()
+            shown += "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+    return shown.encode()
 
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -135,10 +133,8 @@ def several(count: int, noun: str) -> str:
 
 Precision = Literal["seconds", "milliseconds", "microseconds"]
 
-NANOSECONDS = 1_000_000_000
-"""Of a second."""
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-"""Where the clock's nanoseconds count from."""
+NANOSECONDS = 1_000_000_000  # Of a second
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # Where the clock's nanoseconds count from
 
 
 def utc_now(precision: Precision = "milliseconds") -> str:
@@ -155,8 +151,7 @@ def utc(moment: datetime, precision: Precision = "milliseconds") -> str:
 def read_utc(text: str) -> datetime:
     """Read a moment that `utc` wrote, or any other ISO 8601 UTC with a fraction of any length.
 
-    Raises:
-        ValueError: It is no moment, or one of another time zone.
+    ValueError where it is no moment, or one of another time zone.
     """
     # Python 3.10's own reader knows neither ``Z`` nor fractions of 1 to 5 digits
     whole, _, fraction = text.removesuffix("Z").partition(".")
@@ -180,15 +175,9 @@ LARGEST_RANK = 10_000_000
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
-    """Write ranks as ascending ranges.
-
-    Returns:
-        For example ``"0-6,8"``; the empty string for no rank.
-    """
-    ordered = sorted(set(ranks))
-    runs = groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0])
+    """Write ranks as ascending ranges, such as ``"0-6,8"``; nothing for no rank."""
     parts = []
-    for _, run in runs:
+    for _, run in groupby(enumerate(sorted(set(ranks))), key=lambda pair: pair[1] - pair[0]):
         members = [rank for _, rank in run]
         first, last = members[0], members[-1]
         parts.append(str(first) if first == last else f"{first}-{last}")
@@ -196,18 +185,10 @@ def format_ranks(ranks: Iterable[int]) -> str:
 
 
 def parse_ranks(text: str, most: int = LARGEST_RANK + 1) -> tuple[int, ...]:
-    """Read what `format_ranks` wrote.
+    """Read what `format_ranks` wrote, with blanks around numbers: ascending, each once.
 
-    Args:
-        text: For example ``"0-6,8"``; blanks around numbers are allowed.
-        most: How many there may be; more are not even counted out.
-
-    Returns:
-        The ranks, ascending, each once.
-
-    Raises:
-        ValueError: The text is no list of ranges of ranks from 0 to 10,000,000, or has more ranks;
-            the message shows the offending part.
+    ValueError, with the offending part, where that is no list of ranges of ranks from 0 to
+    10,000,000, or has more than so many; more are not even counted out.
     """
     ranks: set[int] = set()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
@@ -241,29 +222,21 @@ _SHORT_WITH_VALUE = re.compile(r"(?s)(?P<flag>-[A-Za-z])(?P<value>[^-=].+)")
 
 
 def show_command(words: Sequence[str]) -> str:
-    """Show a command line; the only way that one leaves this process.
+    """Show a command line for a POSIX shell, ``[redacted]`` in place of secrets.
 
-    Returns:
-        One line for a POSIX shell, ``[redacted]`` in place of secrets.
+    That is the only way that one leaves this process.
     """
-    shown = []
-    for word in _without_secrets(words):
-        # what stands for a secret needs no quotes: nobody types it again
-        around = word.replace(HIDDEN, "")
-        plain = word and shlex.quote(around) in (around, "''")
-        shown.append(word if plain else shlex.quote(word))
-    return visible(" ".join(shown))
-
-
-def _without_secrets(words: Sequence[str]) -> Iterator[str]:
-    flag = ""
+    shown, flag = [], ""
     for word in words:
         has_value = bool(flag) and (not word.startswith("-") or looks_random(word))
-        if has_value and is_secret(telling(flag), word):
-            yield HIDDEN
-        else:
-            yield _redacted(word)
+        secret = has_value and is_secret(telling(flag), word)
         flag = word if word.startswith("-") and "=" not in word else ""
+        told = HIDDEN if secret else _redacted(word)
+        # what stands for a secret needs no quotes: nobody types it again
+        around = told.replace(HIDDEN, "")
+        plain = told and shlex.quote(around) in (around, "''")
+        shown.append(told if plain else shlex.quote(told))
+    return visible(" ".join(shown))
 
 
 def _redacted(word: str) -> str:

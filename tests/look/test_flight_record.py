@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import pickle
 import socket
 import socketserver
 import subprocess
@@ -16,13 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import job
-from flights import AT_ITEM, spinning
 from long_tests import WHEN_ASKED_FOR
 from msgspec.structs import replace
 from processes import PATIENCE_S, until
 
-from lightning_hangcheck.judge import judge
 from lightning_hangcheck.look.flight_record import (
     ENTRIES_KEPT,
     collective_numbers,
@@ -81,10 +77,16 @@ def server(tmp_path: Path) -> Iterator[tuple[Path, dict[str, bytes]]]:
         thread.join(5)
 
 
-def test_a_recorded_gloo_trace_is_read(server: tuple[Path, dict[str, bytes]]) -> None:
-    record, gaps = flight_record(server[0], 0, 5.0)
-    assert record is not None
+def read(path: Path, rank: int = 0, *, nccl2: bool = False) -> FlightRecord:
+    """The record, which must be there without a gap."""
+    record, gaps = flight_record(path, rank, 5.0, nccl2=nccl2)
     assert gaps == ()
+    assert record is not None
+    return record
+
+
+def test_a_recorded_gloo_trace_is_read(server: tuple[Path, dict[str, bytes]]) -> None:
+    record = read(server[0])
     (group,) = record.groups
     assert (group.group, group.description, group.ranks) == ("0", "default_pg", ())
     assert (group.last_enqueued, group.last_completed) == (2, 1)
@@ -95,21 +97,25 @@ def test_a_recorded_gloo_trace_is_read(server: tuple[Path, dict[str, bytes]]) ->
     assert record.waits == {"TCPStore__get": 2}
 
 
-def test_the_recorder_of_nccl_is_asked_too(server: tuple[Path, dict[str, bytes]]) -> None:
-    """Constructed from gloo's: both are written by one class of torch."""
+@pytest.mark.parametrize("newer", [False, True])
+def test_the_recorder_of_nccl_is_asked_too(
+    server: tuple[Path, dict[str, bytes]], newer: bool
+) -> None:
+    """Constructed from gloo's: both are written by one class of torch; the newer one by name."""
     path, bodies = server
     trace = json.loads(RECORDED)
     for entry in trace["entries"]:
         entry["process_group"] = ["3", "tensor_parallel"]
         entry["profiling_name"] = "nccl:_all_gather_base"
     trace["pg_config"] = {"3": {"name": "3", "desc": "tensor_parallel", "ranks": "[0, 2]"}}
-    bodies["dump_nccl_trace_json"] = json.dumps(trace).encode()
-    record, gaps = flight_record(path, 0, 5.0)
-    assert gaps == ()
-    assert record is not None
+    handler = "fr_trace_json?backend=nccl2" if newer else "dump_nccl_trace_json"
+    bodies[handler] = json.dumps(trace).encode()
+    record = read(path, nccl2=newer)
     assert [(one.group, one.ranks) for one in record.groups] == [("0", ()), ("3", (0, 2))]
     assert record.groups[1].entries[0].op == "_all_gather_base"
     assert [one.on_device for one in record.groups] == [False, True]
+    unasked = read(path)
+    assert len(unasked.groups) == (1 if newer else 2)
 
 
 def nccl_trace(groups: dict[str, str], numbers: dict[int, int], *entries: object) -> bytes:
@@ -148,8 +154,7 @@ def test_groups_on_gpus_with_nothing_open_keep_their_own_numbers(
     path, bodies = server
     groups = {"0": "[0, 1, 2, 3]", "2": "[0, 2]", "4": "[0, 3]"}
     bodies["dump_nccl_trace_json"] = nccl_trace(groups, {0: 12, 1: 61, 2: 700})
-    record, _ = flight_record(path, 0, 5.0)
-    assert record is not None
+    record = read(path)
     found = {one.group: one for one in record.groups[1:]}
     assert {name: one.last_enqueued for name, one in found.items()} == {"2": 61, "4": 700}
     assert (found["2"].ranks, found["2"].on_device, found["2"].entries) == ((0, 2), True, ())
@@ -173,8 +178,7 @@ def test_numbers_whose_group_is_not_told_are_of_none(
     bodies["fr_trace_json"] = b'{"entries": []}'
     numbers = {0: 12, 1: 3, 2: 700}
     bodies["dump_nccl_trace_json"] = nccl_trace(groups, numbers, posted("recv 0<-1", 3))
-    record, _ = flight_record(path, 0, 5.0)
-    assert record is not None
+    record = read(path)
     found = {one.group: one.last_enqueued for one in record.groups}
     assert found.pop("2") == 9, "that of the collective before the message"
     assert found.keys() - {"0"} == known
@@ -190,8 +194,7 @@ def test_messages_are_kept_apart_from_collectives(server: tuple[Path, dict[str, 
     bodies["fr_trace_json"] = b'{"entries": []}'
     groups = {"2": "[3, 7, 11]"}
     bodies["dump_nccl_trace_json"] = nccl_trace(groups, {1: 6}, *entries)
-    record, _ = flight_record(path, 3, 5.0)
-    assert record is not None
+    record = read(path, 3)
     (group,) = record.groups
     assert [(one.seq, one.op) for one in group.entries] == [(9, "all_reduce")]
     assert [(one.seq, one.away, one.sends, one.retired) for one in group.messages] == [
@@ -203,59 +206,16 @@ def test_messages_are_kept_apart_from_collectives(server: tuple[Path, dict[str, 
     ]
 
 
-LEFT_BEHIND = Path(__file__).resolve().parents[3] / "shared" / "left-behind" / "flight-records"
-
-"""Dumps of a job of 16 ranks on NCCL, which are not part of this repository."""
-
-
 def test_a_dump_is_read_as_the_server_tells_it(server: tuple[Path, dict[str, bytes]]) -> None:
     """torch pickles numbers and lists where its JSON has texts."""
     path, bodies = server
     told = nccl_trace({"0": "[0, 1]"}, {0: 7}, posted("nccl:all_reduce", 7))
     bodies["fr_trace_json"], bodies["dump_nccl_trace_json"] = b'{"entries": []}', told
-    record, _ = flight_record(path, 0, 5.0)
-    assert record is not None
+    record = read(path)
     dump = json.loads(told)
     for status in dump["pg_status"].values():
         status.update({name: int(last) for name, last in status.items()})
     assert record_of_dump(dump, 0).groups == record.groups != ()
-
-
-@pytest.mark.skipif(not LEFT_BEHIND.exists(), reason=f"{LEFT_BEHIND} is not there")
-def test_dumps_of_a_real_job_lead_to_the_ranks_that_did_not_come() -> None:
-    """Ranks 9 and 14 have nothing open; the stages before theirs wait in a send or receive."""
-    views = []
-    for number in range(16):
-        dump = pickle.loads((LEFT_BEHIND / "ranks-9-14" / f"_dump_{number}").read_bytes())  # noqa: S301
-        flight = record_of_dump(dump, 0)
-        views.append(replace(spinning(number, AT_ITEM), flight=flight, silent_for_s=400.0))
-        numbers = {one.group: (one.last_enqueued, one.last_completed) for one in flight.groups}
-        assert len(numbers) == 13, "each of its groups"
-        if number in (9, 14):
-            assert numbers["72"] == (45264, 45264)
-            assert numbers["37" if number == 9 else "38"] == (88683, 88683)
-    verdict = judge(job(*views))
-    assert (verdict.verdict, verdict.culprits) == ("hang", (9, 14))
-    assert verdict.victims == (*range(9), *range(10, 14), 15)
-    edges = {(edge.source, edge.target) for edge in verdict.wait_for}
-    assert {("rank:0", "rank:8"), ("rank:1", "rank:9"), ("rank:6", "rank:14")} <= edges
-
-
-def test_the_newer_backend_of_nccl_is_asked_by_its_name(
-    server: tuple[Path, dict[str, bytes]],
-) -> None:
-    path, bodies = server
-    trace = json.loads(RECORDED)
-    for entry in trace["entries"]:
-        entry["profiling_name"] = "nccl2:all_reduce"
-    bodies["fr_trace_json"] = b'{"entries": [], "pg_config": {}}'
-    bodies["fr_trace_json?backend=nccl2"] = json.dumps(trace).encode()
-    unasked, _ = flight_record(path, 0, 5.0)
-    asked, _ = flight_record(path, 0, 5.0, nccl2=True)
-    assert unasked is not None
-    assert unasked.groups == ()
-    assert asked is not None
-    assert [(one.group, one.on_device) for one in asked.groups] == [("0", True)]
 
 
 NAMED = """
@@ -280,33 +240,23 @@ def test_threads_of_nccl_tell_which_backend_there_is(name: str, newer: bool) -> 
 
 def test_what_the_rank_noted_completes_the_record(server: tuple[Path, dict[str, bytes]]) -> None:
     """Members of a group, one that it has not used, and that it has posted no message."""
-    path, _ = server
-    before, _ = flight_record(path, 0, 5.0)
+    path, bodies = server
+    before = read(path)
     note_group(path, "0", [0, 1])
     note_group(path, "1", [1, 2])
-    record, _ = flight_record(path, 0, 5.0)
-    assert before is not None
+    record = read(path)
     assert before.messages is None
-    assert record is not None
     assert [(one.group, one.ranks, one.last_enqueued) for one in record.groups] == [
         ("0", (0, 1), 2),
         ("1", (1, 2), 0),
     ]
     assert record.messages == MessageCounts()
-
-
-def test_of_a_record_that_does_not_reach_back_nothing_is_said_of_groups_without_entries(
-    server: tuple[Path, dict[str, bytes]],
-) -> None:
-    path, bodies = server
     trace = json.loads(RECORDED)
     for entry in trace["entries"]:
         entry["record_id"] = entry.get("record_id", 0) + 2_000
     bodies["fr_trace_json"] = json.dumps(trace).encode()
-    note_group(path, "1", [1, 2])
-    record, _ = flight_record(path, 0, 5.0)
-    assert record is not None
-    assert [one.group for one in record.groups] == ["0"]
+    cut_short = read(path)
+    assert [one.group for one in cut_short.groups] == ["0"], "it does not reach back"
 
 
 @pytest.mark.parametrize(
@@ -334,66 +284,54 @@ def test_a_rank_without_a_server_is_a_gap(tmp_path: Path) -> None:
     record, (gap,) = flight_record(tmp_path / "none", 1, 5.0)
     assert record is None
     assert "no worker server" in gap.why
+    assert collective_numbers(tmp_path / "none", 1.0) == {}
 
 
-def test_a_server_that_never_answers_is_left_in_time(tmp_path: Path) -> None:
-    path = tmp_path / "deaf"
-    with socket.socket(socket.AF_UNIX) as deaf:
-        deaf.bind(str(path))
-        deaf.listen()
-        record, (gap,) = flight_record(path, 1, 0.2)
-    assert record is None
-    assert "gave no answer" in gap.why
-
-
-def test_an_answer_that_ends_in_the_middle_is_no_answer(tmp_path: Path) -> None:
-    """As of a rank that dies meanwhile: nothing is said of the form of its record."""
-    path = tmp_path / "dying"
-    with socket.socket(socket.AF_UNIX) as dying:
-        dying.bind(str(path))
-        dying.listen()
-
-        def answer() -> None:
-            client, _ = dying.accept()
-            with client:
-                client.recv(1 << 16)
-                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        record, (gap,) = flight_record(path, 1, PATIENCE_S)
-        thread.join()
-    assert record is None
-    assert "gave no answer (IncompleteRead(1 bytes read, 99 more expected))" in gap.why
-
-
-@pytest.mark.parametrize("dripped", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"])
-def test_a_server_that_drips_its_answer_has_one_limit_for_all_of_it(
-    tmp_path: Path, dripped: bytes
+@pytest.mark.parametrize(
+    ("sent", "goes_on", "why"),
+    [
+        (b"", False, "gave no answer"),
+        # as of a rank that dies meanwhile: nothing is said of the form of its record
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
+            False,
+            "gave no answer (IncompleteRead(1 bytes read, 99 more expected))",
+        ),
+        # a byte in time for each read: neither its headers nor its body ever ends
+        (b"HTTP/1.1 200 OK\r\n", True, "gave no answer"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", True, "gave no answer"),
+    ],
+    ids=["nothing", "a part", "headers without end", "a body without end"],
+)
+def test_a_server_that_gives_no_whole_answer_in_time_is_left(
+    tmp_path: Path, sent: bytes, goes_on: bool, why: str
 ) -> None:
-    """A byte in time for each read: neither its headers nor its body ever ends."""
+    """There is one limit for all of it."""
     ended = threading.Event()
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(tmp_path / "drip"))
+        server.bind(str(tmp_path / "socket"))
         server.listen()
-        thread = threading.Thread(target=_drips, args=(server, dripped, ended))
+        thread = threading.Thread(target=_answer, args=(server, sent, goes_on, ended))
         thread.start()
         try:
-            record, (gap,) = flight_record(tmp_path / "drip", 1, 0.6)
+            limit_s = PATIENCE_S if sent and not goes_on else 0.6
+            record, (gap,) = flight_record(tmp_path / "socket", 1, limit_s)
         finally:
             ended.set()
             thread.join(30)
     assert record is None
-    assert "gave no answer" in gap.why
+    assert why in gap.why
 
 
-def _drips(server: socket.socket, first: bytes, ended: threading.Event) -> None:
-    """Answer once: at first these bytes, then one at a time, well within any time limit."""
+def _answer(server: socket.socket, sent: bytes, goes_on: bool, ended: threading.Event) -> None:
+    """Answer once, and end; or go on by one byte at a time, well within any time limit."""
     connection, _ = server.accept()
     with connection, suppress(OSError):
-        connection.sendall(first)
-        while not ended.wait(0.05):
-            connection.sendall(b"a")
+        if sent and not goes_on:
+            connection.recv(1 << 16)
+        connection.sendall(sent)
+        while (goes_on or not sent) and not ended.wait(0.05):
+            connection.sendall(b"a" if goes_on else b"")
 
 
 @pytest.mark.real
@@ -441,10 +379,6 @@ def test_a_rank_that_keeps_the_interpreter_lock_still_answers(
     assert {entered for entered, _ in collective_numbers(path, PATIENCE_S).values()} == {3}
 
 
-def test_a_rank_without_a_server_has_none(tmp_path: Path) -> None:
-    assert collective_numbers(tmp_path / "socket", 1.0) == {}
-
-
 def test_messages_that_a_rank_posts_count_as_they_are_posted(tmp_path: Path) -> None:
     server = tmp_path / "torch" / "4711"
     counter = MessageCounter(server)
@@ -460,37 +394,30 @@ STEP = CallSite((Frame("step", "/home/ada/train.py", 9),), reduction="SUM")
 SAVE = CallSite((Frame("save", "/home/ada/train.py", 30),))
 
 
-def recorded(*entries: tuple[int, int]) -> FlightRecord:
-    """A record of operations, by when each was entered and in which thread."""
-    found = tuple(
+@pytest.mark.parametrize(
+    ("entries", "calls", "sites"),
+    [
+        # what C++ enters between two calls has none
+        ([(11, 7), (14, 7), (21, 7)], [(10, 7, 1), (20, 7, 2)], [1, 0, 2]),
+        # threads beside each other
+        ([(12, 7), (13, 8)], [(10, 8, 2), (11, 7, 1)], [1, 2]),
+        # a record without threads
+        ([(11, 0)], [(10, 7, 1)], [1]),
+    ],
+)
+def test_a_call_belongs_to_the_operation_that_follows_it(
+    entries: list[tuple[int, int]], calls: list[tuple[int, int, int]], sites: list[int]
+) -> None:
+    """Operations by when and in which thread they were entered; calls with their place."""
+    operations = tuple(
         CollectiveEntry(seq=seq, op="all_reduce", created_ns=at_ns, thread=thread)
         for seq, (at_ns, thread) in enumerate(entries, start=1)
     )
-    group = CollectiveRecord(group="0", last_enqueued=len(found), entries=found)
-    return FlightRecord(taken_ns=1, groups=(group,))
-
-
-def sites_of(flight: FlightRecord) -> list[int]:
-    return [entry.site for entry in flight.groups[0].entries]
-
-
-def test_a_call_belongs_to_the_operation_that_follows_it() -> None:
-    """What C++ enters between two calls has none."""
-    flight = recorded((11, 7), (14, 7), (21, 7))
-    calls = (NotedCall(10, 7, 1), NotedCall(20, 7, 2))
-    found = with_sites(flight, calls, {1: STEP, 2: SAVE})
-    assert sites_of(found) == [1, 0, 2]
-    assert found.sites == {1: STEP, 2: SAVE}
-
-
-def test_threads_call_beside_each_other() -> None:
-    flight = recorded((12, 7), (13, 8))
-    calls = (NotedCall(10, 8, 2), NotedCall(11, 7, 1))
-    assert sites_of(with_sites(flight, calls, {1: STEP, 2: SAVE})) == [1, 2]
-
-
-def test_a_record_without_threads_takes_the_newest_call() -> None:
-    assert sites_of(with_sites(recorded((11, 0)), (NotedCall(10, 7, 1),), {1: STEP})) == [1]
+    group = CollectiveRecord(group="0", last_enqueued=len(entries), entries=operations)
+    record = FlightRecord(taken_ns=1, groups=(group,))
+    found = with_sites(record, [NotedCall(*one) for one in calls], {1: STEP, 2: SAVE})
+    assert [entry.site for entry in found.groups[0].entries] == sites
+    assert found.sites.keys() == set(sites) - {0}
 
 
 def test_reductions_are_counted_though_the_record_dropped_them() -> None:

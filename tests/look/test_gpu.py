@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,6 +28,7 @@ from lightning_hangcheck.model.evidence import Gap, GpuState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 GIB = 1 << 30
 OWN = os.getpid()
@@ -78,18 +78,15 @@ def test_a_driver_that_hangs_costs_the_time_limit_and_leaves_a_gap(
     assert gap.reason == "the driver gave no answer within 1 s; ask the driver itself: nvidia-smi"
 
 
-def test_a_gpu_that_fell_off_the_bus_is_told_and_the_others_are_read(
-    driver: Callable[[str], Path],
+@pytest.mark.parametrize(
+    ("manner", "why", "see"),
+    [("lost", LOST, SEE_KERNEL_LOG), ("one refuses", "NVML: Unknown Error", SEE)],
+)
+def test_a_gpu_that_tells_nothing_hides_no_other(
+    driver: Callable[[str], Path], manner: str, why: str, see: str
 ) -> None:
-    gpus, gaps = gpus_of([OWN], 20.0, driver("lost"))
-    assert gaps == (Gap("GPU 0", None, LOST, "gpu", SEE_KERNEL_LOG),)
-    assert gpus is not None
-    assert [gpu.index for gpu in gpus[OWN]] == [1]
-
-
-def test_a_gpu_that_tells_nothing_hides_no_other(driver: Callable[[str], Path]) -> None:
-    gpus, (gap,) = gpus_of([OWN], 20.0, driver("one refuses"))
-    assert gap == Gap("GPU 0", None, "NVML: Unknown Error", "gpu", SEE)
+    gpus, gaps = gpus_of([OWN], 20.0, driver(manner))
+    assert gaps == (Gap("GPU 0", None, why, "gpu", see),)
     assert gpus is not None
     assert [gpu.index for gpu in gpus[OWN]] == [1]
 
@@ -109,10 +106,6 @@ def test_without_the_library_the_gap_says_how_to_get_it(
     assert gpus_of([OWN], 20.0, tmp_path) == ({}, (ABSENT,))
 
 
-def test_a_machine_without_gpus_misses_nothing() -> None:
-    assert gpus_of([OWN], 20.0, Path("/nowhere")) == ({}, ())
-
-
 BUSY, IDLE = GpuState(index=0, busy_percent=90), GpuState(index=1, busy_percent=0)
 
 
@@ -123,10 +116,7 @@ def test_a_gpu_whose_users_are_hidden_counts_only_where_it_is_the_only_one() -> 
         (Gap("GPU of each rank", None, HIDDEN, "gpu"),),
     )
     assert shared_out([Device(IDLE), Device(IDLE)], [7]) == ({}, ())
-
-
-def test_somebody_elses_gpu_is_not_ours() -> None:
-    assert shared_out([Device(BUSY, {4711: (GIB, 90)})], [7]) == ({}, ())
+    assert shared_out([Device(BUSY, {4711: (GIB, 90)})], [7]) == ({}, ()), "somebody else's"
 
 
 def test_all_gpus_of_the_machine_are_named(driver: Callable[[str], Path]) -> None:
@@ -138,3 +128,4 @@ def test_all_gpus_of_the_machine_are_named(driver: Callable[[str], Path]) -> Non
 
 def test_without_a_driver_there_are_no_gpus_and_nothing_is_missed(tmp_path: Path) -> None:
     assert gpus_here(20.0, tmp_path / "none") == ((), ())
+    assert gpus_of([OWN], 20.0, tmp_path / "none") == ({}, ())

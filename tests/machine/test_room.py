@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_hangcheck.machine import NoRoom, require_room, start_thread
+from lightning_hangcheck.machine import NoRoom, require_room
 
 LIMITED = """
 import resource
@@ -72,10 +72,3 @@ def test_the_pools_of_the_training_are_left_to_it(
     monkeypatch.setenv("OMP_NUM_THREADS", "100")
     with pytest.raises(NoRoom, match="273 should be free"):
         require_room(9, groups=tmp_path)
-
-
-def test_a_thread_is_a_daemon_of_that_name() -> None:
-    done = []
-    thread = start_thread(lambda: done.append(1), "hangcheck-test")
-    thread.join(10)
-    assert (thread.daemon, thread.name, done) == (True, "hangcheck-test", [1])

@@ -69,20 +69,29 @@ def test_torchrun_in_a_pod_whose_operator_counts_pods_as_ranks_is_none() -> None
     assert pids([process(10, 1, **pod), process(13, 10, **pod)]) == {1: 10}
 
 
-def test_dataloader_workers_carry_the_environment_of_their_rank_but_are_no_ranks() -> None:
-    tree = [torchrun_rank(11, 10, 0), torchrun_rank(21, 11, 0), torchrun_rank(22, 11, 0)]
-    assert pids(tree) == {0: 11}
-
-
-def test_a_shell_around_a_rank_is_not_the_rank() -> None:
-    tree = [torchrun_rank(11, 10, 0, python=False), torchrun_rank(12, 11, 0)]
-    assert pids(tree) == {0: 12}
+@pytest.mark.parametrize(
+    ("tree", "found"),
+    [
+        ([torchrun_rank(11, 10, 0), torchrun_rank(21, 11, 0), torchrun_rank(22, 11, 0)], {0: 11}),
+        ([torchrun_rank(11, 10, 0, python=False), torchrun_rank(12, 11, 0)], {0: 12}),
+        ([process(10, 1, python=False), process(11, 10), process(12, 11)], {0: 11}),
+        ([process(11, 10, RANK="0", WORLD_SIZE="two", LOCAL_RANK="0")], {0: 11}),
+    ],
+    ids=["DataLoader workers", "a shell around a rank", "a lonely process", "a size of no number"],
+)
+def test_who_carries_the_environment_of_a_rank_may_be_none(
+    tree: list[SeenProcess], found: dict[int, int]
+) -> None:
+    assert pids(tree) == found
 
 
 def test_lightning_starts_rank_1_below_rank_0() -> None:
     tree = [process(10, 1), process(11, 10, LOCAL_RANK="1", NODE_RANK="0", WORLD_SIZE="2")]
     found = find_ranks(tree, {})
-    assert [(rank.rank, rank.pid) for rank in found] == [(0, 10), (1, 11)]
+    assert [(rank.rank, rank.pid, rank.guessed) for rank in found] == [
+        (0, 10, False),
+        (1, 11, False),
+    ]
     assert {rank.world_size for rank in found} == {2}
 
 
@@ -103,10 +112,6 @@ def test_a_slurm_task_that_starts_ranks_itself_is_not_one_of_so_many_here() -> N
     assert (spawned.rank, spawned.local_world_size) == (4, None)
 
 
-def test_a_lonely_python_process_is_rank_0() -> None:
-    assert pids([process(10, 1, python=False), process(11, 10), process(12, 11)]) == {0: 11}
-
-
 def test_a_rank_that_is_only_the_first_python_process_is_a_guess() -> None:
     (guess,) = find_ranks([process(10, 1)], {})
     assert guess.guessed
@@ -122,32 +127,14 @@ def test_what_a_script_starts_beside_the_job_is_no_rank_before_it_loads_torch() 
     assert pids([shell, exporter], {11: Beat(pid=11)}) == {0: 11}
 
 
-def test_rank_0_of_lightnings_launcher_is_no_guess() -> None:
-    tree = [process(10, 1), process(11, 10, LOCAL_RANK="1", NODE_RANK="0", WORLD_SIZE="2")]
-    assert not any(rank.guessed for rank in find_ranks(tree, {}))
-
-
 def test_a_page_that_knows_its_rank_decides() -> None:
     tree = [process(10, 1), process(11, 10), process(12, 10)]
-    beats = {pid: Beat(pid=pid, rank=rank, world_size=2) for pid, rank in ((11, 0), (12, 1))}
+    beats = {pid: Beat(pid=pid, rank=pid - 11, world_size=2) for pid in (11, 12)}
     assert pids(tree, beats) == {0: 11, 1: 12}
-
-
-def test_two_processes_that_say_they_are_one_rank_know_of_each_other() -> None:
-    tree = [process(10, 1), process(11, 10), process(12, 10)]
-    beats = {pid: Beat(pid=pid, rank=0, world_size=2) for pid in (11, 12)}
-    (found,) = find_ranks(tree, beats)
-    assert {found.pid, *found.rivals} == {11, 12}
-
-
-def test_a_page_of_a_process_that_is_gone_is_no_rank() -> None:
-    tree = [torchrun_rank(11, 10, 0)]
-    assert pids(tree, {99: Beat(pid=99, rank=1, world_size=2)}) == {0: 11}
-
-
-def test_a_world_size_that_is_no_number_does_not_hide_the_rank() -> None:
-    tree = [process(11, 10, RANK="0", WORLD_SIZE="two", LOCAL_RANK="0")]
-    assert pids(tree) == {0: 11}
+    twice = {pid: Beat(pid=pid, rank=0, world_size=2) for pid in (11, 12)}
+    (found,) = find_ranks(tree, twice)
+    assert {found.pid, *found.rivals} == {11, 12}, "two processes say that they are one rank"
+    assert pids([torchrun_rank(11, 10, 0)], {99: Beat(pid=99, rank=1)}) == {0: 11}, "99 is gone"
 
 
 def test_a_slurm_task_that_spawns_the_ranks_of_its_node_is_none() -> None:
@@ -174,34 +161,40 @@ def _numbers(*beats: Beat) -> dict[int, int | None]:
     return {pid: beat.rank for pid, beat in believed({one.pid: one for one in beats}).items()}
 
 
-def test_a_child_that_has_not_joined_is_the_rank_that_it_was_announced_as_once_a_sibling_has() -> (
-    None
-):
-    assert _numbers(_child(11, 0), _child(12, 1, rank=1)) == {11: 0, 12: 1}
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_child_that_has_not_joined_is_the_rank_that_it_was_announced_as_once_a_sibling_has(
+    first: int,
+) -> None:
+    """On the second node the numbers of the children follow those of the first."""
+    beats = (_child(11, 0), _child(12, 1, rank=first + 1))
+    assert _numbers(*beats) == {11: first, 12: first + 1}
 
 
-def test_on_the_second_node_the_numbers_of_the_children_follow_those_of_the_first() -> None:
-    assert _numbers(_child(11, 0), _child(12, 1, rank=3)) == {11: 2, 12: 3}
-
-
-def test_children_of_which_none_has_joined_may_be_no_ranks_at_all() -> None:
-    """Actors, readers and other helpers are numbered, too."""
-    assert _numbers(_child(11, 0), _child(12, 1)) == {11: None, 12: None}
-    elsewhere = Beat(pid=30, parent_pid=29, rank=0, world_size=2)
-    assert _numbers(elsewhere, _child(11, 0), _child(12, 1)) == {30: 0, 11: None, 12: None}
-
-
-def test_children_whose_parent_failed_are_what_it_waited_for() -> None:
-    parent = Beat(pid=10, parent_pid=1, ending="raised")
-    assert _numbers(parent, _child(11, 0), _child(12, 1)) == {10: None, 11: 0, 12: 1}
-
-
-def test_a_number_that_a_rank_has_taken_is_nobody_elses() -> None:
-    assert _numbers(_child(11, 0), _child(12, 1, rank=1), Beat(pid=30, rank=0)) == {
-        11: None,
-        12: 1,
-        30: 0,
-    }
+@pytest.mark.parametrize(
+    ("beats", "numbers"),
+    [
+        # actors, readers and other helpers are numbered, too
+        ([_child(11, 0), _child(12, 1)], {11: None, 12: None}),
+        (
+            [Beat(pid=30, parent_pid=29, rank=0, world_size=2), _child(11, 0), _child(12, 1)],
+            {30: 0, 11: None, 12: None},
+        ),
+        # a parent that failed had only waited for them
+        (
+            [Beat(pid=10, parent_pid=1, ending="raised"), _child(11, 0), _child(12, 1)],
+            {10: None, 11: 0, 12: 1},
+        ),
+        # a number that a rank has taken is nobody else's
+        (
+            [_child(11, 0), _child(12, 1, rank=1), Beat(pid=30, rank=0)],
+            {11: None, 12: 1, 30: 0},
+        ),
+    ],
+)
+def test_children_of_which_none_has_joined_may_be_no_ranks_at_all(
+    beats: list[Beat], numbers: dict[int, int | None]
+) -> None:
+    assert _numbers(*beats) == numbers
 
 
 def test_where_a_launcher_numbers_the_ranks_none_is_guessed() -> None:

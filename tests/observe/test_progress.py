@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from lightning_hangcheck.model.beat import Beat, OpenSection, StepTimes
 from lightning_hangcheck.observe.progress import (
     MARKS_TOLD,
@@ -54,33 +56,21 @@ def test_silence_counts_from_the_last_beat() -> None:
     assert silence(progress, 10.0) == 8.0
 
 
-def test_processor_time_is_no_progress_of_a_rank_that_beats() -> None:
-    progress = Progress(0)
-    read_beats(progress, 1.0)
-    use_processor(progress, 1, 21, share=1.0)
-    assert silence(progress, 21.0) == 20.0
-
-
-def test_processor_time_is_no_progress_of_a_rank_without_beats_either() -> None:
+def test_processor_time_is_no_progress() -> None:
     progress = Progress(0)
     use_processor(progress, 0, 20, share=1.0)
     assert silence(progress, 21.0) == 21.0
     assert idleness(progress, 21.0) == 1.0
 
 
-def test_another_number_of_its_collectives_is_progress_that_the_rank_tells() -> None:
-    progress = Progress(0)
-    progress.read_collectives(7 * SECOND)
-    assert silence(progress, 9.0) == 2.0
-    assert progress.untold_ns(9 * SECOND) == 2 * SECOND
-    assert progress.circling_ns(9 * SECOND) == 2 * SECOND
-
-
-def test_what_looks_saw_is_progress_but_no_word_of_the_rank() -> None:
-    progress = Progress(0)
-    progress.saw_movement(7 * SECOND)
-    assert silence(progress, 9.0) == 2.0
-    assert progress.untold_ns(9 * SECOND) == 9 * SECOND
+def test_what_a_rank_tells_and_what_looks_saw_is_progress() -> None:
+    told, seen = Progress(0), Progress(0)
+    told.read_collectives(7 * SECOND)  # another number of its collectives
+    assert silence(told, 9.0) == 2.0
+    assert told.untold_ns(9 * SECOND) == told.circling_ns(9 * SECOND) == 2 * SECOND
+    seen.saw_movement(7 * SECOND)
+    assert silence(seen, 9.0) == 2.0
+    assert seen.untold_ns(9 * SECOND) == 9 * SECOND, "no word of the rank"
 
 
 def test_a_pause_in_which_a_look_saw_the_rank_elsewhere_is_none_of_the_place() -> None:
@@ -107,27 +97,23 @@ def test_what_comes_once_in_many_steps_has_a_pace_as_soon_as_it_was_seen_twice()
     assert progress.pace("validation") is None
 
 
-def test_a_rank_that_computed_silently_and_then_waits_is_idle_only_since_it_waits() -> None:
+@pytest.mark.parametrize(
+    ("share", "main", "idle_s"),
+    [
+        (0.9, True, 3.0),  # one that computed silently and then waits is idle since it waits
+        (0.1, False, 102.0),  # a helper thread that wakes now and then
+        (3.0, False, 3.0),  # threads that compute for an idle main thread
+    ],
+)
+def test_a_rank_is_idle_since_its_threads_last_computed(
+    share: float, main: bool, idle_s: float
+) -> None:
     progress = Progress(0)
     read_beats(progress, 1.0)
-    use_processor(progress, 1, 100, share=0.9)
+    use_processor(progress, 1, 100, share=share, main=main)
     use_processor(progress, 101, 103, share=0.0)
     assert silence(progress, 103.0) == 102.0
-    assert idleness(progress, 103.0) == 3.0
-
-
-def test_a_helper_thread_that_wakes_now_and_then_does_not_make_a_rank_busy() -> None:
-    progress = Progress(0)
-    read_beats(progress, 1.0)
-    use_processor(progress, 1, 40, share=0.1, main=False)
-    assert idleness(progress, 40.0) == 39.0
-
-
-def test_threads_that_compute_for_an_idle_main_thread_make_the_rank_busy() -> None:
-    progress = Progress(0)
-    read_beats(progress, 1.0)
-    use_processor(progress, 1, 40, share=3.0, main=False)
-    assert idleness(progress, 40.0) == 0.0
+    assert idleness(progress, 103.0) == idle_s
 
 
 def test_a_rank_that_stops_within_a_window_is_idle_from_there_on() -> None:
@@ -145,18 +131,12 @@ def test_one_tick_of_the_kernels_clock_is_no_activity_however_short_the_reading(
     assert idleness(progress, 5.0) == 4.0
 
 
-def test_a_look_that_saw_movement_ends_the_silence() -> None:
-    progress = Progress(0)
-    read_beats(progress, 1.0)
-    progress.saw_movement(50 * SECOND)
-    assert silence(progress, 52.0) == 2.0
-
-
 def test_a_time_that_nobody_watched_does_not_count() -> None:
     progress = Progress(0)
     read_beats(progress, 1.0)
     progress.forgive(60 * SECOND, 63 * SECOND)
     assert silence(progress, 63.0) == 2.0
+    assert progress.circling_ns(63 * SECOND) == 3 * SECOND
 
 
 def test_the_first_pause_in_a_place_teaches_nothing() -> None:
@@ -201,12 +181,6 @@ def test_steps_teach_nothing_of_validation() -> None:
     assert progress.pace() is None
 
 
-def test_a_rank_that_never_beat_has_no_pace() -> None:
-    progress = Progress(0)
-    use_processor(progress, 0, 10, share=0.5)
-    assert progress.pace() is None
-
-
 def test_a_rank_circles_from_its_last_beat_or_its_last_new_sign() -> None:
     progress = Progress(0)
     progress.saw_new(2 * SECOND)
@@ -214,12 +188,6 @@ def test_a_rank_circles_from_its_last_beat_or_its_last_new_sign() -> None:
     assert progress.circling_ns(9 * SECOND) == 7 * SECOND
     read_beats(progress, 8.0)
     assert progress.circling_ns(9 * SECOND) == SECOND
-
-
-def test_a_lapse_of_ours_is_no_circle() -> None:
-    progress = Progress(0)
-    progress.forgive(50 * SECOND, 51 * SECOND)
-    assert progress.circling_ns(51 * SECOND) == SECOND
 
 
 def test_a_section_with_a_number_in_its_name_is_one_place_however_many_there_are() -> None:
@@ -271,30 +239,22 @@ def test_when_the_newest_steps_were_made() -> None:
     assert len(marks_of(100.0, *many)) == MARKS_TOLD
 
 
-def test_a_step_that_is_long_leaves_the_median() -> None:
-    steps = [(10.0, 0, 0), (40.0, 1, 1), (42.0, 2, 2), (44.0, 3, 3), (50.0, 4, 4), (52.0, 5, 5)]
-    assert pace_of(*steps) == 2.0
-
-
-def test_steps_between_two_readings_share_their_time() -> None:
-    assert pace_of((1.0, 0, 0), (2.0, 4, 4), (5.0, 5, 5)) == 0.25
-
-
-def test_readings_of_the_same_step_change_nothing() -> None:
-    assert pace_of((1.0, 1, 1), (1.5, 1, 3), (3.0, 2, 9)) == 2.0
-
-
-def test_before_a_step_was_seen_whole_nothing_is_known() -> None:
-    assert pace_of() is None
-    assert pace_of((1.0, 7, 7)) is None
-
-
-def test_a_loop_that_shows_no_steps_is_told_by_its_beats() -> None:
-    assert pace_of((1.0, None, 3), (4.0, None, 4)) == 3.0
-
-
-def test_a_second_training_is_measured_afresh() -> None:
-    assert pace_of((1.0, 8, 8), (31.0, 9, 9), (40.0, 0, 10), (41.0, 1, 11)) == 1.0
+@pytest.mark.parametrize(
+    ("readings", "median_s"),
+    [
+        ([(10, 0, 0), (40, 1, 1), (42, 2, 2), (44, 3, 3), (50, 4, 4), (52, 5, 5)], 2.0),
+        ([(1, 0, 0), (2, 4, 4), (5, 5, 5)], 0.25),  # steps between two readings share their time
+        ([(1, 1, 1), (1.5, 1, 3), (3, 2, 9)], 2.0),  # the same step
+        ([], None),
+        ([(1, 7, 7)], None),  # before one was seen whole
+        ([(1, None, 3), (4, None, 4)], 3.0),  # a loop that shows no steps, by its beats
+        ([(1, 8, 8), (31, 9, 9), (40, 0, 10), (41, 1, 11)], 1.0),  # a second training
+    ],
+)
+def test_a_step_that_is_long_leaves_the_median(
+    readings: list[tuple[float, int | None, int]], median_s: float | None
+) -> None:
+    assert pace_of(*readings) == median_s
 
 
 def test_a_fast_loop_keeps_only_its_newest_steps() -> None:
@@ -313,9 +273,3 @@ def test_marks_stay_few_and_evenly_spread() -> None:
     gaps = {later - earlier for earlier, later in itertools.pairwise(counts)}
     assert len(gaps) == 1
     assert counts[-1] > 10_000 - 2 * gaps.pop()
-
-
-def test_a_rank_that_times_nothing_has_none() -> None:
-    history = StepHistory()
-    history.read(Beat(pid=1))
-    assert history.sums == ()

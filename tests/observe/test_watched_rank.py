@@ -36,18 +36,22 @@ def silence(rank: WatchedRank, now_s: int) -> float:
     return rank.progress.silent_ns(now_s * SECOND) / SECOND
 
 
-def test_a_collective_between_two_looks_is_movement() -> None:
+@pytest.mark.parametrize(
+    ("records", "silent_s"),
+    [
+        ([flight(2, entered=5), flight(4, entered=6)], 5.0),
+        ([flight(2, entered=5), flight(4, entered=5)], 9.0),
+        ([flight(2, entered=5), None, flight(6, entered=9)], 9.0),
+    ],
+    ids=["a collective between two looks", "one that stays", "a look without a record"],
+)
+def test_a_collective_between_two_looks_is_movement(
+    records: list[FlightRecord | None], silent_s: float
+) -> None:
     rank = watched()
-    rank.read_flight(flight(2, entered=5))
-    rank.read_flight(flight(4, entered=6))
-    assert silence(rank, 9) == 5.0
-
-
-def test_a_rank_that_stays_in_its_collective_is_silent() -> None:
-    rank = watched()
-    rank.read_flight(flight(2, entered=5))
-    rank.read_flight(flight(4, entered=5))
-    assert silence(rank, 9) == 9.0
+    for record in records:
+        rank.read_flight(record)
+    assert silence(rank, 9) == silent_s
 
 
 def test_collectives_of_an_earlier_silence_say_nothing_of_this_one() -> None:
@@ -58,31 +62,19 @@ def test_collectives_of_an_earlier_silence_say_nothing_of_this_one() -> None:
     assert silence(rank, 19) == 9.0
 
 
-def test_a_look_without_a_record_says_nothing() -> None:
-    rank = watched()
-    rank.read_flight(flight(2, entered=5))
-    rank.read_flight(None)
-    rank.read_flight(flight(6, entered=9))
-    assert silence(rank, 9) == 9.0
-
-
 def numbers(rank: WatchedRank, at_s: int, entered: int, ended: int) -> None:
     rank.read_numbers({"0": (entered, ended)}, at_s * SECOND)
 
 
 def test_numbers_of_collectives_that_go_on_are_progress() -> None:
-    rank = watched()
+    rank, stays = watched(), watched()
     numbers(rank, 2, 5, 4)
     numbers(rank, 3, 5, 5)
     assert silence(rank, 9) == 6.0
-
-
-def test_numbers_that_stay_are_silence_also_where_an_answer_fails() -> None:
-    rank = watched()
-    numbers(rank, 2, 5, 4)
-    rank.read_numbers({}, 3 * SECOND)
-    numbers(rank, 4, 5, 4)
-    assert silence(rank, 9) == 9.0
+    numbers(stays, 2, 5, 4)
+    stays.read_numbers({}, 3 * SECOND)  # no answer
+    numbers(stays, 4, 5, 4)
+    assert silence(stays, 9) == 9.0
 
 
 def test_numbers_of_an_earlier_silence_say_nothing_of_this_one() -> None:
@@ -136,15 +128,6 @@ def test_a_rank_ends_with_its_training_however_its_process_ends_later() -> None:
     round_.note_exit(1, -9)
     (view,) = round_.views("host", 3 * SECOND)
     assert left_well(view)
-
-
-def test_the_word_of_a_rank_counts_also_where_its_process_was_seen_to_end_before() -> None:
-    round_ = WatchedRound(0)
-    rank = round_.take_in(FoundRank(rank=0, pid=1, world_size=2), 0)
-    assert rank is not None
-    round_.note_exit(1, 1)
-    rank.read(Beat(pid=1, training="over", ending="finished", ended_ns=2), 2 * SECOND)
-    assert left_well(rank.view("host", 3 * SECOND))
 
 
 def test_a_process_that_trains_anew_is_a_rank_again() -> None:

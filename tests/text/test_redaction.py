@@ -131,17 +131,13 @@ SLOW_S = 8.0
         'token=\\"', "token=(", "token: ", "token=none ", "-k=", "-k ", "key:", "--a ", "a=",
         "-----BEGIN ", "-----END ", "bearer ", "authorization: ", "://a:token=\"://b\" @",
         "-k a1b2c3d4e5f6g7h8 ", "('token', ", "sk-a ", "hf_",
+        "step 17: loss=0.31 tokens=512 path=/data/x --lr 3e-4 token=abc 'key': 1 ",
     ],
 )  # fmt: skip
 def test_no_text_takes_more_than_its_length(piece: str) -> None:
     text = piece * (LONG // len(piece))
     assert seconds_for(text) < SLOW_S
     assert seconds_for(f"token={text}") < SLOW_S
-
-
-def test_a_long_line_is_no_trouble() -> None:
-    line = "step 17: loss=0.31 tokens=512 path=/data/x --lr 3e-4 token=abc 'key': 1 "
-    assert seconds_for(line * (200_000 // len(line))) < SLOW_S
 
 
 def seconds_for(text: str) -> float:
@@ -153,19 +149,9 @@ def seconds_for(text: str) -> float:
 @pytest.mark.parametrize(
     "name",
     [
-        "WANDB_API_KEY",
-        "HF_TOKEN",
-        "HUGGING_FACE_HUB_TOKEN",
-        "AWS_SECRET_ACCESS_KEY",
-        "DB_PASSWORD",
-        "MYSQL_PWD",
-        "GOOGLE_APPLICATION_CREDENTIALS",
-        "BASIC_AUTH",
-        "OPENAI_APIKEY",
-        "session_cookie",
-        "wandbApiKey",
-        "passphrase",
-        "pw",
+        *("WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY"),
+        *("DB_PASSWORD", "MYSQL_PWD", "GOOGLE_APPLICATION_CREDENTIALS", "BASIC_AUTH"),
+        *("OPENAI_APIKEY", "session_cookie", "wandbApiKey", "passphrase", "pw"),
     ],
 )
 def test_a_variable_whose_name_tells_is_hidden(name: str) -> None:
@@ -175,15 +161,8 @@ def test_a_variable_whose_name_tells_is_hidden(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "TOKENIZERS_PARALLELISM",
-        "PWD",
-        "OLDPWD",
-        "NCCL_DEBUG",
-        "PATH",
-        "MASTER_ADDR",
-        "MAX_TOKENS",
-        "AUTHOR",
-        "HF_TOKEN_PATH",
+        *("TOKENIZERS_PARALLELISM", "PWD", "OLDPWD", "NCCL_DEBUG", "PATH", "MASTER_ADDR"),
+        *("MAX_TOKENS", "AUTHOR", "HF_TOKEN_PATH"),
     ],
 )
 def test_other_variables_stay(name: str) -> None:

@@ -50,18 +50,10 @@ def test_the_exit_code_is_read_before_the_parent_reaps(
     assert watcher.wait(0) == []
 
 
-def test_killed_from_outside_is_minus_nine(program: StartProgram, watcher: ExitWatcher) -> None:
-    parent = program("parent_of_one.py", "late")
-    child = int(parent.first_words)
-    watcher.watch(child)
-    os.kill(child, SIGKILL)
-    assert wait_for_one(watcher).exit_code == -SIGKILL
-
-
 def test_a_process_that_was_reaped_at_once_is_noticed_all_the_same(
     program: StartProgram, watcher: ExitWatcher
 ) -> None:
-    """Its code may be lost on kernels before 6.15, but it is never a wrong one."""
+    """Its code is lost on kernels before 6.15, but it is never a wrong one."""
     parent = program("parent_of_one.py", "at_once")
     child = int(parent.first_words)
     watcher.watch(child)
@@ -70,20 +62,6 @@ def test_a_process_that_was_reaped_at_once_is_noticed_all_the_same(
     exited = wait_for_one(watcher)
     assert exited.pid == child
     assert exited.exit_code in (3, None)
-
-
-@pytest.mark.skipif(
-    tuple(map(int, os.uname().release.split(".")[:2])) < (6, 15),
-    reason="older kernels forget the exit code of a reaped process",
-)
-def test_this_kernel_remembers_the_code_of_a_reaped_process(program: StartProgram) -> None:
-    parent = program("parent_of_one.py", "at_once")
-    watcher = ExitWatcher()
-    watcher.watch(int(parent.first_words))
-    parent.tell("exit 3")
-    assert parent.announcement() == "reaped"
-    assert wait_for_one(watcher).exit_code == 3
-    watcher.close()
 
 
 def test_a_process_that_is_gone_already_is_reported_once(watcher: ExitWatcher) -> None:

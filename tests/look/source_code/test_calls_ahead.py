@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from lightning_hangcheck.look.calls_ahead import CallsAhead
+from lightning_hangcheck.look.source import CallsAhead
 
 IMPORTS = """
 import os, queue, subprocess, time

@@ -93,11 +93,13 @@ def test_a_test_that_all_ranks_but_one_pass_is_told_apart(test: str, of_most: bo
     assert (here.condition_of_most, otherwise.condition_of_most) == (of_most, False)
 
 
-def test_the_loops_of_a_function_are_found_outermost_first() -> None:
-    tree = ast.parse(SOURCE)
-    assert Parsed(tree).note("train.py", 12).loops == ((10, 13), (11, 12))
-    assert Parsed(tree).note("train.py", 13).loops == ((10, 13),)
-    assert Parsed(tree).note("train.py", 16).loops == ()
+@pytest.mark.parametrize(
+    ("line", "loops"), [(12, ((10, 13), (11, 12))), (13, ((10, 13),)), (16, ()), (999, ())]
+)
+def test_the_loops_of_a_function_are_found_outermost_first(
+    line: int, loops: tuple[tuple[int, int], ...]
+) -> None:
+    assert Parsed(ast.parse(SOURCE)).note("train.py", line).loops == loops
 
 
 @pytest.mark.parametrize(
@@ -114,10 +116,6 @@ def test_nobody_runs_out_of_the_parts_of_a_model(
 ) -> None:
     source = f"for step in steps:\n    for one in {over}:\n        reduce(one)\n    log()\n"
     assert Parsed(ast.parse(source)).note("train.py", 3).loops == loops
-
-
-def test_a_line_beyond_the_file_gives_an_empty_note() -> None:
-    assert Parsed(ast.parse(SOURCE)).note("train.py", 999).condition == ""
 
 
 def test_files_that_are_not_what_runs_give_no_note(tmp_path: Path) -> None:

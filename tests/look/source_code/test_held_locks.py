@@ -17,6 +17,15 @@ def record():
     with lock:
         busy()  # holds
 """
+METHODS = """
+class Stats:
+    def report(self):
+        with self.lock:  # takes
+            show()
+    def record(self):
+        with self.lock, timed():
+            self.report()  # holds
+"""
 DECLARED = """
 def handler(lock):
     def report():
@@ -28,15 +37,6 @@ def record():
     with lock:
         busy()  # holds
 """
-METHODS = """
-class Stats:
-    def report(self):
-        with self.lock:  # takes
-            show()
-    def record(self):
-        with self.lock, timed():
-            self.report()  # holds
-"""
 CLOSURE = """
 def synchronized(function):
     lock = Lock()
@@ -46,23 +46,6 @@ def synchronized(function):
     def inner():
         with lock:
             function()  # holds
-"""
-ARGUMENT = """
-def handler(number, frame, lock):
-    with lock:  # takes
-        report()
-def record():
-    with lock:
-        busy()  # holds
-"""
-IMPORTED = """
-def handler():
-    from first import lock
-    with lock:  # takes
-        report()
-def record():
-    with lock:
-        busy()  # holds
 """
 PRIVATE = """
 class Stats:
@@ -74,32 +57,13 @@ class Times(Stats):
         with self.__lock:
             self.report()  # holds
 """
-AFTER = """
-def handler():
-    with lock:  # takes
-        report()
-def record():
-    with lock:
-        report()
-    busy()  # holds
-"""
-AT_ITS_LINE = """
-def handler():
-    with lock:  # takes
-        report()
-def record():
-    with lock: busy()  # holds
-"""
-LATER = """
-def handler():
-    with lock:  # takes
-        report()
-def record():
-    with lock:
-        def other():
-            busy()  # holds
-        call(other)
-"""
+ARGUMENT = GLOBAL.replace("number, frame", "number, frame, lock")
+IMPORTED = GLOBAL.replace(
+    "    with lock:  # takes", "    from it import lock\n    with lock:  # takes"
+)
+AFTER = GLOBAL.replace("        busy()", "        report()\n    busy()")
+AT_ITS_LINE = GLOBAL.replace("with lock:\n        busy()", "with lock: busy()")
+LATER = GLOBAL.replace("        busy()", "        def other():\n            busy()")
 
 
 def at(source: str, word: str) -> tuple[ast.Module, Frame]:

@@ -118,47 +118,32 @@ def train(batches):
 """
 
 
-def test_the_rank_that_a_test_leads_away_is_told_from_those_that_stay() -> None:
-    tree = ast.parse(SOURCE)
-    stay, run_alone, next_round = (Parsed(tree).note("train.py", line) for line in (4, 8, 14))
-    assert (stay.condition, stay.skipped_under) == ("", "rank == 0")
-    assert run_alone.condition == "@rank_zero_only"
-    assert (next_round.condition, next_round.skipped_under) == ("", "rank == 1 and batch > 5")
-
-
-def test_a_test_on_the_line_itself_counts_where_its_block_is_there_too() -> None:
-    assert Parsed(ast.parse(SOURCE)).note("train.py", 19).condition == "rank == 0"
-
-
-def test_the_other_branch_of_a_test_that_holds_for_one_rank_is_where_the_others_go() -> None:
-    tree = ast.parse(SOURCE)
-    assert Parsed(tree).note("train.py", 25).condition == "trainer.is_global_zero"
-    assert Parsed(tree).note("train.py", 27).condition == ""
-
-
-def test_blocks_that_a_test_may_pass_by_are_found() -> None:
-    tree = ast.parse(SOURCE)
-    assert Parsed(tree).note("train.py", 16).branches == ((14, 18), (16, 16))
-    assert Parsed(tree).note("train.py", 18).branches == ((14, 18), (18, 18))
-
-
-def test_the_tests_of_these_blocks_are_read_out() -> None:
-    tree = ast.parse(SOURCE)
-    assert Parsed(tree).note("train.py", 14).branch_tests == (
-        "if rank == 1 and batch > 5: continue",
-    )
-    assert Parsed(tree).note("train.py", 27).branch_tests[-1].startswith("else of if ")
-
-
-@pytest.mark.parametrize(("line", "awaits"), [(21, True), (23, True), (14, False), (16, False)])
-def test_a_line_that_asks_for_the_end_of_something_is_known(line: int, awaits: bool) -> None:
-    assert Parsed(ast.parse(SOURCE)).note("train.py", line).awaits is awaits
-
-
-def test_a_loop_that_only_waits_is_no_work() -> None:
-    tree = ast.parse(SOURCE)
-    assert Parsed(tree).note("train.py", 21).loops == ()
-    assert Parsed(tree).note("train.py", 14).loops == ((11, 18),)
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        # the rank that a test leads away is told from those that stay
+        (4, {"condition": "", "skipped_under": "rank == 0"}),
+        (8, {"condition": "@rank_zero_only"}),
+        (14, {"condition": "", "skipped_under": "rank == 1 and batch > 5"}),
+        (14, {"branch_tests": ("if rank == 1 and batch > 5: continue",)}),
+        # blocks that a test may pass by
+        (16, {"branches": ((14, 18), (16, 16))}),
+        (18, {"branches": ((14, 18), (18, 18))}),
+        # a test on the line itself, whose block is there too
+        (19, {"condition": "rank == 0"}),
+        # the other branch of a test that holds for one rank is where the others go
+        (25, {"condition": "trainer.is_global_zero"}),
+        (27, {"condition": "", "branch_tests": ("else of if trainer.is_global_zero",)}),
+        # lines that ask for the end of something; a loop that only waits is no work
+        (21, {"awaits": True, "loops": ()}),
+        (23, {"awaits": True}),
+        (14, {"awaits": False, "loops": ((11, 18),)}),
+        (16, {"awaits": False}),
+    ],
+)
+def test_what_stands_around_a_line_is_told(line: int, told: dict[str, object]) -> None:
+    note = Parsed(ast.parse(SOURCE)).note("train.py", line)
+    assert {name: getattr(note, name) for name in told} == told
 
 
 def test_names_that_lead_to_each_other_are_followed_once() -> None:

@@ -9,9 +9,10 @@ import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S
 
-from lightning_hangcheck.look.proc import read_stat, thread_ids
+from lightning_hangcheck.look.proc import thread_ids
 from lightning_hangcheck.look.py_spy import MOST_CALLS, innermost_calls, native_calls
 from lightning_hangcheck.look.sample import Target, sample_all
+from lightning_hangcheck.machine import read_stat
 
 if TYPE_CHECKING:
     from processes import StartProgram

@@ -69,28 +69,6 @@ def test_both_sides_of_a_deadlock_are_shown_at_their_lines_under_their_names(
 
 @WHEN_ASKED_FOR
 @pytest.mark.real
-def test_two_hundred_threads_are_all_shown_the_main_thread_first(program: StartProgram) -> None:
-    running = program("many_threads.py", "200")
-    threads = take(running.pid).threads
-    assert len(threads) == 201
-    assert threads[0].name == "MainThread"
-    assert "waits_in_main" in [frame.function for frame in threads[0].frames]
-    assert {thread.name for thread in threads[1:]} == {f"thread {n}" for n in range(200)}
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_forked_workers_show_the_function_that_they_are_stuck_in(program: StartProgram) -> None:
-    running = program("fork_workers.py")
-    lines = [running.first_words, running.announcement(), running.announcement()]
-    for line in lines:
-        if line.startswith("worker"):
-            frames = take(int(line.split()[2])).threads[0].frames
-            assert "works_forever" in [frame.function for frame in frames]
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
 def test_names_and_paths_that_are_not_ascii_come_out_whole(
     program: StartProgram, tmp_path: Path
 ) -> None:

@@ -139,14 +139,6 @@ def test_at_its_end_a_process_takes_its_offer_back(offering: StartProgram) -> No
     assert list(Path(running.first_words, "stacks").iterdir()) == []
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_process_that_offers_nothing_leaves_no_gap(program: StartProgram) -> None:
-    running = program("sleeping.py")
-    assert signalled_stacks(running.pid, 3, 2.0) == (None, ())
-    assert running.process.poll() is None
-
-
 NEWER = """\
 Thread 0x00007f00000000b0 [loader] (most recent call first):
   File "/home/ada/data.py", line 17 in __getitem__

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, PROGRAMS, until
+from processes import PATIENCE_S, PROGRAMS
 
 from lightning_hangcheck.look.sample import Target, sample_all
 from lightning_hangcheck.look.threads import training_first
@@ -14,8 +14,6 @@ from lightning_hangcheck.model.evidence import Frame, ProcessStack, ThreadStack
 
 if TYPE_CHECKING:
     from processes import StartProgram
-
-    from lightning_hangcheck.model.evidence import Sample
 
 ACTOR = PROGRAMS / "site-packages" / "serving_actor.py"
 SERVES = (
@@ -59,44 +57,14 @@ def test_the_main_thread_is_first_unless_it_only_serves(
     assert first_of(*threads) == first
 
 
-def seen(pid: int, *, trains: bool = True) -> Sample:
-    found, gaps = sample_all(
-        [Target(pid=pid, rank=3, role="rank" if trains else "child")], PATIENCE_S
-    )[0]
-    assert gaps == ()
-    assert found.stack is not None
-    assert found.kernel is not None
-    return found
-
-
-def functions(found: Sample) -> list[str]:
-    return [frame.function for frame in found.stack.threads[0].frames]
-
-
 @WHEN_ASKED_FOR
 @pytest.mark.real
 def test_an_actor_stands_where_its_training_stands(program: StartProgram) -> None:
     """In its stack and in what the kernel tells, so that both are of one thread."""
     running = program(ACTOR, "training_in_thread", "train")
-    found = seen(running.pid)
-    assert functions(found)[-2:] == ["train", "stand_still"]
+    ((found, _),) = sample_all([Target(pid=running.pid, rank=3, role="rank")], PATIENCE_S)
+    functions = [frame.function for frame in found.stack.threads[0].frames]
+    assert functions[-2:] == ["train", "stand_still"]
     first = found.kernel.threads[0]
     assert first.tid == found.stack.threads[0].tid != running.pid
     assert first.turns, "counted for the first thread only"
-    assert "serve" in functions(seen(running.pid, trains=False)), "a helper is read as it is"
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-@pytest.mark.parametrize(
-    ("name", "words", "function"),
-    [
-        ("training_in_thread.py", (), "wait_for"),
-        (ACTOR, ("training_in_thread", "train", "leave"), "_shutdown"),
-    ],
-)
-def test_a_main_thread_that_the_user_wrote_or_that_exits_is_the_rank(
-    name: str, words: tuple[str, ...], function: str, program: StartProgram
-) -> None:
-    running = program(name, *words)
-    until(lambda: function in functions(seen(running.pid)), f"the main thread in {function}")

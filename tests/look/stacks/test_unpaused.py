@@ -72,16 +72,27 @@ def asked(folder: Path) -> int:
     return len((folder / "asked").read_text().splitlines())
 
 
-@pytest.mark.parametrize("torn", [None, [WITHOUT_ITS_OUTER_END], [OF_FREED_MEMORY], [LOST]])
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (None, None, [WHOLE]),
+        ([WITHOUT_ITS_OUTER_END], [WITHOUT_ITS_OUTER_END], [WHOLE]),
+        ([OF_FREED_MEMORY], [OF_FREED_MEMORY], [WHOLE]),
+        ([LOST], [WHOLE]),
+        # native code may call Python in a thread of its own: believed the second time
+        ([WHOLE, IN_NATIVE_CODE], [WHOLE, IN_NATIVE_CODE]),
+    ],
+)
 def test_what_is_torn_is_read_again(
     program: StartProgram,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    torn: list[dict[str, object]] | None,
+    answers: tuple[list[dict[str, object]] | None, ...],
 ) -> None:
-    answering(tmp_path, monkeypatch, torn, torn if torn != [LOST] else [WHOLE], [WHOLE])
-    (thread,) = read_threads(program("sleeping.py").pid, PATIENCE_S)
+    answering(tmp_path, monkeypatch, *answers)
+    thread, *_ = read_threads(program("sleeping.py").pid, PATIENCE_S)
     assert [frame.name for frame in thread.frames] == ["works", "<module>"]
+    assert asked(tmp_path) == len(answers)
 
 
 def test_what_stays_torn_is_left_out_after_three_times(
@@ -91,14 +102,6 @@ def test_what_stays_torn_is_left_out_after_three_times(
     with pytest.raises(PySpyFailed, match="torn"):
         read_threads(program("sleeping.py").pid, PATIENCE_S)
     assert asked(tmp_path) == MOST_DUMPS
-
-
-def test_a_thread_that_runs_below_python_is_believed_the_second_time(
-    program: StartProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answering(tmp_path, monkeypatch, *[[WHOLE, IN_NATIVE_CODE]] * 3)
-    assert len(read_threads(program("sleeping.py").pid, PATIENCE_S)) == 2
-    assert asked(tmp_path) == 2
 
 
 def test_all_attempts_share_one_time_limit(
@@ -194,10 +197,7 @@ def why_no_stack(pid: int, time_limit_s: float = 20.0) -> str:
 def test_without_py_spy_the_gap_says_how_to_get_it(beside_python: Path) -> None:
     why = why_no_stack(psutil.Process().ppid())
     assert why == "py-spy is not installed beside this Python nor on PATH; pip install py-spy"
-
-
-def test_a_process_that_is_gone_needs_no_py_spy() -> None:
-    gone = subprocess.Popen(["true"])
+    gone = subprocess.Popen(["/bin/true"])
     gone.wait()
     assert why_no_stack(gone.pid) == "the process has ended"
 
@@ -216,22 +216,26 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_a_complaint_is_told_in_one_line_with_its_innermost_cause(beside_python: Path) -> None:
-    complaint = r"Error: No stacks today\n\nCaused by:\n    0: the outer\n    1: the moon: full\n"
-    install(beside_python, f"printf '{complaint}' >&2; exit 1")
-    assert why_no_stack(psutil.Process().pid) == "py-spy: No stacks today (the moon: full)"
-
-
-def test_a_silent_failure_tells_the_exit_code(beside_python: Path) -> None:
-    install(beside_python, "exit 7")
-    assert why_no_stack(psutil.Process().pid) == "py-spy: it ended with 7"
-
-
-def test_a_py_spy_of_another_version_is_told_from_a_broken_one(beside_python: Path) -> None:
-    install(beside_python, """echo '[{"threads": 3}]'""")
-    why = why_no_stack(psutil.Process().pid)
-    assert "of another version" in why
-    assert why.endswith("pip install -U py-spy")
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (
+            r"printf 'Error: No stacks\n\nCaused by:\n  0: out\n  1: the moon: full\n' >&2; exit 1",
+            "py-spy: No stacks (the moon: full)",
+        ),
+        ("exit 7", "py-spy: it ended with 7"),
+        (
+            """echo '[{"threads": 3}]'""",
+            "py-spy's answer is of another version than 0.4: Object missing required field `frames`"
+            " - at `$[0]`; pip install -U py-spy",
+        ),
+    ],
+)
+def test_a_failure_is_told_in_one_line_with_its_innermost_cause(
+    beside_python: Path, script: str, why: str
+) -> None:
+    install(beside_python, script)
+    assert why_no_stack(psutil.Process().pid) == why
 
 
 def test_a_program_that_cannot_be_started_says_why(beside_python: Path) -> None:

@@ -25,6 +25,18 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import WaitTarget
 
 
+def polled_by(waiter: RunningProgram) -> WaitTarget:
+    """The lock for which any thread of a process is seen to poll."""
+
+    def look() -> WaitTarget | None:
+        (sample, _), *_ = sample_all([Target(pid=waiter.pid)], PATIENCE_S)
+        assert sample.kernel is not None
+        targets = (one for state in sample.kernel.threads for one in state.waits_for)
+        return next((one for one in targets if one.kind == "lock"), None)
+
+    return until(look, "the poller to be seen")
+
+
 @pytest.mark.parametrize(("kind", "call"), [("flock", "flock"), ("lockf", "fcntl")])
 def test_a_waiter_for_a_file_lock_names_file_and_holder(
     program: StartProgram, tmp_path: Path, kind: str, call: str
@@ -62,32 +74,9 @@ def test_a_poller_for_a_lock_file_names_file_and_holder(
     assert holder.announcement() == "holding"
     waiter = program(PROGRAM, "filelock", "hard", path)
 
-    def look() -> WaitTarget | None:
-        (sample, _), *_ = sample_all([Target(pid=waiter.pid)], PATIENCE_S)
-        assert sample.kernel is not None
-        return next(iter(sample.kernel.threads[0].waits_for), None)
-
-    target = until(look, "the poller to be seen")
+    target = polled_by(waiter)
     assert (target.call, target.kind, target.name) == ("filelock", "lock", path)
     assert [one.pid for one in target.holders] == [holder.pid]
-
-
-def test_a_build_that_waits_for_a_lock_file_of_another_names_it(
-    program: StartProgram, tmp_path: Path
-) -> None:
-    """Whoever made it may be gone: the file says nobody."""
-    lock = tmp_path / "lock"
-    lock.touch()
-    waiter = program(PROGRAM, "baton", str(tmp_path))
-
-    def look() -> WaitTarget | None:
-        (sample, _), *_ = sample_all([Target(pid=waiter.pid)], PATIENCE_S)
-        assert sample.kernel is not None
-        targets = sample.kernel.threads[0].waits_for
-        return next((one for one in targets if one.kind == "lock"), None)
-
-    target = until(look, "the poller to be seen")
-    assert (target.call, target.name, target.holders) == ("baton.wait", str(lock), ())
 
 
 def test_a_poller_for_a_database_names_file_and_holder(
@@ -119,39 +108,9 @@ def test_one_that_sleeps_in_python_beside_a_locked_file_waits_for_nobody(
     assert (target.kind, target.call) == ("time", "clock_nanosleep")
 
 
-@pytest.mark.parametrize(("host", "known"), [(socket.gethostname(), True), ("elsewhere", False)])
-def test_a_soft_lock_is_held_by_whom_its_file_names_on_this_host(
-    program: StartProgram, tmp_path: Path, host: str, known: bool
-) -> None:
-    path = tmp_path / "soft.lock"
-    path.write_text(f"{os.getpid()}\n{host}\n")
-    waiter = program(PROGRAM, "filelock", "soft", str(path))
-
-    def look() -> WaitTarget | None:
-        (sample, _), *_ = sample_all([Target(pid=waiter.pid)], PATIENCE_S)
-        assert sample.kernel is not None
-        return next(iter(sample.kernel.threads[0].waits_for), None)
-
-    target = until(look, "the poller to be seen")
-    assert target.name == str(path)
-    assert [one.pid for one in target.holders] == ([os.getpid()] if known else [])
-
-
 HERE = socket.gethostname()
 
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")
-
-
-def polled_by(waiter: RunningProgram) -> WaitTarget:
-    """The lock for which any thread of a process is seen to poll."""
-
-    def look() -> WaitTarget | None:
-        (sample, _), *_ = sample_all([Target(pid=waiter.pid)], PATIENCE_S)
-        assert sample.kernel is not None
-        targets = (one for state in sample.kernel.threads for one in state.waits_for)
-        return next((one for one in targets if one.kind == "lock"), None)
-
-    return until(look, "the poller to be seen")
 
 
 def ended_pid() -> int:
@@ -168,27 +127,21 @@ def made_by(path: Path, text: str) -> tuple[list[int], bool]:
 
 
 @pytest.mark.parametrize("text", ["{}", "{}\n" + HERE, "pid: {}", '{{"pid": {}}}'])
-def test_a_file_whose_maker_is_gone_is_abandoned(tmp_path: Path, text: str) -> None:
-    assert made_by(tmp_path / "cache.lock", text.format(ended_pid())) == ([], True)
-
-
-@pytest.mark.parametrize(
-    ("text", "known"), [("{}", True), ("{}\n" + HERE + "7", False), ("busy", False)]
-)
-def test_a_file_is_held_by_whom_it_names_on_this_host(
-    tmp_path: Path, text: str, known: bool
-) -> None:
-    found = made_by(tmp_path / "cache.lock", text.format(os.getpid()))
-    assert found == ([os.getpid()] if known else [], False)
-
-
-def test_a_process_that_was_given_the_number_of_the_maker_later_is_not_the_maker(
-    tmp_path: Path,
+def test_a_file_is_held_by_whom_it_names_on_this_host_or_abandoned(
+    tmp_path: Path, text: str
 ) -> None:
     path = tmp_path / "cache.lock"
-    path.write_text(str(os.getpid()))
+    assert made_by(path, text.format(ended_pid())) == ([], True)
+    assert made_by(path, text.format(os.getpid())) == ([os.getpid()], False)
     os.utime(path, (1_000_000_000, 1_000_000_000))
-    assert maker_of(str(path), os.getpid()).gone
+    assert maker_of(str(path), os.getpid()).gone, "the number was given to this process later"
+
+
+@pytest.mark.parametrize("text", ["{}\n" + HERE + "7", "busy"])
+def test_a_file_that_names_nobody_of_this_host_is_of_an_unknown_maker(
+    tmp_path: Path, text: str
+) -> None:
+    assert made_by(tmp_path / "cache.lock", text.format(os.getpid())) == ([], False)
 
 
 @WHEN_ASKED_FOR

@@ -18,7 +18,7 @@ from look.waits.blocked import PROGRAM, state_of, target_of, with_holders
 from processes import PATIENCE_S, until
 
 from lightning_hangcheck.judge.threads import FUTEXES
-from lightning_hangcheck.look.kernel import kernel_state
+from lightning_hangcheck.look.kernel import CALLS, TIMESPEC, calls_of, kernel_state, wakes_at
 from lightning_hangcheck.look.open_files import (
     Holders,
     file_locks,
@@ -27,7 +27,6 @@ from lightning_hangcheck.look.open_files import (
     tcp_connections,
 )
 from lightning_hangcheck.look.py_spy import python_stacks
-from lightning_hangcheck.look.system_calls import CALLS, TIMESPEC, calls_of, wakes_at
 from lightning_hangcheck.model.evidence import Connection
 
 if TYPE_CHECKING:
@@ -58,18 +57,18 @@ def test_the_other_end_of_a_pipe_is_found_among_the_jobs_processes(program: Star
     assert [one.pid for one in target.holders] == [child]
 
 
-def test_waiting_for_a_child_names_it(program: StartProgram) -> None:
-    running = program(PROGRAM, "wait_for_child")
+@pytest.mark.parametrize(
+    ("how", "call"),
+    [("wait_for_child", "wait4"), ("wait_for_any_child", ""), ("poll_child", "epoll_wait")],
+)
+def test_waiting_for_children_names_each(program: StartProgram, how: str, call: str) -> None:
+    """asyncio polls a descriptor of its child, from Python 3.12 on."""
+    running = program(PROGRAM, how)
     target = target_of(running.pid, kind="process")
-    assert (target.call, target.name) == ("wait4", running.first_words)
-    assert [one.pid for one in target.holders] == [int(running.first_words)]
-
-
-def test_waiting_for_any_child_names_each(program: StartProgram) -> None:
-    running = program(PROGRAM, "wait_for_any_child")
-    target_of(running.pid, kind="process")
     targets = state_of(running.pid).threads[0].waits_for
+    assert call in (target.call, "")
     assert {one.name for one in targets} == set(running.first_words.split())
+    assert [str(one.pid) for one in target.holders] == [target.name]
 
 
 @pytest.mark.parametrize("who", ["child", "parent"])
@@ -99,14 +98,6 @@ def test_a_daemon_keeps_a_pipe_though_nobody_looks_at_it(program: StartProgram) 
         os.kill(daemon, signal.SIGKILL)
 
 
-def test_waiting_for_a_child_by_a_descriptor_names_it(program: StartProgram) -> None:
-    """asyncio does so, from Python 3.12 on."""
-    running = program(PROGRAM, "poll_child")
-    target = target_of(running.pid, kind="process")
-    assert (target.call, target.name) == ("epoll_wait", running.first_words)
-    assert [one.pid for one in target.holders] == [int(running.first_words)]
-
-
 def test_who_may_signal_an_event_is_found_among_the_jobs_processes(program: StartProgram) -> None:
     running = program(PROGRAM, "read_event")
     child = int(running.first_words)
@@ -117,17 +108,17 @@ def test_who_may_signal_an_event_is_found_among_the_jobs_processes(program: Star
     assert {one.pid for one in shared.holders} == {running.pid, child}
 
 
-def test_a_waiter_for_a_semaphore_names_the_processes_that_share_it(program: StartProgram) -> None:
-    running = program(PROGRAM, "take_semaphore", "parent")
-    target = target_of(running.pid, int(running.first_words), kind="shared")
+@pytest.mark.parametrize("waiter", ["parent", "child"])
+def test_a_waiter_for_a_semaphore_names_the_processes_that_share_it(
+    program: StartProgram, waiter: str
+) -> None:
+    """Also the one that started it."""
+    running = program(PROGRAM, "take_semaphore", waiter)
+    pids = [running.pid, int(running.first_words)]
+    waits, other = pids if waiter == "parent" else pids[::-1]
+    target = target_of(waits, *([other] if waiter == "parent" else []), kind="shared")
     assert (target.call, target.name[:8]) == ("futex", "memory:[")
-    assert [one.pid for one in target.holders] == [int(running.first_words)]
-
-
-def test_the_process_that_started_it_may_share_a_semaphore_too(program: StartProgram) -> None:
-    running = program(PROGRAM, "take_semaphore", "child")
-    target = target_of(int(running.first_words), kind="shared")
-    assert [one.pid for one in target.holders] == [running.pid]
+    assert [one.pid for one in target.holders] == [other]
 
 
 def test_a_join_of_a_thread_is_no_wait_for_other_processes(program: StartProgram) -> None:
@@ -168,7 +159,7 @@ def test_one_that_accepts_names_its_own_end(program: StartProgram, family: str) 
     assert target.call.startswith("accept")
 
 
-def test_the_owner_of_the_remote_end_is_found_among_the_jobs_processes(
+def test_the_owner_of_the_remote_end_is_found_and_bytes_of_a_download_are_counted(
     program: StartProgram,
 ) -> None:
     with _trickle() as (port, let_go):
@@ -176,12 +167,6 @@ def test_the_owner_of_the_remote_end_is_found_among_the_jobs_processes(
         target = target_of(running.pid, os.getpid(), kind="socket")
         assert target.name == f"127.0.0.1:{port}"
         assert [one.pid for one in target.holders] == [os.getpid()]
-        let_go.set()
-
-
-def test_bytes_of_a_download_are_counted(program: StartProgram) -> None:
-    with _trickle() as (port, let_go):
-        running = program(PROGRAM, "download", str(port))
         before = state_of(running.pid).network_bytes
         assert before is not None
         let_go.set()
@@ -326,11 +311,11 @@ def test_both_ends_of_a_connection_and_its_bytes_are_told(
             assert state is not None
             there = found[os.fstat(accepted.fileno()).st_ino]
             shown = f"[{server}]" if family is socket.AF_INET6 else server
-            assert there.shown(0) == f"{shown}:{listens.getsockname()[1]}"
-            assert there.shown(1).rpartition(":")[2] == str(asks.getsockname()[1])
+            assert there.local == f"{shown}:{listens.getsockname()[1]}"
+            assert there.remote.rpartition(":")[2] == str(asks.getsockname()[1])
             assert there.carried_bytes >= 1_000
             (state,) = with_holders([state])
-            told = Connection(there.shown(0), there.shown(1)) in state.connections
+            told = Connection(there.local, there.remote) in state.connections
             assert told == (server != client), "only what leads to another address"
 
 

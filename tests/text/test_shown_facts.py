@@ -1,0 +1,155 @@
+"""Facts as people read them: amounts, moments, ranges of ranks, and text that does nothing."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from lightning_hangcheck.text.shown import (
+    LARGEST_RANK,
+    Precision,
+    before,
+    format_ranks,
+    moment_of,
+    one_line,
+    parse_ranks,
+    read_utc,
+    seconds_in_words,
+    told_apart,
+    utc,
+    visible,
+    visible_json,
+)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0, "<1 ms"),
+        (0.31, "0.31 s"),
+        (41.2, "41.2 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 00 s"),
+        (125.4, "2 min 05 s"),
+        (3599.6, "1 h 00 min"),
+    ],
+)
+def test_a_duration_is_never_an_exponent(seconds: float, words: str) -> None:
+    assert seconds_in_words(seconds) == words
+
+
+MOMENT = datetime(2026, 11, 20, 10, 23, 45, 123999, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("precision", "text"),
+    [
+        ("seconds", "2026-11-20T10:23:45Z"),
+        ("milliseconds", "2026-11-20T10:23:45.123Z"),
+        ("microseconds", "2026-11-20T10:23:45.123999Z"),
+    ],
+)
+def test_what_is_finer_than_the_precision_is_cut_off(precision: Precision, text: str) -> None:
+    assert utc(MOMENT, precision) == text
+
+
+def test_a_moment_is_written_as_utc_with_all_its_digits() -> None:
+    assert utc(MOMENT.astimezone(timezone(timedelta(hours=2)))) == "2026-11-20T10:23:45.123Z"
+    assert utc(MOMENT.replace(microsecond=0)) == "2026-11-20T10:23:45.000Z"
+
+
+@pytest.mark.parametrize("fraction", ["", ".5", ".50", ".500000", ".500000000"])
+def test_a_fraction_of_any_length_is_read(fraction: str) -> None:
+    expected = MOMENT.replace(microsecond=500_000 if fraction else 0)
+    assert read_utc(f"2026-11-20T10:23:45{fraction}Z") == expected
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-11-20T10:23:45+02:00", "2026-13-01"])
+def test_what_is_no_moment_of_utc_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - of whatever reads it
+        read_utc(text)
+
+
+def test_moments_are_reckoned() -> None:
+    assert before("2026-11-20T00:00:01.250Z", 2.0) == "2026-11-19T23:59:59.250Z"
+    assert moment_of(1_795_170_225_123_999_999) == MOMENT
+
+
+rank_lists = some.lists(some.integers(0, 60) | some.integers(0, LARGEST_RANK))
+
+
+@given(rank_lists)
+def test_ranges_read_back_as_the_ranks_in_order(ranks: list[int]) -> None:
+    assert parse_ranks(format_ranks(ranks)) == tuple(sorted(set(ranks)))
+
+
+@given(some.text(some.sampled_from("0123456789-, x²"), max_size=12))
+def test_any_text_is_read_or_refused_with_a_sentence(text: str) -> None:
+    try:
+        ranks = parse_ranks(text)
+    except ValueError as error:
+        message = str(error)
+    else:
+        assert parse_ranks(format_ranks(ranks)) == ranks
+        return
+    assert "write for example" in message or "not an ascending range" in message
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [([], ""), ([8, 0, 1, 2, 2], "0-2,8"), (range(4096), "0-4095"), ([3, 5, 7], "3,5,7")],
+)
+def test_ranges_look_so(ranks: list[int], text: str) -> None:
+    assert format_ranks(ranks) == text
+
+
+@pytest.mark.parametrize("text", ["-1", "1-", "3-1", "a", "1-2-3", "0-99999999", "1.5"])
+def test_what_is_no_range_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no"):
+        parse_ranks(text)
+
+
+texts = some.text(
+    some.characters(categories=["L", "N", "P", "Z", "C"]) | some.sampled_from("\x1b\x9b\u202e\n\\")
+)
+
+
+@given(texts)
+def test_nothing_is_left_that_a_terminal_obeys(text: str) -> None:
+    assert visible(text).isprintable()
+    assert one_line(text).isprintable()
+
+
+@given(texts)
+def test_what_is_visible_stays_as_it_is(text: str) -> None:
+    once = visible(text)
+    assert visible(once) == once
+    assert (once == text) == text.isprintable()
+
+
+def test_what_is_not_visible_is_shown_by_its_escape() -> None:
+    text = "a\tb\x1b[31m\x07\x7f\x9b\u200b\u202e\u2066\ufeff\ud800 é 模 🙂"
+    shown = r"a\tb\x1b[31m\x07\x7f\x9b\u200b\u202e\u2066\ufeff\ud800 é 模 🙂"
+    assert visible(text) == shown
+    assert one_line(f" {text}\r\n\n b ") == shown.replace(r"\t", " ") + " b"
+
+
+@given(some.recursive(some.text() | texts.filter(str.isprintable), some.lists))
+def test_json_decodes_to_the_same(value: object) -> None:
+    for ensure_ascii in (True, False):
+        data = json.dumps(value, ensure_ascii=ensure_ascii, indent=2)
+        shown = visible_json(data.encode())
+        assert json.loads(shown) == value
+        assert all(line.isprintable() for line in shown.decode().split("\n"))
+
+
+def test_texts_that_look_alike_once_they_are_cut_are_told_apart_by_their_lengths() -> None:
+    """What each has in common with another is left out, which may leave the same of two."""
+    ends = ["ab" * 300 + "1", "ab" * 300 + "2", "ab" * 60 + "2"]
+    shown = told_apart(ends, 100)
+    assert len(set(shown)) == 3
+    assert shown[2].endswith("2 (121 characters)")
