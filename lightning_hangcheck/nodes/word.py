@@ -20,7 +20,6 @@ from lightning_hangcheck.judge.alike import as_rank, joined_families, without_me
 from lightning_hangcheck.judge.joining import rebased
 from lightning_hangcheck.judge.rank_set import RankSet, common, in_words, joined, rank_set, size
 from lightning_hangcheck.judge.standing import standings_of
-from lightning_hangcheck.model.beat import CheckpointMark
 from lightning_hangcheck.model.case import Alike, CodeNote, RankName, RankView
 from lightning_hangcheck.model.evidence import AddressReach, Frame, Gap, ThreadStack
 from lightning_hangcheck.model.flight import GroupFamily
@@ -29,7 +28,7 @@ from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from lightning_hangcheck.model.case import Case
 
@@ -95,41 +94,29 @@ def class_of(view: RankView, groups: tuple[GroupFamily, ...], standing: int) -> 
 
 
 def together(classes: Iterable[RankClass]) -> tuple[RankClass, ...]:
-    """Join those of equal standing; in the order of their first ranks."""
+    """Join those of equal standing, whose groups have one shape; in the order of first ranks."""
     alike: dict[tuple[object, ...], list[RankClass]] = {}
     for one in classes:
-        alike.setdefault(way_of(one), []).append(one)
+        shapes = one.ranks if one.alone else tuple(family.offsets for family in one.told.groups)
+        alike.setdefault((one.standing, shapes), []).append(one)
     found = [ones[0] if len(ones) == 1 else _one_of(ones) for ones in alike.values()]
     return tuple(sorted(found, key=lambda one: (one.ranks[0], one.standing)))
 
 
-def way_of(one: RankClass) -> tuple[object, ...]:
-    """Return what is equal for classes that are one."""
-    if one.alone:
-        return one.standing, one.ranks
-    return one.standing, tuple(family.offsets for family in one.told.groups)
+def as_told(one: RankClass) -> tuple[RankView, Alike]:
+    """Return a class's view, and for whom it stands.
 
-
-def alike_of(one: RankClass) -> Alike:
-    """Return for whom a class's view stands, under the number that `first_view` gives it."""
-    groups = one.told.groups if one.told.view.flight is not None else ()
-    return Alike(rank=_number(one), ranks=in_words(one.ranks), names=one.names, groups=groups)
-
-
-def first_view(one: RankClass) -> RankView:
-    """Return a class's view; where its rank is no longer among them, as that of the first one."""
-    view, number = one.told.view, _number(one)
-    if view.rank == number:
-        return view
-    name = next((name for name in one.names if name.rank == number), RankName(number))
-    pid = name.pid if name.pid is not None else view.pid
-    moved = as_rank(view, one.told.groups, number)
-    return replace(moved, local_rank=name.local_rank, host=name.host, pid=pid)
-
-
-def _number(one: RankClass) -> int:
-    rank = one.told.view.rank
-    return rank if common((rank, rank), one.ranks) else one.ranks[0]
+    Where the view's rank is no longer among them, it is as that of the first one.
+    """
+    view, groups, number = one.told.view, one.told.groups, one.told.view.rank
+    if not common((number, number), one.ranks):
+        number = one.ranks[0]
+        name = next((name for name in one.names if name.rank == number), RankName(number))
+        pid = name.pid if name.pid is not None else view.pid
+        moved = as_rank(view, groups, number)
+        view = replace(moved, local_rank=name.local_rank, host=name.host, pid=pid)
+    groups = groups if view.flight is not None else ()
+    return view, Alike(rank=number, ranks=in_words(one.ranks), names=one.names, groups=groups)
 
 
 def within(classes: Iterable[RankClass], ranks: RankSet) -> tuple[RankClass, ...]:
@@ -163,9 +150,8 @@ def bounded(classes: Sequence[RankClass]) -> tuple[tuple[RankClass, ...], int]:
     if not rest:
         return tuple(classes), 0
     bare = [
-        replace(without_evidence(one), standing=WITHOUT_EVIDENCE, names=one.names) for one in rest
+        replace(one, standing=WITHOUT_EVIDENCE, told=RankLine(brief(one.told.view))) for one in rest
     ]
-    bare = [replace(one, told=RankLine(one.told.view)) for one in bare]
     return together([*kept, *bare]), sum(size(one.ranks) for one in rest)
 
 
@@ -243,13 +229,6 @@ class RoundMark(Struct, frozen=True):
     store_port: int = 0
 
 
-class Furthest(Struct, frozen=True, array_like=True):
-    """How far the ranks of a node have come."""
-
-    step: int | None = None
-    checkpoint: CheckpointMark | None = None
-
-
 class ReadWord(Struct, frozen=True, array_like=True):
     """Which word of the judging node was read last: its number, the word's stamp, its judgement."""
 
@@ -313,7 +292,6 @@ class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
     local_world_size: int | None = None
     machine: Annotated[str, Meta(max_length=1_024)] = ""
     ranks: Annotated[tuple[int, ...], Meta(max_length=2 * MOST_OF_A_NODE)] = ()
-    furthest: Furthest | None = None
     addresses: Annotated[tuple[str, ...], _ASKED] = ()
     software: Annotated[str, Meta(max_length=64)] = ""
     lines: Annotated[tuple[RankClass, ...], Meta(max_length=MOST_OF_A_NODE)] = ()
@@ -373,10 +351,6 @@ def word_of(
         one if small or common(one.ranks, asked) else without_evidence(one) for one in lines
     )
     told = any(one.told.view.processes for one in lines)
-    beats = [view.beat for view in views if view.beat is not None]
-    marks = [beat.checkpoint for beat in beats if beat.checkpoint is not None]
-    steps = [beat.step for beat in beats if beat.step is not None]
-    mark = max(marks, key=lambda one: one.number, default=None)
     word = Word(
         version=VERSION,
         node=node,
@@ -387,7 +361,6 @@ def word_of(
         local_world_size=case.run.local_world_size,
         machine=case.run.machine,
         ranks=rank_set(view.rank for view in views),
-        furthest=Furthest(max(steps, default=None), mark) if marks or steps else None,
         lines=lines,
         gaps=tuple(gap for gap in case.gaps if gap.kind != "other_nodes") if told else (),
         code=case.code[:MOST_CODE] if told else (),
@@ -425,17 +398,18 @@ def with_table(word: Word) -> Word:
     """Move the stacks of the lines into the word's table."""
     frames: dict[Frame, int] = {}
     stacks: dict[tuple[Frame, ...], int] = {}
-
-    def number(stack: ThreadStack) -> int:
-        for frame in stack.frames:
-            frames.setdefault(frame, len(frames))
-        return stacks.setdefault(stack.frames, len(stacks))
-
     lines = []
     for one in word.lines:
-        numbers = tuple(map(number, _stacks(one.told.view)))
-        view = _with_stacks(one.told.view, lambda stack: replace(stack, frames=()))
-        lines.append(replace(one, told=RankLine(view, numbers, one.told.groups)))
+        numbers: list[int] = []
+
+        def moved(stack: ThreadStack, numbers: list[int] = numbers) -> ThreadStack:
+            for frame in stack.frames:
+                frames.setdefault(frame, len(frames))
+            numbers.append(stacks.setdefault(stack.frames, len(stacks)))
+            return replace(stack, frames=())
+
+        view = _with_stacks(one.told.view, moved)
+        lines.append(replace(one, told=RankLine(view, tuple(numbers), one.told.groups)))
     table = tuple(tuple(frames[frame] for frame in stack) for stack in stacks)
     return replace(word, lines=tuple(lines), frames=tuple(frames), stacks=table)
 
@@ -447,31 +421,22 @@ def without_table(word: Word) -> Word:
     stacks = [tuple(word.frames[call] for call in stack) for stack in word.stacks]
     lines = []
     for one in word.lines:
-        numbers = one.told.stacks
-        if len(numbers) != sum(1 for _ in _stacks(one.told.view)):
+        left = list(one.told.stacks[::-1])
+
+        def found(stack: ThreadStack, left: list[int] = left) -> ThreadStack:
+            if not left or not 0 <= left[-1] < len(stacks):
+                raise ValueError("a rank has a stack that is not there")
+            return replace(stack, frames=stacks[left.pop()])
+
+        view = _with_stacks(one.told.view, found)
+        if left:
             raise ValueError("a rank has other stacks than are told of it")
-        if any(not 0 <= number < len(stacks) for number in numbers):
-            raise ValueError("a rank has a stack that is not there")
-        if numbers:
-            left = iter(numbers)
-            view = _with_stacks(
-                one.told.view,
-                lambda stack, left=left: replace(stack, frames=stacks[next(left)]),  # type: ignore[misc]
-            )
-            one = replace(one, told=RankLine(view, (), one.told.groups))
-        lines.append(one)
+        lines.append(replace(one, told=RankLine(view, (), one.told.groups)))
     return replace(word, lines=tuple(lines), frames=(), stacks=())
 
 
-def _stacks(view: RankView) -> Iterator[ThreadStack]:
-    for look in view.processes:
-        for sample in look.samples:
-            if sample.stack is not None:
-                yield from sample.stack.threads
-
-
 def _with_stacks(view: RankView, change: Callable[[ThreadStack], ThreadStack]) -> RankView:
-    """Change each stack, in the order of `_stacks`."""
+    """Change each stack, in the order of processes, samples and threads."""
     if not view.processes:
         return view
     looks = []

@@ -19,7 +19,7 @@ from processes import until
 
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.nodes import exchange, store_place
+from lightning_hangcheck.nodes import peers, store_place
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.peers import Peers
 from lightning_hangcheck.nodes.store_place import CourierPlace
@@ -57,7 +57,7 @@ class Stalled:
 def test_storage_that_stalls_is_said_by_whoever_tells_and_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exchange, "TROUBLE_AFTER_S", 0.2)
+    monkeypatch.setattr(peers, "TROUBLE_AFTER_S", 0.2)
     place = Stalled()
     with closing(Peers(NodePlace(number=1, nnodes=2), [place])) as node:
         node.start()

@@ -15,7 +15,6 @@ from lightning_hangcheck.watch.other_nodes.joining import (
     first_failure_ns,
     have_said,
     join_end,
-    told_and_gone,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ OWN: Case = job(seen(gone(0, 1, words=LOST), 2.0), ended=True, **FACTS)
 
 def concluded(nodes: dict[int, Heard]) -> Any:
     said = have_said(nodes, first_failure_ns(OWN))
-    return judge(replace(join_end(OWN, *told_and_gone(nodes, said), 0), exit_code=1))
+    return judge(replace(join_end(OWN, nodes, said, 0), exit_code=1))
 
 
 def test_a_rank_that_was_killed_on_another_node_is_named() -> None:

@@ -20,6 +20,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.judge.rank_set import members
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.look.open_files import own_addresses, reach_of
+from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.nodes.encoding import MOST_PACKED
 from lightning_hangcheck.nodes.meeting_place import FolderPlace, SealedPlace
 from lightning_hangcheck.nodes.peers import (
@@ -37,7 +38,6 @@ from lightning_hangcheck.version import __version__
 from lightning_hangcheck.watch.other_nodes.joining import (
     MOST_COMPARED,
     STOOD_S,
-    absent_nodes,
     addresses_to_ask,
     agreed_number,
     first_failure_ns,
@@ -47,8 +47,6 @@ from lightning_hangcheck.watch.other_nodes.joining import (
     mark_of,
     silence_gap,
     silent_node,
-    told_and_gone,
-    unused_nodes,
     views_of,
     wanted_of,
     which_nodes,
@@ -59,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lightning_hangcheck.model.case import Case, SilentNode
-    from lightning_hangcheck.model.evidence import AddressReach, Gap
+    from lightning_hangcheck.model.evidence import AddressReach
     from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.meeting_place import NodesPlace
@@ -67,26 +65,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.nodes.word import LeftRound, RoundEnd
     from lightning_hangcheck.observe.watched_rank import WatchedRound
     from lightning_hangcheck.settings import Settings
-
-
-NO_STORE = "no store that outlives the ranks"
-NO_FOLDER = (
-    "the launcher serves no store that outlives the ranks, and no folder was named that all nodes "
-    "see",
-    "name one with --nodes-dir, or give all nodes the same --run-dir on storage that they share, "
-    "or have the first node serve a store with --nodes-port, or join the verdicts with hangcheck "
-    "merge",
-)
-NO_SECRET = (
-    "the launcher serves no store that outlives the ranks, and --nodes-port needs a secret that "
-    "all nodes know",
-    f"export {SHARED_BY_NODES}=$(openssl rand -hex 16) where the job is started",
-)
-NO_ADDRESS = (
-    "the launcher serves no store that outlives the ranks, and for --nodes-port nothing says where "
-    "the first node is",
-    "set MASTER_ADDR on all nodes",
-)
 
 
 class Meeting(NamedTuple):
@@ -108,25 +86,35 @@ def meeting_of(place: NodePlace, settings: Settings) -> Meeting | None:
     if place.nnodes == 1:
         return None
     job = place.job or f"{place.host}:{place.port}"
-    places: list[NodesPlace] = []
-    why, way_out = NO_FOLDER
     secret = os.environ.get(SHARED_BY_NODES, "")
+    no_store = "no store that outlives the ranks"
+    places: list[NodesPlace] = []
+    why, way_out = f"the launcher serves {no_store}, and ", ""
     if settings.nodes_dir is not None:
         places, why = [_folder(settings.nodes_dir, job)], "--nodes-dir names it"
     elif place.host:
         places, why = [CourierPlace(place.host, place.port)], "it is there, and no --nodes-dir"
-    elif settings.nodes_port is not None and len(secret) < LEAST_SECRET:
-        why, way_out = NO_SECRET
-    elif settings.nodes_port is not None and not place.first:
-        why, way_out = NO_ADDRESS
-    elif settings.nodes_port is not None:
+    elif settings.nodes_port is None:
+        why += "no folder was named that all nodes see"
+        way_out = (
+            "name one with --nodes-dir, or give all nodes the same --run-dir on storage that they "
+            "share, or have the first node serve a store with --nodes-port, or join the verdicts "
+            "with hangcheck merge"
+        )
+    elif len(secret) < LEAST_SECRET:
+        why += "--nodes-port needs a secret that all nodes know"
+        way_out = f"export {SHARED_BY_NODES}=$(openssl rand -hex 16) where the job is started"
+    elif not place.first:
+        why += "for --nodes-port nothing says where the first node is"
+        way_out = "set MASTER_ADDR on all nodes"
+    else:
         serves = place.number == FIRST
         store = CourierPlace(place.first, settings.nodes_port, offered=True, serves=serves)
         places = [SealedPlace(store, secret, job)]
-        why = f"{NO_STORE}, no --nodes-dir; --nodes-port has one served"
+        why = f"{no_store}, no --nodes-dir; --nodes-port has one served"
     if settings.run_dir is not None and settings.nodes_dir is None:
         if not places:
-            why = f"{NO_STORE}, no --nodes-dir; the nodes were given one --run-dir"
+            why = f"{no_store}, no --nodes-dir; the nodes were given one --run-dir"
         places.append(_folder(Path(settings.run_dir) / NODES_FOLDER, job))
     where = places[0].where if places else "nowhere"
     told = f"{where}: {why}; this is node {place.number} of {place.nnodes}"
@@ -145,10 +133,7 @@ JITTER_NS = NANOSECONDS // 2
 """By which the same look may seem to be of another moment, as its telling took longer."""
 SAID_AFTER_S = SILENT_AFTER_S + 5.0
 """Silence after which it is said though nothing shows why."""
-ALONE = "; until it is heard again, each node judges its own ranks: hangcheck merge joins that"
-HERE = "; until it is heard again, this node judges for all that are heard"
-THERE = "; until it is heard again, node {} judges for all that are heard"
-ANSWERING = ("answers", "goes_on")
+CANNOT_JOIN = "what other nodes tell is left out, it cannot be joined"
 LAST_WORDS_S = 3.0
 POLL_S = 0.05
 LONGEST_ADDRESS = 64
@@ -309,22 +294,32 @@ class AmongNodes:
             return self._joined(own)
         except Exception as error:  # noqa: BLE001 - others' facts must not end the watch of ours
             self._unjoinable = True
-            log.once("join", f"what other nodes tell is left out, it cannot be joined: {error!r}")
+            log.once("join", f"{CANNOT_JOIN}: {error!r}")
             return own
 
     def _joined(self, own: Case) -> Case:
-        peers, heard, number = self.peers, self.judged_with(), self.place.number
+        peers, heard = self.peers, self.judged_with()
         fell_silent = list(self._silent_nodes(own))
         if not self.judges:  # where the place to meet is lost, not to be heard says nothing
             fell_silent = [one for one in fell_silent if one.reach == "unanswered"]
         silent = [heard[one.number] for one in fell_silent]
         there = [one for one in heard.values() if self.judges and not peers.silent_s(one)]
-        joined = join_heard(own, there, silent, number)
-        gaps = [*map(silence_gap, fell_silent), *unused_nodes(dict(peers.unused))]
+        joined = join_heard(own, there, silent, self.place.number)
+        gaps = list(map(silence_gap, fell_silent))
+        unused: dict[str, list[int]] = {}  # nodes by why what they tell cannot be read
+        for node, reason in dict(peers.unused).items():
+            unused.setdefault(reason, []).append(node)
+        for reason, nodes in unused.items():
+            why = f"what is told there is not used: {reason}"
+            gaps.append(Gap(which_nodes(nodes), None, why, "other_nodes"))
         absent = peers.absent() if self.judges else []
         if absent:
             waited_s = max(SILENT_AFTER_S, max(map(peers.unheard_s, absent)))
-            gaps.append(absent_nodes(absent, waited_s, peers.where))
+            why = (
+                f"nothing was heard from there for {waited_s:.0f} s: it has not come, no hangcheck "
+                f"run watches there, or it does not reach {peers.where}"
+            )
+            gaps.append(Gap(which_nodes(absent), None, why, "other_nodes"))
         return with_unheard(own, joined, absent, fell_silent, gaps)
 
     def _silent_nodes(self, own: Case) -> Iterator[SilentNode]:
@@ -350,11 +345,13 @@ class AmongNodes:
             since_ns = first_failure_ns(own)
             if self.follows or not since_ns:
                 return own
-            known, number = self.judged_with(), self.place.number
+            number = self.place.number
             if not self.judges:
+                known = self.judged_with()
                 silent = self._silent_nodes(own)
-                gone = [known[one.number] for one in silent if one.reach == "unanswered"]
-                return join_end(own, [], gone, number)
+                gone = {one.number for one in silent if one.reach == "unanswered"}
+                known = {node: one for node, one in known.items() if node in gone}
+                return join_end(own, known, (), number, lost=True)
             # wait a little for the others: what failed there is told within a second
             deadline = time.monotonic() + LAST_WORDS_S
             self.peers.hurry()
@@ -367,11 +364,11 @@ class AmongNodes:
                 time.sleep(POLL_S)
             # nodes of which only the sidecar had died: what became of them is open
             silent = self._silent_nodes(own)
-            alive = {one.number for one in silent if one.reach in ANSWERING} - said
+            alive = {one.number for one in silent if one.reach in ("answers", "goes_on")} - said
             known = {n: one for n, one in self.judged_with().items() if n not in alive}
-            return join_end(own, *told_and_gone(known, said), number)
+            return join_end(own, known, said, number)
         except Exception as error:  # noqa: BLE001 - as in `join`
-            log.once("join", f"what other nodes tell is left out, it cannot be joined: {error!r}")
+            log.once("join", f"{CANNOT_JOIN}: {error!r}")
             return own
 
     def elsewhere(self) -> dict[int, int]:
@@ -401,7 +398,12 @@ class AmongNodes:
             log.once("nodes", f"{alone}: {peers.trouble}")
         if peers.same_number is not None:
             theirs = [one for one in peers.same_number if one not in self._addresses]
-            log.once("same number", same_number(number, theirs))
+            where = f" at {theirs[0][:LONGEST_ADDRESS]}" if theirs else ""
+            log.once(
+                "same number",
+                f"another node{where} says that it is node {number}, too, and neither is heard as "
+                "it should be: give each node another --node-rank (or NODE_RANK)",
+            )
         if self.judges:
             others = list(peers.heard.values())
             for sentence in contradictions(own, self._mark, others, number):
@@ -419,11 +421,12 @@ class AmongNodes:
             last_ns, gap = heard[node].heard_ns, silence_gap(one)
             if one.reach != "unknown" or one.silent_s >= SAID_AFTER_S:
                 self._said_silent[node] = last_ns, gap
-                role, instead = peers.role, HERE if node < number else ""
-                if role.judge is not None:
-                    instead = THERE.format(role.judge)
-                elif not role.judges:
-                    instead = ALONE
+                instead = "this node judges for all that are heard" if node < number else ""
+                if peers.role.judge is not None:
+                    instead = f"node {peers.role.judge} judges for all that are heard"
+                elif not self.judges:
+                    instead = "each node judges its own ranks: hangcheck merge joins that"
+                instead = f"; until it is heard again, {instead}" if instead else ""
                 log.once(f"node {node} {last_ns}", f"{gap.what} {gap.why}{instead}")
 
     def close(self) -> None:
@@ -485,12 +488,3 @@ def contradictions(
                 f"{name_ranks(doubled)} {'is' if len(doubled) == 1 else 'are'} on node {node} and "
                 f"on node {holders[doubled[0]]}: give each node another --node-rank (or NODE_RANK)"
             )
-
-
-def same_number(number: int, addresses: Sequence[str]) -> str:
-    """Say that another node has this one's number."""
-    where = f" at {addresses[0][:LONGEST_ADDRESS]}" if addresses else ""
-    return (
-        f"another node{where} says that it is node {number}, too, and neither is heard as it "
-        "should be: give each node another --node-rank (or NODE_RANK)"
-    )

@@ -22,7 +22,6 @@ from lightning_hangcheck.watch.other_nodes.among_nodes import (
     Meeting,
     contradictions,
     meeting_of,
-    same_number,
 )
 from lightning_hangcheck.watch.other_nodes.joining import (
     addresses_to_ask,
@@ -76,16 +75,6 @@ def test_another_version_that_can_be_read_is_said_once_for_all_nodes_that_have_i
         f"node 4 has lightning-hangcheck 9.1, node 0 has {__version__}: they understand "
         "each other; install the same on all nodes before the next run",
     ]
-
-
-@pytest.mark.parametrize(
-    ("addresses", "where"), [((), ""), (("10.0.0.5", "10.0.0.6"), " at 10.0.0.5")]
-)
-def test_another_node_of_the_same_number_is_said(addresses: tuple[str, ...], where: str) -> None:
-    assert same_number(1, addresses) == (
-        f"another node{where} says that it is node 1, too, and neither is heard as it should be: "
-        "give each node another --node-rank (or NODE_RANK)"
-    )
 
 
 @pytest.mark.parametrize(

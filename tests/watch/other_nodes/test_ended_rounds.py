@@ -22,7 +22,6 @@ from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
 from lightning_hangcheck.watch.other_nodes.joining import (
     EndedRounds,
     LeftHere,
-    Settled,
     join_round_end,
 )
 
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning_hangcheck.model.case import Case, RankView
+    from lightning_hangcheck.model.run import Round
+    from lightning_hangcheck.model.verdict import Verdict
 
 FACTS: dict[str, Any] = {"world_size": 2, "local_world_size": 1, "nnodes": 2}
 NEXT = RoundStart(launcher="torchrun", number=1, most=3)
@@ -99,8 +100,8 @@ def test_no_more_ends_are_told_or_read_than_a_node_has_room_for() -> None:
 def test_a_node_alone_waits_for_nobody() -> None:
     ended = EndedRounds()
     ended.leave(LeftHere(FAILED, "", None), None)
-    (settled,) = ended.settled(None, NOW_NS)
-    assert settled.ended.culprits == (1,)
+    ((_, _, remembered),) = ended.settled(None, NOW_NS)
+    assert remembered.culprits == (1,)
 
 
 def test_both_nodes_end_the_chapter_in_the_same_words(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_both_nodes_end_the_chapter_in_the_same_words(tmp_path: Path) -> None:
     left = [ENDED_BY_AGENT, FAILED]
     present = [job(rank(0, IN_BARRIER, silent=0.1), round=1, **FACTS), GOES_ON]
     ended = [EndedRounds(), EndedRounds()]
-    settled: dict[int, Settled] = {}
+    settled: dict[int, tuple[Verdict, Round]] = {}
 
     def now(case: Case) -> Case:
         return rebased(case, time.monotonic_ns() - NOW_NS)
@@ -119,18 +120,18 @@ def test_both_nodes_end_the_chapter_in_the_same_words(tmp_path: Path) -> None:
     def both_have() -> bool:
         for number, node in enumerate(nodes):
             node.tell(now(present[number]), None)
-            for one in ended[number].settled(node, time.monotonic_ns()):
-                settled[number] = one
+            for _, verdict, remembered in ended[number].settled(node, time.monotonic_ns()):
+                settled[number] = verdict, remembered
         return len(settled) == 2
 
     with closing(nodes[0]), closing(nodes[1]):
         for number, node in enumerate(nodes):
             ended[number].leave(LeftHere(now(left[number]), f"start {number}", None), node)
         until(both_have, "both nodes to know how the round ended")
-    ours, theirs = settled[0], settled[1]
-    assert ours.verdict == theirs.verdict
-    assert ours.ended.culprits == (1,)
-    assert ours.ended.summary == theirs.ended.summary
-    assert WORDS in ours.ended.summary
-    assert {place.rank for place in ours.ended.ranks} == {0, 1}
-    assert (ours.ended.started_at, theirs.ended.started_at) == ("start 0", "start 1")
+    (told, ours), (told_there, theirs) = settled[0], settled[1]
+    assert told == told_there
+    assert ours.culprits == (1,)
+    assert ours.summary == theirs.summary
+    assert WORDS in ours.summary
+    assert {place.rank for place in ours.ranks} == {0, 1}
+    assert (ours.started_at, theirs.started_at) == ("start 0", "start 1")
