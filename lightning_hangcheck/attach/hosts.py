@@ -123,12 +123,13 @@ def decode_message(output: bytes) -> HostMessage:
         numbers = (*sizes, *(view.rank for view in case.ranks))
         for moment in (case.taken_at, case.run.started_at):
             read_utc(moment)
-        if not all(0 <= one < MOST_RANKS for one in numbers) or not can_be_reckoned_with(case):
-            raise ValueError("it has a number that cannot be")
+        possible = all(0 <= one < MOST_RANKS for one in numbers) and can_be_reckoned_with(case)
     except (ValueError, OverflowError, RecursionError) as error:
         raise UnreadableRun(f"what it sent cannot be read: {error}", SAME_VERSION) from error
     except UnreadableRun as error:
         raise UnreadableRun(str(error.args[0]), SAME_VERSION) from error
+    if not possible:
+        raise UnreadableRun("what it sent has a number that cannot be", SAME_VERSION)
     return message
 
 
