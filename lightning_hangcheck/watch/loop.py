@@ -71,32 +71,34 @@ class Watcher:
         self._settings = settings
         self._writer = writer
         self._faults = faults
-        self._metronome = Metronome(time.monotonic_ns()).start()
+        now_ns = time.monotonic_ns()
+        self._metronome = Metronome(now_ns).start()
         self._scout = Scout(session, quiet=settings.quiet)
         self._ended = EndedRounds()
         self.earlier = earlier
         self.nodes: AmongNodes | None = None
-        now_ns = time.monotonic_ns()
         self.roster = Roster(session, self._scout, faults, now_ns, rounds_before=len(earlier))
-        self.alarm = Alarm()
         self.shutdown = Shutdown()
         self._ending = False
         self._ends_seen: tuple[object, ...] = ()
-        self._said_still_there_ns = 0
-        self.launcher_gone_ns = 0
-        self._read_ns = now_ns
-        self._updated_ns = 0
+        self._said_still_there_ns = self.launcher_gone_ns = 0
+        self._read_ns, self._updated_ns = now_ns, 0
         self._update_every_ns = int(min(settings.poll_interval, UPDATE_S) * NANOSECONDS)
         self._alone = False
         self._look_begun_ns = 0
         self._seen: tuple[object, ...] = ()
         self._seen_closer: Verdict | None = None
-        self._gaps: tuple[Gap, ...] = ()
-        self._code: tuple[CodeNote, ...] = ()
         self._looker = Looker(settings.probe_timeout, session.torch_servers)
         self._limits = patience_of(settings)
-        self._slow = SlowTelling(settings, session.torch_servers, writer)
         self._schedule = Schedule(settings.look_after, figures_of(self._limits))
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        self.alarm = Alarm()
+        self._gaps: tuple[Gap, ...] = ()
+        self._code: tuple[CodeNote, ...] = ()
+        self._slow = SlowTelling(self._settings, self._session.torch_servers, self._writer)
+        self._schedule.calm()
 
     @property
     def follows(self) -> bool:
@@ -108,8 +110,7 @@ class Watcher:
         if self.nodes is not None:
             self.nodes.close()
         self.nodes = nodes
-        if nodes is not None:
-            self._ended.meet(nodes)
+        self._ended.meet(nodes)
 
     def tick(self) -> None:
         """Read everything once, and act on it; what fails is a gap, and the rest goes on."""
@@ -197,13 +198,8 @@ class Watcher:
                 self.nodes.tell(ended, None, ended=True)
                 ended = self.nodes.join_end(ended)
                 self.nodes.close()
-        case = replace(
-            ended,
-            exit_code=exit_code,
-            left_running=left_running,
-            asked_end=self.shutdown.asked,
-        )
         standing, asked = self.alarm.standing, self.shutdown.asked
+        case = replace(ended, exit_code=exit_code, left_running=left_running, asked_end=asked)
         well = standing is not None and ended_well(case)
         if well and asked is None:
             self._tell_recovery(self.alarm.advances_since_ns or now_ns)
@@ -243,10 +239,8 @@ class Watcher:
             case = replace(case, asked_end=self.shutdown.end_round())
             hang = self.alarm.standing if self.alarm.proven else None
             self._ended.leave(LeftHere(case, left.started_at, hang), self.nodes)
-            self.alarm, self._gaps, self._code = Alarm(), (), ()
             self._slow.close()
-            self._slow = SlowTelling(self._settings, self._session.torch_servers, self._writer)
-            self._schedule.calm()
+            self._begin_round()
         self._settle_rounds(now_ns, at_once=at_once)
 
     def _settle_rounds(self, now_ns: int, *, at_once: bool) -> None:
@@ -257,13 +251,13 @@ class Watcher:
 
     def _judge_all(self, look: Look | None, now_ns: int) -> None:
         """Judge what a look brought, or what time alone has made of it; or see that all ends."""
+        ranks = self.roster.ranks
         if look is None and not self.alarm.proven and self.shutdown.asked is None:
             self._ending = False
         else:
             # where a rank has ended, or said that it does, since last asked; and once a second
             ends = [
-                (one.process_exit is None, one.beat and one.beat.ending)
-                for one in self.roster.ranks.values()
+                (one.process_exit is None, one.beat and one.beat.ending) for one in ranks.values()
             ]
             seen = (len(ends), self.shutdown.asked_ns, now_ns // NANOSECONDS, ends)
             changed, self._ends_seen = seen != self._ends_seen, seen
@@ -272,10 +266,10 @@ class Watcher:
         if self._ending:
             self._say_still_there(now_ns)
             return
+        alive = self.roster.alive
         if look is not None:
             self._judge_look(look, now_ns)
         elif not self._looker.looking:
-            alive = self.roster.alive
             more = self._schedule.says_more(alive, now_ns)
             if self.nodes is not None and not alive:
                 more = self.nodes.looked_elsewhere()  # their looks say when to judge
@@ -284,54 +278,14 @@ class Watcher:
         if self.alarm.standing is None or (self.follows and not self._alone):
             return
         there = self.nodes.elsewhere() if self.nodes is not None else None
-        if self.alarm.has_passed(self.roster.ranks, there, now_ns) and not self._ends(
-            self._case(self.roster.round, now_ns).ranks, now_ns
-        ):
+        passed = self.alarm.has_passed(ranks, there, now_ns)
+        if passed and not self._ends(self._case(now_ns).ranks, now_ns):
             self._tell_recovery(self.alarm.advances_since_ns)
 
     def _ends(self, ranks: Sequence[RankView], now_ns: int) -> bool:
         return self.shutdown.begun(
             ranks, proven=self.alarm.proven, suspected=self.alarm.suspected, now_ns=now_ns
         )
-
-    def _say_still_there(self, now_ns: int) -> None:
-        """A hung job that does not end when it is asked to: say once how it can be ended."""
-        asked, since_ns = self.shutdown.asked, self.shutdown.asked_ns
-        if asked is None or not self.alarm.proven or self._settings.on_hang != "report":
-            return
-        if since_ns == self._said_still_there_ns or now_ns - since_ns < STILL_THERE_NS:
-            return
-        self._said_still_there_ns = since_ns
-        pids = " ".join(str(rank.found.pid) for rank in self.roster.alive)
-        text = f"it is still there, though asked to end by {asked.by}: kill -KILL {pids}"
-        self._tell_aftermath(text, now_ns)
-
-    def _say_outlived(self, now_ns: int) -> None:
-        """Ranks outlive a killed `hangcheck run`, also where it was about to end them."""
-        gone_ns, watched = self.launcher_gone_ns, self.roster.round
-        if not gone_ns or now_ns - gone_ns < STILL_THERE_NS or not watched.alive:
-            return
-        self.launcher_gone_ns = 0
-        agents = [pid for pid in sorted(watched.agents) if not has_ended(pid)]
-        pids = [*agents, *(one.found.pid for one in watched.alive)]
-        ranks = [one.found.rank for one in watched.alive]
-        log.once(
-            "outlived",
-            f"hangcheck run was killed; {name_ranks(ranks)} {verb(ranks, 'runs', 'run')} on, still "
-            f"watched; end what is left: kill -KILL {' '.join(map(str, pids))}",
-        )
-
-    def _tell_aftermath(self, text: str, moment_ns: int) -> None:
-        """Tell what became of the job while a hang stood, with the evidence of that hang."""
-        raised, hang = self.alarm.case, self.alarm.standing
-        if raised is None:
-            return
-        after_s = round(max(0, moment_ns - raised.taken_ns) / NANOSECONDS, 3)
-        aftermath = Aftermath(after_s=after_s, text=text)
-        case = replace(raised, aftermath=aftermath)
-        by_other = hang is not None and not self._alone  # by more than this node's case shows
-        verdict = with_aftermath(hang, aftermath) if by_other and hang else self._verdict_of(case)
-        self._writer.publish(case, verdict, "aftermath")
 
     def _judge_look(self, look: Look, now_ns: int) -> None:
         still = []
@@ -358,30 +312,10 @@ class Watcher:
             lasted_s=(now_ns - self._look_begun_ns) / NANOSECONDS,
         )
 
-    def _share(self, nodes: AmongNodes, now_ns: int, *, looked: bool) -> None:
-        """Tell the other nodes how things are here, and take what the first one says of all."""
-        if looked or nodes.is_due(now_ns):
-            nodes.agree(self.roster.round, now_ns)
-            own = self._own_case(self.roster.round, now_ns)
-            nodes.tell(own, self._writer.newest)
-            if self.shutdown.asked is None:
-                nodes.notice_silence(own)
-        verdict = nodes.news()
-        if verdict is None:
-            return
-        case = self._case(self.roster.round, now_ns)
-        if verdict.verdict == "recovered":
-            if self.alarm.ended(verdict.detected_at, verdict.stalled_for_s) is not None:
-                self._writer.publish(case, verdict, "line")
-            return
-        self._alone = False
-        telling = self.alarm.take(verdict)
-        self._raise(case, verdict, "line" if telling == "report" else telling)
-
     def _judge(self, now_ns: int, *, closer: bool = False) -> None:
         if self.follows:
             return
-        case = self._case(self.roster.round, now_ns)
+        case = self._case(now_ns)
         if self._ends(case.ranks, now_ns):  # as ranks of other nodes show it, too
             return
         self._alone = True
@@ -413,11 +347,68 @@ class Watcher:
                 hang = HangProven(tuple(ranks), watched.restarts_left)
         self._writer.publish(case, verdict, telling, hang)
 
+    def _share(self, nodes: AmongNodes, now_ns: int, *, looked: bool) -> None:
+        """Tell the other nodes how things are here, and take what the first one says of all."""
+        if looked or nodes.is_due(now_ns):
+            nodes.agree(self.roster.round, now_ns)
+            own = self._own_case(self.roster.round, now_ns)
+            nodes.tell(own, self._writer.newest)
+            if self.shutdown.asked is None:
+                nodes.notice_silence(own)
+        verdict = nodes.news()
+        if verdict is None:
+            return
+        case = self._case(now_ns)
+        if verdict.verdict == "recovered":
+            if self.alarm.ended(verdict.detected_at, verdict.stalled_for_s) is not None:
+                self._writer.publish(case, verdict, "line")
+            return
+        self._alone = False
+        telling = self.alarm.take(verdict)
+        self._raise(case, verdict, "line" if telling == "report" else telling)
+
     def _tell_recovery(self, since_ns: int) -> None:
         recovered = self.alarm.recovered(utc_now(), since_ns)
         if recovered is not None:
-            case = self._case(self.roster.round, time.monotonic_ns())
-            self._writer.publish(case, recovered, "line")
+            self._writer.publish(self._case(time.monotonic_ns()), recovered, "line")
+
+    def _tell_aftermath(self, text: str, moment_ns: int) -> None:
+        """Tell what became of the job while a hang stood, with the evidence of that hang."""
+        raised, hang = self.alarm.case, self.alarm.standing
+        if raised is None:
+            return
+        after_s = round(max(0, moment_ns - raised.taken_ns) / NANOSECONDS, 3)
+        aftermath = Aftermath(after_s=after_s, text=text)
+        case = replace(raised, aftermath=aftermath)
+        by_other = hang is not None and not self._alone  # by more than this node's case shows
+        verdict = with_aftermath(hang, aftermath) if by_other and hang else self._verdict_of(case)
+        self._writer.publish(case, verdict, "aftermath")
+
+    def _say_still_there(self, now_ns: int) -> None:
+        """A hung job that does not end when it is asked to: say once how it can be ended."""
+        asked, since_ns = self.shutdown.asked, self.shutdown.asked_ns
+        if asked is None or not self.alarm.proven or self._settings.on_hang != "report":
+            return
+        if since_ns != self._said_still_there_ns and now_ns - since_ns >= STILL_THERE_NS:
+            self._said_still_there_ns = since_ns
+            pids = " ".join(str(rank.found.pid) for rank in self.roster.alive)
+            text = f"it is still there, though asked to end by {asked.by}: kill -KILL {pids}"
+            self._tell_aftermath(text, now_ns)
+
+    def _say_outlived(self, now_ns: int) -> None:
+        """Ranks outlive a killed `hangcheck run`, also where it was about to end them."""
+        gone_ns, watched = self.launcher_gone_ns, self.roster.round
+        if not gone_ns or now_ns - gone_ns < STILL_THERE_NS or not watched.alive:
+            return
+        self.launcher_gone_ns = 0
+        agents = [pid for pid in sorted(watched.agents) if not has_ended(pid)]
+        pids = [*agents, *(one.found.pid for one in watched.alive)]
+        ranks = [one.found.rank for one in watched.alive]
+        log.once(
+            "outlived",
+            f"hangcheck run was killed; {name_ranks(ranks)} {verb(ranks, 'runs', 'run')} on, still "
+            f"watched; end what is left: kill -KILL {' '.join(map(str, pids))}",
+        )
 
     def _look_if_due(self, now_ns: int) -> None:
         alive = self.roster.alive
@@ -433,9 +424,9 @@ class Watcher:
         self._look_begun_ns = now_ns
         self._looker.begin(lambda: self._scout.targets(ranks), values, closer)
 
-    def _case(self, watched: WatchedRound, now_ns: int) -> Case:
+    def _case(self, now_ns: int) -> Case:
         """Of all nodes, while the job goes on."""
-        case = self._own_case(watched, now_ns)
+        case = self._own_case(self.roster.round, now_ns)
         return case if self.nodes is None else self.nodes.join(case)
 
     def _own_case(
@@ -446,19 +437,17 @@ class Watcher:
         ended: bool = False,
         next_start: RoundStart | None = None,
     ) -> Case:
-        views = watched.views(self.roster.host, now_ns, self._faults)
-        gaps = (*self._gaps, *self._metronome.gaps, *self._faults.gaps, *self._writer.gaps)
         session = self._session
         command, words = session.facts.command, watched.guessed_words
         if not session.facts.launched and watched.is_guess_a_launcher and isinstance(words, list):
             command = show_command(words)
-        facts = watched.facts(
-            session.run_folder.run_id, command, session.facts.started_at, place_of(session)
-        )
+        run_id, started_at = session.run_folder.run_id, session.facts.started_at
+        facts = watched.facts(run_id, command, started_at, place_of(session))
+        views = watched.views(self.roster.host, now_ns, self._faults)
         case = Case(
             run=replace(facts, earlier=self.earlier, next_start=next_start),
             ranks=views,
-            gaps=gaps,
+            gaps=(*self._gaps, *self._metronome.gaps, *self._faults.gaps, *self._writer.gaps),
             code=self._code,
             limits=self._limits,
             taken_at=utc_now(),

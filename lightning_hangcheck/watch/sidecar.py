@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,11 +55,7 @@ from lightning_hangcheck.watch.link import (
     send,
 )
 from lightning_hangcheck.watch.loop import Watcher
-from lightning_hangcheck.watch.other_nodes.among_nodes import (
-    AmongNodes,
-    Meeting,
-    meeting_of,
-)
+from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, meeting_of
 from lightning_hangcheck.watch.roster import describe_round
 from lightning_hangcheck.watch.run_files import RunFiles, rounds_so_far
 from lightning_hangcheck.watch.writer import Alerting, Writer
@@ -83,16 +80,13 @@ SETTLED_AFTER_S = 1.0
 """How long everybody must be gone before the job counts as over, where no launcher says so. The
 rank that starts a sidecar has its page by then, and torchrun, which may start ranks again, counts
 as somebody."""
-
-
 PLACE_EVERY_NS = NANOSECONDS // 2
-STATE_KIND = b'"kind":"state"'
 PATIENCE_NS = 10 * NANOSECONDS
 """Ranks leave their process group's making within a second of each other, unless one hangs."""
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """A journal's line of this kind."""
+    """A journal's line of a rank's state at its start."""
 
     pid: int
     facts: dict[str, str]
@@ -108,15 +102,11 @@ class StartStates:
 
     def take(self, lines: bytes) -> None:
         """Look through lines of a journal on their way to the disk, in whatever thread has them."""
-        if STATE_KIND not in lines:
-            return
-        for entry in parse_journal(lines)[0]:
+        for entry in parse_journal(lines)[0] if b'"kind":"state"' in lines else ():
             if entry.get("kind") == "state":
-                try:
+                with suppress(msgspec.ValidationError):  # of another version of this package
                     said = msgspec.convert(entry, _Said)
-                except msgspec.ValidationError:  # of another version of this package
-                    continue
-                self._states[said.pid] = said.facts
+                    self._states[said.pid] = said.facts
 
     def news(self, pids: Mapping[int, int], now_ns: int) -> str | None:
         """Return the report of ranks once all have spoken, or have had the time for it."""
@@ -152,7 +142,7 @@ class Sidecar:
             session, settings, self._writer, self._faults, rounds_so_far(session)
         )
         self._place: NodePlace | None = None
-        self._meeting: Meeting | None = None
+        self._met = ""
         self._placed_ns = 0
         root = process_ref(session.facts.root_pid)
         self._root_ticks = root.started_ticks if root is not None else None
@@ -162,26 +152,25 @@ class Sidecar:
 
     def run(self) -> None:
         """Watch until the job is over, tell its end, and leave nothing behind."""
-        ended, over = None, False
+        watcher, ended, over = self._watcher, None, False
+        roster = watcher.roster
         while ended is None and not over:
             with self._faults.of("this node's place among others"):
-                self._find_place()
-            self._watcher.tick()
+                self._find_place(time.monotonic_ns())
+            watcher.tick()
             with self._faults.of("what is to be told"):
                 self._tell()
             with self._faults.of("the files of the run"):
-                watcher, now_ns = self._watcher, time.monotonic_ns()
-                self._files.keep(watcher.roster, watcher.alarm, watcher.earlier, now_ns)
-            self._watcher.wait()
+                self._files.keep(roster, watcher.alarm, watcher.earlier, time.monotonic_ns())
+            watcher.wait()
             with self._faults.of("the launcher's word"):
                 ended = self._receive()
             with self._faults.of("whether the job is over"):
                 over = self._over()
         with self._faults.of("how the job ended"):
-            watcher, roster = self._watcher, self._watcher.roster
+            exit_code = ended.exit_code if ended is not None else None
             if ended is not None:
                 roster.note_exit(ended.pid, ended.exit_code)
-            exit_code = ended.exit_code if ended is not None else None
             verdict = watcher.conclude(exit_code, ended.left_running if ended is not None else ())
             last = describe_round(roster.round.number, roster.round.started_at, verdict)
             asked, rounds = watcher.shutdown.asked, (*watcher.earlier, last)
@@ -189,62 +178,58 @@ class Sidecar:
             self._files.end(roster, watcher.alarm, verdict, rounds, exit_code, ended_by)
         self._writer.close(DISK_LIMIT_S)
         self._alerting.close()
-        self._watcher.close()
+        watcher.close()
         self._session.remove()  # a launcher may have been killed that would do it
 
     def told_to_end(self, number: int, _: FrameType | None) -> None:
         """Signal handler: schedulers send SIGTERM to everybody, and we must tell the end."""
         self._signal = signal.Signals(number).name
 
-    def _find_place(self) -> None:
+    def _find_place(self, now_ns: int) -> None:
         """Join the other nodes once it is known which of them this is, and when it is another."""
-        now_ns, known = time.monotonic_ns(), self._place
+        known, files = self._place, self._files
         if not self._placed_ns or now_ns - self._placed_ns >= PLACE_EVERY_NS:
             self._placed_ns = now_ns
             place = place_of(self._session)
+            # how many ranks run here changes nothing for the other nodes
             if place is not None and known is not None:
-                # how many ranks run here changes nothing for the other nodes
-                place = place if replace(place, ranks=known.ranks) != known else None
-            elif place is not None and place.nnodes == 1:
-                place = None
-            if place is not None:
+                news = replace(place, ranks=known.ranks) != known
+            else:
+                news = place is not None and place.nnodes != 1
+            if place is not None and news:
                 self._place = place
-                self._meet(place)
+                meeting = meeting_of(place, self._settings)
+                places = meeting.places if meeting else ()
+                self._met = files.meeting = meeting.told if meeting else ""
+                files.node = place.number
+                self._watcher.meet(AmongNodes(place, places) if places else None)
+                if meeting is not None and not places and not self._settings.quiet:
+                    log.once(
+                        "nowhere to meet",
+                        f"the nodes of this job meet {meeting.told}; each gives a verdict of its "
+                        f"own; {meeting.way_out}",
+                    )
         nodes = self._watcher.nodes
-        if nodes is None:
-            return
-        if self._meeting is not None and nodes.peers.moved:
-            moved = f"{nodes.peers.where}, since a node lost the store; first {self._meeting.told}"
-            self._files.meeting = moved
-        self._files.clocks = nodes.peers.clocks
-
-    def _meet(self, place: NodePlace) -> None:
-        self._meeting = meeting = meeting_of(place, self._settings)
-        self._files.meeting, self._files.node = meeting.told if meeting else "", place.number
-        places = meeting.places if meeting else ()
-        self._watcher.meet(AmongNodes(place, places) if places else None)
-        if meeting is not None and not places and not self._settings.quiet:
-            log.once(
-                "nowhere to meet",
-                f"the nodes of this job meet {meeting.told}; each gives a verdict of its own; "
-                f"{meeting.way_out}",
-            )
+        if nodes is not None:
+            files.clocks = nodes.peers.clocks
+            if nodes.peers.moved:
+                moved = f"{nodes.peers.where}, since a node lost the store"
+                files.meeting = f"{moved}; first {self._met}"
 
     def _tell(self) -> None:
         """Tell what is saved by now, what stands for long, and how the ranks began."""
-        alarm, nodes = self._watcher.alarm, self._watcher.nodes
+        alarm, nodes, now_ns = self._watcher.alarm, self._watcher.nodes, time.monotonic_ns()
         self._writer.watch_storage()
         self._writer.tell(
             stands=alarm.proven, known=lambda verdict: nodes is None or nodes.all_know(verdict)
         )
-        wanted = self._watcher.shutdown.asked is None
-        stood_s = alarm.reminder(time.monotonic_ns(), wanted=wanted)
+        stood_s = alarm.reminder(now_ns, wanted=self._watcher.shutdown.asked is None)
         if alarm.standing is not None and stood_s is not None:
             folder = str(self._writer.folder.path)
             self._writer.say(render_reminder(alarm.standing, stood_s, folder))
         if self._settings.console != "off":
             pids = {rank.found.rank: rank.found.pid for rank in self._watcher.roster.alive}
-            news = self._start_states.news(pids, time.monotonic_ns())
+            news = self._start_states.news(pids, now_ns)
             if news is not None:
                 self._writer.say(news)
 
@@ -274,12 +259,12 @@ class Sidecar:
         A launcher that starts failed ranks again may still be there, and do so.
         """
         roster, facts = self._watcher.roster, self._session.facts
-        launcher = facts.restarts and self._root_ticks is not None
+        restarts = facts.restarts and self._root_ticks is not None
         if (
             self._inbox is not None
             or roster.anyone_there
             or (
-                launcher
+                restarts
                 and is_alive(facts.root_pid, self._root_ticks or 0)
                 and roster.round.may_be_followed
             )
@@ -316,9 +301,14 @@ def _settle(session: Session) -> RunFolder:
 
 def main(arguments: Sequence[str]) -> int:
     """Watch one session. What goes wrong ends the watching with one sentence, never the job."""
+
+    def say_failed(failed: threading.ExceptHookArgs) -> None:
+        name = failed.thread.name if failed.thread is not None else "a thread"
+        log.once(f"thread {name}", f"{name} of the sidecar failed ({failed.exc_value!r})")
+
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher holds its signals back
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.excepthook = _say_failed_thread
+    threading.excepthook = say_failed
     os.set_blocking(sys.stdout.fileno(), False)  # a stopped launcher holds up nobody
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
@@ -327,8 +317,11 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0])
     try:
         session = read_session(folder)
-        if not session.facts.launched:
-            _leave_starter()
+        # be no child of the rank that started us: its launcher may end that with all its children,
+        # as Ray's workers do when they exit (ray 2.60, RAY_kill_child_processes_on_worker_exit),
+        # and how the job ended would stay unsaid
+        if not session.facts.launched and os.fork():
+            os._exit(0)
         # the one sidecar of this session, for as long as this process lives: a round may ask for
         # one while that of the round before is only being replaced
         lock = os.open(session.watch_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
@@ -357,29 +350,11 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _say_failed_thread(failed: threading.ExceptHookArgs) -> None:
-    name = failed.thread.name if failed.thread is not None else "a thread"
-    log.once(f"thread {name}", f"{name} of the sidecar failed ({failed.exc_value!r})")
-
-
-def _leave_starter() -> None:
-    """Be no child of the rank that started us: its launcher may end that with all its children.
-
-    Ray's workers do so as they exit (ray 2.60, RAY_kill_child_processes_on_worker_exit), and how
-    the job ended would stay unsaid.
-    """
-    if os.fork():
-        os._exit(0)
-
-
-def _leave_at_once(exit_code: int) -> None:
-    """End without waiting for threads of a look that is under way, nor for what they started."""
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    # end without waiting for threads of a look that is under way, nor for what they started
     log.finish(log.LAST_WORDS_S)
     let_go_of_streams()
     for child in psutil.Process().children():
         child.kill()
-    os._exit(exit_code)
-
-
-if __name__ == "__main__":
-    _leave_at_once(main(sys.argv[1:]))
+    os._exit(code)

@@ -70,47 +70,6 @@ def test_a_command_that_fails_before_anybody_saw_a_rank_blames_no_rank(tmp_path:
     assert "5" in verdict.summary
 
 
-CURES_AND_FAILS = """
-import sys, torch
-from lightning.pytorch import LightningModule, Trainer
-
-class Model(LightningModule):
-    def train_dataloader(self):
-        raise ValueError("bad batch, which the script handles")
-    def training_step(self, batch, index):
-        return None
-    def configure_optimizers(self):
-        return None
-
-try:
-    Trainer(logger=False, enable_checkpointing=False, accelerator="cpu").fit(Model())
-except ValueError as error:
-    print("handled", error)
-layer = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(layer.parameters(), 0.1)
-layer(torch.ones(2, 4)).sum().backward()
-optimizer.step()
-sys.exit(1)
-"""
-
-
-@WHEN_ASKED_FOR
-def test_an_exception_that_was_caught_is_not_told_as_why_it_ended(tmp_path: Path) -> None:
-    ended = run(tmp_path, python(CURES_AND_FAILS))
-    assert ended.returncode == 1
-    assert "handled bad batch" in ended.stdout
-    assert '"kind":"raised"' in journal_of(tmp_path), "Lightning told of it"
-    verdict = verdict_of(tmp_path / "run")
-    assert (verdict.verdict, verdict.culprits) == ("crashed", (0,))
-    assert "ValueError" not in ended.stderr.partition("CRASHED")[2]
-    assert "exited with code 1 and no last words" in verdict.summary
-
-
-def journal_of(folder: Path) -> str:
-    """What rank 0 wrote."""
-    return (folder / "run" / "ranks" / "rank-0.jsonl").read_text()
-
-
 @WHEN_ASKED_FOR
 def test_quiet_prints_nothing_but_what_went_wrong(tmp_path: Path) -> None:
     well = run(tmp_path, python(WAIT_UNTIL_SEEN), "--quiet")
@@ -178,31 +137,6 @@ def test_a_used_run_folder_is_refused_unless_a_scheduler_starts_the_run_again(
     assert f"{tmp_path}/run already holds a run; this one is kept in {kept}\n" in again.stderr
     assert (tmp_path / "run" / "verdict.json").read_bytes() == before
     assert "third" in record_of(kept).command
-
-
-@WHEN_ASKED_FOR
-def test_of_two_runs_that_want_one_folder_at_once_one_gets_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in SCHEDULERS:
-        monkeypatch.delenv(name, raising=False)
-    processes = [start_run(tmp_path, python(WAIT_UNTIL_SEEN)) for _ in range(2)]
-    try:
-        for process in processes:
-            process.communicate(timeout=PATIENCE_S)
-    finally:
-        for process in processes:
-            end(process)
-    assert sorted(process.returncode for process in processes) == [0, 2]
-
-
-@WHEN_ASKED_FOR
-def test_an_unusable_run_folder_does_not_stop_the_command(tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("a file, not a folder")
-    ended = run(tmp_path, python("print('trained')"))
-    assert (ended.returncode, ended.stdout) == (0, "trained\n")
-    assert "cannot be made" in ended.stderr
-    assert "is kept in" in ended.stderr
 
 
 def test_a_sidecar_that_is_killed_is_replaced_and_the_command_goes_on(tmp_path: Path) -> None:
