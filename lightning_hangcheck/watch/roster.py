@@ -315,10 +315,10 @@ class Roster:
 
 def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdict, Round]:
     """Judge a round that has ended: the verdict to tell, and the round as it is remembered."""
-    verdict = judge(case)
+    number, verdict = case.run.round, judge(case)
     if hang is None or verdict.verdict == "finished":
         alone = replace(verdict, summary=own_end(case))
-        return verdict, describe_round(case.run.round, started_at, alone)
+        return verdict, describe_round(number, started_at, alone)
     hung = f"it hung: {hang.summary}"
     told = replace(
         hang,
@@ -329,7 +329,7 @@ def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdic
         ranks=verdict.ranks,
         summary=end_of_round(hung, case.run),
     )
-    return told, describe_round(case.run.round, started_at, replace(hang, summary=hung))
+    return told, describe_round(number, started_at, replace(hang, summary=hung))
 
 
 def describe_round(number: int, started_at: str, verdict: Verdict) -> Round:

@@ -110,12 +110,7 @@ class Schedule:
         return _passed_by(alive, now_ns, self._figures.foreseen) > self._judged
 
     def due(
-        self,
-        silent_s: float,
-        longest_pause_s: float,
-        idle_s: float,
-        now_ns: int,
-        passed: int = 0,
+        self, silent_s: float, longest_pause_s: float, idle_s: float, now_ns: int, passed: int = 0
     ) -> bool:
         """Say whether to look now.
 

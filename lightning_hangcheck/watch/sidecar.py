@@ -47,13 +47,7 @@ from lightning_hangcheck.session.session import (
 from lightning_hangcheck.session.whose import place_of
 from lightning_hangcheck.settings import from_environment
 from lightning_hangcheck.text.shown import NANOSECONDS
-from lightning_hangcheck.watch.link import (
-    CommandEnded,
-    EndAsked,
-    Inbox,
-    LauncherGone,
-    send,
-)
+from lightning_hangcheck.watch.link import CommandEnded, EndAsked, Inbox, LauncherGone, send
 from lightning_hangcheck.watch.loop import Watcher
 from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, meeting_of
 from lightning_hangcheck.watch.roster import describe_round

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -14,6 +14,9 @@ from processes import PROGRAMS, end, until
 from watch.launched import record_of, start_run, verdict_of
 
 from lightning_hangcheck.cli.main import invoke
+
+if TYPE_CHECKING:
+    import subprocess
 
 PATIENCE = {"HANGCHECK_IDLE_AFTER": "7", "HANGCHECK_PROVEN_AFTER": "2"}
 

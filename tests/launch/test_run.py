@@ -13,13 +13,7 @@ import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, end_by_pid, is_sidecar, until
-from watch.launched import (
-    python,
-    record_of,
-    run,
-    start_run,
-    verdict_of,
-)
+from watch.launched import python, record_of, run, start_run, verdict_of
 
 from lightning_hangcheck.launch.folder import SCHEDULERS
 from lightning_hangcheck.launch.run import MOST_STARTS

@@ -241,10 +241,7 @@ def _groups(mesh: Mesh, number: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
     tensor = tuple(range(first, first + mesh.tensor))
     replicas = tuple(range(mesh.number(0, stage, place), mesh.world, apart))
     names = 1 + replica * mesh.stages + stage, stage * mesh.tensor + place
-    groups = [
-        (str(names[0]), tensor),
-        (str(1 + mesh.data * mesh.stages + names[1]), replicas),
-    ]
+    groups = [(str(names[0]), tensor), (str(1 + mesh.data * mesh.stages + names[1]), replicas)]
     if mesh.experts:
         block = replica // mesh.experts
         first = block * mesh.experts

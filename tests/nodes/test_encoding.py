@@ -211,13 +211,7 @@ def made_use_of(data: bytes) -> None:
 @example(0, 1, 1, DIGITS, 0, [0, 1, 2], "root 0")
 @example(0, 1, 1, "1", 0, [0, 1, 2], f"root {DIGITS}")
 def test_odd_groups_are_refused_or_harm_nobody(
-    first: int,
-    step: int,
-    count: int,
-    name: str,
-    name_step: int,
-    offsets: list[int],
-    root: str,
+    first: int, step: int, count: int, name: str, name_step: int, offsets: list[int], root: str
 ) -> None:
     run = GroupRun(first, step, count, name, name_step)
     for data in in_groups(GroupFamily(tuple(offsets), (run,)), root):

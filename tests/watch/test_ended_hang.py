@@ -17,14 +17,7 @@ import pytest
 from launch.terminals.terminal import CTRL_C, Terminal
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, is_alive, is_sidecar, marked_processes, until
-from watch.launched import (
-    LONGEST_RUN_S,
-    PATIENT_LOOKS,
-    record_of,
-    run_words,
-    start_run,
-    verdict_of,
-)
+from watch.launched import LONGEST_RUN_S, PATIENT_LOOKS, record_of, run_words, start_run, verdict_of
 
 from lightning_hangcheck.model.verdict import Verdict
 

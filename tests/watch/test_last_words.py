@@ -11,11 +11,7 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.nodes.encoding import pack, read_word
 from lightning_hangcheck.nodes.peers import Heard
 from lightning_hangcheck.nodes.word import word_of
-from lightning_hangcheck.watch.other_nodes.joining import (
-    first_failure_ns,
-    have_said,
-    join_end,
-)
+from lightning_hangcheck.watch.other_nodes.joining import first_failure_ns, have_said, join_end
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RankView

@@ -23,12 +23,7 @@ from lightning_hangcheck.look.open_files import own_addresses, reach_of
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.nodes.encoding import MOST_PACKED
 from lightning_hangcheck.nodes.meeting_place import FolderPlace, SealedPlace
-from lightning_hangcheck.nodes.peers import (
-    FIRST,
-    MISSED_AFTER_S,
-    SILENT_AFTER_S,
-    Peers,
-)
+from lightning_hangcheck.nodes.peers import FIRST, MISSED_AFTER_S, SILENT_AFTER_S, Peers
 from lightning_hangcheck.nodes.store_place import CourierPlace
 from lightning_hangcheck.nodes.word import CALM_BELOW_S, MOST_ASKED, TAKEN_NS, RoundMark, word_of
 from lightning_hangcheck.rundir import NODES_FOLDER

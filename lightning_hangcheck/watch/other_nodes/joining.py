@@ -368,12 +368,7 @@ def _tells_an_end(heard: Heard) -> bool:
 
 
 def join_end(
-    own: Case,
-    heard: Mapping[int, Heard],
-    said: Collection[int],
-    number: int,
-    *,
-    lost: bool = False,
+    own: Case, heard: Mapping[int, Heard], said: Collection[int], number: int, *, lost: bool = False
 ) -> Case:
     """Return how the job ended on all nodes: those that have ``said`` it, and those that are gone.
 

@@ -18,16 +18,8 @@ from lightning_hangcheck.nodes.store_place import CourierPlace
 from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word, word_of
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
 from lightning_hangcheck.version import __version__
-from lightning_hangcheck.watch.other_nodes.among_nodes import (
-    Meeting,
-    contradictions,
-    meeting_of,
-)
-from lightning_hangcheck.watch.other_nodes.joining import (
-    addresses_to_ask,
-    silence_gap,
-    silent_node,
-)
+from lightning_hangcheck.watch.other_nodes.among_nodes import Meeting, contradictions, meeting_of
+from lightning_hangcheck.watch.other_nodes.joining import addresses_to_ask, silence_gap, silent_node
 
 FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
 

@@ -19,11 +19,7 @@ from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.peers import Heard
 from lightning_hangcheck.nodes.word import MOST_ENDS, left_round, word_of
 from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
-from lightning_hangcheck.watch.other_nodes.joining import (
-    EndedRounds,
-    LeftHere,
-    join_round_end,
-)
+from lightning_hangcheck.watch.other_nodes.joining import EndedRounds, LeftHere, join_round_end
 
 if TYPE_CHECKING:
     from pathlib import Path
