@@ -54,10 +54,8 @@ SET = Meta(max_length=131_072)
 class RankLine(Struct, frozen=True, array_like=True):
     """A rank as its node sees it.
 
-    Attributes:
-        view: Without the members of its groups, and while it travels without its stacks.
-        stacks: While it travels, the number of each, in the order of processes, samples, threads.
-        groups: For each group of its record, as in `Alike`.
+    Its ``view`` has no members of its groups (``groups`` are as in `Alike`), and while it travels
+    no stacks: ``stacks`` are their numbers, in the order of processes, samples, threads.
     """
 
     view: RankView
@@ -68,11 +66,9 @@ class RankLine(Struct, frozen=True, array_like=True):
 class RankClass(Struct, frozen=True, array_like=True):
     """Ranks that stand alike, or one that does not.
 
-    Attributes:
-        standing: A number that only they have, `UNLIKE`, or `WITHOUT_EVIDENCE`.
-        told: One of them, with evidence if any has it, that which was silent for the shortest time.
-        ranks: All of them, it included.
-        names: Which processes the first of them are.
+    ``standing``: a number that only they have, `UNLIKE`, or `WITHOUT_EVIDENCE`. ``told``: one of
+    them, with evidence if any has it, that which was silent for the shortest time. ``names``: which
+    processes the first of ``ranks`` are.
     """
 
     standing: int
@@ -220,9 +216,7 @@ _DEPTH = Meta(max_length=1_024)
 class RoundMark(Struct, frozen=True):
     """By what nodes know that their ranks are of one start of the job, however they count it.
 
-    Attributes:
-        began_s: Seconds since the ranks were started; 0 where no torchrun started them.
-        store_port: At which it has them look for their store.
+    Seconds since torchrun started them, else 0, and at which port they look for their store.
     """
 
     began_s: float = 0.0
@@ -254,32 +248,23 @@ class RoundEnd(Struct, frozen=True):
 
 
 class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node tells.
+    """What a node tells of its ranks, and of what it has read.
 
     Attributes:
         version: Of this form; another one is not read.
         stamp: Another one each time.
-        node: Its number, as the launcher has it.
         ended: The command has ended there: nothing more will be heard.
-        round: Number of the round that the ranks belong to.
         world_size: Ranks of the job as the node knows it, 0 while unknown.
         local_world_size: Ranks that should run there, None where no launcher says so.
         machine: As in `RunFacts`.
-        ranks: Those of which it tells.
-        addresses: By which other nodes may know this one.
         software: Version of this package there.
-        lines: Its ranks.
-        frames: Each call of their stacks once.
-        stacks: Each stack once, as numbers of its calls, outermost first.
-        code: What the source says around the lines on which ranks stand.
+        frames: Each call of their stacks once; ``stacks`` are its numbers, outermost first.
         left: The round before, times as those of the ranks; None once that is long ago.
-        reach: What connections show of the addresses that the judging node asked about.
-        wall_clock_s: Of the node, when it told this.
+        reach: What connections show of the addresses that the judging node ``asks`` about: those of
+            nodes that it no longer hears. It ``wants`` the evidence of ranks.
         read: The newest word of the judging node that it has read.
         judgement: Stamp of what it judged last for all; 0 where it judges nothing.
         known: All nodes that it hears have read that.
-        asks: Addresses of nodes that it no longer hears: what shows of them?
-        wants: Ranks whose evidence it asks for.
     """
 
     version: int
@@ -312,9 +297,7 @@ class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Judgement(Struct, frozen=True, kw_only=True):
     """What the judging node says of the whole job; its word says when there is another one.
 
-    Attributes:
-        verdict: The newest that it told; None while there is none.
-        end: How the round before ended; None once that is long ago.
+    The newest verdict that it told, and how the round before ended, until that is long ago.
     """
 
     version: int

@@ -43,8 +43,8 @@ present one the rank has run for four times the window by then."""
 KEPT = 64
 """Stretches of which the usual step is the median."""
 SLOW, BACK = 3.0, 2.0
-"""Times the longest sustained step: further apart than the kinds of batches of a usual loop. At half
-of the last stretches below twice that step, the pace is back."""
+"""Times the longest sustained step: further apart than the kinds of batches of a usual loop. At
+half of the last stretches below twice that step, the pace is back."""
 TIMES_NEWS = 2
 """A pace that was told so often, and passed, is one of the rank's own."""
 WAIT_FOR_OTHERS = 2
