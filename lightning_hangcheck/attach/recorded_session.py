@@ -18,7 +18,7 @@ from lightning_hangcheck.machine import is_alive
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.observe.run_record import WatchNotes
+from lightning_hangcheck.observe.run_record import RankNote, WatchNotes
 from lightning_hangcheck.recorder.page import PageReader
 from lightning_hangcheck.report.running_ranks import RunningRank
 from lightning_hangcheck.session.session import (
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.observe.discovery import FoundRank
-    from lightning_hangcheck.observe.run_record import RankNote
     from lightning_hangcheck.rundir import RunFolder
 
 READ_LIMIT_S = 1.0

@@ -10,14 +10,13 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge.activity import Activity, read_rank_activity
 from lightning_hangcheck.judge.frames import COLLECTIVE
-from lightning_hangcheck.model.case import Case, ProcessExit
+from lightning_hangcheck.model.case import Case, Limits, ProcessExit, RankView
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lightning_hangcheck.model.case import Limits, RankView
     from lightning_hangcheck.observe.run_record import RankNote
 
 PROVEN_AFTER_S = 1.0

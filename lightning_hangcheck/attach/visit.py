@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.attach.job_search import command_of
+from lightning_hangcheck.attach.job_search import FoundJob, command_of
 from lightning_hangcheck.attach.recorded_session import (
     RecordedSession,
     beats_of,
@@ -24,23 +24,19 @@ from lightning_hangcheck.errors import NoJobFound
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.look.exits import ExitWatcher
 from lightning_hangcheck.look.proc import born_ns, slept_s
-from lightning_hangcheck.look.sample import AT_ONCE, look_at
-from lightning_hangcheck.model.case import Case
+from lightning_hangcheck.look.sample import AT_ONCE, Look, Target, look_at
+from lightning_hangcheck.model.case import Case, Limits
 from lightning_hangcheck.observe.discovery import ProcessTree, with_room
-from lightning_hangcheck.observe.run_record import rank_record, save_run
+from lightning_hangcheck.observe.run_record import RankNote, rank_record, save_run
 from lightning_hangcheck.observe.watched_rank import Faults, WatchedRound
 from lightning_hangcheck.text.shown import NANOSECONDS, before, utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lightning_hangcheck.attach.job_search import FoundJob
-    from lightning_hangcheck.look.sample import Look, Target
-    from lightning_hangcheck.model.case import Limits
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.run import RankRecord
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.observe.run_record import RankNote
     from lightning_hangcheck.rundir import RunFolder
 
 NOTHING = RecordedSession()

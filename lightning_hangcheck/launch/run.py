@@ -27,7 +27,7 @@ from lightning_hangcheck.launch.job import (
     refuse_unstartable,
 )
 from lightning_hangcheck.machine import NoRoom, require_room
-from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.model.run import NodePlace, RunRecord
 from lightning_hangcheck.rundir import prepare_run_folder
 from lightning_hangcheck.session.run_folders import Carrier
 from lightning_hangcheck.session.session import (
@@ -54,7 +54,6 @@ from lightning_hangcheck.watch.link import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lightning_hangcheck.model.run import NodePlace
 
 NO_ALERTS = AlertsAskedFor()
 ABORTED = 75

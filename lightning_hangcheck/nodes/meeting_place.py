@@ -50,7 +50,7 @@ class DecidingPlace(MeetingPlace, Protocol):
 
 
 class NodesPlace(MeetingPlace, Protocol):
-    """One where the nodes of a job meet: it reads many keys at once, and may hold something open."""
+    """One where the nodes of a job meet: it reads many keys at once, and may hold some open."""
 
     def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
         """Return the value under each key."""

@@ -31,7 +31,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.judge.rank_set import members
 from lightning_hangcheck.model.codec import encode_packed
-from lightning_hangcheck.model.run import NodeClock
+from lightning_hangcheck.model.run import NodeClock, NodePlace
 from lightning_hangcheck.nodes.encoding import (
     MOST_MEMORY,
     MOST_TOGETHER,
@@ -42,16 +42,14 @@ from lightning_hangcheck.nodes.encoding import (
     read_judgement,
     read_word,
 )
-from lightning_hangcheck.nodes.word import VERSION, Judgement, ReadWord, Word, shortened
+from lightning_hangcheck.nodes.word import VERSION, Judgement, ReadWord, RoundEnd, Word, shortened
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.meeting_place import NodesPlace
-    from lightning_hangcheck.nodes.word import RoundEnd
 
 FIRST = 0
 SILENT_AFTER_S = 15.0

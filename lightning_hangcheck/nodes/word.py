@@ -20,7 +20,7 @@ from lightning_hangcheck.judge.alike import as_rank, joined_families, without_me
 from lightning_hangcheck.judge.joining import rebased
 from lightning_hangcheck.judge.rank_set import RankSet, common, in_words, joined, rank_set, size
 from lightning_hangcheck.judge.standing import standings_of
-from lightning_hangcheck.model.case import Alike, CodeNote, RankName, RankView
+from lightning_hangcheck.model.case import Alike, Case, CodeNote, RankName, RankView
 from lightning_hangcheck.model.evidence import AddressReach, Frame, Gap, ThreadStack
 from lightning_hangcheck.model.flight import GroupFamily
 from lightning_hangcheck.model.run import Round
@@ -29,8 +29,6 @@ from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from lightning_hangcheck.model.case import Case
 
 
 FOLDED_ABOVE = 256
@@ -187,7 +185,7 @@ def _one_of(alike: Sequence[RankClass]) -> RankClass:
     )
 
 
-VERSION = 3
+VERSION = 4
 TAKEN_NS = 1 << 60
 """36 years: neither before nor after it a time of a running machine comes near 0, which says that
 there is no such time."""
@@ -276,7 +274,6 @@ class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
     world_size: int = 0
     local_world_size: int | None = None
     machine: Annotated[str, Meta(max_length=1_024)] = ""
-    ranks: Annotated[tuple[int, ...], Meta(max_length=2 * MOST_OF_A_NODE)] = ()
     addresses: Annotated[tuple[str, ...], _ASKED] = ()
     software: Annotated[str, Meta(max_length=64)] = ""
     lines: Annotated[tuple[RankClass, ...], Meta(max_length=MOST_OF_A_NODE)] = ()
@@ -292,6 +289,11 @@ class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
     known: bool = False
     asks: Annotated[tuple[str, ...], _ASKED] = ()
     wants: Annotated[tuple[int, ...], Meta(max_length=MOST_WAYS)] = ()
+
+    @property
+    def ranks(self) -> RankSet:
+        """Those of which it tells."""
+        return joined(one.ranks for one in self.lines)
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
@@ -343,7 +345,6 @@ def word_of(
         world_size=case.run.world_size,
         local_world_size=case.run.local_world_size,
         machine=case.run.machine,
-        ranks=rank_set(view.rank for view in views),
         lines=lines,
         gaps=tuple(gap for gap in case.gaps if gap.kind != "other_nodes") if told else (),
         code=case.code[:MOST_CODE] if told else (),

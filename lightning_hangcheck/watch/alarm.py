@@ -11,15 +11,13 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge.exits import asked_by, ended_from_outside, failed, shown_by
 from lightning_hangcheck.judge.wording import duration
-from lightning_hangcheck.model.case import AskedEnd
-from lightning_hangcheck.model.slugs import SEVERITY
+from lightning_hangcheck.model.case import AskedEnd, Case, RankView
+from lightning_hangcheck.model.slugs import SEVERITY, VerdictKind
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lightning_hangcheck.model.case import Case, RankView
-    from lightning_hangcheck.model.slugs import VerdictKind
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.observe.watched_rank import WatchedRank
 

@@ -15,11 +15,11 @@ from lightning_hangcheck.judge.wording import name_ranks, verb
 from lightning_hangcheck.look.exits import still_running
 from lightning_hangcheck.look.proc import has_ended
 from lightning_hangcheck.look.sample import Look, Looker
-from lightning_hangcheck.model.case import Aftermath, Case
+from lightning_hangcheck.model.case import Aftermath, Case, CodeNote, RankView
 from lightning_hangcheck.observe.discovery import patience_of
 from lightning_hangcheck.session.whose import place_of
 from lightning_hangcheck.text.shown import NANOSECONDS, show_command, utc_now
-from lightning_hangcheck.watch.alarm import Alarm, Shutdown
+from lightning_hangcheck.watch.alarm import Alarm, Shutdown, Telling
 from lightning_hangcheck.watch.link import HangProven
 from lightning_hangcheck.watch.other_nodes.joining import EndedRounds, LeftHere
 from lightning_hangcheck.watch.pace import SlowTelling
@@ -30,14 +30,12 @@ from lightning_hangcheck.watch.workers import LAPSE_NS, Metronome, Scout
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.model.case import CodeNote, RankView
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.run import Round, RoundStart
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.observe.watched_rank import Faults, WatchedRound
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
-    from lightning_hangcheck.watch.alarm import Telling
     from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
     from lightning_hangcheck.watch.writer import Writer
 

@@ -17,16 +17,14 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.frames import FOR_RANKS, find_wait, users_place
 from lightning_hangcheck.judge.wording import duration
-from lightning_hangcheck.look.sample import Looker, Target
-from lightning_hangcheck.model.beat import Slowness, SlowRank, StepTimes
+from lightning_hangcheck.look.sample import Look, Looker, Target
+from lightning_hangcheck.model.beat import Beat, Slowness, SlowRank, StepTimes
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from lightning_hangcheck.look.sample import Look
-    from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.model.verdict import Verdict

@@ -22,7 +22,7 @@ from lightning_hangcheck.look.proc import vitals
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RankPlace, Round, RoundStart
 from lightning_hangcheck.observe.discovery import FoundRank, Pages
-from lightning_hangcheck.observe.watched_rank import STOPPED, WatchedRank, WatchedRound
+from lightning_hangcheck.observe.watched_rank import STOPPED, Faults, WatchedRank, WatchedRound
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Case, RankView
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.observe.watched_rank import Faults
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.watch.workers import Scout, Scouted
 

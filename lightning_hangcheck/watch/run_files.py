@@ -29,22 +29,19 @@ from lightning_hangcheck.ledger.spending import longest_first
 from lightning_hangcheck.look.gpu import gpu_names
 from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.codec import encode, encode_pretty
-from lightning_hangcheck.model.run import RankPlace, Round, RunRecord
+from lightning_hangcheck.model.run import NodeClock, RankPlace, RankRecord, Round, RunRecord
 from lightning_hangcheck.observe.run_record import RankNote, WatchNotes, rank_record, versions
-from lightning_hangcheck.rundir import RUNS_FOLDER, read_early
+from lightning_hangcheck.rundir import RUNS_FOLDER, RunFolder, read_early
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
-from lightning_hangcheck.watch.writer import NewestOnly
+from lightning_hangcheck.watch.writer import NewestOnly, Writer
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.run import NodeClock, RankRecord
     from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.rundir import RunFolder
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.alarm import Alarm
     from lightning_hangcheck.watch.roster import Roster
-    from lightning_hangcheck.watch.writer import Writer
 
 READ_LIMIT_S = 2.0
 """One small file; storage that is slower than this has its rounds told from here on."""

@@ -32,7 +32,7 @@ from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.observe.watched_rank import Faults
 from lightning_hangcheck.report.start_report import render_start
 from lightning_hangcheck.report.verdict_text import render_reminder
-from lightning_hangcheck.rundir import parse_journal
+from lightning_hangcheck.rundir import RunFolder, parse_journal
 from lightning_hangcheck.session.run_folders import (
     CLAIMED_WITHIN_S,
     settle_elsewhere,
@@ -45,9 +45,16 @@ from lightning_hangcheck.session.session import (
     taken_sessions_folder,
 )
 from lightning_hangcheck.session.whose import place_of
-from lightning_hangcheck.settings import from_environment
+from lightning_hangcheck.settings import Settings, from_environment
 from lightning_hangcheck.text.shown import NANOSECONDS
-from lightning_hangcheck.watch.link import CommandEnded, EndAsked, Inbox, LauncherGone, send
+from lightning_hangcheck.watch.link import (
+    CommandEnded,
+    EndAsked,
+    HangProven,
+    Inbox,
+    LauncherGone,
+    send,
+)
 from lightning_hangcheck.watch.loop import Watcher
 from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, meeting_of
 from lightning_hangcheck.watch.roster import describe_round
@@ -60,9 +67,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.rundir import RunFolder
-    from lightning_hangcheck.settings import Settings
-    from lightning_hangcheck.watch.link import HangProven
 
 DISK_LIMIT_S = 5.0
 SETTLE_LIMIT_S = CLAIMED_WITHIN_S + 1.0

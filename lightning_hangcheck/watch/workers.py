@@ -22,6 +22,7 @@ from lightning_hangcheck.model.run import RoundStart
 from lightning_hangcheck.observe.discovery import (
     FoundRank,
     ProcessTree,
+    SeenProcess,
     believed,
     find_ranks,
     with_room,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.look.sample import Target
     from lightning_hangcheck.model.beat import Beat
-    from lightning_hangcheck.observe.discovery import SeenProcess
     from lightning_hangcheck.session.session import Session
 
 BEAT_S = 0.25

@@ -30,7 +30,7 @@ from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.run_record import save_page, save_verdict
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.report.verdict_text import render, render_again, render_line, render_short
-from lightning_hangcheck.rundir import prepare_run_folder
+from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 from lightning_hangcheck.session.run_folders import REMOVED, Carrier
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.rundir import RunFolder
     from lightning_hangcheck.watch.alarm import Telling
     from lightning_hangcheck.watch.link import HangProven
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import PROGRAMS, until
+from processes import PROGRAMS, RunningProgram, StartProgram, until
 
-from lightning_hangcheck.attach.job_search import find_jobs, look_around
+from lightning_hangcheck.attach.job_search import FoundJob, find_jobs, look_around
 from lightning_hangcheck.attach.visit import attach, look
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.look.proc import slept_s
@@ -23,9 +23,6 @@ from lightning_hangcheck.rundir import RunFolder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from processes import RunningProgram, StartProgram
-
-    from lightning_hangcheck.attach.job_search import FoundJob
 
 LIMITS = Limits(idle_after=1.0)
 IN_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")

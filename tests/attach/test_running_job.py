@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import end
+from processes import RunningProgram, StartProgram, end
 from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
 
 from lightning_hangcheck.attach.recorded_session import RunningJobReader
@@ -17,8 +17,6 @@ from lightning_hangcheck.rundir import RunFolder
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from processes import RunningProgram, StartProgram
 
     from lightning_hangcheck.session.session import Session
 

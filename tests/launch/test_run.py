@@ -13,9 +13,8 @@ import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, end_by_pid, is_sidecar, until
-from watch.launched import python, record_of, run, start_run, verdict_of
+from watch.launched import python, run, start_run, verdict_of
 
-from lightning_hangcheck.launch.folder import SCHEDULERS
 from lightning_hangcheck.launch.run import MOST_STARTS
 from lightning_hangcheck.rundir import read_journal
 
@@ -113,26 +112,6 @@ def test_a_command_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
     assert "'no-such-program' cannot be started" in ended.stderr
 
 
-@WHEN_ASKED_FOR
-def test_a_used_run_folder_is_refused_unless_a_scheduler_starts_the_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A scheduler does so with the same words, and nobody is there to change them."""
-    for name in SCHEDULERS:
-        monkeypatch.delenv(name, raising=False)
-    run(tmp_path, python("print('first')"))
-    before, kept = (tmp_path / "run" / "verdict.json").read_bytes(), tmp_path / "run" / "start-2"
-    refused = run(tmp_path, python("print('second')"))
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "run already holds a run; name another folder, or remove it" in refused.stderr
-    assert not kept.exists()
-    again = run(tmp_path, python("print('third')"), AWS_BATCH_JOB_ID="7")
-    assert (again.returncode, again.stdout) == (0, "third\n")
-    assert f"{tmp_path}/run already holds a run; this one is kept in {kept}\n" in again.stderr
-    assert (tmp_path / "run" / "verdict.json").read_bytes() == before
-    assert "third" in record_of(kept).command
-
-
 def test_a_sidecar_that_is_killed_is_replaced_and_the_command_goes_on(tmp_path: Path) -> None:
     process = start_run(tmp_path, python(ANNOUNCE_AND_WAIT))
     try:
@@ -198,20 +177,3 @@ time.sleep(1)
 """
     ended = run(tmp_path, python(closes))
     assert ended.returncode == 0, ended.stderr
-
-
-@WHEN_ASKED_FOR
-def test_what_a_script_starts_beside_the_job_is_not_watched_as_a_rank(tmp_path: Path) -> None:
-    """Seen: an exporter that waited for ever was called a hang, and the job was ended for it."""
-    waits = "import threading; print(1, flush=True); threading.Event().wait()"
-    script = f"""
-        {sys.executable} -c '{waits}' > begun & exporter=$!
-        until test -s begun; do sleep 0.1; done
-        sleep 4
-        kill $exporter
-    """
-    patience = {"HANGCHECK_SUSPECT_PROVEN_AFTER": "0.5", "HANGCHECK_PROVEN_AFTER": "1"}
-    ended = run(tmp_path, ["sh", "-c", script], "--on-hang", "abort", **patience)
-    assert ended.returncode == 0, ended.stderr
-    assert verdict_of(tmp_path / "run").verdict == "finished"
-    assert len(list((tmp_path / "run" / "verdicts").iterdir())) == 1

@@ -20,14 +20,22 @@ from lightning_hangcheck import log
 from lightning_hangcheck.judge.rank_set import members
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.look.open_files import own_addresses, reach_of
-from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.evidence import AddressReach, Gap
 from lightning_hangcheck.nodes.encoding import MOST_PACKED
-from lightning_hangcheck.nodes.meeting_place import FolderPlace, SealedPlace
-from lightning_hangcheck.nodes.peers import FIRST, MISSED_AFTER_S, SILENT_AFTER_S, Peers
+from lightning_hangcheck.nodes.meeting_place import FolderPlace, NodesPlace, SealedPlace
+from lightning_hangcheck.nodes.peers import FIRST, MISSED_AFTER_S, SILENT_AFTER_S, Heard, Peers
 from lightning_hangcheck.nodes.store_place import CourierPlace
-from lightning_hangcheck.nodes.word import CALM_BELOW_S, MOST_ASKED, TAKEN_NS, RoundMark, word_of
+from lightning_hangcheck.nodes.word import (
+    CALM_BELOW_S,
+    MOST_ASKED,
+    TAKEN_NS,
+    LeftRound,
+    RoundEnd,
+    RoundMark,
+    word_of,
+)
 from lightning_hangcheck.rundir import NODES_FOLDER
-from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES
+from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES, Settings
 from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.version import __version__
 from lightning_hangcheck.watch.other_nodes.joining import (
@@ -52,14 +60,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lightning_hangcheck.model.case import Case, SilentNode
-    from lightning_hangcheck.model.evidence import AddressReach
     from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.nodes.meeting_place import NodesPlace
-    from lightning_hangcheck.nodes.peers import Heard
-    from lightning_hangcheck.nodes.word import LeftRound, RoundEnd
     from lightning_hangcheck.observe.watched_rank import WatchedRound
-    from lightning_hangcheck.settings import Settings
 
 
 class Meeting(NamedTuple):

@@ -13,19 +13,21 @@ from lightning_hangcheck import log
 from lightning_hangcheck.judge.alike import with_members
 from lightning_hangcheck.judge.exits import failed
 from lightning_hangcheck.judge.joining import ELSEWHERE, NodeCase, merge_cases
-from lightning_hangcheck.judge.rank_set import rank_set
 from lightning_hangcheck.judge.wording import which_node, why_silent
 from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
-from lightning_hangcheck.model.case import Case, RankView, RunFacts, SilentNode
-from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.case import Case, RankView, Reach, RunFacts, SilentNode
+from lightning_hangcheck.model.evidence import AddressReach, Gap
 from lightning_hangcheck.nodes.word import (
     CALM_BELOW_S,
     FOLDED_ABOVE,
     MOST_CODE,
     MOST_GAPS,
     TAKEN_NS,
+    LeftRound,
+    RankClass,
     RoundEnd,
     RoundMark,
+    Word,
     as_told,
     bounded,
     brief,
@@ -41,12 +43,9 @@ from lightning_hangcheck.watch.roster import end_round
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.model.case import Reach
-    from lightning_hangcheck.model.evidence import AddressReach
     from lightning_hangcheck.model.run import NodePlace, Round
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.peers import Heard
-    from lightning_hangcheck.nodes.word import LeftRound, RankClass, Word
     from lightning_hangcheck.observe.watched_rank import WatchedRound
     from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
 
@@ -145,10 +144,9 @@ def _unheard(heard: Heard, own: Case) -> NodeCase:
     alone = [line.told.view for line in heard.word.lines if line.alone]
     lines = [line for line in heard.word.lines if not line.alone]
     alike = [as_told(one) for one in within(lines, (0, max(0, own.run.world_size - 1)))]
-    named = () if heard.word.lines else (RankView(rank=rank) for rank in heard.ranks)
     views = (
         replace(brief(view), unheard_for_s=unheard_s, silent_for_s=view.silent_for_s + unheard_s)
-        for view in (*alone, *named, *(view for view, _ in alike))
+        for view in (*alone, *(view for view, _ in alike))
     )
     node = _case_of(heard, own, views)
     case = replace(node.case, gaps=(), code=(), alike=tuple(stands for _, stands in alike))
@@ -402,7 +400,6 @@ def join_round_end(
                 round=left.number,
                 world_size=left.world_size,
                 local_world_size=left.local_world_size,
-                ranks=rank_set(view.rank for view in left.ranks),
                 lines=tuple(class_of(view, (), 0) for view in left.ranks),
                 gaps=(),
                 code=(),

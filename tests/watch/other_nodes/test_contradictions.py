@@ -8,14 +8,14 @@ import pytest
 from cases import IN_BARRIER, NOW_NS, SECOND, job, rank
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.rank_set import rank_set
+from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import AddressReach
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes.encoding import pack, read_word
 from lightning_hangcheck.nodes.meeting_place import FolderPlace, SealedPlace
 from lightning_hangcheck.nodes.peers import Heard
 from lightning_hangcheck.nodes.store_place import CourierPlace
-from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word, word_of
+from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word, class_of, word_of
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
 from lightning_hangcheck.version import __version__
 from lightning_hangcheck.watch.other_nodes.among_nodes import Meeting, contradictions, meeting_of
@@ -35,7 +35,8 @@ UNMARKED = RoundMark()
 def said(
     *ranks: int, here: RoundMark = UNMARKED, there: RoundMark = UNMARKED, **changes: object
 ) -> list[str]:
-    heard = Heard(replace(WORD, ranks=rank_set(ranks), mark=there, **changes), 0)
+    lines = tuple(class_of(RankView(rank=one), (), 0) for one in ranks)
+    heard = Heard(replace(WORD, lines=lines, mark=there, **changes), 0)
     return list(contradictions(HERE, here, [heard], 0))
 
 
