@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 import pytest
-from watch.pace.simulated_hours import KINDS, Kind, told, told_of_slow_rank
+from watch.pace.simulated_hours import KINDS, told, told_of_slow_rank
 
 from lightning_hangcheck.model.beat import Beat, Slowness, StepTimes
 from lightning_hangcheck.watch.pace import LEARNT, WINDOW, JobPace
+
+if TYPE_CHECKING:
+    from watch.pace.simulated_hours import Kind
 
 SLOW_AFTER_S = 80.0
 
