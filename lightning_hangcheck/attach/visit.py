@@ -133,14 +133,14 @@ class _Visit:
                 self._slept[target.pid] = slept_s(target.pid, tid)
         # a tenth of a second, which passes between two looks
         import_module("lightning_hangcheck.judge.verdict")
-        from lightning_hangcheck.attach.silence import of_a_visit, stands_still
+        from lightning_hangcheck.attach import silence
 
-        limits = of_a_visit(limits)
+        limits = silence.of_a_visit(limits)
         asleep_s = min((slept or 0.0 for slept in self._slept.values()), default=0.0)
         if asleep_s >= limits.idle_after:
             self._wait_until(SECOND_GLANCE_S)
             case = self._case(self._look(last=True), limits, run_id)
-            if stands_still(case.ranks):
+            if silence.stands_still(case.ranks):
                 return case
         for moment_s in LOOKS_S[1:]:
             self._wait_until(moment_s)
@@ -204,12 +204,7 @@ class _Visit:
 
     def _case(self, look: Look, limits: Limits, run_id: str) -> Case:
         """As the watcher's case, with the start of each silence; pages are read last."""
-        from lightning_hangcheck.attach.silence import (
-            unknown_sleep,
-            where_nobody_moves,
-            with_absent,
-            with_silences,
-        )
+        from lightning_hangcheck.attach import silence
         from lightning_hangcheck.judge.joining import complete_case
 
         watched, unwatched = self._read_recorded()
@@ -221,21 +216,21 @@ class _Visit:
             slept = None if slept is None else round(slept, 3)
             seen.append(replace(view, slept_for_s=slept, spent=None))
         watched_s = (taken_ns - self._began_ns) / NANOSECONDS
-        views = with_silences(seen, watched_s, limits, taken_ns, watched)
+        views = silence.with_silences(seen, watched_s, limits, taken_ns, watched)
         started_at = before(taken_at, max(ages_s, default=0.0))
         facts = self._round.facts(run_id, self._command, started_at)
         gaps = (*self._gaps.values(), *self._faults.gaps, *unwatched)
         case = Case(
             run=replace(facts, world_size=self._round.world_size),
             ranks=views,
-            gaps=(*gaps, *unknown_sleep(views, watched)),
+            gaps=(*gaps, *silence.unknown_sleep(views, watched)),
             code=look.code,
-            limits=where_nobody_moves(limits, views, watched),
+            limits=silence.where_nobody_moves(limits, views, watched),
             taken_at=taken_at,
             taken_ns=taken_ns,
             seen_in="attach",
         )
-        return with_absent(complete_case(case), min(ages_s, default=0.0))
+        return silence.with_absent(complete_case(case), min(ages_s, default=0.0))
 
     def _read_recorded(self) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
         """Read the ranks' pages, what a sidecar knew of them before, and what of that is stale."""

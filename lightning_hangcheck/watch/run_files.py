@@ -56,12 +56,15 @@ GPU_LIMIT_S = 3.0
 class RunFiles:
     """Keeps them; ``meeting``, ``node`` and ``clocks`` as in `RunRecord`."""
 
-    def __init__(self, session: Session, settings: Settings, writer: Writer) -> None:
+    def __init__(
+        self, session: Session, settings: Settings, writer: Writer, roster: Roster
+    ) -> None:
         self.meeting = ""
         self.node: int | None = None
         self.clocks: tuple[NodeClock, ...] = ()
         self._session = session
         self._writer = writer
+        self._roster = roster
         self._ledger = settings.ledger
         self._began_ns = time.monotonic_ns()
         self._gpus: tuple[str, ...] = ()
@@ -77,8 +80,9 @@ class RunFiles:
 
         writer.save(learn_gpus)
 
-    def keep(self, roster: Roster, alarm: Alarm, earlier: tuple[Round, ...], now_ns: int) -> None:
+    def keep(self, alarm: Alarm, earlier: tuple[Round, ...], now_ns: int) -> None:
         """Write what is due."""
+        roster = self._roster
         # run.json: if a rank appeared or changed its process since, or a round ended
         watched = roster.round
         pids = [(rank, one.found.pid) for rank, one in sorted(roster.ranks.items())]
@@ -92,20 +96,19 @@ class RunFiles:
                 world_size=watched.world_size,
                 ranks=tuple(RankPlace(rank=rank, host=roster.host, pid=pid) for rank, pid in pids),
             )
-            self._save_record(roster, (*earlier, present) if roster.ranks else earlier)
+            self._save_record((*earlier, present) if roster.ranks else earlier)
         news = self._writer.told_ns != self._told_ns
         self._told_ns = self._writer.told_ns
         if news or now_ns - self._noted_ns >= NOTES_EVERY_S * NANOSECONDS:
             self._noted_ns = now_ns
-            self._write_notes(roster, now_ns)
+            self._write_notes(now_ns)
         measured = now_ns - self._measured_ns < METRICS_EVERY_S * NANOSECONDS
         if self._metrics is not None and (news or not measured):
             self._measured_ns = now_ns
-            self._metrics.write(self._reading(roster, alarm, now_ns))
+            self._metrics.write(self._reading(alarm, now_ns))
 
     def end(
         self,
-        roster: Roster,
         alarm: Alarm,
         verdict: Verdict,
         rounds: tuple[Round, ...],
@@ -113,8 +116,8 @@ class RunFiles:
         ended_by: str,
     ) -> None:
         """Write what the run came to."""
-        now_ns, ended_at = time.monotonic_ns(), utc_now()
-        self._save_record(roster, rounds, ended_at=ended_at, exit_code=exit_code, ended_by=ended_by)
+        roster, now_ns, ended_at = self._roster, time.monotonic_ns(), utc_now()
+        self._save_record(rounds, ended_at=ended_at, exit_code=exit_code, ended_by=ended_by)
         seconds: dict[Phase, float] = {}
         for rank in roster.ranks.values():
             for one in rank.spending.spent().phases:
@@ -137,12 +140,12 @@ class RunFiles:
         )
         self._writer.save(partial(self._write_ledger, line))
         if self._metrics is not None:
-            reading = self._reading(roster, alarm, now_ns, verdict=verdict, exit_code=exit_code)
+            reading = self._reading(alarm, now_ns, verdict=verdict, exit_code=exit_code)
             self._metrics.close(reading, METRICS_END_LIMIT_S)
 
-    def _save_record(self, roster: Roster, rounds: tuple[Round, ...], **end: object) -> None:
+    def _save_record(self, rounds: tuple[Round, ...], **end: object) -> None:
         """Have run.json written with what ranks were started with; who is gone keeps that."""
-        facts, host = self._session.facts, roster.host
+        facts, roster, host = self._session.facts, self._roster, self._roster.host
         record = RunRecord(
             run_id=self._session.run_folder.run_id,
             command=facts.command,
@@ -171,7 +174,7 @@ class RunFiles:
 
         self._writer.save(write)
 
-    def _write_notes(self, roster: Roster, now_ns: int) -> None:
+    def _write_notes(self, now_ns: int) -> None:
         notes = WatchNotes(
             written_ns=now_ns,
             newest=self._writer.newest,
@@ -187,7 +190,7 @@ class RunFiles:
                     pace=rank.pace(),
                     step_s=rank.steps.median_s,
                 )
-                for rank in roster.alive
+                for rank in self._roster.alive
             ),
         )
         try:
@@ -197,7 +200,6 @@ class RunFiles:
 
     def _reading(
         self,
-        roster: Roster,
         alarm: Alarm,
         now_ns: int,
         *,
@@ -214,7 +216,7 @@ class RunFiles:
                 stall_s=alarm.stalled_s(now_ns) if stands else 0.0,
                 progress={
                     number: now_s - rank.progress.silent_ns(now_ns) / NANOSECONDS
-                    for number, rank in roster.ranks.items()
+                    for number, rank in self._roster.ranks.items()
                 },
                 written=now_s,
                 watching=verdict is None,

@@ -38,23 +38,7 @@ from lightning_hangcheck.rundir import NODES_FOLDER
 from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES, Settings
 from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.version import __version__
-from lightning_hangcheck.watch.other_nodes.joining import (
-    MOST_COMPARED,
-    STOOD_S,
-    addresses_to_ask,
-    agreed_number,
-    first_failure_ns,
-    have_said,
-    join_end,
-    join_heard,
-    mark_of,
-    silence_gap,
-    silent_node,
-    views_of,
-    wanted_of,
-    which_nodes,
-    with_unheard,
-)
+from lightning_hangcheck.watch.other_nodes import joining
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -186,8 +170,10 @@ class AmongNodes:
 
     def agree(self, watched: WatchedRound, now_ns: int) -> None:
         """Give a round the number that it has on the other nodes, where they know better."""
-        self._mark = mark_of(watched)
-        watched.number = agreed_number(watched, self._mark, self.judged_with().values(), now_ns)
+        self._mark = joining.mark_of(watched)
+        watched.number = joining.agreed_number(
+            watched, self._mark, self.judged_with().values(), now_ns
+        )
 
     def tell(self, own: Case, verdict: Verdict | None, *, ended: bool = False) -> None:
         """Tell the other nodes."""
@@ -204,7 +190,7 @@ class AmongNodes:
             self._reach = reach_of(asks, pids) if asks else ()
         began_s = time.monotonic()
         if self.judges and began_s >= self._wanted_again_s:
-            self._wants = wanted_of(known.values(), own.run.world_size)
+            self._wants = joining.wanted_of(known.values(), own.run.world_size)
             ended_s = time.monotonic()
             self._wanted_again_s = ended_s + WANTS_TIMES * (ended_s - began_s)
         word = word_of(
@@ -234,7 +220,7 @@ class AmongNodes:
             for node, one in known.items()
             if peers.unheard_s(node) >= MISSED_AFTER_S and not one.word.ended
         ]
-        return addresses_to_ask(known, self._addresses, missed) if missed else {}
+        return joining.addresses_to_ask(known, self._addresses, missed) if missed else {}
 
     def judged_with(self) -> dict[int, Heard]:
         """Return the nodes that this one may say something of.
@@ -273,7 +259,7 @@ class AmongNodes:
         """Whether other nodes have told since last asked what a look of theirs brought."""
         looked = {}
         for node, heard in self.peers.heard.items():
-            processes = chain.from_iterable(view.processes for view in views_of([heard]))
+            processes = chain.from_iterable(view.processes for view in joining.views_of([heard]))
             moments = [sample.taken_ns for look in processes for sample in look.samples]
             looked[node] = heard.heard_ns - TAKEN_NS + max(moments) if moments else 0
         known = self._looked_ns
@@ -302,14 +288,14 @@ class AmongNodes:
             fell_silent = [one for one in fell_silent if one.reach == "unanswered"]
         silent = [heard[one.number] for one in fell_silent]
         there = [one for one in heard.values() if self.judges and not peers.silent_s(one)]
-        joined = join_heard(own, there, silent, self.place.number)
-        gaps = list(map(silence_gap, fell_silent))
+        joined = joining.join_heard(own, there, silent, self.place.number)
+        gaps = list(map(joining.silence_gap, fell_silent))
         unused: dict[str, list[int]] = {}  # nodes by why what they tell cannot be read
         for node, reason in dict(peers.unused).items():
             unused.setdefault(reason, []).append(node)
         for reason, nodes in unused.items():
             why = f"what is told there is not used: {reason}"
-            gaps.append(Gap(which_nodes(nodes), None, why, "other_nodes"))
+            gaps.append(Gap(joining.which_nodes(nodes), None, why, "other_nodes"))
         absent = peers.absent() if self.judges else []
         if absent:
             waited_s = max(SILENT_AFTER_S, max(map(peers.unheard_s, absent)))
@@ -317,8 +303,8 @@ class AmongNodes:
                 f"nothing was heard from there for {waited_s:.0f} s: it has not come, no hangcheck "
                 f"run watches there, or it does not reach {peers.where}"
             )
-            gaps.append(Gap(which_nodes(absent), None, why, "other_nodes"))
-        return with_unheard(own, joined, absent, fell_silent, gaps)
+            gaps.append(Gap(joining.which_nodes(absent), None, why, "other_nodes"))
+        return joining.with_unheard(own, joined, absent, fell_silent, gaps)
 
     def _silent_nodes(self, own: Case) -> Iterator[SilentNode]:
         heard, peers = self.judged_with(), self.peers
@@ -326,13 +312,13 @@ class AmongNodes:
         there = [one for node, one in heard.items() if not silent[node]]
         if not any(silent.values()):
             return
-        others = [*own.ranks, *views_of(there)]
+        others = [*own.ranks, *joining.views_of(there)]
         reaches = [*self._reach, *(reach for one in there for reach in one.word.reach)]
         addresses = self._addresses_of_missed(heard)
         for node, seconds in silent.items():
             if seconds:
                 known = [reach for reach in reaches if reach.address in addresses.get(node, ())]
-                yield silent_node(heard[node], seconds, known, others)
+                yield joining.silent_node(heard[node], seconds, known, others)
 
     def join_end(self, own: Case) -> Case:
         """Return how the job ended on all nodes, where a rank failed here and this one judges.
@@ -340,7 +326,7 @@ class AmongNodes:
         Where it judges alone, nodes that nothing acknowledged for long enough are gone.
         """
         try:
-            since_ns = first_failure_ns(own)
+            since_ns = joining.first_failure_ns(own)
             if self.follows or not since_ns:
                 return own
             number = self.place.number
@@ -349,13 +335,13 @@ class AmongNodes:
                 silent = self._silent_nodes(own)
                 gone = {one.number for one in silent if one.reach == "unanswered"}
                 known = {node: one for node, one in known.items() if node in gone}
-                return join_end(own, known, (), number, lost=True)
+                return joining.join_end(own, known, (), number, lost=True)
             # wait a little for the others: what failed there is told within a second
             deadline = time.monotonic() + LAST_WORDS_S
             self.peers.hurry()
             while True:
                 self.peers.look_round()
-                said = have_said(self.judged_with(), since_ns)
+                said = joining.have_said(self.judged_with(), since_ns)
                 over = time.monotonic() >= deadline or self.peers.in_trouble
                 if over or said == self.judged_with().keys():
                     break
@@ -364,7 +350,7 @@ class AmongNodes:
             silent = self._silent_nodes(own)
             alive = {one.number for one in silent if one.reach in ("answers", "goes_on")} - said
             known = {n: one for n, one in self.judged_with().items() if n not in alive}
-            return join_end(own, known, said, number)
+            return joining.join_end(own, known, said, number)
         except Exception as error:  # noqa: BLE001 - as in `join`
             log.once("join", f"{CANNOT_JOIN}: {error!r}")
             return own
@@ -416,7 +402,7 @@ class AmongNodes:
                 if not heard[node].word.ended:
                     log.once(f"node {node} {before} again", f"{gap.what} is heard again")
         for node, one in silent.items():
-            last_ns, gap = heard[node].heard_ns, silence_gap(one)
+            last_ns, gap = heard[node].heard_ns, joining.silence_gap(one)
             if one.reach != "unknown" or one.silent_s >= SAID_AFTER_S:
                 self._said_silent[node] = last_ns, gap
                 instead = "this node judges for all that are heard" if node < number else ""
@@ -452,12 +438,12 @@ def contradictions(
     for version, nodes in versions.items():
         if version not in ("", __version__):
             yield (
-                f"{which_nodes(nodes)} {'have' if len(nodes) > 1 else 'has'} lightning-hangcheck "
-                f"{version}, node {number} has {__version__}: they understand each other; install "
-                "the same on all nodes before the next run"
+                f"{joining.which_nodes(nodes)} {'have' if len(nodes) > 1 else 'has'} "
+                f"lightning-hangcheck {version}, node {number} has {__version__}: they understand "
+                "each other; install the same on all nodes before the next run"
             )
     size = own.run.world_size
-    holders = {view.rank: number for view in own.ranks[:MOST_COMPARED]}
+    holders = {view.rank: number for view in own.ranks[: joining.MOST_COMPARED]}
     for one in heard if own.run.local_world_size is not None else ():
         word, node = one.word, one.word.node
         if word.round != own.run.round or word.local_world_size is None:
@@ -471,7 +457,7 @@ def contradictions(
         # torch 2.13's agents keep the address of the first round that they were in, while the first
         # node may be another one since (dynamic_rendezvous.py, ``_bootstrap_store_info``)
         ports = word.mark.store_port, mark.store_port
-        stood = min(word.mark.began_s, mark.began_s) >= STOOD_S
+        stood = min(word.mark.began_s, mark.began_s) >= joining.STOOD_S
         if stood and all(ports) and ports[0] != ports[1]:
             yield (
                 f"the ranks of node {node} look for their store at port {ports[0]} of MASTER_ADDR, "
@@ -479,7 +465,7 @@ def contradictions(
                 "earlier round; export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where each node's "
                 "torchrun is started"
             )
-        ranks = islice(one.ranks, max(0, MOST_COMPARED - len(holders)))
+        ranks = islice(one.ranks, max(0, joining.MOST_COMPARED - len(holders)))
         doubled = [rank for rank in ranks if holders.setdefault(rank, node) != node]
         if doubled:
             yield (
