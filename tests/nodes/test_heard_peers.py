@@ -74,12 +74,7 @@ class Store:
 
 
 class Job:
-    """Nodes that tell in turns.
-
-    Args:
-        folders: Of each node, the one in which it goes on; none where there is only the store.
-        nodes: How many.
-    """
+    """Nodes that tell in turns; each has a folder in which it goes on, or only the store."""
 
     def __init__(self, folders: Sequence[Path] = (), nodes: int = NODES) -> None:
         self.values: dict[str, bytes] = {}

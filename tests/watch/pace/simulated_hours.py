@@ -149,14 +149,7 @@ def _with_loader(step: Step, loader: list[float]) -> Step:
 def told(
     steps: Iterator[Step], hours: float, *, in_parts: bool, slow_after_s: float = SLOW_AFTER_S
 ) -> list[Verdict]:
-    """What the watch tells of these steps: each verdict, without its end.
-
-    Args:
-        steps: As one of the kinds makes them.
-        hours: Of training.
-        in_parts: Whether ranks time the parts, and leave out what is no step.
-        slow_after_s: The limit.
-    """
+    """What the watch tells of these steps: each verdict, without its end."""
     pace = JobPace(slow_after_s)
     sums = [StepTimes(), StepTimes()]
     beat = Beat(pid=1, phase="training_step", beats=1)
