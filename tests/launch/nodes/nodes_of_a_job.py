@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -18,6 +17,7 @@ from watch.launched import record_of, run_words, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from lightning_hangcheck.model.verdict import Verdict
 
