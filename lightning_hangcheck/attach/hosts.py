@@ -11,7 +11,6 @@ from tempfile import TemporaryFile
 from threading import Event
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.rundir import RunFolder
 
-
 HOST = re.compile(
     r"(?:[\w.][\w.-]*@)?(?:[A-Za-z0-9_.][\w.-]*|\[?[0-9a-fA-F:.]+(?:%\w+)?\]?)"
     r"|[a-z][a-z0-9.]*/[a-z0-9][a-z0-9.-]*"
@@ -47,7 +45,29 @@ Neither begins with a dash, which ssh would take for an option, nor what follows
 """
 SLOTS = re.compile(r"([^:]+):\d+")
 """Hydra and Intel's MPI write ``host:8`` where others write ``host slots=8``."""
-LONGEST_SHOWN = 60
+LONGEST_SHOWN, LONGEST_SENTENCE = 60, 300
+MOST_OUTPUT = 32 * 1024 * 1024
+"""Bytes: eight stuck ranks with their workers take under one million."""
+HOST_TIMEOUT_S = 60.0
+"""A look takes three seconds, and thirty where no process answers."""
+OPTIONS = {
+    "BatchMode": "yes",  # asks for no password: nobody is there to type it
+    "ConnectTimeout": "10",
+    "ServerAliveInterval": "5",
+    "ServerAliveCountMax": "3",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "ClearAllForwardings": "yes",
+    "ControlMaster": "no",  # a master that stays would keep our pipes; one that is there serves
+    "PermitLocalCommand": "no",
+}
+"""ssh_config(5): what one look needs, whatever the user's own configuration asks for otherwise."""
+NO_SSH, CANNOT_START = 255, (127, 126)
+OURS = "hangcheck: "
+SAME_VERSION = "install the same lightning-hangcheck on all hosts"
+AT_ONCE = 32
+"""Hosts: a login node shall not feel it."""
+MOST_NAMED = 3
 
 
 def read_hosts(text: str, name: str) -> tuple[str, ...]:
@@ -74,39 +94,7 @@ def read_hosts(text: str, name: str) -> tuple[str, ...]:
     return tuple(hosts)
 
 
-MOST_OUTPUT = 32 * 1024 * 1024
-"""Bytes: eight stuck ranks with their workers take under one million."""
-
-
-def answer_of(command: Sequence[str], limit_s: float, given_up: Event) -> CompletedProcess[bytes]:
-    """Run a program to its end, with no input; what it leaves in its process group ends with it.
-
-    It writes to files: a helper in the background that keeps its outputs open holds nobody up.
-    OSError where it cannot be started, ChildLate where it was killed or wrote too much, and why.
-    """
-    with TemporaryFile() as output, TemporaryFile() as complaint:
-        late: ChildLate | None = None
-        code, files = 0, (output.fileno(), complaint.fileno())
-        try:
-            most = MOST_OUTPUT + 1
-            code = run_to_its_end(
-                command, limit_s, os.environ, *files, most=most, given_up=given_up
-            )
-        except ChildLate as error:
-            late = error
-        if max(os.fstat(file).st_size for file in files) > MOST_OUTPUT:
-            late = ChildLate(f"it sent more than {MOST_OUTPUT >> 20} MiB")
-        if late is not None:
-            raise late
-        output.seek(0)
-        complaint.seek(0)
-        return CompletedProcess(command, code, output.read(), complaint.read())
-
-
-SAME_VERSION = "install the same lightning-hangcheck on all hosts"
-
-
-class HostMessage(msgspec.Struct, frozen=True, kw_only=True):
+class HostMessage(Struct, frozen=True, kw_only=True):
     """One look at one host; ``ranks`` are for run.json.
 
     Its `hangcheck attach` would have ``said`` these sentences on stderr there; ``hang_stands``: a
@@ -133,10 +121,9 @@ def decode_message(output: bytes) -> HostMessage:
         case = message.case
         sizes = (case.run.world_size, case.run.nnodes, case.run.local_world_size or 0)
         numbers = (*sizes, *(view.rank for view in case.ranks))
-        possible = all(0 <= number < MOST_RANKS for number in numbers)
-        possible = possible and can_be_reckoned_with(case)
         for moment in (case.taken_at, case.run.started_at):
             read_utc(moment)
+        possible = all(0 <= one < MOST_RANKS for one in numbers) and can_be_reckoned_with(case)
     except (ValueError, OverflowError, RecursionError) as error:
         raise UnreadableRun(f"what it sent cannot be read: {error}", SAME_VERSION) from error
     except UnreadableRun as error:
@@ -146,41 +133,18 @@ def decode_message(output: bytes) -> HostMessage:
     return message
 
 
-SSH = "ssh"
-REMOTE_COMMAND = "hangcheck"
-HOST_TIMEOUT_S = 60.0
-"""A look takes three seconds, and thirty where no process answers."""
-CONNECT_S = 10
-OPTIONS = {
-    "BatchMode": "yes",  # asks for no password: nobody is there to type it
-    "ConnectTimeout": str(CONNECT_S),
-    "ServerAliveInterval": "5",
-    "ServerAliveCountMax": "3",
-    "ForwardAgent": "no",
-    "ForwardX11": "no",
-    "ClearAllForwardings": "yes",
-    "ControlMaster": "no",  # a master that stays would keep our pipes; one that is there serves
-    "PermitLocalCommand": "no",
-}
-"""ssh_config(5): what one look needs, whatever the user's own configuration asks for otherwise."""
-NO_SSH, NOT_FOUND, NOT_EXECUTABLE = 255, 127, 126
-LONGEST_SENTENCE = 300
-OURS = "hangcheck: "
-
-
 class Way(Struct, frozen=True, kw_only=True):
     """How hosts are asked: the program and its first options, then a line for the host's shell."""
 
-    ssh: tuple[str, ...] = (SSH,)
-    remote_command: str = REMOTE_COMMAND
+    ssh: tuple[str, ...] = ("ssh",)
+    remote_command: str = "hangcheck"
     limit_s: float = HOST_TIMEOUT_S
     local_values: bool = False
 
     def command(self, host: str) -> list[str]:
         """Return the command line that asks a host."""
         options = [part for name, value in OPTIONS.items() for part in ("-o", f"{name}={value}")]
-        remote = f"{self.remote_command} attach --json-case"
-        asked = f"{remote} --locals" if self.local_values else remote
+        asked = f"{self.remote_command} attach --json-case{' --locals' * self.local_values}"
         return [*self.ssh, "-T", *options, "--", host, asked]
 
 
@@ -195,44 +159,60 @@ def read_ssh(text: str) -> tuple[str, ...]:
     return words
 
 
+def answer_of(command: Sequence[str], limit_s: float, given_up: Event) -> CompletedProcess[bytes]:
+    """Run a program to its end, with no input; what it leaves in its process group ends with it.
+
+    It writes to files: a helper in the background that keeps its outputs open holds nobody up.
+    OSError where it cannot be started, ChildLate where it was killed or wrote too much, and why.
+    """
+    with TemporaryFile() as output, TemporaryFile() as complaint:
+        late: ChildLate | None = None
+        code, files, most = 0, (output.fileno(), complaint.fileno()), MOST_OUTPUT + 1
+        try:
+            code = run_to_its_end(
+                command, limit_s, os.environ, *files, most=most, given_up=given_up
+            )
+        except ChildLate as error:
+            late = error
+        if max(os.fstat(file).st_size for file in files) > MOST_OUTPUT:
+            late = ChildLate(f"it sent more than {MOST_OUTPUT >> 20} MiB")
+        if late is not None:
+            raise late
+        output.seek(0)
+        complaint.seek(0)
+        return CompletedProcess(command, code, output.read(), complaint.read())
+
+
 def visit(host: str, way: Way, given_up: Event) -> HostMessage | Gap:
-    """Ask one host, within its time limit."""
+    """Ask one host, within its time limit; a gap says why it tells nothing."""
+    program, remedy = way.remote_command, ""
     try:
         answer = answer_of(way.command(host), way.limit_s, given_up)
-    except OSError as error:
-        return gap(host, f"{way.ssh[0]} cannot be started ({error.strerror})", "install it")
-    except ChildLate as error:
-        return gap(host, f"{error}, so it was left", "try it by hand, or give it --host-timeout")
-    if not answer.returncode:
-        try:
+        if not answer.returncode:
             return decode_message(answer.stdout)
-        except UnreadableRun as error:
-            return gap(host, str(error.args[0]), error.remedy)
-    lines = answer.stderr.decode(errors="replace").strip().splitlines()
-    last = one_line(lines[-1])[:LONGEST_SENTENCE] if lines else "it said nothing"
-    if answer.returncode == NO_SSH:
-        by_hand = shlex.join([*way.ssh, "-o", "BatchMode=yes", host, "true"])
-        return gap(host, f"ssh does not get there ({last})", f"make this work: {by_hand}")
-    if answer.returncode in (NOT_FOUND, NOT_EXECUTABLE):
-        return gap(
-            host,
-            f"{way.remote_command} cannot be started there ({last})",
-            "install lightning-hangcheck there, or say where it is: "
-            "--remote-command /path/to/env/bin/hangcheck",
-        )
-    if answer.returncode == NoJobFound.exit_code or last.startswith(OURS):
-        return gap(host, last.removeprefix(OURS))
-    return gap(host, f"{way.remote_command} ended there with {answer.returncode} ({last})")
-
-
-def gap(host: str, why: str, remedy: str = "") -> Gap:
-    """Say why a host tells nothing."""
+    except OSError as error:
+        why, remedy = f"{way.ssh[0]} cannot be started ({error.strerror})", "install it"
+    except ChildLate as error:
+        why, remedy = f"{error}, so it was left", "try it by hand, or give it --host-timeout"
+    except UnreadableRun as error:
+        why, remedy = str(error.args[0]), error.remedy
+    else:
+        lines = answer.stderr.decode(errors="replace").strip().splitlines()
+        last = one_line(lines[-1])[:LONGEST_SENTENCE] if lines else "it said nothing"
+        why = f"{program} ended there with {answer.returncode} ({last})"
+        if answer.returncode == NO_SSH:
+            why = f"ssh does not get there ({last})"
+            by_hand = shlex.join([*way.ssh, "-o", "BatchMode=yes", host, "true"])
+            remedy = f"make this work: {by_hand}"
+        elif answer.returncode in CANNOT_START:
+            why = f"{program} cannot be started there ({last})"
+            remedy = (
+                "install lightning-hangcheck there, or say where it is: "
+                "--remote-command /path/to/env/bin/hangcheck"
+            )
+        elif answer.returncode == NoJobFound.exit_code or last.startswith(OURS):
+            why = last.removeprefix(OURS)
     return Gap(f"host {host}", None, one_line(why)[:LONGEST_SENTENCE], "other_nodes", remedy)
-
-
-AT_ONCE = 32
-"""Hosts: a login node shall not feel it."""
-MOST_NAMED = 3
 
 
 class Joined(Struct, frozen=True, kw_only=True):

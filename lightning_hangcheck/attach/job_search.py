@@ -18,6 +18,7 @@ from lightning_hangcheck.look.proc import (
     command_line,
     has_loaded,
     present_environment,
+    process_ids,
     process_ref,
     read_environment,
     why_unreadable,
@@ -90,17 +91,29 @@ def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
     agents |= heirs_of(agents, tree)
     groups: dict[Rendezvous, list[Candidate]] = {}
     for process in tree.values():
-        if process.python and process.identity.rank is not None and process.pid not in agents:
+        if process.identity.rank is not None and process.pid not in agents:
             alone = ("below", str(process.parent_pid))
             groups.setdefault(process.rendezvous or alone, []).append(process)
     jobs = []
-    for members in (one for group in groups.values() for one in _without_strangers(group, tree)):
-        inside = {member.pid: member for member in members}
-        for member in members:  # the plain process that started the others is Lightning's rank 0
-            parent = tree.get(member.parent_pid)
-            if parent is not None and member.identity.launcher == "lightning":
-                inside.setdefault(parent.pid, parent)
-        jobs.append(FoundJob(find_ranks(inside.values(), {})))
+    for group in groups.values():
+        # processes that claim the same rank at one address are two jobs: told by their parents
+        tops = {one.pid: one for one in group}
+        for member in group:
+            if any(pid in tops for pid in ancestors(member.pid, tree)):
+                del tops[member.pid]
+        claims = Counter(top.identity.rank for top in tops.values())
+        split: dict[int, dict[int, Candidate]] = {}
+        for member in group:
+            top = next(pid for pid in (member.pid, *ancestors(member.pid, tree)) if pid in tops)
+            parent = tops[top].parent_pid if max(claims.values()) > 1 else 0
+            split.setdefault(parent, {})[member.pid] = member
+        for inside in split.values():
+            for member in list(inside.values()):
+                # the plain process that started the others is Lightning's rank 0
+                starter = tree.get(member.parent_pid)
+                if starter is not None and member.identity.launcher == "lightning":
+                    inside.setdefault(starter.pid, starter)
+            jobs.append(FoundJob(find_ranks(inside.values(), {})))
     return tuple(sorted(jobs, key=lambda job: min(job.pids)))
 
 
@@ -111,23 +124,6 @@ def ancestors(pid: int, tree: Mapping[int, Candidate]) -> Iterator[int]:
         pid = tree[pid].parent_pid
         seen.add(pid)
         yield pid
-
-
-def _without_strangers(
-    group: list[Candidate], tree: Mapping[int, Candidate]
-) -> list[list[Candidate]]:
-    """Split processes that claim the same rank at one address: two jobs, by their parents."""
-    inside = {member.pid for member in group}
-    tops = [member for member in group if inside.isdisjoint(ancestors(member.pid, tree))]
-    claims = Counter(top.identity.rank for top in tops)
-    if max(claims.values()) == 1:
-        return [group]
-    parents = {top.pid: top.parent_pid for top in tops}
-    split: dict[int, list[Candidate]] = {}
-    for member in group:
-        top = next((pid for pid in (member.pid, *ancestors(member.pid, tree)) if pid in parents), 0)
-        split.setdefault(parents.get(top, 0), []).append(member)
-    return list(split.values())
 
 
 class Machine(Struct, frozen=True):
@@ -143,15 +139,17 @@ def look_around() -> Machine:
     One that has loaded torch and was not numbered at its start takes 5 ms.
     """
     processes, closed = {}, set()
-    for name in os.listdir("/proc"):  # noqa: PTH208 - names of processes, no paths
-        if not name.isdecimal() or int(name) == os.getpid():
-            continue
-        candidate = _read(int(name))
+    for pid in process_ids():
+        candidate = _read(pid) if pid != os.getpid() else None
         if candidate is None:
-            closed.add(int(name))
-        elif not _is_ours(candidate):
-            processes[candidate.pid] = candidate
-    return Machine(processes, frozenset(closed))
+            closed.add(pid)
+            continue
+        # `hangcheck run` and sidecars may carry the variables of a launcher
+        line = command_line(pid) if candidate.python else []
+        words = [] if isinstance(line, Gap) else line[:WORDS_OF_A_PROGRAM]
+        if not any(word.rpartition("/")[2].partition(".")[0] in OUR_NAMES for word in words):
+            processes[pid] = candidate
+    return Machine(processes, frozenset(closed - {os.getpid()}))
 
 
 def find_jobs(machine: Machine, pids: Sequence[int] = ()) -> tuple[FoundJob, ...]:
@@ -162,14 +160,13 @@ def find_jobs(machine: Machine, pids: Sequence[int] = ()) -> tuple[FoundJob, ...
     the processes belong to several.
     """
     jobs = group_jobs(machine.processes.values())
-    if not pids:
-        if jobs:
-            return jobs
-        raise NoJobFound(*_nothing_found(machine))
+    if not pids and not jobs:
+        raise _nothing_found(machine)
     for pid in pids:
-        _check(pid, machine)
-    wanted = [job for job in jobs if any(_belongs(pid, job, machine) for pid in pids)]
-    if len(wanted) > 1:
+        if pid not in machine.processes:
+            raise _refusal(pid, machine)
+    wanted = [job for job in jobs if not pids or any(_belongs(pid, job, machine) for pid in pids)]
+    if len(wanted) > 1 and pids:
         heads = " ".join(f"--pid {min(job.pids)}" for job in wanted)
         raise BadUsage(f"these processes belong to {len(wanted)} jobs", f"name one of: {heads}")
     return tuple(wanted) or (_plain_job(pids, machine),)
@@ -241,13 +238,6 @@ def _read(pid: int) -> Candidate | None:
     )
 
 
-def _is_ours(candidate: Candidate) -> bool:
-    """Whether it is `hangcheck run` or a sidecar, which may carry the variables of a launcher."""
-    line = command_line(candidate.pid) if candidate.python else []
-    words = [] if isinstance(line, Gap) else line[:WORDS_OF_A_PROGRAM]
-    return any(word.rpartition("/")[2].partition(".")[0] in OUR_NAMES for word in words)
-
-
 def _belongs(pid: int, job: FoundJob, machine: Machine) -> bool:
     """Whether it is a rank, is below one, or has one below it."""
     above = {pid, *ancestors(pid, machine.processes)}
@@ -258,78 +248,67 @@ def _belongs(pid: int, job: FoundJob, machine: Machine) -> bool:
 
 def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
     """Make a job of processes to which no launcher gave a rank."""
-    if len(pids) > 1:
-        for pid in pids:
-            _check_python(pid, machine)
-        count, known = len(pids), machine.processes
-        ranks = tuple(
-            FoundRank(
-                rank=rank,
-                pid=pid,
-                started_ticks=known[pid].started_ticks,
-                world_size=count,
-                local_world_size=count,
+    known = machine.processes
+    if len(pids) == 1:
+        below = [pid for pid in known if pids[0] in (pid, *ancestors(pid, known))]
+        # spawned ranks are known by what they say of themselves, their pages, alone
+        session = find_session(below).session
+        told = {} if session is None else beats_of(session, {pid: born_ns(pid) for pid in below})
+        ranks = find_ranks([known[pid] for pid in below], told)
+        if ranks:
+            return FoundJob(ranks)
+    for pid in pids:
+        if not known[pid].python:
+            line = command_line(pid)
+            name = "a process without a command line"
+            name = name if isinstance(line, Gap) else show_command(line[:1])
+            raise NoJobFound(
+                f"process {pid} ({name}) is not Python, and no Python runs below it",
+                "name a rank of the job, or its launcher",
             )
-            for rank, pid in enumerate(dict.fromkeys(pids))
+    if len(pids) == 1:
+        return FoundJob((FoundRank(rank=0, pid=pids[0]),))
+    ranks = tuple(
+        FoundRank(
+            rank=rank,
+            pid=pid,
+            started_ticks=known[pid].started_ticks,
+            world_size=len(pids),
+            local_world_size=len(pids),
         )
-        return FoundJob(ranks)
-    below = {
-        pid: candidate
-        for pid, candidate in machine.processes.items()
-        if pid == pids[0] or pids[0] in ancestors(pid, machine.processes)
-    }
-    # spawned ranks are known by what they say of themselves, their pages, alone
-    session = find_session(below).session
-    told = {} if session is None else beats_of(session, {pid: born_ns(pid) for pid in below})
-    ranks = find_ranks(list(below.values()), told)
-    if ranks:
-        return FoundJob(ranks)
-    _check_python(pids[0], machine)
-    return FoundJob((FoundRank(rank=0, pid=pids[0]),))
+        for rank, pid in enumerate(dict.fromkeys(pids))
+    )
+    return FoundJob(ranks)
 
 
-def _check(pid: int, machine: Machine) -> None:
-    """Raise a sentence on a process that cannot be looked at."""
-    if pid in machine.processes:
-        return
-    if pid == os.getpid() or (process_ref(pid) is not None and pid not in machine.closed):
-        raise NoJobFound(f"process {pid} is hangcheck's own", "name a process of the job")
+def _refusal(pid: int, machine: Machine) -> NoJobFound:
+    """Say why a process cannot be looked at."""
     if process_ref(pid) is None:
-        raise NoJobFound(
+        return NoJobFound(
             f"there is no process {pid} here",
             "it has ended, or it runs in another pid namespace: then attach inside that container, "
             "or name its id on this side",
         )
+    if pid not in machine.closed:
+        return NoJobFound(f"process {pid} is hangcheck's own", "name a process of the job")
     refusal = why_unreadable(pid)
-    raise NoJobFound(f"process {pid} may not be read: {refusal.why}", refusal.remedy)
+    return NoJobFound(f"process {pid} may not be read: {refusal.why}", refusal.remedy)
 
 
-def _check_python(pid: int, machine: Machine) -> None:
-    if not machine.processes[pid].python:
-        line = command_line(pid)
-        name = (
-            "a process without a command line" if isinstance(line, Gap) else show_command(line[:1])
-        )
-        raise NoJobFound(
-            f"process {pid} ({name}) is not Python, and no Python runs below it",
-            "name a rank of the job, or its launcher",
-        )
-
-
-def _nothing_found(machine: Machine) -> tuple[str, str]:
+def _nothing_found(machine: Machine) -> NoJobFound:
     found = "no process on this machine carries a launcher's variables (RANK, LOCAL_RANK, SLURM)"
     hidden = {one.pid: one.unseen for one in machine.processes.values() if one.unseen is not None}
     if hidden:
         why = next(iter(hidden.values()))
         pids = " ".join(f"--pid {pid}" for pid in sorted(hidden))
-        return (
+        return NoJobFound(
             f"{found}; {len(hidden)} that have loaded torch may have been given some after their "
             f"start, as by Ray Train, and cannot be asked: {why.why}",
             f"{why.remedy or 'name the ranks in their order'}: hangcheck attach {pids}",
         )
     if machine.closed:
-        return (
+        return NoJobFound(
             f"{found}, and {len(machine.closed)} processes belong to other users",
             "run as the job's user or as root, or name a process: hangcheck attach --pid PID",
         )
-    return found, "name any process of the job: hangcheck attach --pid PID"
+    return NoJobFound(found, "name any process of the job: hangcheck attach --pid PID")

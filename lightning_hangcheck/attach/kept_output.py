@@ -23,9 +23,6 @@ SILENT_AFTER_S = 10.0
 STORAGE_LIMIT_S = 1.0
 MOST_RANKS = 8
 """Ranks that are looked at, 2 ms each: those of one machine print to one place."""
-STANDARD_OUTPUT = 1
-WORKS = ("moving", "busy")
-GOES_ON = ("healthy", "slow")
 
 
 def kept_output(case: Case, verdict: Verdict) -> str | None:
@@ -33,14 +30,15 @@ def kept_output(case: Case, verdict: Verdict) -> str | None:
 
     None where no rank was seen to work, its output is not kept back, or its file has just grown.
     """
-    if verdict.verdict not in GOES_ON:
+    if verdict.verdict not in ("healthy", "slow"):
         return None
     seen = [(view, read_rank_activity(view)) for view in case.ranks]
-    works = [(view, found) for view, found in seen if found.activity in WORKS][:MOST_RANKS]
+    works = [(view, found) for view, found in seen if found.activity in ("moving", "busy")]
     try:
-        silent = [(*one, kept) for one in works if (kept := _why_silent(one[0].pid))]
+        known = [(*one, _why_silent(one[0].pid)) for one in works[:MOST_RANKS]]
     except NoAnswerFromStorage:
         return None
+    silent = [(view, activity, kept) for view, activity, kept in known if kept is not None]
     if not silent:
         return None
     first, activity, (place, why) = silent[0]
@@ -68,7 +66,7 @@ def _why_silent(pid: int | None) -> tuple[str, str] | None:
     if is_unbuffered(environment, command):
         return None
     try:
-        status = apart(STORAGE_LIMIT_S, Path(f"/proc/{pid}/fd/{STANDARD_OUTPUT}").stat)
+        status = apart(STORAGE_LIMIT_S, Path(f"/proc/{pid}/fd/1").stat)  # its standard output
     except OSError:
         return None
     place = kept_back_in(status.st_mode)
@@ -80,6 +78,5 @@ def _why_silent(pid: int | None) -> tuple[str, str] | None:
     silent_for_s = time.time() - status.st_mtime
     if silent_for_s < SILENT_AFTER_S:
         return None
-    since = duration(silent_for_s)
-    grown = f"standard output is {place} that has not grown for {since}"
+    grown = f"standard output is {place} that has not grown for {duration(silent_for_s)}"
     return place, f"{grown}, and {VARIABLE} is not set"

@@ -50,10 +50,6 @@ class Merged(NamedTuple):
     moved: tuple[str, ...] = ()
 
 
-class _NoEvidence(UnreadableRun):
-    """The folder is one, and nothing was judged in it."""
-
-
 def merge_runs(
     named: Sequence[str], merged: RunFolder, also: Sequence[EvidenceItem] = ()
 ) -> Merged:
@@ -82,24 +78,38 @@ def merge_runs(
         close = (one for one in estimating[0].clocks if one.within_s <= CLOSE_S)
         clocks = {FIRST: 0.0, **{one.node: one.ahead_s for one in close}}
     nodes: dict[RunFolder, NodeCase] = {}
-    refused: dict[RunFolder, UnreadableRun] = {}
+    refused: list[UnreadableRun] = []
+    left_out: list[Gap] = []
     for folder, record in told.items():
-        one = _read(folder)
-        if isinstance(one, UnreadableRun):
-            refused[folder] = one
-        else:
-            node = -1 if record is None or record.node is None else record.node
-            nodes[folder] = NodeCase(str(folder.path), one, clocks.get(node))
+        empty = False
+        try:
+            case, gaps = within(READING_LIMIT_S, partial(newest_case, folder))
+            if case is not None:
+                node = -1 if record is None or record.node is None else record.node
+                case = replace(case, gaps=(*case.gaps, *gaps))
+                nodes[folder] = NodeCase(str(folder.path), case, clocks.get(node))
+                continue
+            empty, refusal = (
+                True,
+                UnreadableRun(
+                    f"{folder.path} holds no evidence",
+                    "name a folder that hangcheck attach wrote, or hangcheck run after a verdict",
+                ),
+            )
+        except UnreadableRun as error:
+            refusal = error
+        except NoAnswer as error:  # one dead disk costs no other node's evidence
+            why = f"{folder.path} does not answer ({error})"
+            refusal = UnreadableRun(why, "try again, or leave it")
+        refused.append(refusal)
+        # a healthy node may have left a folder that nobody named, and no evidence in it
+        if not (empty and folder in below):
+            what, why = f"run folder {folder.path}", str(refusal.args[0])
+            left_out.append(Gap(what, None, why, "saved_evidence", refusal.remedy))
     if not nodes:
-        first, more = next(iter(refused.values())), len(refused) - 1
+        first, more = refused[0], len(refused) - 1
         rest = f" (and none of {more} more can be used)" if more else ""
         raise UnreadableRun(f"{first.args[0]}{rest}", first.remedy)
-    left_out = tuple(
-        Gap(f"run folder {folder.path}", None, str(one.args[0]), "saved_evidence", one.remedy)
-        for folder, one in refused.items()
-        # a healthy node may have left a folder that nobody named, and no evidence in it
-        if not (folder in below and isinstance(one, _NoEvidence))
-    )
     newest = rounds[-1] if rounds else Round()
     cases = list(nodes.values())
     before = [one for one in nodes if _is_before(nodes[one], cases, told[one], newest)]
@@ -132,7 +142,7 @@ def merge_runs(
         within(READING_LIMIT_S, keep_journals)
     except (OSError, NoAnswer) as error:
         log.once("journals", f"not all journals were joined in {merged.path} ({error})")
-    return Merged(case, verdict, left_out, tuple(moved_ranks(rounds)))
+    return Merged(case, verdict, tuple(left_out), tuple(moved_ranks(rounds)))
 
 
 def _is_before(
@@ -156,22 +166,6 @@ def _is_before(
     world_size = max((case.run.world_size for case in later), default=0)
     ours = [view.rank for view in node.case.ranks if view.pid is not None]
     return bool(later) and all(rank in elsewhere or rank >= world_size for rank in ours)
-
-
-def _read(folder: RunFolder) -> Case | UnreadableRun:
-    """Read one node's case, or say why it cannot be: one dead disk or torn file costs no other."""
-    try:
-        case, gaps = within(READING_LIMIT_S, lambda: newest_case(folder))
-    except UnreadableRun as error:
-        return error
-    except NoAnswer as error:
-        return UnreadableRun(f"{folder.path} does not answer ({error})", "try again, or leave it")
-    if case is not None:
-        return replace(case, gaps=(*case.gaps, *gaps))
-    return _NoEvidence(
-        f"{folder.path} holds no evidence",
-        "name a folder that hangcheck attach wrote, or hangcheck run after a verdict",
-    )
 
 
 def _record(folder: RunFolder) -> RunRecord | None:

@@ -18,8 +18,7 @@ from lightning_hangcheck.machine import is_alive, read_stat
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.observe.discovery import Pages
-from lightning_hangcheck.observe.run_record import WatchNotes
+from lightning_hangcheck.observe.run_record import RankNote, WatchNotes
 from lightning_hangcheck.recorder.page import PageReader
 from lightning_hangcheck.report.running_ranks import RunningRank
 from lightning_hangcheck.session.session import (
@@ -38,73 +37,15 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.observe.discovery import FoundRank
-    from lightning_hangcheck.observe.run_record import RankNote
     from lightning_hangcheck.rundir import RunFolder
-
-
-FRESH_S = 5.0
-"""Age up to which notes tell the present; `hangcheck attach` looks for two seconds itself."""
-WHAT_WATCHER_SAW = "what the job's watcher saw"
-STANDS = ("hang", "dead", "crashed")
-"""Verdicts that an exit code tells, until the sidecar says that the job recovered."""
-
-
-def history(
-    notes: WatchNotes, ranks: Sequence[FoundRank], slept: Mapping[int, float], now_ns: int
-) -> dict[int, RankNote]:
-    """Return, by rank, what the sidecar knows of it, brought up to the present."""
-    age_s = max(0.0, (now_ns - notes.written_ns) / NANOSECONDS)
-    found = {(rank.rank, rank.pid, rank.started_ticks) for rank in ranks}
-    return {
-        note.rank: replace(
-            note,
-            silent_for_s=note.silent_for_s + age_s,
-            idle_for_s=note.idle_for_s + age_s,
-            circling_for_s=note.circling_for_s + age_s,
-        )
-        for note in notes.ranks
-        if (note.rank, note.pid, note.started_ticks) in found
-        and (age_s <= FRESH_S or slept.get(note.pid, 0.0) >= age_s)
-    }
-
-
-def stale_notes(notes: WatchNotes, now_ns: int) -> tuple[Gap, ...]:
-    """Say that the sidecar does not tell the present, where it does not."""
-    age_s = _age_s(notes, now_ns)
-    if age_s <= FRESH_S:
-        return ()
-    why = (
-        f"its newest note is {age_s:.0f} s old: it is stopped, has no processor, or has ended; "
-        "what ranks did since is known only of those that slept"
-    )
-    return (Gap(WHAT_WATCHER_SAW, None, why, "watcher"),)
-
-
-def hang_stands(notes: WatchNotes, case: Case) -> bool:
-    """Whether a hang that the sidecar told stands at the moment of a case.
-
-    It is taken back some seconds after its culprits have progressed. Until then the notes show that
-    they have, and the case what came after the notes.
-    """
-    age_s = _age_s(notes, case.taken_ns)
-    if notes.newest is None or notes.newest.verdict not in STANDS or age_s > FRESH_S:
-        return False
-    culprits = notes.newest.culprits
-    told_s = (notes.written_ns - notes.told_ns) / NANOSECONDS
-    alive = {note.rank: note.silent_for_s for note in notes.ranks if note.rank in culprits}
-    if alive and all(silent_s < told_s for silent_s in alive.values()):
-        return False
-    seen = [view for view in case.ranks if view.rank in culprits]
-    return any(view.process_exit is not None or view.silent_for_s >= age_s for view in seen)
-
-
-def _age_s(notes: WatchNotes, now_ns: int) -> float:
-    return max(0.0, (now_ns - notes.written_ns) / NANOSECONDS)
-
 
 READ_LIMIT_S = 1.0
 """For a few files in memory and one in the run folder, whose disk may not answer."""
-WHAT = "pages and flight records"
+FRESH_S = 5.0
+"""Age up to which notes tell the present; `hangcheck attach` looks for two seconds itself."""
+RECORDED, SEEN = "pages and flight records", "what the job's watcher saw"
+STANDS = ("hang", "dead", "crashed")
+"""Verdicts that an exit code tells, until the sidecar says that the job recovered."""
 
 
 class RecordedSession(Struct, frozen=True, kw_only=True):
@@ -129,37 +70,40 @@ def find_session(pids: Iterable[int]) -> RecordedSession:
     `hangcheck run` names it in their environment; a callback under another launcher leaves its page
     in a session of the ranks' user.
     """
+
+    def find() -> RecordedSession:
+        folder, newest_s = None, 0.0
+        for pid in pids:
+            environment = read_environment(pid)
+            told = "" if isinstance(environment, Gap) else environment.get(SESSION_VARIABLE, "")
+            if told:
+                folder = Path(told)
+                break
+            with suppress(OSError):  # else that session of this user with the newest page of any
+                user_id = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - no real path
+                for page in sessions_folder(user_id).glob(f"*/pages/{pid}.page"):
+                    if (changed_s := page.stat().st_mtime) >= newest_s:
+                        folder, newest_s = page.parent.parent, changed_s
+        if folder is None:
+            return RecordedSession()
+        try:
+            if of_this_namespace(folder):
+                return RecordedSession(session=read_session(folder))
+            why, remedy = "the job records in another pid namespace", "attach inside its container"
+        except (OSError, UnreadableRun) as error:
+            why = f"the job's session {folder} cannot be read ({error})"
+            remedy = "attach where the job runs"
+        return RecordedSession(gaps=(Gap(RECORDED, None, why, "recording", remedy),))
+
     try:
-        return within(READ_LIMIT_S, lambda: _find(tuple(pids)))
+        return within(READ_LIMIT_S, find)
     except (NoAnswer, OSError) as error:
         why = f"the job's session cannot be read ({error})"
-        return RecordedSession(gaps=(Gap(WHAT, None, why, "recording"),))
-
-
-def watch_over(session: Session) -> Watch | None:
-    """Return who watches the job, or did last; None where nobody ever said so."""
-    folder = session.run_folder.path
-
-    def blind(why: str, *, alive: bool = True) -> Watch:
-        gap = Gap(WHAT_WATCHER_SAW, None, why, "watcher")
-        return Watch(run_folder=folder, alive=alive, gaps=(gap,))
-
-    try:
-        facts = within(READ_LIMIT_S, lambda: _read(session.sidecar_file, SidecarFacts))
-    except FileNotFoundError:
-        return None
-    except (NoAnswer, OSError, UnreadableRun) as error:
-        return blind(str(error))
-    alive = is_alive(facts.pid, facts.started_ticks)
-    try:
-        notes = within(READ_LIMIT_S, lambda: _read(session.watch_file, WatchNotes))
-    except (NoAnswer, OSError, UnreadableRun) as error:
-        return blind(f"its notes cannot be read ({error})", alive=alive)
-    return Watch(run_folder=folder, alive=alive, notes=notes)
+        return RecordedSession(gaps=(Gap(RECORDED, None, why, "recording"),))
 
 
 def beats_of(session: Session, born_ns: Mapping[int, int]) -> dict[int, Beat]:
-    """Read the pages of a job's processes; those that record none are left out."""
+    """Read the pages of processes by when these began; those that record none are left out."""
     beats = {}
     for pid, started_ns in born_ns.items():
         reader = PageReader(session.pages / f"{pid}.page")
@@ -170,33 +114,73 @@ def beats_of(session: Session, born_ns: Mapping[int, int]) -> dict[int, Beat]:
     return beats
 
 
-def _find(pids: tuple[int, ...]) -> RecordedSession:
-    folder, newest_s = None, 0.0
-    for pid in pids:
-        environment = read_environment(pid)
-        told = "" if isinstance(environment, Gap) else environment.get(SESSION_VARIABLE, "")
-        if told:
-            folder = Path(told)
-            break
-        with suppress(OSError):  # else that session of this user with the newest page of any
-            user_id = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - /proc/PID is no real path
-            for page in sessions_folder(user_id).glob(f"*/pages/{pid}.page"):
-                if (changed_s := page.stat().st_mtime) >= newest_s:
-                    folder, newest_s = page.parent.parent, changed_s
-    if folder is None:
-        return RecordedSession()
+def watch_over(session: Session) -> Watch | None:
+    """Return who watches the job, or did last; None where nobody ever said so."""
+
+    def read(path: Path, kind: type[Fact]) -> Fact:
+        return within(
+            READ_LIMIT_S, lambda: decode(read_owned(path, EVIDENCE_BYTES), kind, str(path))
+        )
+
+    watch = Watch(run_folder=session.run_folder.path)
     try:
-        if of_this_namespace(folder):
-            return RecordedSession(session=read_session(folder))
-        why, remedy = "the job records in another pid namespace", "attach inside its container"
-    except (OSError, UnreadableRun) as error:
-        why = f"the job's session {folder} cannot be read ({error})"
-        remedy = "attach where the job runs"
-    return RecordedSession(gaps=(Gap(WHAT, None, why, "recording", remedy),))
+        facts = read(session.sidecar_file, SidecarFacts)
+        watch = replace(watch, alive=is_alive(facts.pid, facts.started_ticks))
+        return replace(watch, notes=read(session.watch_file, WatchNotes))
+    except (NoAnswer, OSError, UnreadableRun) as error:
+        if isinstance(error, FileNotFoundError) and not session.sidecar_file.exists():
+            return None
+        why = f"its notes cannot be read ({error})"
+        return replace(watch, gaps=(Gap(SEEN, None, why, "watcher"),))
 
 
-def _read(path: Path, kind: type[Fact]) -> Fact:
-    return decode(read_owned(path, EVIDENCE_BYTES), kind, str(path))
+def history(
+    notes: WatchNotes, ranks: Sequence[FoundRank], slept: Mapping[int, float], now_ns: int
+) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
+    """Return, by rank, what the sidecar knows of it, brought up to the present.
+
+    ``slept``: seconds for which processes have slept. Old notes are a gap.
+    """
+    age_s = _age_s(notes, now_ns)
+    found = {(rank.rank, rank.pid, rank.started_ticks) for rank in ranks}
+    known = {
+        note.rank: replace(
+            note,
+            silent_for_s=note.silent_for_s + age_s,
+            idle_for_s=note.idle_for_s + age_s,
+            circling_for_s=note.circling_for_s + age_s,
+        )
+        for note in notes.ranks
+        if (note.rank, note.pid, note.started_ticks) in found
+        and (age_s <= FRESH_S or slept.get(note.pid, 0.0) >= age_s)
+    }
+    why = (
+        f"its newest note is {age_s:.0f} s old: it is stopped, has no processor, or has ended; "
+        "what ranks did since is known only of those that slept"
+    )
+    return known, () if age_s <= FRESH_S else (Gap(SEEN, None, why, "watcher"),)
+
+
+def hang_stands(notes: WatchNotes, case: Case) -> bool:
+    """Whether a hang that the sidecar told stands at the moment of a case.
+
+    It is taken back some seconds after its culprits have progressed. Until then the notes show that
+    they have, and the case what came after the notes.
+    """
+    age_s = _age_s(notes, case.taken_ns)
+    if notes.newest is None or notes.newest.verdict not in STANDS or age_s > FRESH_S:
+        return False
+    culprits = notes.newest.culprits
+    told_s = (notes.written_ns - notes.told_ns) / NANOSECONDS
+    alive = {note.rank: note.silent_for_s for note in notes.ranks if note.rank in culprits}
+    if alive and all(silent_s < told_s for silent_s in alive.values()):
+        return False
+    seen = [view for view in case.ranks if view.rank in culprits]
+    return any(view.process_exit is not None or view.silent_for_s >= age_s for view in seen)
+
+
+def _age_s(notes: WatchNotes, now_ns: int) -> float:
+    return max(0.0, (now_ns - notes.written_ns) / NANOSECONDS)
 
 
 class RunningJob(Struct, frozen=True, kw_only=True):
@@ -209,41 +193,33 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     ranks: tuple[RunningRank, ...] = ()
 
 
-def running_ranks(folder: RunFolder) -> tuple[RunningRank, ...]:
-    """Return the ranks of a run that run on this machine now, by rank.
-
-    None of them where it is over, elsewhere, in another container, or may not be read.
-    """
-    reader = RunningJobReader(folder)
-    try:
-        return reader.read().ranks
-    finally:
-        reader.close()
-
-
 class RunningJobReader:
-    """Reads a run again and again while it goes on; its pages stay open in between."""
+    """Reads a run again and again while it goes on."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Look for nothing yet."""
         self._folder = folder
         self._session: Session | None = None
-        self._pages: Pages | None = None
-        self._born: dict[tuple[int, int], int] = {}
 
     def read(self) -> RunningJob:
-        """Read pages and notes as they are now; nothing of a run that is not here."""
-        session = self._find()
-        now_ns = time.monotonic_ns()
-        if session is None or self._pages is None:
-            return RunningJob(read_ns=now_ns)
+        """Read pages and notes as they are now.
+
+        No ranks where the run is over, elsewhere, in another container, or may not be read.
+        """
+        try:  # a session is there as long as its job: the sidecar frees it at the end
+            if self._session is None or not self._session.path.is_dir():
+                self._session = within(READ_LIMIT_S, lambda: _session_of(self._folder))
+        except (NoAnswer, OSError):
+            self._session = None
+        session = self._session
+        if session is None:
+            return RunningJob(read_ns=time.monotonic_ns())
         watch = watch_over(session)
         watched = watch is not None and watch.alive
         notes = watch.notes if watch is not None and watched else None
-        self._pages.find_new()
-        beats = self._pages.read()
+        pids = [int(one.stem) for one in session.pages.glob("*.page") if one.stem.isdecimal()]
+        beats = beats_of(session, {pid: born_ns(pid) for pid in pids})
         now_ns = time.monotonic_ns()
-        found = {one.rank: one for one in self._ranks(beats, notes, now_ns)}
+        found = {one.rank: one for one in _ranks(beats, notes, now_ns)}
         return RunningJob(
             read_ns=now_ns,
             here=True,
@@ -252,69 +228,43 @@ class RunningJobReader:
             ranks=tuple(one for _, one in sorted(found.items())),
         )
 
-    def close(self) -> None:
-        """Close the pages."""
-        if self._pages is not None:
-            self._pages.close()
-            self._pages = None
-
-    def _find(self) -> Session | None:
-        """The session, as long as it is there: the sidecar frees it at the end."""
-        try:
-            if self._session is not None and self._session.path.is_dir():
-                return self._session
-            self.close()
-            self._session = within(READ_LIMIT_S, lambda: _session_of(self._folder))
-        except (NoAnswer, OSError):
-            self._session = None
-        if self._session is not None:
-            self._pages = Pages(self._session.pages)
-        return self._session
-
-    def _ranks(
-        self, beats: dict[int, Beat], notes: WatchNotes | None, now_ns: int
-    ) -> Iterator[RunningRank]:
-        """The sidecar knows which process is which rank also where no variable told the process."""
-        noted = {note.pid: note for note in notes.ranks} if notes is not None else {}
-        for pid, beat in beats.items():
-            note = noted.get(pid)
-            rank = beat.rank if note is None else note.rank
-            if rank is None or beat.ending != "running":
-                continue
-            try:
-                stat = read_stat(pid)
-            except GONE:
-                continue
-            except OSError:  # unreadable is not gone
-                stat = None
-            if stat is not None:
-                name = (pid, stat.started_ticks)
-                if name not in self._born:
-                    self._born[name] = born_ns(pid)
-                newest_ns = max(beat.pulse_ns, beat.last_beat_ns)
-                if stat.state in "ZX" or newest_ns < self._born[name]:
-                    continue  # it has ended, or the page is an earlier one's with the same id
-            silent_s = (now_ns - beat.last_beat_ns) / NANOSECONDS
-            if note is not None and notes is not None:  # its sidecar may have seen a later sign
-                age_s = (now_ns - notes.written_ns) / NANOSECONDS
-                silent_s = min(silent_s, note.silent_for_s + age_s)
-            yield RunningRank(
-                rank=rank,
-                beat=beat,
-                silent_s=max(0.0, silent_s),
-                step_s=note.step_s if note is not None else None,
-                cpu_s=None if stat is None else stat.cpu_s,
-                memory_bytes=None if stat is None else stat.rss_bytes,
-            )
-
 
 def _session_of(folder: RunFolder) -> Session | None:
     wanted = folder.path.resolve()
     for path in sessions_folder(wanted.stat().st_uid).iterdir():
-        try:
+        with suppress(OSError, UnreadableRun):
             session = read_session(path) if of_this_namespace(path) else None
-        except (OSError, UnreadableRun):
-            continue
-        if session is not None and session.run_folder.path.resolve() == wanted:
-            return session
+            if session is not None and session.run_folder.path.resolve() == wanted:
+                return session
     return None
+
+
+def _ranks(
+    beats: Mapping[int, Beat], notes: WatchNotes | None, now_ns: int
+) -> Iterator[RunningRank]:
+    """The sidecar knows which process is which rank also where no variable told the process."""
+    noted = {note.pid: note for note in notes.ranks} if notes is not None else {}
+    for pid, beat in beats.items():
+        note = noted.get(pid)
+        rank = beat.rank if note is None else note.rank
+        if rank is None or beat.ending != "running":
+            continue
+        try:
+            stat = read_stat(pid)
+        except GONE:
+            continue
+        except OSError:  # unreadable is not gone
+            stat = None
+        if stat is not None and stat.state in "ZX":
+            continue
+        silent_s = (now_ns - beat.last_beat_ns) / NANOSECONDS
+        if note is not None and notes is not None:  # its sidecar may have seen a later sign
+            silent_s = min(silent_s, note.silent_for_s + _age_s(notes, now_ns))
+        yield RunningRank(
+            rank=rank,
+            beat=beat,
+            silent_s=max(0.0, silent_s),
+            step_s=note.step_s if note is not None else None,
+            cpu_s=None if stat is None else stat.cpu_s,
+            memory_bytes=None if stat is None else stat.rss_bytes,
+        )

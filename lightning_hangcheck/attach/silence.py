@@ -10,14 +10,13 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge.activity import Activity, read_rank_activity
 from lightning_hangcheck.judge.frames import COLLECTIVE
-from lightning_hangcheck.model.case import Case, ProcessExit
+from lightning_hangcheck.model.case import Case, Limits, ProcessExit, RankView
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lightning_hangcheck.model.case import Limits, RankView
     from lightning_hangcheck.observe.run_record import RankNote
 
 PROVEN_AFTER_S = 1.0
@@ -44,16 +43,17 @@ def with_silences(
     Views come with all their samples and ``slept_for_s``; what a sidecar knows of ranks
     (``watched``) is up to now. No rank was silent for longer than since the last beat of its page.
     """
-    known: list[tuple[RankView, Activity, float, float | None]] = []
+    known: list[tuple[RankView, Activity, float, float]] = []
     awaited_s = 0.0
     for view in views:
-        note, beat, since_s = watched.get(view.rank), view.beat, None
+        note, beat, since_s = watched.get(view.rank), view.beat, math.inf
         if view.process_exit is None:
             if beat is not None and beat.beats:
                 since_s = max(0.0, (now_ns - beat.last_beat_ns) / NANOSECONDS)
+            told_s = since_s if since_s < math.inf else 0.0
             view = replace(
                 view,
-                silent_for_s=(since_s or 0.0) if note is None else note.silent_for_s,
+                silent_for_s=told_s if note is None else note.silent_for_s,
                 idle_for_s=0.0 if note is None else note.idle_for_s,
                 nothing_new_for_s=0.0 if note is None else note.circling_for_s,
                 pace=view.pace if note is None else note.pace,
@@ -65,8 +65,8 @@ def with_silences(
         known.append((view, activity, still_s, since_s))
     found = []
     for view, activity, still_s, since_s in known:
-        silent_s = idle_s = own_s = max(watched_s, still_s)
-        silent_s = max(silent_s, view.silent_for_s)
+        idle_s = own_s = max(watched_s, still_s)
+        silent_s = max(own_s, view.silent_for_s)
         if activity == "moving":
             silent_s, idle_s = awaited_s, 0.0
         elif activity == "busy":
@@ -75,16 +75,14 @@ def with_silences(
                 silent_s = 0.0
         elif activity != "waiting":
             if own_s < limits.idle_after:  # it may have come to this line just now
-                polls_s = max(awaited_s, view.silent_for_s)
-                polls_s = min(polls_s, limits.suspect_outside_after)
+                polls_s = min(max(awaited_s, view.silent_for_s), limits.suspect_outside_after)
                 idle_s = max(own_s, awaited_s if awaited_s >= limits.stall_timeout else polls_s)
             silent_s = max(silent_s, awaited_s)
-        most_s = math.inf if since_s is None else since_s
         view = replace(
             view,
-            silent_for_s=round(min(silent_s, most_s), 3),
-            idle_for_s=round(min(idle_s, most_s), 3),
-            nothing_new_for_s=round(min(view.nothing_new_for_s, most_s), 3),
+            silent_for_s=round(min(silent_s, since_s), 3),
+            idle_for_s=round(min(idle_s, since_s), 3),
+            nothing_new_for_s=round(min(view.nothing_new_for_s, since_s), 3),
         )
         found.append(view)
     return tuple(found)

@@ -13,35 +13,30 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.attach.job_search import command_of
+from lightning_hangcheck.attach.job_search import FoundJob, command_of
 from lightning_hangcheck.attach.recorded_session import (
     RecordedSession,
     beats_of,
     history,
-    stale_notes,
     watch_over,
 )
 from lightning_hangcheck.errors import NoJobFound
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.look.exits import ExitWatcher
 from lightning_hangcheck.look.proc import born_ns, slept_s
-from lightning_hangcheck.look.sample import AT_ONCE, look_at
-from lightning_hangcheck.model.case import Case
+from lightning_hangcheck.look.sample import AT_ONCE, Look, Target, look_at
+from lightning_hangcheck.model.case import Case, Limits
 from lightning_hangcheck.observe.discovery import ProcessTree, with_room
-from lightning_hangcheck.observe.run_record import rank_record, save_run
+from lightning_hangcheck.observe.run_record import RankNote, rank_record, save_run
 from lightning_hangcheck.observe.watched_rank import Faults, WatchedRound
 from lightning_hangcheck.text.shown import NANOSECONDS, before, utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lightning_hangcheck.attach.job_search import FoundJob
-    from lightning_hangcheck.look.sample import Look, Target
-    from lightning_hangcheck.model.case import Limits
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.run import RankRecord
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.observe.run_record import RankNote
     from lightning_hangcheck.rundir import RunFolder
 
 NOTHING = RecordedSession()
@@ -55,26 +50,6 @@ TIME_LIMIT_S = 30.0
 STEPS = 3
 """Of what is left of that time a step gets a third: what comes after it must have its share."""
 LEAST_S = 0.2
-
-
-def look(
-    job: FoundJob,
-    limits: Limits,
-    run_id: str,
-    recorded: RecordedSession = NOTHING,
-    *,
-    local_values: bool = False,
-    time_limit_s: float = TIME_LIMIT_S,
-) -> tuple[Case, tuple[RankRecord, ...]]:
-    """Take the evidence of a job that runs already and knows nothing of us, in under three seconds.
-
-    Nothing is started in the job, and it never waits for us. Of what is proven, patience is never
-    more than a second; ``local_values`` are read in the last look; the time limit is for processes
-    and servers that don't answer. NoJobFound where nothing can be seen, and why.
-    """
-    visit = _Visit(job, recorded, local_values=local_values, time_limit_s=time_limit_s)
-    case = visit.take_evidence(limits, run_id)
-    return case, tuple(rank_record(found, visit.host) for found in job.ranks)
 
 
 def attach(
@@ -96,63 +71,81 @@ def attach(
     return case, verdict
 
 
+def look(
+    job: FoundJob,
+    limits: Limits,
+    run_id: str,
+    recorded: RecordedSession = NOTHING,
+    *,
+    local_values: bool = False,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> tuple[Case, tuple[RankRecord, ...]]:
+    """Take the evidence of a job that runs already and knows nothing of us, in under three seconds.
+
+    Nothing is started in the job, and it never waits for us. Of what is proven, patience is never
+    more than a second; ``local_values`` are read in the last look; the time limit is for processes
+    and servers that don't answer. NoJobFound where nothing can be seen, and why.
+    """
+    visit = _Visit(job, recorded, local_values=local_values, time_limit_s=time_limit_s)
+    try:
+        case = visit.take_evidence(limits, run_id)
+    finally:
+        visit.exit_watcher.close()
+    return case, tuple(rank_record(found, visit.host) for found in job.ranks)
+
+
 class _Visit:
     def __init__(
         self, job: FoundJob, recorded: RecordedSession, *, local_values: bool, time_limit_s: float
     ) -> None:
         self.host = socket.gethostname()
+        self.exit_watcher = ExitWatcher()
         self._job, self._recorded, self._local_values = job, recorded, local_values
         self._began_ns = time.monotonic_ns()
         self._deadline = time.monotonic() + time_limit_s
         self._round = WatchedRound(0)
-        for found in job.ranks:
-            self._round.take_in(found, self._began_ns)
-        self._born_ns = {found.pid: born_ns(found.pid) for found in job.ranks}
-        self._command = command_of(job)
-        self._slept: dict[int, float | None] = {}
         self._faults = Faults()
         self._gaps: dict[tuple[str, int | None], Gap] = {}
         self._mute: set[Target] = set()  # nobody waits twice for a stack that did not come in time
-        self._exit_watcher = ExitWatcher()
-        self._targets: list[Target] = []
+        self._command = command_of(job)
+        self._born_ns = {found.pid: born_ns(found.pid) for found in job.ranks}
+        self._slept: dict[int, float | None] = {}
+        tree = ProcessTree(*self._born_ns, root_belongs=True)
+        tree.take(self._began_ns)
+        targets: list[Target] = []
+        for found in job.ranks:
+            self._round.take_in(found, self._began_ns)
+            self._slept[found.pid] = slept_s(found.pid)
+            self.exit_watcher.watch(found.pid)
+            targets += tree.targets(found.rank, found.pid, job.pids)
+        self._targets, left_out = with_room(targets)
+        self._note((*recorded.gaps, *left_out))
 
     def take_evidence(self, limits: Limits, run_id: str) -> Case:
         """Look at the job: for two seconds, or for a quarter where the kernel knows the rest."""
-        try:
-            tree = ProcessTree(*self._born_ns, root_belongs=True)
-            tree.take(self._began_ns)
-            targets: list[Target] = []
-            for found in self._job.ranks:
-                self._slept[found.pid] = slept_s(found.pid)
-                self._exit_watcher.watch(found.pid)
-                targets += tree.targets(found.rank, found.pid, self._job.pids)
-            self._targets, left_out = with_room(targets)
-            self._note(left_out)
-            first = self._look(last=False)
-            self._refuse_blindness(first)
-            for target, sample in first.samples:
-                # where the main thread only serves others, it counts how long that one slept which
-                # trains: the first look tells which that is, and woke nobody
-                tid = sample.stack.threads[0].tid if sample.stack is not None else None
-                if target.role == "rank" and tid not in (None, target.pid):
-                    self._slept[target.pid] = slept_s(target.pid, tid)
-            # a tenth of a second, which passes between two looks
-            import_module("lightning_hangcheck.judge.verdict")
-            from lightning_hangcheck.attach.silence import of_a_visit, stands_still
+        look = self._look(last=False)
+        self._refuse_blindness(look)
+        for target, sample in look.samples:
+            # where the main thread only serves others, it counts how long that one slept which
+            # trains: the first look tells which that is, and woke nobody
+            tid = sample.stack.threads[0].tid if sample.stack is not None else None
+            if target.role == "rank" and tid not in (None, target.pid):
+                self._slept[target.pid] = slept_s(target.pid, tid)
+        # a tenth of a second, which passes between two looks
+        import_module("lightning_hangcheck.judge.verdict")
+        from lightning_hangcheck.attach import silence
 
-            limits = of_a_visit(limits)
-            asleep_s = min((slept or 0.0 for slept in self._slept.values()), default=0.0)
-            if asleep_s >= limits.idle_after:
-                self._wait_until(SECOND_GLANCE_S)
-                case = self._case(self._look(last=True), limits, run_id)
-                if stands_still(case.ranks):
-                    return case
-            for moment_s in LOOKS_S[1:]:
-                self._wait_until(moment_s)
-                look = self._look(last=moment_s == LOOKS_S[-1])
-            return self._case(look, limits, run_id)
-        finally:
-            self._exit_watcher.close()
+        limits = silence.of_a_visit(limits)
+        asleep_s = min((slept or 0.0 for slept in self._slept.values()), default=0.0)
+        if asleep_s >= limits.idle_after:
+            self._wait_until(SECOND_GLANCE_S)
+            case = self._case(self._look(last=True), limits, run_id)
+            if silence.stands_still(case.ranks):
+                return case
+        for moment_s in LOOKS_S[1:]:
+            self._wait_until(moment_s)
+            look = self._look(last=moment_s == LOOKS_S[-1])
+        return self._case(look, limits, run_id)
 
     def _look(self, *, last: bool) -> Look:
         """Look as the watcher does; of what is left of the time each of three steps gets a part."""
@@ -193,7 +186,7 @@ class _Visit:
         moment_ns, left_s = self._began_ns + int(moment_s * NANOSECONDS), 1.0
         while left_s > 0:
             left_s = max(0.0, (moment_ns - time.monotonic_ns()) / NANOSECONDS)
-            for ended in self._exit_watcher.wait(left_s):
+            for ended in self.exit_watcher.wait(left_s):
                 self._round.note_exit(ended.pid, ended.exit_code)
 
     def _refuse_blindness(self, first: Look) -> None:
@@ -211,12 +204,7 @@ class _Visit:
 
     def _case(self, look: Look, limits: Limits, run_id: str) -> Case:
         """As the watcher's case, with the start of each silence; pages are read last."""
-        from lightning_hangcheck.attach.silence import (
-            unknown_sleep,
-            where_nobody_moves,
-            with_absent,
-            with_silences,
-        )
+        from lightning_hangcheck.attach import silence
         from lightning_hangcheck.judge.joining import complete_case
 
         watched, unwatched = self._read_recorded()
@@ -228,25 +216,24 @@ class _Visit:
             slept = None if slept is None else round(slept, 3)
             seen.append(replace(view, slept_for_s=slept, spent=None))
         watched_s = (taken_ns - self._began_ns) / NANOSECONDS
-        views = with_silences(seen, watched_s, limits, taken_ns, watched)
+        views = silence.with_silences(seen, watched_s, limits, taken_ns, watched)
         started_at = before(taken_at, max(ages_s, default=0.0))
         facts = self._round.facts(run_id, self._command, started_at)
         gaps = (*self._gaps.values(), *self._faults.gaps, *unwatched)
         case = Case(
             run=replace(facts, world_size=self._round.world_size),
             ranks=views,
-            gaps=(*gaps, *unknown_sleep(views, watched)),
+            gaps=(*gaps, *silence.unknown_sleep(views, watched)),
             code=look.code,
-            limits=where_nobody_moves(limits, views, watched),
+            limits=silence.where_nobody_moves(limits, views, watched),
             taken_at=taken_at,
             taken_ns=taken_ns,
             seen_in="attach",
         )
-        return with_absent(complete_case(case), min(ages_s, default=0.0))
+        return silence.with_absent(complete_case(case), min(ages_s, default=0.0))
 
     def _read_recorded(self) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
         """Read the ranks' pages, what a sidecar knew of them before, and what of that is stale."""
-        self._note(self._recorded.gaps)
         session = self._recorded.session
         if session is None:
             return {}, ()
@@ -258,5 +245,4 @@ class _Visit:
             return {}, () if watch is None else watch.gaps
         watched_s = (now_ns - self._began_ns) / NANOSECONDS
         asleep = {pid: slept + watched_s for pid, slept in self._slept.items() if slept is not None}
-        known = history(watch.notes, self._job.ranks, asleep, now_ns)
-        return known, stale_notes(watch.notes, now_ns)
+        return history(watch.notes, self._job.ranks, asleep, now_ns)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -25,20 +24,12 @@ from lightning_hangcheck.rundir import (
 )
 from lightning_hangcheck.session.run_folders import kept_instead, temporary_run_folder
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 DISK_LIMIT_S = 1.0
 """The command waits for this; a second is what a user does not notice beside the start of torch."""
 SCHEDULERS = (
     "SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST", "PBS_JOBID", "LSB_JOBID", "AWS_BATCH_JOB_ID",
 )  # fmt: skip
 """Set by those who start a job, and start it again with the same words, at night."""
-
-
-def is_scheduled(environment: Mapping[str, str]) -> bool:
-    """Whether a scheduler started the command, so that nobody may be there who can change it."""
-    return any(name in environment for name in SCHEDULERS)
 
 
 def take_run_folder(
@@ -53,68 +44,61 @@ def take_run_folder(
     """
     number = number if wanted is not None else 0
     top = name_run_folder(wanted)
-    folder = _of_node(top, number)
+
+    def take(start: RunFolder) -> RunFolder:
+        folder = folder_of_node(str(start.path), str(number)) if number else start
+        return _taken(folder, record, below=number > 0)
+
+    def take_for_next_start() -> RunFolder:
+        """Take the folder of the newest start in which this node has none yet, or of one more.
+
+        So all nodes find the same one without a word between them. A start that is over takes
+        nobody in: a node that was not there then belongs to the next one.
+        """
+        start = starts_so_far(top)
+        held = _record_in(folder_of_start(top, start))
+        if start == 1 or (held is not None and held.ended_at is not None):
+            start += 1
+        while True:
+            try:
+                return take(folder_of_start(top, start))
+            except UsedRunFolder:
+                start += 1
+
     try:
         try:
-            return apart(DISK_LIMIT_S, lambda: _taken(folder, record, below=number > 0))
+            return apart(DISK_LIMIT_S, lambda: take(top))
         except UsedRunFolder as used:
             if not scheduled:
                 raise
-            later = apart(DISK_LIMIT_S, lambda: _taken_for_next_start(top, record, number))
+            later = apart(DISK_LIMIT_S, take_for_next_start)
             log.once("run folder", f"{used.args[0]}; this one is kept in {later.path}")
             return later
     except (UnpreparedRunFolder, NoAnswerFromStorage, OSError) as error:
         other = temporary_run_folder()
-        log.once("run folder", kept_instead(folder, error, other))
+        log.once("run folder", kept_instead(top, error, other))
         return _taken(other, record)
 
 
-def _of_node(top: RunFolder, number: int) -> RunFolder:
-    return folder_of_node(str(top.path), str(number)) if number else top
-
-
-def _taken_for_next_start(top: RunFolder, record: RunRecord, number: int) -> RunFolder:
-    """Take the folder of the newest start in which this node has none yet, or of one more.
-
-    So all nodes find the same one without a word between them. A start that is over takes nobody
-    in: a node that was not there then belongs to the next one.
-    """
-    start = starts_so_far(top)
-    held = _record_in(folder_of_start(top, start))
-    if start == 1 or (held is not None and held.ended_at is not None):
-        start += 1
-    while True:
-        try:
-            folder = _of_node(folder_of_start(top, start), number)
-            return _taken(folder, record, below=number > 0)
-        except UsedRunFolder:
-            start += 1
-
-
 def _taken(folder: RunFolder, record: RunRecord, *, below: bool = False) -> RunFolder:
-    prepare_run_folder(folder)
-    try:
-        claim_run_folder(folder, encode_pretty(replace(record, run_id=folder.run_id)))
-    except UsedRunFolder:
-        if below or not _is_of_another_node(folder, record):
-            raise
-        host = socket.gethostname().partition(".")[0]
-        own = folder_of_node(str(folder.path), host)
+    # where no number tells nodes apart, each takes one by its name; containers may have one name
+    host = socket.gethostname().partition(".")[0]
+    names = ["", *(() if below else (host, f"{host}-{os.urandom(4).hex()}"))]
+    while True:
+        name = names.pop(0)
+        taken = folder_of_node(str(folder.path), name) if name else folder
+        prepare_run_folder(taken)
         try:
-            return _taken(own, record, below=True)
-        except UsedRunFolder:  # containers may have one name
-            if not _is_of_another_node(own, record):
+            claim_run_folder(taken, encode_pretty(replace(record, run_id=taken.run_id)))
+        except UsedRunFolder:
+            # whether it is the same job that took it, which still goes on: on another node, then
+            held = _record_in(taken)
+            if not names or held is None or held.ended_at is not None:
                 raise
-            apart_from = f"{host}-{os.urandom(4).hex()}"
-            return _taken(folder_of_node(str(folder.path), apart_from), record, below=True)
-    return folder
-
-
-def _is_of_another_node(folder: RunFolder, record: RunRecord) -> bool:
-    """Whether it is the same job that took it, which still goes on: on another node, then."""
-    held = _record_in(folder)
-    goes_on = held is not None and held.ended_at is None
-    return held is not None and goes_on and bool(record.job) and held.job == record.job
+            if not held.job or held.job != record.job:
+                raise
+        else:
+            return taken
 
 
 def _record_in(folder: RunFolder) -> RunRecord | None:

@@ -16,7 +16,7 @@ from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.judge.wording import shell_code
-from lightning_hangcheck.launch.folder import is_scheduled, take_run_folder
+from lightning_hangcheck.launch.folder import SCHEDULERS, take_run_folder
 from lightning_hangcheck.launch.job import (
     HELD,
     Job,
@@ -27,7 +27,7 @@ from lightning_hangcheck.launch.job import (
     refuse_unstartable,
 )
 from lightning_hangcheck.machine import NoRoom, require_room
-from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.model.run import NodePlace, RunRecord
 from lightning_hangcheck.rundir import prepare_run_folder
 from lightning_hangcheck.session.run_folders import Carrier
 from lightning_hangcheck.session.session import (
@@ -54,7 +54,6 @@ from lightning_hangcheck.watch.link import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lightning_hangcheck.model.run import NodePlace
 
 NO_ALERTS = AlertsAskedFor()
 ABORTED = 75
@@ -98,11 +97,15 @@ def run_command(
     log.start_writer()
     try:
         session = _open_session(command, settings, node, job, store)
-        if session is not None and not settings.quiet:
-            facts = session.facts
-            log.once("start", f"watching {facts.command}; run folder {facts.run_dir}")
+        environment = environment_with(os.environ, settings)
+        if session is not None:
+            environment.update(extra_environment)
+            environment[SESSION_VARIABLE] = str(session.path)
+            if not settings.quiet:
+                facts = session.facts
+                log.once("start", f"watching {facts.command}; run folder {facts.run_dir}")
         signals = Signals(HELD)
-        run = _Run(command, settings, session, extra_environment, mask, alerts)
+        run = _Run(Job(command, environment, mask), session, settings, alerts)
         return run.until_ended(signals)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -112,40 +115,39 @@ def run_command(
 
 
 class _Run:
+    """The job, and one sidecar at a time, with the pipes to it; none where there is no session."""
+
     def __init__(
-        self,
-        command: Sequence[str],
-        settings: Settings,
-        session: Session | None,
-        extra_environment: Mapping[str, str],
-        mask: set[signal.Signals | int],
-        alerts: AlertsAskedFor,
+        self, job: Job, session: Session | None, settings: Settings, alerts: AlertsAskedFor
     ) -> None:
-        environment = environment_with(os.environ, settings)
-        if session is not None:
-            environment.update(extra_environment)
-            environment[SESSION_VARIABLE] = str(session.path)
-        self._settings = settings
-        self._job = Job(command, environment, mask)
-        self._sidecar_link = None if session is None else _SidecarLink(session, settings, alerts)
+        self._job = job
         self._session = session
+        self._settings = settings
+        self._alerts = alerts
+        self._starts = 0
+        self._asked_to_end: EndAsked | None = None
+        self._sidecar: subprocess.Popen[bytes] | None = None
+        self._inbox: Inbox | None = None
         self._kill_at: float | None = None  # the end of a hung job: SIGTERM, then this
+        self._start_sidecar()
 
     def until_ended(self, signals: Signals) -> int:
         while self._goes_on():
             self._take_signal(signals.next(POLL_S))
             self._job.reap(self._ours)
-            if self._sidecar_link is not None:
-                self._sidecar_link.keep_alive()
-                self._act_on(self._sidecar_link.hang_proven(), self._sidecar_link)
+            self._keep_sidecar_alive()
+            proven = None
+            while self._inbox is not None and (message := self._inbox.next()) is not None:
+                proven = message if isinstance(message, HangProven) else proven
+            if proven is not None and self._kill_at is None:
+                self._act_on(proven)
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 for pid in self._left_over():
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
         self._job.reap(self._ours)  # what ended since: pid 1 of a container may reap nobody
         exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
-        if self._sidecar_link is not None:
-            self._sidecar_link.close(self._job.pid, exit_code, self._left_over())
+        self._conclude(CommandEnded(self._job.pid, exit_code, tuple(self._left_over())))
         return ABORTED if self._kill_at is not None else shell_code(exit_code)
 
     def _goes_on(self) -> bool:
@@ -162,15 +164,24 @@ class _Run:
 
     @property
     def _ours(self) -> list[subprocess.Popen[bytes]]:
-        link = self._sidecar_link
-        return [link.process] if link is not None and link.process is not None else []
+        return [] if self._sidecar is None else [self._sidecar]
 
-    def _act_on(self, hang: HangProven | None, sidecar_link: _SidecarLink) -> None:
+    def _take_signal(self, taken: Taken | None) -> None:
+        if taken is None or taken.number == signal.SIGCHLD:
+            return
+        if taken.asks_for_end:
+            self._end_asked(taken.by)
+        if taken.hangs_up:
+            self._job.hang_up([process.pid for process in self._ours])
+        elif not taken.from_kernel:
+            self._job.pass_on(taken.number)
+
+    def _act_on(self, hang: HangProven) -> None:
         """Do what was asked for on a hang: torchrun counts how often it may still be restarted."""
         action = self._settings.on_hang
-        if hang is None or action == "report" or self._kill_at is not None:
+        if action == "report":
             return
-        if action == "restart" and hang.restarts_left and sidecar_link.asked_to_end is None:
+        if action == "restart" and hang.restarts_left and self._asked_to_end is None:
             log.once(
                 f"restart {hang.ranks}",
                 "the ranks are ended because of the hang (--on-hang restart): SIGKILL now, and "
@@ -192,40 +203,34 @@ class _Run:
             f"is left after {grace_s:g} s; exit code {ABORTED}",
         )
         # the sidecar is told first: what ranks do on SIGTERM is no recovery
-        sidecar_link.end_asked(f"{ASKED_BY_US}{option})")
+        self._end_asked(f"{ASKED_BY_US}{option})")
         self._job.pass_on(signal.SIGTERM)
         self._kill_at = time.monotonic() + grace_s
 
-    def _take_signal(self, taken: Taken | None) -> None:
-        if taken is None or taken.number == signal.SIGCHLD:
+    # The sidecar
+
+    def _start_sidecar(self) -> None:
+        if self._session is None:
             return
-        if taken.asks_for_end and self._sidecar_link is not None:
-            self._sidecar_link.end_asked(taken.by)
-        if taken.hangs_up:
-            self._job.hang_up([process.pid for process in self._ours])
-        elif not taken.from_kernel:
-            self._job.pass_on(taken.number)
+        self._starts += 1
+        try:
+            self._sidecar = start_linked_sidecar(self._session, self._settings)
+        except OSError as error:
+            log.once("sidecar", f"no sidecar can be started ({error}); training goes on unwatched")
+            return
+        if self._sidecar.stdout is not None:
+            self._inbox = Inbox(self._sidecar.stdout)
+        if self._alerts.any:
+            self._tell(self._alerts)
+        if self._asked_to_end is not None:
+            self._tell(self._asked_to_end)
 
-
-class _SidecarLink:
-    """One sidecar at a time, with the pipes to it."""
-
-    def __init__(self, session: Session, settings: Settings, alerts: AlertsAskedFor) -> None:
-        self._session = session
-        self._settings = settings
-        self._alerts = alerts
-        self._starts = 0
-        self.asked_to_end: EndAsked | None = None
-        self.process: subprocess.Popen[bytes] | None = None
-        self._inbox: Inbox | None = None
-        self._start()
-
-    def keep_alive(self) -> None:
+    def _keep_sidecar_alive(self) -> None:
         """Start a new sidecar when the old one died, a few times, and say so each time."""
-        if self.process is None or self.process.poll() is None:
+        if self._sidecar is None or self._sidecar.poll() is None:
             return
-        pid, code = self.process.pid, self.process.returncode
-        self.process = None
+        pid, code = self._sidecar.pid, self._sidecar.returncode
+        self._sidecar = None
         if self._starts >= MOST_STARTS:
             log.once("sidecar given up", "the sidecar keeps dying; training goes on unwatched")
             return
@@ -233,59 +238,39 @@ class _SidecarLink:
             f"sidecar {pid}",
             f"the sidecar (pid {pid}) ended with code {code}; training goes on, a new one starts",
         )
-        self._start()
+        self._start_sidecar()
 
-    def hang_proven(self) -> HangProven | None:
-        """Return the newest hang that the sidecar has called proven since last asked."""
-        proven = None
-        while self._inbox is not None and (message := self._inbox.next()) is not None:
-            proven = message if isinstance(message, HangProven) else proven
-        return proven
-
-    def end_asked(self, by: str) -> None:
-        """Tell the sidecar that the job shall end."""
-        self.asked_to_end = self.asked_to_end or EndAsked(by)
+    def _end_asked(self, by: str) -> None:
+        self._asked_to_end = self._asked_to_end or EndAsked(by)
         self._tell(EndAsked(by))
 
-    def close(self, pid: int, exit_code: int, left_running: Sequence[int]) -> None:
+    def _conclude(self, ended: CommandEnded) -> None:
         """Tell the sidecar how the command ended, and wait for its last verdict, not for ever.
 
         Its own end may take longer: storage that stalls keeps a process that writes to it.
         """
-        process = self.process
-        if process is None or self._inbox is None:
+        session, sidecar = self._session, self._sidecar
+        if session is None:
+            return
+        if sidecar is None or self._inbox is None:
             # where the last sidecar is lost, what ranks left would be lost too
-            into = partial(prepare_run_folder, self._session.run_folder)
+            into = partial(prepare_run_folder, session.run_folder)
             try:
-                apart(END_LIMIT_S, Carrier(self._session.journals, into).carry)
+                apart(END_LIMIT_S, Carrier(session.journals, into).carry)
             except (NoAnswerFromStorage, UnpreparedRunFolder, OSError) as error:
                 log.once("journals", f"the last lines of the journals are lost: {error}")
             return
-        self._tell(CommandEnded(pid, exit_code, tuple(left_running)))
+        self._tell(ended)
         limit_s = CONCLUSION_LIMIT_S + (AT_THE_END_S if self._alerts.any else 0.0)
         if not self._inbox.ended.wait(limit_s):
             log.once("conclusion", "the sidecar does not come to an end; its last verdict is lost")
-            process.kill()
+            sidecar.kill()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(END_LIMIT_S)
-
-    def _start(self) -> None:
-        self._starts += 1
-        try:
-            self.process = start_linked_sidecar(self._session, self._settings)
-        except OSError as error:
-            log.once("sidecar", f"no sidecar can be started ({error}); training goes on unwatched")
-            return
-        if self.process.stdout is not None:
-            self._inbox = Inbox(self.process.stdout)
-        if self._alerts.any:
-            self._tell(self._alerts)
-        if self.asked_to_end is not None:
-            self._tell(self.asked_to_end)
+            sidecar.wait(END_LIMIT_S)
 
     def _tell(self, message: Message) -> None:
-        if self.process is not None and self.process.stdin is not None:
-            send(self.process.stdin, message)
+        if self._sidecar is not None and self._sidecar.stdin is not None:
+            send(self._sidecar.stdin, message)
 
 
 def _open_session(
@@ -300,7 +285,7 @@ def _open_session(
     record = RunRecord(run_id="", command=shown, started_at=started_at, job=job)
     # NODE_RANK numbers a node of a job that Lightning starts, which says no more of it so early
     number = identify(os.environ).node_rank if node is None else node.number
-    scheduled = is_scheduled(os.environ)
+    scheduled = any(name in os.environ for name in SCHEDULERS)
     folder = take_run_folder(settings.run_dir, record, number or 0, scheduled=scheduled)
     facts = SessionFacts(
         run_dir=str(folder.path),

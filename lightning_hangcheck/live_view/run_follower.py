@@ -97,10 +97,6 @@ class RunFollower:
             gaps=(*gaps, *unread_gpus),
         )
 
-    def close(self) -> None:
-        """Let go of the run's pages."""
-        self._job.close()
-
     def _read_folder(self, job: RunningJob) -> SavedRun:
         """Read the folder where it changed since, and not too often but at the end of the run."""
         ending = self._alive_at is not None and not (job.watched or job.ranks)

@@ -50,20 +50,23 @@ class DecidingPlace(MeetingPlace, Protocol):
 
 
 class NodesPlace(MeetingPlace, Protocol):
-    """One where the nodes of a job meet: it reads many keys at once, and holds something open."""
+    """One where the nodes of a job meet: it reads many keys at once, and may hold some open."""
 
     def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
         """Return the value under each key."""
+
+    def look(self, key: str) -> bytes | None:
+        """Return the value under a key, None while there is none."""
+        return self.look_all([key])[0]
 
     def close(self) -> None:
         """End it, also while another thread waits for an answer."""
 
 
-class FolderPlace:
+class FolderPlace(NodesPlace):
     """Files in a folder that all who meet there see."""
 
     def __init__(self, folder: Path, largest: int = EVIDENCE_BYTES) -> None:
-        """Meet in this folder; it is made with the first value."""
         self._folder = folder
         self._largest = largest
         self._ours: tuple[int, int] | None = None
@@ -92,15 +95,15 @@ class FolderPlace:
                 f"free space below {self._folder}, or make it writable",
             ) from error
 
-    def look(self, key: str) -> bytes | None:
-        """Read the file of a key, if it exists."""
-        return self.look_all([key])[0]
-
     def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
         """Read the file of each key that exists."""
         path = self._folder
         try:
-            self._refuse_foreign()
+            # see that the folder is ours before a word in it counts: anybody may have made it
+            there = self._folder.lstat()
+            if (there.st_dev, there.st_ino) != self._ours:
+                make_private_folder(self._folder)
+                self._ours = there.st_dev, there.st_ino
             found: list[bytes | None] = []
             for key in keys:
                 path = self._folder / key
@@ -120,15 +123,8 @@ class FolderPlace:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _refuse_foreign(self) -> None:
-        """See that the folder is ours before a word in it counts: anybody may have made it."""
-        found = self._folder.lstat()
-        if (found.st_dev, found.st_ino) != self._ours:
-            make_private_folder(self._folder)
-            self._ours = found.st_dev, found.st_ino
 
-
-class SealedPlace:
+class SealedPlace(NodesPlace):
     """A place that strangers can reach, with a seal on each value.
 
     torch's store asks nobody who he is, and lists its keys to anybody. So the secret never goes
@@ -150,31 +146,24 @@ class SealedPlace:
         """Seal a value and leave it."""
         self._place.post(key, self._seal(key, value) + value)
 
-    def look(self, key: str) -> bytes | None:
-        """Return the value under a key, None where it has no seal of ours."""
-        return self.look_all([key])[0]
-
     def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
         """Return the value under each key, None for one without a seal of ours."""
-        found = self._place.look_all(keys)
-        return [self._opened(key, data) for key, data in zip(keys, found, strict=True)]
+        found: list[bytes | None] = []
+        for key, data in zip(keys, self._place.look_all(keys), strict=True):
+            seal, value = (data or b"")[:SEAL_BYTES], (data or b"")[SEAL_BYTES:]
+            sealed = data is not None and hmac.compare_digest(seal, self._seal(key, value))
+            found.append(value if sealed else None)
+            if data is not None and not sealed:
+                log.once(
+                    f"seal of {key}",
+                    f"what {self.where} has under {key} is not used, it has no seal of this job; "
+                    "give all nodes the same HANGCHECK_NODES_TOKEN, if it is of this job",
+                )
+        return found
 
     def close(self) -> None:
         """End what the place holds open."""
         self._place.close()
-
-    def _opened(self, key: str, data: bytes | None) -> bytes | None:
-        if data is None:
-            return None
-        seal, value = data[:SEAL_BYTES], data[SEAL_BYTES:]
-        if hmac.compare_digest(seal, self._seal(key, value)):
-            return value
-        log.once(
-            f"seal of {key}",
-            f"what {self.where} has under {key} is not used, it has no seal of this job; give all "
-            "nodes the same HANGCHECK_NODES_TOKEN, if it is of this job",
-        )
-        return None
 
     def _seal(self, key: str, value: bytes) -> bytes:
         return hmac.new(self._secret, key.encode() + b"\0" + value, hashlib.sha256).digest()

@@ -11,46 +11,45 @@ They meet in one place; where that is a store, and a folder is known that all of
 that lose the store go on there as well, and who misses them looks there, too. Each may have a
 folder of its own by that name: so it counts as a place to meet once another node was heard in it.
 They never leave the store for it: a store that failed once may do so again.
+
+At each place a node leaves its word under a key of its own, in a thread of its own: a place that
+does not answer holds nobody up. What was left by an earlier job looks like a node that is there, so
+nothing counts before it has changed while we watched.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
+from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.judge.rank_set import members
 from lightning_hangcheck.model.codec import encode_packed
-from lightning_hangcheck.model.run import NodeClock
+from lightning_hangcheck.model.run import NodeClock, NodePlace
 from lightning_hangcheck.nodes.encoding import (
     MOST_MEMORY,
     MOST_TOGETHER,
     BadWord,
+    can_be_told,
     most_memory,
+    pack,
     read_judgement,
     read_word,
 )
-from lightning_hangcheck.nodes.exchange import Exchange
-from lightning_hangcheck.nodes.word import (
-    VERSION,
-    Judgement,
-    ReadWord,
-    Word,
-    shortened,
-)
+from lightning_hangcheck.nodes.word import VERSION, Judgement, ReadWord, RoundEnd, Word, shortened
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.meeting_place import NodesPlace
-    from lightning_hangcheck.nodes.word import RoundEnd
 
 FIRST = 0
 SILENT_AFTER_S = 15.0
@@ -60,16 +59,195 @@ MISSED_AFTER_S = 7.5
 BACK_AFTER_S = 10.0
 FEW = 3
 """Lower numbers that may judge, and are listened to."""
-MOST_ABOVE = 64
+MOST_ABOVE = MOST_LOOKED_FOR = 64
 """Higher ones, where no lower one is there, or the store is lost: does anybody come elsewhere?"""
-HURRIED_S, EVERY_S, CALM_S = 0.2, 1.0, 5.0
+HURRIED_S, EVERY_S, CALM_S, CALMER = 0.2, 1.0, 5.0, 4.0
 """Pauses between words: where a rank has failed, for its launcher's store goes in a second or two;
 where something is silent; and where all get on, after `CALMER` times as long."""
-CALMER = 4.0
+UNOPENED_EVERY_S = 3.0
+"""How often one who uses another place looks here for nodes that are not heard there."""
 LOST_AFTER_S = 5.0
 """Trouble with a store that had answered before; a busy one repeats within a second or two."""
-NEVER_ANSWERED_S = 60.0
+STUCK_AFTER_S = 7.5
+TROUBLE_AFTER_S = 60.0
+"""The first node may start so much later than the others; training waits for it, too."""
+LAPSE_S = 4.0
+"""Who listens so much later than it meant to, as on a starved machine, knows nothing of others'
+silence."""
+LAST_WORD_S = 1.0
+IDLE_TIMES, LONGEST_IDLE_S = 3, 5.0
+"""A place is left alone for so many times as long as it took to use it, and no longer than that: a
+turn during which this process was stopped took as long, and others must not find it silent."""
+LARGE = 256 * 1024
+"""Bytes of a word that may be more than others read."""
 MOST_CLOCKS = 64
+
+
+def key_of(node: int) -> str:
+    """Return the key of a node's word."""
+    return f"node-{node}"
+
+
+class _Exchange:
+    """What is left for the other nodes, and taken from them, at one place.
+
+    It may have ``answered`` once, another node been heard there; it is unusable since
+    ``trouble_since_ns``, if at all. ``double``: addresses of another node with our number.
+    """
+
+    def __init__(self, meeting: NodesPlace, peers: Peers, *, opened: bool) -> None:
+        self._meeting = meeting
+        self._peers = peers
+        self.where = meeting.where
+        self.opened = opened
+        self.answered = self.heard_any = False
+        self.posted: Word | None = None
+        self.double: tuple[str, ...] | None = None
+        self.trouble_since_ns = 0
+        self._trouble = ""
+        self._began_ns = self._due_ns = 0
+        self._took_s = 0.0
+        self._seen: dict[str, int] = {}
+        self._judged = 0
+        self._ours: deque[int] = deque(maxlen=32)
+        self._strange = self._strangers = self._strange_since_ns = self._strange_ns = 0
+        self._wake, self._told = threading.Event(), threading.Event()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether the place answered when last tried, and not too long ago."""
+        return self.answered and not self.trouble_since_ns and not self._lasts(STUCK_AFTER_S)
+
+    def trouble(self, now_ns: int) -> str:
+        """Return what is wrong with the place for longer than a job's start takes, else nothing."""
+        if self._lasts(TROUBLE_AFTER_S):
+            return (
+                f"{self.where} has not answered for {TROUBLE_AFTER_S:.0f} s; see whether its "
+                "storage is up, and join the verdicts with hangcheck merge"
+            )
+        since_ns = self.trouble_since_ns
+        if since_ns and now_ns - since_ns >= TROUBLE_AFTER_S * NANOSECONDS:
+            return f"{self._trouble}; join them with hangcheck merge"
+        return ""
+
+    def _lasts(self, seconds: float) -> bool:
+        """Whether the present turn has gone on for so long."""
+        began_ns = self._began_ns
+        return bool(began_ns) and self._peers.now_ns() - began_ns >= seconds * NANOSECONDS
+
+    def start(self) -> None:
+        def run() -> None:
+            while not self._closing.is_set():
+                self._wake.wait(self._pause_s)
+                self._wake.clear()
+                self.take_turn()
+                self._closing.wait(self._idle_s)
+
+        self._thread = threading.Thread(target=run, name="hangcheck-nodes", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Take a turn now: there is something to tell, or the place is used from now on."""
+        self._told.clear()
+        self._wake.set()
+
+    def close(self) -> None:
+        """Tell what was asked for last, and no more; a place that does not answer is left alone."""
+        if self._thread is not None:
+            if self.opened:
+                self._told.wait(LAST_WORD_S)
+            self._closing.set()
+            self._wake.set()
+            self._thread.join(LAST_WORD_S)
+        self._meeting.close()
+
+    @property
+    def _idle_s(self) -> float:
+        return min(LONGEST_IDLE_S, IDLE_TIMES * self._took_s)
+
+    @property
+    def _pause_s(self) -> float:
+        return self._peers.pause_s if self.opened else UNOPENED_EVERY_S
+
+    def take_turn(self) -> None:
+        """Hear the others once, and tell them what is to be told, as `start` does ever again."""
+        now_ns = self._peers.now_ns()
+        self._began_ns = now_ns
+        try:
+            try:
+                self._hear()
+            finally:  # whatever is wrong with hearing, the others are to hear this node
+                if self.opened:
+                    self._post()
+            ended_ns = self._peers.now_ns()
+            lapse = 0 < self._due_ns < ended_ns - LAPSE_S * NANOSECONDS
+            if self.opened and (lapse or self.trouble_since_ns):
+                self._peers.listen_anew(ended_ns)
+            self.trouble_since_ns = 0
+            self.answered = True
+        except MeetingFailed as error:
+            self._trouble = str(error)
+            self.trouble_since_ns = self.trouble_since_ns or now_ns
+        except Exception as error:  # noqa: BLE001 - the thread's boundary: the watch goes on
+            log.once("nodes failed", f"the nodes do not hear each other: {error!r}")
+        ended_ns = self._peers.now_ns()
+        self._took_s = (ended_ns - now_ns) / NANOSECONDS
+        self._due_ns = ended_ns + int((self._pause_s + self._idle_s) * NANOSECONDS)
+        self._began_ns = 0
+        if self.opened:
+            self._peers.listened_ns = ended_ns
+
+    def _hear(self) -> None:
+        nodes = self._peers.listens_to() if self.opened else self._peers.sought()
+        keys = [key_of(node) for node in nodes]
+        for node, key, data in zip(nodes, keys, self._meeting.look_all(keys), strict=True):
+            known = self._seen.get(key)
+            self._seen[key] = seen = hash(data)
+            news = data is not None and known not in (None, seen)
+            if data is not None and news and self._peers.take(node, data):
+                self.heard_any = self.opened = True
+        judge = self._peers.judgement_to_read()
+        if judge is not None and self.opened:
+            data = self._meeting.look(f"judgement-{judge}")
+            if data is not None:
+                self._peers.take_judgement(judge, data)
+
+    def _post(self) -> None:
+        word, judgement = self._peers.to_tell()
+        if word is None:
+            return
+        key = key_of(word.node)
+        self._note_double(self._meeting.look(key))
+        if judgement is not None and judgement.stamp != self._judged:
+            self._meeting.post(f"judgement-{word.node}", pack(judgement))
+            self._judged = judgement.stamp
+        data = pack(word)
+        if len(data) >= LARGE and not can_be_told(data):
+            data = pack(shortened(word))
+        self._meeting.post(key, data)
+        self._ours.append(hash(data))
+        self.posted = word
+        self._told.set()
+
+    def _note_double(self, data: bytes | None) -> None:
+        """Is there another node with our number? By what stands where we alone tell.
+
+        While torchrun numbers its nodes anew two may have one number for a second or two, and slow
+        storage may show an older word again: so it takes four words in ten seconds, none of ours.
+        """
+        seen, now_ns = hash(data), self._peers.now_ns()
+        if data is None or seen == self._strange or not self._ours or seen in self._ours:
+            return
+        if now_ns - self._strange_ns > 15 * NANOSECONDS:
+            self._strange_since_ns, self._strangers = now_ns, 0
+        self._strange, self._strange_ns, self._strangers = seen, now_ns, self._strangers + 1
+        if self._strangers >= 4 and now_ns - self._strange_since_ns >= 10 * NANOSECONDS:
+            try:
+                self.double = read_word(data)[0].addresses
+            except BadWord:
+                self.double = ()
 
 
 class Role(NamedTuple):
@@ -134,7 +312,7 @@ class Peers:
         self._clocks: dict[int, NodeClock] = {}
         self._hurried = False
         self._lock = threading.Lock()
-        self._ways = [Exchange(one, self, opened=n == 0) for n, one in enumerate(meetings)]
+        self._ways = [_Exchange(one, self, opened=n == 0) for n, one in enumerate(meetings)]
 
     def start(self) -> None:
         """Hear and tell in threads of its own from now on."""
@@ -196,8 +374,9 @@ class Peers:
         return nodes
 
     def sought(self) -> list[int]:
-        """Return those of them that are not heard where this node listens."""
-        return [node for node in list(self._asked) if self.unheard_s(node) >= MISSED_AFTER_S]
+        """Return some of them that are not heard where this node listens."""
+        missed = [node for node in list(self._asked) if self.unheard_s(node) >= MISSED_AFTER_S]
+        return missed[:MOST_LOOKED_FOR]
 
     def listen_anew(self, now_ns: int) -> None:
         """Silence counts from now on: this node could not listen for a while."""
@@ -236,26 +415,20 @@ class Peers:
         self._kept = kept + memory
         self._heard[word.node] = Heard(word, now_ns, back_ns, memory)
         self.unused.pop(word.node, None)
-        if self._own == FIRST:
-            self._note_clock(word, now_ns)
-        return True
-
-    def _note_clock(self, word: Word, now_ns: int) -> None:
-        """Bound how far a node's clock is ahead: its word came after ours that it had read.
-
-        An estimate is kept until one is much better, or contradicts it.
-        """
+        # how far its clock is ahead: its word came after ours that it had read. An estimate is kept
+        # until one is much better, or contradicts it
         took_s = (now_ns - word.read.stamp) / NANOSECONDS
-        if word.read.judge != FIRST or not 0.0 <= took_s < SILENT_AFTER_S:
-            return
-        ahead_s = word.wall_clock_s - time.time() + took_s / 2
-        known = self._clocks.get(word.node)
-        if known is not None:
-            apart = abs(ahead_s - known.ahead_s) > took_s / 2 + known.within_s
-            if not apart and took_s > known.within_s:
-                return
-        within_s = round(took_s / 2, 3) + 0.001
-        self._clocks[word.node] = NodeClock(word.node, round(ahead_s, 3), within_s)
+        if self._own == word.read.judge == FIRST and 0.0 <= took_s < SILENT_AFTER_S:
+            ahead_s = word.wall_clock_s - time.time() + took_s / 2
+            known = self._clocks.get(word.node)
+            if (
+                known is None
+                or took_s <= known.within_s
+                or abs(ahead_s - known.ahead_s) > took_s / 2 + known.within_s
+            ):
+                within_s = round(took_s / 2, 3) + 0.001
+                self._clocks[word.node] = NodeClock(word.node, round(ahead_s, 3), within_s)
+        return True
 
     @property
     def clocks(self) -> tuple[NodeClock, ...]:
@@ -273,7 +446,7 @@ class Peers:
         store, folder = self._ways[0], self._ways[-1]
         since_ns = store.trouble_since_ns
         if since_ns and not folder.opened:
-            patience_s = LOST_AFTER_S if store.answered else NEVER_ANSWERED_S
+            patience_s = LOST_AFTER_S if store.answered else TROUBLE_AFTER_S
             lost = self.now_ns() - since_ns >= patience_s * NANOSECONDS
             if lost or (self._hurried and store.answered):
                 folder.opened = True
@@ -402,7 +575,7 @@ class Peers:
     # Where they meet
 
     @property
-    def _shared(self) -> list[Exchange]:
+    def _shared(self) -> list[_Exchange]:
         """The places by which nodes can hear each other, as far as it is known."""
         return self._ways if self._ways[-1].heard_any else self._ways[:1]
 
@@ -433,7 +606,7 @@ class Peers:
     @property
     def same_number(self) -> tuple[str, ...] | None:
         """Addresses of another node that has this one's number; None while there is none."""
-        found = (way.own_number.found for way in self._ways)
+        found = (way.double for way in self._ways)
         return next((one for one in found if one is not None), None)
 
 

@@ -20,6 +20,7 @@ from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
 from lightning_hangcheck.machine import require_room
 from lightning_hangcheck.model.codec import msgpack_decoder
+from lightning_hangcheck.nodes.meeting_place import NodesPlace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +59,7 @@ class Answer(Struct, frozen=True):
     trouble: str = ""
 
 
-class CourierPlace:
+class CourierPlace(NodesPlace):
     """A store on the first node: that of torchrun's agent, or one that its sidecar offers.
 
     Who ``serves`` it does so as long as its courier lives.
@@ -85,10 +86,6 @@ class CourierPlace:
     def post(self, key: str, value: bytes) -> None:
         """Set a key of the store."""
         self._ask(Request((key,), value))
-
-    def look(self, key: str) -> bytes | None:
-        """Read a key of the store."""
-        return self.look_all([key])[0]
 
     def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
         """Read keys of the store, so many with each question that none is long in answering."""

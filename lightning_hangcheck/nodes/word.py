@@ -20,8 +20,7 @@ from lightning_hangcheck.judge.alike import as_rank, joined_families, without_me
 from lightning_hangcheck.judge.joining import rebased
 from lightning_hangcheck.judge.rank_set import RankSet, common, in_words, joined, rank_set, size
 from lightning_hangcheck.judge.standing import standings_of
-from lightning_hangcheck.model.beat import CheckpointMark
-from lightning_hangcheck.model.case import Alike, CodeNote, RankName, RankView
+from lightning_hangcheck.model.case import Alike, Case, CodeNote, RankName, RankView
 from lightning_hangcheck.model.evidence import AddressReach, Frame, Gap, ThreadStack
 from lightning_hangcheck.model.flight import GroupFamily
 from lightning_hangcheck.model.run import Round
@@ -29,9 +28,7 @@ from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
-    from lightning_hangcheck.model.case import Case
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 
 FOLDED_ABOVE = 256
@@ -55,10 +52,8 @@ SET = Meta(max_length=131_072)
 class RankLine(Struct, frozen=True, array_like=True):
     """A rank as its node sees it.
 
-    Attributes:
-        view: Without the members of its groups, and while it travels without its stacks.
-        stacks: While it travels, the number of each, in the order of processes, samples, threads.
-        groups: For each group of its record, as in `Alike`.
+    Its ``view`` has no members of its groups (``groups`` are as in `Alike`), and while it travels
+    no stacks: ``stacks`` are their numbers, in the order of processes, samples, threads.
     """
 
     view: RankView
@@ -69,11 +64,9 @@ class RankLine(Struct, frozen=True, array_like=True):
 class RankClass(Struct, frozen=True, array_like=True):
     """Ranks that stand alike, or one that does not.
 
-    Attributes:
-        standing: A number that only they have, `UNLIKE`, or `WITHOUT_EVIDENCE`.
-        told: One of them, with evidence if any has it, that which was silent for the shortest time.
-        ranks: All of them, it included.
-        names: Which processes the first of them are.
+    ``standing``: a number that only they have, `UNLIKE`, or `WITHOUT_EVIDENCE`. ``told``: one of
+    them, with evidence if any has it, that which was silent for the shortest time. ``names``: which
+    processes the first of ``ranks`` are.
     """
 
     standing: int
@@ -95,41 +88,29 @@ def class_of(view: RankView, groups: tuple[GroupFamily, ...], standing: int) -> 
 
 
 def together(classes: Iterable[RankClass]) -> tuple[RankClass, ...]:
-    """Join those of equal standing; in the order of their first ranks."""
+    """Join those of equal standing, whose groups have one shape; in the order of first ranks."""
     alike: dict[tuple[object, ...], list[RankClass]] = {}
     for one in classes:
-        alike.setdefault(way_of(one), []).append(one)
+        shapes = one.ranks if one.alone else tuple(family.offsets for family in one.told.groups)
+        alike.setdefault((one.standing, shapes), []).append(one)
     found = [ones[0] if len(ones) == 1 else _one_of(ones) for ones in alike.values()]
     return tuple(sorted(found, key=lambda one: (one.ranks[0], one.standing)))
 
 
-def way_of(one: RankClass) -> tuple[object, ...]:
-    """Return what is equal for classes that are one."""
-    if one.alone:
-        return one.standing, one.ranks
-    return one.standing, tuple(family.offsets for family in one.told.groups)
+def as_told(one: RankClass) -> tuple[RankView, Alike]:
+    """Return a class's view, and for whom it stands.
 
-
-def alike_of(one: RankClass) -> Alike:
-    """Return for whom a class's view stands, under the number that `first_view` gives it."""
-    groups = one.told.groups if one.told.view.flight is not None else ()
-    return Alike(rank=_number(one), ranks=in_words(one.ranks), names=one.names, groups=groups)
-
-
-def first_view(one: RankClass) -> RankView:
-    """Return a class's view; where its rank is no longer among them, as that of the first one."""
-    view, number = one.told.view, _number(one)
-    if view.rank == number:
-        return view
-    name = next((name for name in one.names if name.rank == number), RankName(number))
-    pid = name.pid if name.pid is not None else view.pid
-    moved = as_rank(view, one.told.groups, number)
-    return replace(moved, local_rank=name.local_rank, host=name.host, pid=pid)
-
-
-def _number(one: RankClass) -> int:
-    rank = one.told.view.rank
-    return rank if common((rank, rank), one.ranks) else one.ranks[0]
+    Where the view's rank is no longer among them, it is as that of the first one.
+    """
+    view, groups, number = one.told.view, one.told.groups, one.told.view.rank
+    if not common((number, number), one.ranks):
+        number = one.ranks[0]
+        name = next((name for name in one.names if name.rank == number), RankName(number))
+        pid = name.pid if name.pid is not None else view.pid
+        moved = as_rank(view, groups, number)
+        view = replace(moved, local_rank=name.local_rank, host=name.host, pid=pid)
+    groups = groups if view.flight is not None else ()
+    return view, Alike(rank=number, ranks=in_words(one.ranks), names=one.names, groups=groups)
 
 
 def within(classes: Iterable[RankClass], ranks: RankSet) -> tuple[RankClass, ...]:
@@ -163,9 +144,8 @@ def bounded(classes: Sequence[RankClass]) -> tuple[tuple[RankClass, ...], int]:
     if not rest:
         return tuple(classes), 0
     bare = [
-        replace(without_evidence(one), standing=WITHOUT_EVIDENCE, names=one.names) for one in rest
+        replace(one, standing=WITHOUT_EVIDENCE, told=RankLine(brief(one.told.view))) for one in rest
     ]
-    bare = [replace(one, told=RankLine(one.told.view)) for one in bare]
     return together([*kept, *bare]), sum(size(one.ranks) for one in rest)
 
 
@@ -205,7 +185,7 @@ def _one_of(alike: Sequence[RankClass]) -> RankClass:
     )
 
 
-VERSION = 3
+VERSION = 4
 TAKEN_NS = 1 << 60
 """36 years: neither before nor after it a time of a running machine comes near 0, which says that
 there is no such time."""
@@ -234,20 +214,11 @@ _DEPTH = Meta(max_length=1_024)
 class RoundMark(Struct, frozen=True):
     """By what nodes know that their ranks are of one start of the job, however they count it.
 
-    Attributes:
-        began_s: Seconds since the ranks were started; 0 where no torchrun started them.
-        store_port: At which it has them look for their store.
+    Seconds since torchrun started them, else 0, and at which port they look for their store.
     """
 
     began_s: float = 0.0
     store_port: int = 0
-
-
-class Furthest(Struct, frozen=True, array_like=True):
-    """How far the ranks of a node have come."""
-
-    step: int | None = None
-    checkpoint: CheckpointMark | None = None
 
 
 class ReadWord(Struct, frozen=True, array_like=True):
@@ -275,32 +246,23 @@ class RoundEnd(Struct, frozen=True):
 
 
 class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node tells.
+    """What a node tells of its ranks, and of what it has read.
 
     Attributes:
         version: Of this form; another one is not read.
         stamp: Another one each time.
-        node: Its number, as the launcher has it.
         ended: The command has ended there: nothing more will be heard.
-        round: Number of the round that the ranks belong to.
         world_size: Ranks of the job as the node knows it, 0 while unknown.
         local_world_size: Ranks that should run there, None where no launcher says so.
         machine: As in `RunFacts`.
-        ranks: Those of which it tells.
-        addresses: By which other nodes may know this one.
         software: Version of this package there.
-        lines: Its ranks.
-        frames: Each call of their stacks once.
-        stacks: Each stack once, as numbers of its calls, outermost first.
-        code: What the source says around the lines on which ranks stand.
+        frames: Each call of their stacks once; ``stacks`` are its numbers, outermost first.
         left: The round before, times as those of the ranks; None once that is long ago.
-        reach: What connections show of the addresses that the judging node asked about.
-        wall_clock_s: Of the node, when it told this.
+        reach: What connections show of the addresses that the judging node ``asks`` about: those of
+            nodes that it no longer hears. It ``wants`` the evidence of ranks.
         read: The newest word of the judging node that it has read.
         judgement: Stamp of what it judged last for all; 0 where it judges nothing.
         known: All nodes that it hears have read that.
-        asks: Addresses of nodes that it no longer hears: what shows of them?
-        wants: Ranks whose evidence it asks for.
     """
 
     version: int
@@ -312,8 +274,6 @@ class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
     world_size: int = 0
     local_world_size: int | None = None
     machine: Annotated[str, Meta(max_length=1_024)] = ""
-    ranks: Annotated[tuple[int, ...], Meta(max_length=2 * MOST_OF_A_NODE)] = ()
-    furthest: Furthest | None = None
     addresses: Annotated[tuple[str, ...], _ASKED] = ()
     software: Annotated[str, Meta(max_length=64)] = ""
     lines: Annotated[tuple[RankClass, ...], Meta(max_length=MOST_OF_A_NODE)] = ()
@@ -330,13 +290,16 @@ class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
     asks: Annotated[tuple[str, ...], _ASKED] = ()
     wants: Annotated[tuple[int, ...], Meta(max_length=MOST_WAYS)] = ()
 
+    @property
+    def ranks(self) -> RankSet:
+        """Those of which it tells."""
+        return joined(one.ranks for one in self.lines)
+
 
 class Judgement(Struct, frozen=True, kw_only=True):
     """What the judging node says of the whole job; its word says when there is another one.
 
-    Attributes:
-        verdict: The newest that it told; None while there is none.
-        end: How the round before ended; None once that is long ago.
+    The newest verdict that it told, and how the round before ended, until that is long ago.
     """
 
     version: int
@@ -373,10 +336,6 @@ def word_of(
         one if small or common(one.ranks, asked) else without_evidence(one) for one in lines
     )
     told = any(one.told.view.processes for one in lines)
-    beats = [view.beat for view in views if view.beat is not None]
-    marks = [beat.checkpoint for beat in beats if beat.checkpoint is not None]
-    steps = [beat.step for beat in beats if beat.step is not None]
-    mark = max(marks, key=lambda one: one.number, default=None)
     word = Word(
         version=VERSION,
         node=node,
@@ -386,8 +345,6 @@ def word_of(
         world_size=case.run.world_size,
         local_world_size=case.run.local_world_size,
         machine=case.run.machine,
-        ranks=rank_set(view.rank for view in views),
-        furthest=Furthest(max(steps, default=None), mark) if marks or steps else None,
         lines=lines,
         gaps=tuple(gap for gap in case.gaps if gap.kind != "other_nodes") if told else (),
         code=case.code[:MOST_CODE] if told else (),
@@ -425,17 +382,18 @@ def with_table(word: Word) -> Word:
     """Move the stacks of the lines into the word's table."""
     frames: dict[Frame, int] = {}
     stacks: dict[tuple[Frame, ...], int] = {}
-
-    def number(stack: ThreadStack) -> int:
-        for frame in stack.frames:
-            frames.setdefault(frame, len(frames))
-        return stacks.setdefault(stack.frames, len(stacks))
-
     lines = []
     for one in word.lines:
-        numbers = tuple(map(number, _stacks(one.told.view)))
-        view = _with_stacks(one.told.view, lambda stack: replace(stack, frames=()))
-        lines.append(replace(one, told=RankLine(view, numbers, one.told.groups)))
+        numbers: list[int] = []
+
+        def moved(stack: ThreadStack, numbers: list[int] = numbers) -> ThreadStack:
+            for frame in stack.frames:
+                frames.setdefault(frame, len(frames))
+            numbers.append(stacks.setdefault(stack.frames, len(stacks)))
+            return replace(stack, frames=())
+
+        view = _with_stacks(one.told.view, moved)
+        lines.append(replace(one, told=RankLine(view, tuple(numbers), one.told.groups)))
     table = tuple(tuple(frames[frame] for frame in stack) for stack in stacks)
     return replace(word, lines=tuple(lines), frames=tuple(frames), stacks=table)
 
@@ -447,31 +405,22 @@ def without_table(word: Word) -> Word:
     stacks = [tuple(word.frames[call] for call in stack) for stack in word.stacks]
     lines = []
     for one in word.lines:
-        numbers = one.told.stacks
-        if len(numbers) != sum(1 for _ in _stacks(one.told.view)):
+        left = list(one.told.stacks[::-1])
+
+        def found(stack: ThreadStack, left: list[int] = left) -> ThreadStack:
+            if not left or not 0 <= left[-1] < len(stacks):
+                raise ValueError("a rank has a stack that is not there")
+            return replace(stack, frames=stacks[left.pop()])
+
+        view = _with_stacks(one.told.view, found)
+        if left:
             raise ValueError("a rank has other stacks than are told of it")
-        if any(not 0 <= number < len(stacks) for number in numbers):
-            raise ValueError("a rank has a stack that is not there")
-        if numbers:
-            left = iter(numbers)
-            view = _with_stacks(
-                one.told.view,
-                lambda stack, left=left: replace(stack, frames=stacks[next(left)]),  # type: ignore[misc]
-            )
-            one = replace(one, told=RankLine(view, (), one.told.groups))
-        lines.append(one)
+        lines.append(replace(one, told=RankLine(view, (), one.told.groups)))
     return replace(word, lines=tuple(lines), frames=(), stacks=())
 
 
-def _stacks(view: RankView) -> Iterator[ThreadStack]:
-    for look in view.processes:
-        for sample in look.samples:
-            if sample.stack is not None:
-                yield from sample.stack.threads
-
-
 def _with_stacks(view: RankView, change: Callable[[ThreadStack], ThreadStack]) -> RankView:
-    """Change each stack, in the order of `_stacks`."""
+    """Change each stack, in the order of processes, samples and threads."""
     if not view.processes:
         return view
     looks = []

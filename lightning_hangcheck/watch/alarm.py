@@ -11,15 +11,13 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge.exits import asked_by, ended_from_outside, failed, shown_by
 from lightning_hangcheck.judge.wording import duration
-from lightning_hangcheck.model.case import AskedEnd
-from lightning_hangcheck.model.slugs import SEVERITY
+from lightning_hangcheck.model.case import AskedEnd, Case, RankView
+from lightning_hangcheck.model.slugs import SEVERITY, VerdictKind
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lightning_hangcheck.model.case import Case, RankView
-    from lightning_hangcheck.model.slugs import VerdictKind
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.observe.watched_rank import WatchedRank
 
@@ -75,36 +73,32 @@ class Alarm:
 
     def take(self, verdict: Verdict, *, closer: bool = False) -> Telling | None:
         """Take the newest judgement, and return how to tell it; None where nothing in it is new."""
-        severity = SEVERITY.get(verdict.verdict, 0)
-        standing = self.standing
+        severity, standing = SEVERITY.get(verdict.verdict, 0), self.standing
         if severity == 0:
             return None
         if standing is not None:
             known = SEVERITY[standing.verdict]
-            told = (verdict.verdict, verdict.culprits, verdict.cause)
-            same = told == (standing.verdict, standing.culprits, standing.cause)
-            if same and len(verdict.ranks) > len(standing.ranks):
-                self.standing = verdict  # with nodes that were not heard before
-            elif severity < known or (same and not closer):
-                return None
+            told = (standing.verdict, standing.culprits, standing.cause)
+            if told == (verdict.verdict, verdict.culprits, verdict.cause):
+                more = len(verdict.ranks) > len(standing.ranks)  # with nodes not heard before
+                self.standing = verdict if more else standing
+                return "silent" if more or closer else None
             # of ranks that poll alike some are awake at each look, or hardly get a processor: one
             # that only missed some of those that are stuck is no news while nobody waits for them
             missed = set(standing.culprits) - set(verdict.culprits)
-            fewer = bool(missed) and set(verdict.culprits) <= set(standing.culprits)
-            fewer = fewer and verdict.cause == standing.cause
-            fewer = fewer and missed.isdisjoint(verdict.victims)
-            if severity == known and not self.proven and fewer:
+            fewer = missed and set(verdict.culprits) <= set(standing.culprits)
+            fewer = fewer and verdict.cause == standing.cause and missed.isdisjoint(verdict.victims)
+            if severity < known or (severity == known and fewer and not self.proven):
                 return None
-            if same:
-                return "silent"
-        if standing is None:
+        else:
             self._silent_before_s = verdict.stalled_for_s
+        first = standing is None or standing.verdict not in PROVEN
         self.standing = verdict
         if severity < SEVERITY["hang"]:
             return "line"
-        named_before, self._named = self._named, self._named or bool(verdict.culprits)
-        if standing is None or standing.verdict not in PROVEN:
-            self._named = bool(verdict.culprits)
+        named_before = self._named and not first
+        self._named = named_before or bool(verdict.culprits)
+        if first:
             return "report"
         return "named" if self._named and not named_before else "silent"
 

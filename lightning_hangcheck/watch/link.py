@@ -21,11 +21,10 @@ from lightning_hangcheck.alerts.alert_settings import AlertsAskedFor
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
 from lightning_hangcheck.machine import NoRoom, require_room, start_thread
 from lightning_hangcheck.model.codec import encode, json_decoder
-from lightning_hangcheck.settings import environment_with
+from lightning_hangcheck.settings import Settings, environment_with
 
 if TYPE_CHECKING:
     from lightning_hangcheck.session.session import Session
-    from lightning_hangcheck.settings import Settings
 
 MODULE = "lightning_hangcheck.watch.sidecar"
 TASKS = 24

@@ -1,46 +1,65 @@
-"""The loop: read, decide whether to look, judge what was seen, tell what is new. It never waits."""
+"""The loop: read, look, judge, tell what is new, until the job is over. It never waits."""
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
+from lightning_hangcheck.alerts.alert_settings import AlertsAskedFor
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import complete_case
 from lightning_hangcheck.judge.verdict import aftermath_of, ended_well, with_aftermath
 from lightning_hangcheck.judge.wording import name_ranks, verb
 from lightning_hangcheck.look.exits import still_running
-from lightning_hangcheck.look.proc import has_ended
+from lightning_hangcheck.look.proc import has_ended, process_ref
 from lightning_hangcheck.look.sample import Look, Looker
-from lightning_hangcheck.model.case import Aftermath, Case
+from lightning_hangcheck.machine import is_alive
+from lightning_hangcheck.model.case import Aftermath, Case, CodeNote, RankView
 from lightning_hangcheck.observe.discovery import patience_of
+from lightning_hangcheck.observe.watched_rank import Faults, WatchedRound
+from lightning_hangcheck.report.verdict_text import render_reminder
 from lightning_hangcheck.session.whose import place_of
 from lightning_hangcheck.text.shown import NANOSECONDS, show_command, utc_now
-from lightning_hangcheck.watch.alarm import Alarm, Shutdown
-from lightning_hangcheck.watch.link import HangProven
+from lightning_hangcheck.watch.alarm import Alarm, Shutdown, Telling
+from lightning_hangcheck.watch.link import (
+    CommandEnded,
+    EndAsked,
+    HangProven,
+    Inbox,
+    LauncherGone,
+    send,
+)
+from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, meeting_of
 from lightning_hangcheck.watch.other_nodes.joining import EndedRounds, LeftHere
 from lightning_hangcheck.watch.pace import SlowTelling
-from lightning_hangcheck.watch.roster import Roster
+from lightning_hangcheck.watch.roster import Roster, StartStates, describe_round
+from lightning_hangcheck.watch.run_files import RunFiles, rounds_so_far
 from lightning_hangcheck.watch.schedule import Schedule, figures_of
 from lightning_hangcheck.watch.workers import LAPSE_NS, Metronome, Scout
+from lightning_hangcheck.watch.writer import Alerting, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import FrameType
 
-    from lightning_hangcheck.model.case import CodeNote, RankView
     from lightning_hangcheck.model.evidence import Gap
-    from lightning_hangcheck.model.run import Round, RoundStart
+    from lightning_hangcheck.model.run import NodePlace, RoundStart
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.observe.watched_rank import Faults, WatchedRound
+    from lightning_hangcheck.rundir import RunFolder
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
-    from lightning_hangcheck.watch.alarm import Telling
-    from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
-    from lightning_hangcheck.watch.writer import Writer
 
+DISK_LIMIT_S = 5.0
+SETTLED_AFTER_S = 1.0
+"""How long everybody must be gone before the job counts as over, where no launcher says so. The
+rank that starts a sidecar has its page by then, and torchrun, which may start ranks again, counts
+as somebody."""
+PLACE_EVERY_NS = NANOSECONDS // 2
 SOON_S = 0.05
 """Time to the next tick while others work for us."""
 UPDATE_S = 0.2
@@ -54,64 +73,108 @@ STILL_THERE_NS = 10 * NANOSECONDS
 
 
 class Watcher:
-    """Watches the ranks of one node, among the job's ``nodes`` if they meet, until all is over.
+    """Watches the ranks of one node, among the job's nodes if they meet, until all is over.
 
-    ``launcher_gone_ns``: when `hangcheck run` was killed, so that only we know what it has left.
+    The writer has the run's ``folder``.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        settings: Settings,
-        writer: Writer,
-        faults: Faults,
-        earlier: tuple[Round, ...] = (),
-    ) -> None:
+    def __init__(self, session: Session, settings: Settings, folder: RunFolder) -> None:
         self._session = session
         self._settings = settings
-        self._writer = writer
-        self._faults = faults
-        self._metronome = Metronome(time.monotonic_ns()).start()
+        self._faults = Faults()
+        self._start_states = StartStates()
+        self._alerting = Alerting()
+        self._writer = Writer(
+            folder,
+            session.journals,
+            self._start_states.take,
+            quiet=settings.quiet,
+            tell_launcher=self._tell_of_hang,
+            ends_the_job=settings.on_hang != "report",
+        )
+        now_ns = time.monotonic_ns()
+        self._metronome = Metronome(now_ns).start()
         self._scout = Scout(session, quiet=settings.quiet)
         self._ended = EndedRounds()
-        self.earlier = earlier
-        self.nodes: AmongNodes | None = None
-        now_ns = time.monotonic_ns()
-        self.roster = Roster(session, self._scout, faults, now_ns, rounds_before=len(earlier))
-        self.alarm = Alarm()
-        self.shutdown = Shutdown()
+        self._earlier = rounds_so_far(session)
+        before = len(self._earlier)
+        self._roster = Roster(session, self._scout, self._faults, now_ns, rounds_before=before)
+        self._files = RunFiles(session, settings, self._writer, self._roster)
+        self._looker = Looker(settings.probe_timeout, session.torch_servers)
+        self._limits = patience_of(settings)
+        self._schedule = Schedule(settings.look_after, figures_of(self._limits))
+        self._shutdown = Shutdown()
+        # among other nodes
+        self._nodes: AmongNodes | None = None
+        self._place: NodePlace | None = None
+        self._met = ""
+        self._placed_ns = 0
+        self._alone = False
+        # how it ends; the launcher is gone where it was killed, and only we know what it has left
+        root = process_ref(session.facts.root_pid)
+        self._root_ticks = root.started_ticks if root is not None else None
+        self._inbox = Inbox(sys.stdin.buffer) if session.facts.launched else None
+        self._gone_since: float | None = None
+        self._signal = ""
         self._ending = False
         self._ends_seen: tuple[object, ...] = ()
-        self._said_still_there_ns = 0
-        self.launcher_gone_ns = 0
-        self._read_ns = now_ns
-        self._updated_ns = 0
+        self._said_still_there_ns = self._launcher_gone_ns = 0
+        # what was read, seen and looked at last
+        self._read_ns, self._updated_ns = now_ns, 0
         self._update_every_ns = int(min(settings.poll_interval, UPDATE_S) * NANOSECONDS)
-        self._alone = False
         self._look_begun_ns = 0
         self._seen: tuple[object, ...] = ()
         self._seen_closer: Verdict | None = None
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        self._alarm = Alarm()
         self._gaps: tuple[Gap, ...] = ()
         self._code: tuple[CodeNote, ...] = ()
-        self._looker = Looker(settings.probe_timeout, session.torch_servers)
-        self._limits = patience_of(settings)
-        self._slow = SlowTelling(settings, session.torch_servers, writer)
-        self._schedule = Schedule(settings.look_after, figures_of(self._limits))
+        self._slow = SlowTelling(self._settings, self._session.torch_servers, self._writer)
+        self._schedule.calm()
 
     @property
-    def follows(self) -> bool:
+    def _follows(self) -> bool:
         """Whether another one of several nodes judges for this one, too."""
-        return self.nodes is not None and self.nodes.follows
+        return self._nodes is not None and self._nodes.follows
 
-    def meet(self, nodes: AmongNodes | None) -> None:
-        """Be one of the job's nodes from now on."""
-        if self.nodes is not None:
-            self.nodes.close()
-        self.nodes = nodes
-        if nodes is not None:
-            self._ended.meet(nodes)
+    def run(self) -> None:
+        """Watch until the job is over, tell its end, and leave nothing behind."""
+        ended, over = None, False
+        while ended is None and not over:
+            with self._faults.of("this node's place among others"):
+                self._find_place(time.monotonic_ns())
+            self._tick()
+            with self._faults.of("what is to be told"):
+                self._tell()
+            with self._faults.of("the files of the run"):
+                self._files.keep(self._alarm, self._earlier, time.monotonic_ns())
+            self._wait()
+            with self._faults.of("the launcher's word"):
+                ended = self._receive()
+            with self._faults.of("whether the job is over"):
+                over = self._over()
+        with self._faults.of("how the job ended"):
+            exit_code = ended.exit_code if ended is not None else None
+            if ended is not None:
+                self._roster.note_exit(ended.pid, ended.exit_code)
+            verdict = self._conclude(exit_code, ended.left_running if ended is not None else ())
+            watched, asked = self._roster.round, self._shutdown.asked
+            last = describe_round(watched.number, watched.started_at, verdict)
+            rounds, ended_by = (*self._earlier, last), "" if asked is None else asked.by
+            self._files.end(self._alarm, verdict, rounds, exit_code, ended_by)
+        self._writer.close(DISK_LIMIT_S)
+        self._alerting.close()
+        self._scout.close()
+        self._roster.close()
+        self._session.remove()  # a launcher may have been killed that would do it
 
-    def tick(self) -> None:
+    def told_to_end(self, number: int, _: FrameType | None) -> None:
+        """Signal handler: schedulers send SIGTERM to everybody, and we must tell the end."""
+        self._signal = signal.Signals(number).name
+
+    def _tick(self) -> None:
         """Read everything once, and act on it; what fails is a gap, and the rest goes on."""
         now_ns = time.monotonic_ns()
         lapsed = True
@@ -124,93 +187,83 @@ class Watcher:
         if look is not None and not look.samples:
             self._gaps, look, failed = look.gaps, None, True
         if failed:  # the next one comes as if it had brought nothing, not at once
-            suspicious = self.alarm.standing is not None
+            suspicious = self._alarm.standing is not None
             self._schedule.looked(self._look_begun_ns, suspicious=suspicious)
-        self.roster.end_asked = self.shutdown.told
+        self._roster.end_asked = self._shutdown.told
         if look is not None or now_ns - self._updated_ns >= self._update_every_ns:
             self._updated_ns = now_ns
             with self._faults.of("the ranks' pages and processes"):
-                self.roster.update(now_ns)
+                self._roster.update(now_ns)
         with self._faults.of("rounds that have ended"):
             self._end_left_rounds(now_ns)
         with self._faults.of("what outlived its launcher"):
             self._say_outlived(now_ns)
-        if look is not None and self._look_begun_ns < self.roster.round_began_ns:
+        if look is not None and self._look_begun_ns < self._roster.round_began_ns:
             look = None  # its ranks are gone, and others have followed
         if look is not None:
             self._gaps, self._code = look.gaps, look.code
             with self._faults.of("what a look brought"):
                 if self._session.facts.launched:
-                    self._gaps += self.roster.unrecorded()
-                self.roster.round.add(look, self._faults)
+                    self._gaps += self._roster.unrecorded()
+                self._roster.round.add(look, self._faults)
         with self._faults.of("a verdict"):
             self._judge_all(look, now_ns)
         with self._faults.of("the ranks' pace"):
-            alive = self.roster.alive
+            alive = self._roster.alive
             if not self._ending:
                 self._slow.read(alive, now_ns, lapsed=lapsed)
             # each node compares its own ranks, and speaks of them only while no alarm stands
-            if not self._ending and self.alarm.standing is None and self.shutdown.asked is None:
-                self._slow.tell(alive, now_ns, lambda: self._own_case(self.roster.round, now_ns))
+            if not self._ending and self._alarm.standing is None and self._shutdown.asked is None:
+                self._slow.tell(alive, now_ns, lambda: self._own_case(self._roster.round, now_ns))
         with self._faults.of("a look"):
             self._look_if_due(now_ns)
-        if self.nodes is not None:
+        if self._nodes is not None:
             with self._faults.of("other nodes"):
-                self._share(self.nodes, now_ns, looked=look is not None)
+                self._share(self._nodes, now_ns, looked=look is not None)
 
-    def wait(self) -> None:
+    def _wait(self) -> None:
         """Wait for the next reading, or until a rank ends."""
         hurried = self._looker.looking or self._writer.waits
-        hurried = hurried or (self._scout.busy and not self.roster.ranks)
+        hurried = hurried or (self._scout.busy and not self._roster.ranks)
         seconds = SOON_S if hurried else self._settings.poll_interval
         began = time.monotonic()
         failed = True
         with self._faults.of("the ends of ranks"):
-            self.roster.wait(seconds)
+            self._roster.wait(seconds)
             failed = False
         if failed:
             time.sleep(max(0.0, began + seconds - time.monotonic()))
 
-    def end_asked(self, by: str) -> None:
+    def _end_asked(self, by: str) -> None:
         """Somebody asks the job to end: from now on nothing is judged afresh."""
         now_ns = time.monotonic_ns()
-        self.shutdown.ask(by, self.roster.views(now_ns), self.alarm.suspected, now_ns)
+        self._shutdown.ask(by, self._roster.views(now_ns), self._alarm.suspected, now_ns)
 
-    def close(self) -> None:
-        """Give up what is under way."""
-        self._scout.close()
-        self.roster.close()
-
-    def conclude(self, exit_code: int | None, left_running: Sequence[int]) -> Verdict:
+    def _conclude(self, exit_code: int | None, left_running: Sequence[int]) -> Verdict:
         """Judge the last round, tell and return it; a hang that stands is not judged afresh."""
         self._looker.close()
         self._slow.close()
         left_running = still_running(left_running, LEFT_BEHIND_AFTER_S)
         now_ns = time.monotonic_ns()
         with self._faults.of("the ranks' pages and processes"):
-            self.roster.update(now_ns, last=True)
+            self._roster.update(now_ns, last=True)
         with self._faults.of("rounds that have ended"):
             self._end_left_rounds(now_ns, at_once=True)
-        ended = self._own_case(self.roster.round, now_ns, ended=True)
-        if self.nodes is not None:
+        ended = self._own_case(self._roster.round, now_ns, ended=True)
+        if self._nodes is not None:
             with self._faults.of("other nodes"):
-                self.nodes.tell(ended, None, ended=True)
-                ended = self.nodes.join_end(ended)
-                self.nodes.close()
-        case = replace(
-            ended,
-            exit_code=exit_code,
-            left_running=left_running,
-            asked_end=self.shutdown.asked,
-        )
-        standing, asked = self.alarm.standing, self.shutdown.asked
+                self._nodes.tell(ended, None, ended=True)
+                ended = self._nodes.join_end(ended)
+                self._nodes.close()
+        standing, asked = self._alarm.standing, self._shutdown.asked
+        case = replace(ended, exit_code=exit_code, left_running=left_running, asked_end=asked)
         well = standing is not None and ended_well(case)
         if well and asked is None:
-            self._tell_recovery(self.alarm.advances_since_ns or now_ns)
+            self._tell_recovery(self._alarm.advances_since_ns or now_ns)
         verdict = self._verdict_of(case)
-        killed = bool(self.alarm.suspected) and not well and verdict.verdict == "finished"
-        if standing is not None and (self.alarm.proven or killed):
-            asked_ns = self.shutdown.asked_ns if asked is not None else now_ns
+        killed = bool(self._alarm.suspected) and not well and verdict.verdict == "finished"
+        if standing is not None and (self._alarm.proven or killed):
+            asked_ns = self._shutdown.asked_ns if asked is not None else now_ns
             self._tell_aftermath(aftermath_of(case), asked_ns)
             return standing
         self._writer.publish(case, verdict, "line" if verdict.verdict == "finished" else "report")
@@ -227,125 +280,83 @@ class Watcher:
         if late_ns - lapse_ns > LAPSE_NS:
             error = TimeoutError(f"the sidecar was held up for {late_ns / NANOSECONDS:.0f} s")
             self._faults.take("what went on meanwhile", None, error)
-        if not lapse_ns and self.roster.suspended:
+        if not lapse_ns and self._roster.suspended:
             lapse_ns = late_ns
         if lapse_ns:
-            self.roster.forgive(lapse_ns, now_ns)
-            self.alarm.forgive(lapse_ns, now_ns)
+            self._roster.forgive(lapse_ns, now_ns)
+            self._alarm.forgive(lapse_ns, now_ns)
         return lapse_ns > 0
 
     def _end_left_rounds(self, now_ns: int, *, at_once: bool = False) -> None:
         """Tell how each round ended that another has followed, and start afresh with that one."""
-        rounds, self.roster.left = self.roster.left, []
+        rounds, self._roster.left = self._roster.left, []
         for left, next_start in rounds:
             self._settle_rounds(now_ns, at_once=True)
             case = self._own_case(left, now_ns, ended=True, next_start=next_start)
-            case = replace(case, asked_end=self.shutdown.end_round())
-            hang = self.alarm.standing if self.alarm.proven else None
-            self._ended.leave(LeftHere(case, left.started_at, hang), self.nodes)
-            self.alarm, self._gaps, self._code = Alarm(), (), ()
+            case = replace(case, asked_end=self._shutdown.end_round())
+            hang = self._alarm.standing if self._alarm.proven else None
+            self._ended.leave(LeftHere(case, left.started_at, hang), self._nodes)
             self._slow.close()
-            self._slow = SlowTelling(self._settings, self._session.torch_servers, self._writer)
-            self._schedule.calm()
+            self._begin_round()
         self._settle_rounds(now_ns, at_once=at_once)
 
     def _settle_rounds(self, now_ns: int, *, at_once: bool) -> None:
-        for case, verdict, ended in self._ended.settled(self.nodes, now_ns, at_once=at_once):
+        for case, verdict, ended in self._ended.settled(self._nodes, now_ns, at_once=at_once):
             if verdict.verdict != "finished":
                 self._writer.publish(case, verdict, "line")
-            self.earlier = (*self.earlier, ended)
+            self._earlier = (*self._earlier, ended)
 
     def _judge_all(self, look: Look | None, now_ns: int) -> None:
         """Judge what a look brought, or what time alone has made of it; or see that all ends."""
-        if look is None and not self.alarm.proven and self.shutdown.asked is None:
+        ranks = self._roster.ranks
+        if look is None and not self._alarm.proven and self._shutdown.asked is None:
             self._ending = False
         else:
             # where a rank has ended, or said that it does, since last asked; and once a second
             ends = [
-                (one.process_exit is None, one.beat and one.beat.ending)
-                for one in self.roster.ranks.values()
+                (one.process_exit is None, one.beat and one.beat.ending) for one in ranks.values()
             ]
-            seen = (len(ends), self.shutdown.asked_ns, now_ns // NANOSECONDS, ends)
+            seen = (len(ends), self._shutdown.asked_ns, now_ns // NANOSECONDS, ends)
             changed, self._ends_seen = seen != self._ends_seen, seen
             if look is not None or changed:
-                self._ending = self._ends(self.roster.views(now_ns), now_ns)
+                self._ending = self._ends(self._roster.views(now_ns), now_ns)
         if self._ending:
             self._say_still_there(now_ns)
             return
+        alive = self._roster.alive
         if look is not None:
             self._judge_look(look, now_ns)
         elif not self._looker.looking:
-            alive = self.roster.alive
             more = self._schedule.says_more(alive, now_ns)
-            if self.nodes is not None and not alive:
-                more = self.nodes.looked_elsewhere()  # their looks say when to judge
+            if self._nodes is not None and not alive:
+                more = self._nodes.looked_elsewhere()  # their looks say when to judge
             if more:
                 self._judge(now_ns)
-        if self.alarm.standing is None or (self.follows and not self._alone):
+        if self._alarm.standing is None or (self._follows and not self._alone):
             return
-        there = self.nodes.elsewhere() if self.nodes is not None else None
-        if self.alarm.has_passed(self.roster.ranks, there, now_ns) and not self._ends(
-            self._case(self.roster.round, now_ns).ranks, now_ns
-        ):
-            self._tell_recovery(self.alarm.advances_since_ns)
+        there = self._nodes.elsewhere() if self._nodes is not None else None
+        passed = self._alarm.has_passed(ranks, there, now_ns)
+        if passed and not self._ends(self._case(now_ns).ranks, now_ns):
+            self._tell_recovery(self._alarm.advances_since_ns)
 
     def _ends(self, ranks: Sequence[RankView], now_ns: int) -> bool:
-        return self.shutdown.begun(
-            ranks, proven=self.alarm.proven, suspected=self.alarm.suspected, now_ns=now_ns
+        return self._shutdown.begun(
+            ranks, proven=self._alarm.proven, suspected=self._alarm.suspected, now_ns=now_ns
         )
-
-    def _say_still_there(self, now_ns: int) -> None:
-        """A hung job that does not end when it is asked to: say once how it can be ended."""
-        asked, since_ns = self.shutdown.asked, self.shutdown.asked_ns
-        if asked is None or not self.alarm.proven or self._settings.on_hang != "report":
-            return
-        if since_ns == self._said_still_there_ns or now_ns - since_ns < STILL_THERE_NS:
-            return
-        self._said_still_there_ns = since_ns
-        pids = " ".join(str(rank.found.pid) for rank in self.roster.alive)
-        text = f"it is still there, though asked to end by {asked.by}: kill -KILL {pids}"
-        self._tell_aftermath(text, now_ns)
-
-    def _say_outlived(self, now_ns: int) -> None:
-        """Ranks outlive a killed `hangcheck run`, also where it was about to end them."""
-        gone_ns, watched = self.launcher_gone_ns, self.roster.round
-        if not gone_ns or now_ns - gone_ns < STILL_THERE_NS or not watched.alive:
-            return
-        self.launcher_gone_ns = 0
-        agents = [pid for pid in sorted(watched.agents) if not has_ended(pid)]
-        pids = [*agents, *(one.found.pid for one in watched.alive)]
-        ranks = [one.found.rank for one in watched.alive]
-        log.once(
-            "outlived",
-            f"hangcheck run was killed; {name_ranks(ranks)} {verb(ranks, 'runs', 'run')} on, still "
-            f"watched; end what is left: kill -KILL {' '.join(map(str, pids))}",
-        )
-
-    def _tell_aftermath(self, text: str, moment_ns: int) -> None:
-        """Tell what became of the job while a hang stood, with the evidence of that hang."""
-        raised, hang = self.alarm.case, self.alarm.standing
-        if raised is None:
-            return
-        after_s = round(max(0, moment_ns - raised.taken_ns) / NANOSECONDS, 3)
-        aftermath = Aftermath(after_s=after_s, text=text)
-        case = replace(raised, aftermath=aftermath)
-        by_other = hang is not None and not self._alone  # by more than this node's case shows
-        verdict = with_aftermath(hang, aftermath) if by_other and hang else self._verdict_of(case)
-        self._writer.publish(case, verdict, "aftermath")
 
     def _judge_look(self, look: Look, now_ns: int) -> None:
         still = []
-        for rank in self.roster.alive:
+        for rank in self._roster.alive:
             with self._faults.of("what it does", rank.found.rank):
                 still.append(rank.note_activity(now_ns))
         with self._faults.of("a verdict"):
             self._judge(now_ns, closer=look.closer)
-        standing = self.alarm.standing
+        standing = self._alarm.standing
         seen: tuple[object, ...] = ()
         if standing is not None:
             # it changes once somebody moves whom the alarm is about, or it becomes another
-            about = {*standing.culprits, *standing.victims} or self.roster.ranks.keys()
-            ranks = [rank for number, rank in self.roster.ranks.items() if number in about]
+            about = {*standing.culprits, *standing.victims} or self._roster.ranks.keys()
+            ranks = [rank for number, rank in self._roster.ranks.items() if number in about]
             marks = ((one.progress.last_progress_ns, one.progress.last_new_ns) for one in ranks)
             seen = (standing.verdict, *marks)
         moved, self._seen = seen != self._seen, seen
@@ -358,36 +369,16 @@ class Watcher:
             lasted_s=(now_ns - self._look_begun_ns) / NANOSECONDS,
         )
 
-    def _share(self, nodes: AmongNodes, now_ns: int, *, looked: bool) -> None:
-        """Tell the other nodes how things are here, and take what the first one says of all."""
-        if looked or nodes.is_due(now_ns):
-            nodes.agree(self.roster.round, now_ns)
-            own = self._own_case(self.roster.round, now_ns)
-            nodes.tell(own, self._writer.newest)
-            if self.shutdown.asked is None:
-                nodes.notice_silence(own)
-        verdict = nodes.news()
-        if verdict is None:
-            return
-        case = self._case(self.roster.round, now_ns)
-        if verdict.verdict == "recovered":
-            if self.alarm.ended(verdict.detected_at, verdict.stalled_for_s) is not None:
-                self._writer.publish(case, verdict, "line")
-            return
-        self._alone = False
-        telling = self.alarm.take(verdict)
-        self._raise(case, verdict, "line" if telling == "report" else telling)
-
     def _judge(self, now_ns: int, *, closer: bool = False) -> None:
-        if self.follows:
+        if self._follows:
             return
-        case = self._case(self.roster.round, now_ns)
+        case = self._case(now_ns)
         if self._ends(case.ranks, now_ns):  # as ranks of other nodes show it, too
             return
         self._alone = True
-        self._schedule.judged(self.roster.alive, now_ns)
+        self._schedule.judged(self._roster.alive, now_ns)
         verdict = self._verdict_of(case)
-        self._raise(case, verdict, self.alarm.take(verdict, closer=closer))
+        self._raise(case, verdict, self._alarm.take(verdict, closer=closer))
 
     def _verdict_of(self, case: Case) -> Verdict:
         """A rule that fails at what was seen of a rank leaves what the ranks tell themselves."""
@@ -403,40 +394,97 @@ class Watcher:
     def _raise(self, case: Case, verdict: Verdict, telling: Telling | None) -> None:
         if telling is None:
             return
-        self.alarm.raised(case)
+        self._alarm.raised(case)
         hang = None
-        if self.alarm.proven:
-            self.shutdown.hang_proven(case.ranks)
+        if self._alarm.proven:
+            self._shutdown.hang_proven(case.ranks)
             if telling in ("report", "line") and self._session.facts.launched:
-                watched = self.roster.round
+                watched = self._roster.round
                 ranks = ((rank.found.pid, rank.found.started_ticks) for rank in watched.alive)
                 hang = HangProven(tuple(ranks), watched.restarts_left)
         self._writer.publish(case, verdict, telling, hang)
 
+    def _share(self, nodes: AmongNodes, now_ns: int, *, looked: bool) -> None:
+        """Tell the other nodes how things are here, and take what the first one says of all."""
+        if looked or nodes.is_due(now_ns):
+            nodes.agree(self._roster.round, now_ns)
+            own = self._own_case(self._roster.round, now_ns)
+            nodes.tell(own, self._writer.newest)
+            if self._shutdown.asked is None:
+                nodes.notice_silence(own)
+        verdict = nodes.news()
+        if verdict is None:
+            return
+        case = self._case(now_ns)
+        if verdict.verdict == "recovered":
+            if self._alarm.ended(verdict.detected_at, verdict.stalled_for_s) is not None:
+                self._writer.publish(case, verdict, "line")
+            return
+        self._alone = False
+        telling = self._alarm.take(verdict)
+        self._raise(case, verdict, "line" if telling == "report" else telling)
+
     def _tell_recovery(self, since_ns: int) -> None:
-        recovered = self.alarm.recovered(utc_now(), since_ns)
+        recovered = self._alarm.recovered(utc_now(), since_ns)
         if recovered is not None:
-            case = self._case(self.roster.round, time.monotonic_ns())
-            self._writer.publish(case, recovered, "line")
+            self._writer.publish(self._case(time.monotonic_ns()), recovered, "line")
+
+    def _tell_aftermath(self, text: str, moment_ns: int) -> None:
+        """Tell what became of the job while a hang stood, with the evidence of that hang."""
+        raised, hang = self._alarm.case, self._alarm.standing
+        if raised is None:
+            return
+        after_s = round(max(0, moment_ns - raised.taken_ns) / NANOSECONDS, 3)
+        aftermath = Aftermath(after_s=after_s, text=text)
+        case = replace(raised, aftermath=aftermath)
+        by_other = hang is not None and not self._alone  # by more than this node's case shows
+        verdict = with_aftermath(hang, aftermath) if by_other and hang else self._verdict_of(case)
+        self._writer.publish(case, verdict, "aftermath")
+
+    def _say_still_there(self, now_ns: int) -> None:
+        """A hung job that does not end when it is asked to: say once how it can be ended."""
+        asked, since_ns = self._shutdown.asked, self._shutdown.asked_ns
+        if asked is None or not self._alarm.proven or self._settings.on_hang != "report":
+            return
+        if since_ns != self._said_still_there_ns and now_ns - since_ns >= STILL_THERE_NS:
+            self._said_still_there_ns = since_ns
+            pids = " ".join(str(rank.found.pid) for rank in self._roster.alive)
+            text = f"it is still there, though asked to end by {asked.by}: kill -KILL {pids}"
+            self._tell_aftermath(text, now_ns)
+
+    def _say_outlived(self, now_ns: int) -> None:
+        """Ranks outlive a killed `hangcheck run`, also where it was about to end them."""
+        gone_ns, watched = self._launcher_gone_ns, self._roster.round
+        if not gone_ns or now_ns - gone_ns < STILL_THERE_NS or not watched.alive:
+            return
+        self._launcher_gone_ns = 0
+        agents = [pid for pid in sorted(watched.agents) if not has_ended(pid)]
+        pids = [*agents, *(one.found.pid for one in watched.alive)]
+        ranks = [one.found.rank for one in watched.alive]
+        log.once(
+            "outlived",
+            f"hangcheck run was killed; {name_ranks(ranks)} {verb(ranks, 'runs', 'run')} on, still "
+            f"watched; end what is left: kill -KILL {' '.join(map(str, pids))}",
+        )
 
     def _look_if_due(self, now_ns: int) -> None:
-        alive = self.roster.alive
+        alive = self._roster.alive
         if self._looker.looking or self._ending or not self._schedule.due_for(alive, now_ns):
             return
         ranks = [(one.found.rank, one.found.pid) for one in alive]
-        standing, closer = self.alarm.standing, tuple[int, ...]()
+        standing, closer = self._alarm.standing, tuple[int, ...]()
         # local variables on request only, and of ranks that a suspicion names
         values = standing.culprits if self._settings.locals and standing is not None else ()
-        if standing is not None and self.alarm.proven and standing is not self._seen_closer:
+        if standing is not None and self._alarm.proven and standing is not self._seen_closer:
             # native calls cost a pause: only of ranks that a hang names, and once a verdict
             self._seen_closer, closer = standing, standing.culprits[:MOST_SEEN_CLOSER]
         self._look_begun_ns = now_ns
         self._looker.begin(lambda: self._scout.targets(ranks), values, closer)
 
-    def _case(self, watched: WatchedRound, now_ns: int) -> Case:
+    def _case(self, now_ns: int) -> Case:
         """Of all nodes, while the job goes on."""
-        case = self._own_case(watched, now_ns)
-        return case if self.nodes is None else self.nodes.join(case)
+        case = self._own_case(self._roster.round, now_ns)
+        return case if self._nodes is None else self._nodes.join(case)
 
     def _own_case(
         self,
@@ -446,19 +494,17 @@ class Watcher:
         ended: bool = False,
         next_start: RoundStart | None = None,
     ) -> Case:
-        views = watched.views(self.roster.host, now_ns, self._faults)
-        gaps = (*self._gaps, *self._metronome.gaps, *self._faults.gaps, *self._writer.gaps)
         session = self._session
         command, words = session.facts.command, watched.guessed_words
         if not session.facts.launched and watched.is_guess_a_launcher and isinstance(words, list):
             command = show_command(words)
-        facts = watched.facts(
-            session.run_folder.run_id, command, session.facts.started_at, place_of(session)
-        )
+        run_id, started_at = session.run_folder.run_id, session.facts.started_at
+        facts = watched.facts(run_id, command, started_at, place_of(session))
+        views = watched.views(self._roster.host, now_ns, self._faults)
         case = Case(
-            run=replace(facts, earlier=self.earlier, next_start=next_start),
+            run=replace(facts, earlier=self._earlier, next_start=next_start),
             ranks=views,
-            gaps=gaps,
+            gaps=(*self._gaps, *self._metronome.gaps, *self._faults.gaps, *self._writer.gaps),
             code=self._code,
             limits=self._limits,
             taken_at=utc_now(),
@@ -466,3 +512,104 @@ class Watcher:
             ended=ended,
         )
         return complete_case(case)
+
+    # Beside the ranks: other nodes, who is told, and when all is over
+
+    def _find_place(self, now_ns: int) -> None:
+        """Join the other nodes once it is known which of them this is, and when it is another."""
+        known, files = self._place, self._files
+        if not self._placed_ns or now_ns - self._placed_ns >= PLACE_EVERY_NS:
+            self._placed_ns = now_ns
+            place = place_of(self._session)
+            # how many ranks run here changes nothing for the other nodes
+            if place is not None and known is not None:
+                news = replace(place, ranks=known.ranks) != known
+            else:
+                news = place is not None and place.nnodes != 1
+            if place is not None and news:
+                self._place = place
+                meeting = meeting_of(place, self._settings)
+                places = meeting.places if meeting else ()
+                self._met = files.meeting = meeting.told if meeting else ""
+                files.node = place.number
+                if self._nodes is not None:
+                    self._nodes.close()
+                self._nodes = AmongNodes(place, places) if places else None
+                self._ended.meet(self._nodes)
+                if meeting is not None and not places and not self._settings.quiet:
+                    log.once(
+                        "nowhere to meet",
+                        f"the nodes of this job meet {meeting.told}; each gives a verdict of its "
+                        f"own; {meeting.way_out}",
+                    )
+        nodes = self._nodes
+        if nodes is not None:
+            files.clocks = nodes.peers.clocks
+            if nodes.peers.moved:
+                moved = f"{nodes.peers.where}, since a node lost the store"
+                files.meeting = f"{moved}; first {self._met}"
+
+    def _tell(self) -> None:
+        """Tell what is saved by now, what stands for long, and how the ranks began."""
+        alarm, nodes, now_ns = self._alarm, self._nodes, time.monotonic_ns()
+        self._writer.watch_storage()
+        self._writer.tell(
+            stands=alarm.proven, known=lambda verdict: nodes is None or nodes.all_know(verdict)
+        )
+        stood_s = alarm.reminder(now_ns, wanted=self._shutdown.asked is None)
+        if alarm.standing is not None and stood_s is not None:
+            folder = str(self._writer.folder.path)
+            self._writer.say(render_reminder(alarm.standing, stood_s, folder))
+        if self._settings.console != "off":
+            pids = {rank.found.rank: rank.found.pid for rank in self._roster.alive}
+            news = self._start_states.news(pids, now_ns)
+            if news is not None:
+                self._writer.say(news)
+
+    def _receive(self) -> CommandEnded | None:
+        """Take what came since: the launcher's messages, and signals that reached ourselves."""
+        if self._signal:
+            self._end_asked(f"{self._signal} (sent to the sidecar, too)")
+            log.once(
+                "told to end", f"the sidecar got {self._signal}: it ends with the job, not before"
+            )
+            self._signal = ""
+        while self._inbox is not None and (message := self._inbox.next()) is not None:
+            if isinstance(message, CommandEnded):
+                return message
+            if isinstance(message, EndAsked):
+                self._end_asked(message.by)
+            elif isinstance(message, AlertsAskedFor):
+                self._alerting.asked_for = message
+            elif isinstance(message, LauncherGone):
+                self._inbox = None
+                self._launcher_gone_ns = time.monotonic_ns()
+        return None
+
+    def _over(self) -> bool:
+        """Without a launcher's word: everybody who was there is gone, and nobody came back.
+
+        A launcher that starts failed ranks again may still be there, and do so.
+        """
+        roster, facts = self._roster, self._session.facts
+        restarts = facts.restarts and self._root_ticks is not None
+        if (
+            self._inbox is not None
+            or roster.anyone_there
+            or (
+                restarts
+                and is_alive(facts.root_pid, self._root_ticks or 0)
+                and roster.round.may_be_followed
+            )
+        ):
+            self._gone_since = None
+            return False
+        now = time.monotonic()
+        self._gone_since = self._gone_since or now
+        return now - self._gone_since >= SETTLED_AFTER_S
+
+    def _tell_of_hang(self, word: HangProven, verdict: Verdict, number: int | None) -> None:
+        """Tell the launcher; of several nodes only the one that judges alerts anybody else."""
+        send(sys.stdout.buffer, word)
+        if not self._follows:
+            self._alerting.tell(verdict, str(self._writer.folder.path), number)

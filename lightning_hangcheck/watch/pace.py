@@ -17,16 +17,14 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.frames import FOR_RANKS, find_wait, users_place
 from lightning_hangcheck.judge.wording import duration
-from lightning_hangcheck.look.sample import Looker, Target
-from lightning_hangcheck.model.beat import Slowness, SlowRank, StepTimes
+from lightning_hangcheck.look.sample import Look, Looker, Target
+from lightning_hangcheck.model.beat import Beat, Slowness, SlowRank, StepTimes
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from lightning_hangcheck.look.sample import Look
-    from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.model.verdict import Verdict
@@ -34,19 +32,17 @@ if TYPE_CHECKING:
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.writer import Writer
 
-WINDOW = 8
-"""Stretches over which a step must be sustained; with those of three steps, 24 steps."""
-EXCEPTIONS = 1
-"""Of them that may be faster."""
+WINDOW, EXCEPTIONS = 8, 1
+"""Stretches over which a step must be sustained, and how many of them may be faster; with stretches
+of three steps, 24 steps."""
 LEARNT = 16
 """Windows that must have been seen, and be over, before anything is unusual: with the first and the
 present one the rank has run for four times the window by then."""
 KEPT = 64
 """Stretches of which the usual step is the median."""
-SLOW = 3.0
-"""Times the longest sustained step: further apart than the kinds of batches of a usual loop."""
-BACK = 2.0
-"""Times that step: at half of the last stretches below, the pace is back."""
+SLOW, BACK = 3.0, 2.0
+"""Times the longest sustained step: further apart than the kinds of batches of a usual loop. At
+half of the last stretches below twice that step, the pace is back."""
 TIMES_NEWS = 2
 """A pace that was told so often, and passed, is one of the rank's own."""
 WAIT_FOR_OTHERS = 2
@@ -254,9 +250,8 @@ class Glances:
 
     def __init__(self) -> None:
         self.count = 0
-        self._seen: Counter[int] = Counter()
-        self._waited: Counter[int] = Counter()
-        self._places: dict[int, Counter[Frame]] = {}
+        self._looks: Counter[int] = Counter()
+        self._works: dict[int, Counter[Frame | None]] = {}
 
     @property
     def enough(self) -> bool:
@@ -276,23 +271,21 @@ class Glances:
             frames = threads[0].frames if threads else ()
             if target.role != "rank" or not frames:
                 continue
-            self._seen[target.rank] += 1
+            self._looks[target.rank] += 1
             # whether its main thread waits for other ranks; backward waits only where it sleeps
             wait, kernel = find_wait(frames), sample.kernel
             state = kernel.threads[0].state if kernel is not None and kernel.threads else ""
             for_ranks = wait is not None and wait.kind in FOR_RANKS
-            if for_ranks and wait is not None and (wait.kind != "backward" or state == ASLEEP):
-                self._waited[target.rank] += 1
-            elif (place := users_place(frames)) is not None:
-                self._places.setdefault(target.rank, Counter())[place] += 1
+            if not for_ranks or wait is None or (wait.kind == "backward" and state != ASLEEP):
+                self._works.setdefault(target.rank, Counter())[users_place(frames)] += 1
 
     def added_to(self, slowness: Slowness) -> Slowness:
         """Return the facts with what was seen of these ranks."""
         ranks = []
         for one in slowness.ranks:
-            most = self._places.get(one.rank, Counter()).most_common(1)
-            place = most[0][0] if most else None
-            looks, waited = self._seen[one.rank], self._waited[one.rank]
+            works, looks = self._works.get(one.rank, Counter()), self._looks[one.rank]
+            places = [place for place, _ in works.most_common() if place is not None]
+            waited, place = looks - works.total(), next(iter(places), None)
             ranks.append(replace(one, looks=looks, waited=waited, place=place))
         return replace(slowness, ranks=tuple(ranks))
 
@@ -327,7 +320,20 @@ class SlowTelling:
 
     def tell(self, alive: Sequence[WatchedRank], now_ns: int, case: Callable[[], Case]) -> None:
         """Tell what is new; to be asked only while no alarm stands."""
-        self._tell_back(now_ns, case)
+        slow_s = self._pace.recovered_s(now_ns)
+        if slow_s is not None:
+            told, self._told, self._found = self._told, None, None
+            # where something graver was told since, that was over in its own way
+            if told is not None and self._writer.newest is told:
+                back = replace(
+                    told,
+                    verdict="recovered",
+                    detected_at=utc_now(),
+                    remedies=(),
+                    summary=f"steps have their own pace again, after {duration(slow_s)}; "
+                    f"what was seen: {told.summary}",
+                )
+                self._writer.publish(case(), back, "line")
         found = self._found
         if found is None:
             found = self._pace.slowness(now_ns)
@@ -362,24 +368,6 @@ class SlowTelling:
             targets = [Target(rank=one.rank, pid=one.pid, role="rank") for one in seen]
             self._looker.begin(lambda: (targets, ()))
         return self._glances.enough
-
-    def _tell_back(self, now_ns: int, case: Callable[[], Case]) -> None:
-        """Where something graver was told since, that was over in its own way."""
-        slow_s = self._pace.recovered_s(now_ns)
-        if slow_s is None:
-            return
-        told, self._told, self._found = self._told, None, None
-        if told is None or self._writer.newest is not told:
-            return
-        back = replace(
-            told,
-            verdict="recovered",
-            detected_at=utc_now(),
-            remedies=(),
-            summary=f"steps have their own pace again, after {duration(slow_s)}; "
-            f"what was seen: {told.summary}",
-        )
-        self._writer.publish(case(), back, "line")
 
 
 def _judged(seen: Case, slowness: Slowness) -> tuple[Case, Verdict]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import socket
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
@@ -22,17 +24,18 @@ from lightning_hangcheck.look.proc import vitals
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RankPlace, Round, RoundStart
 from lightning_hangcheck.observe.discovery import FoundRank, Pages
-from lightning_hangcheck.observe.watched_rank import STOPPED, WatchedRank, WatchedRound
+from lightning_hangcheck.observe.watched_rank import STOPPED, Faults, WatchedRank, WatchedRound
+from lightning_hangcheck.report.start_report import render_start
+from lightning_hangcheck.rundir import parse_journal
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Case, RankView
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.observe.watched_rank import Faults
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.watch.workers import Scout, Scouted
 
@@ -313,12 +316,51 @@ class Roster:
         self.round_began_ns = now_ns
 
 
+PATIENCE_NS = 10 * NANOSECONDS
+"""Ranks leave their process group's making within a second of each other, unless one hangs."""
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """A journal's line of a rank's state at its start."""
+
+    pid: int
+    facts: dict[str, str]
+
+
+class StartStates:
+    """Compares what ranks say at their start, once for each set of processes."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, dict[str, str]] = {}
+        self._shown: set[int] = set()
+        self._since_ns: int | None = None
+
+    def take(self, lines: bytes) -> None:
+        """Look through lines of a journal on their way to the disk, in whatever thread has them."""
+        for entry in parse_journal(lines)[0] if b'"kind":"state"' in lines else ():
+            if entry.get("kind") == "state":
+                with suppress(msgspec.ValidationError):  # of another version of this package
+                    said = msgspec.convert(entry, _Said)
+                    self._states[said.pid] = said.facts
+
+    def news(self, pids: Mapping[int, int], now_ns: int) -> str | None:
+        """Return the report of ranks once all have spoken, or have had the time for it."""
+        told = {rank: self._states[pid] for rank, pid in pids.items() if pid in self._states}
+        if not told or not self._shown.isdisjoint(pids.values()):
+            return None
+        self._since_ns = self._since_ns or now_ns
+        if len(told) < len(pids) and now_ns - self._since_ns < PATIENCE_NS:
+            return None
+        self._shown, self._since_ns = set(pids.values()), None
+        return render_start(told, pids.keys() - told.keys())
+
+
 def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdict, Round]:
     """Judge a round that has ended: the verdict to tell, and the round as it is remembered."""
-    verdict = judge(case)
+    number, verdict = case.run.round, judge(case)
     if hang is None or verdict.verdict == "finished":
         alone = replace(verdict, summary=own_end(case))
-        return verdict, describe_round(case.run.round, started_at, alone)
+        return verdict, describe_round(number, started_at, alone)
     hung = f"it hung: {hang.summary}"
     told = replace(
         hang,
@@ -329,7 +371,7 @@ def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdic
         ranks=verdict.ranks,
         summary=end_of_round(hung, case.run),
     )
-    return told, describe_round(case.run.round, started_at, replace(hang, summary=hung))
+    return told, describe_round(number, started_at, replace(hang, summary=hung))
 
 
 def describe_round(number: int, started_at: str, verdict: Verdict) -> Round:

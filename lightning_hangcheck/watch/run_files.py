@@ -29,30 +29,25 @@ from lightning_hangcheck.ledger.spending import longest_first
 from lightning_hangcheck.look.gpu import gpu_names
 from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.codec import encode, encode_pretty
-from lightning_hangcheck.model.run import RankPlace, Round, RunRecord
+from lightning_hangcheck.model.run import NodeClock, RankPlace, RankRecord, Round, RunRecord
 from lightning_hangcheck.observe.run_record import RankNote, WatchNotes, rank_record, versions
-from lightning_hangcheck.rundir import RUNS_FOLDER, read_early
+from lightning_hangcheck.rundir import RUNS_FOLDER, RunFolder, read_early
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
-from lightning_hangcheck.watch.writer import NewestOnly
+from lightning_hangcheck.watch.writer import NewestOnly, Writer
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.run import NodeClock, RankRecord
     from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.observe.discovery import FoundRank
-    from lightning_hangcheck.rundir import RunFolder
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.alarm import Alarm
     from lightning_hangcheck.watch.roster import Roster
-    from lightning_hangcheck.watch.writer import Writer
 
 READ_LIMIT_S = 2.0
 """One small file; storage that is slower than this has its rounds told from here on."""
-NOTES_EVERY_S = 1.0
-"""A note of eight ranks costs the sidecar 0.1 ms; `hangcheck attach` looks for two seconds."""
-METRICS_EVERY_S = 5.0
-"""Prometheus asks every 15 s by habit; what is told is written at once."""
+NOTES_EVERY_S, METRICS_EVERY_S = 1.0, 5.0
+"""A note of eight ranks costs the sidecar 0.1 ms; `hangcheck attach` looks for two seconds.
+Prometheus asks every 15 s by habit. What is told is written at once."""
 METRICS_END_LIMIT_S = 1.0
 GPU_LIMIT_S = 3.0
 """Asked while the run begins, by the thread that writes; a driver that wakes 8 GPUs takes 1 s."""
@@ -61,12 +56,15 @@ GPU_LIMIT_S = 3.0
 class RunFiles:
     """Keeps them; ``meeting``, ``node`` and ``clocks`` as in `RunRecord`."""
 
-    def __init__(self, session: Session, settings: Settings, writer: Writer) -> None:
+    def __init__(
+        self, session: Session, settings: Settings, writer: Writer, roster: Roster
+    ) -> None:
         self.meeting = ""
         self.node: int | None = None
         self.clocks: tuple[NodeClock, ...] = ()
         self._session = session
         self._writer = writer
+        self._roster = roster
         self._ledger = settings.ledger
         self._began_ns = time.monotonic_ns()
         self._gpus: tuple[str, ...] = ()
@@ -76,10 +74,15 @@ class RunFiles:
         self._told_ns = self._noted_ns = self._measured_ns = 0
         metrics = settings.prometheus
         self._metrics = None if metrics is None else NewestOnly(Path(metrics).absolute())
-        writer.save(self._learn_gpus)
 
-    def keep(self, roster: Roster, alarm: Alarm, earlier: tuple[Round, ...], now_ns: int) -> None:
+        def learn_gpus() -> None:
+            self._gpus = gpu_names(GPU_LIMIT_S)
+
+        writer.save(learn_gpus)
+
+    def keep(self, alarm: Alarm, earlier: tuple[Round, ...], now_ns: int) -> None:
         """Write what is due."""
+        roster = self._roster
         # run.json: if a rank appeared or changed its process since, or a round ended
         watched = roster.round
         pids = [(rank, one.found.pid) for rank, one in sorted(roster.ranks.items())]
@@ -93,22 +96,19 @@ class RunFiles:
                 world_size=watched.world_size,
                 ranks=tuple(RankPlace(rank=rank, host=roster.host, pid=pid) for rank, pid in pids),
             )
-            record = self._record(roster, (*earlier, present) if roster.ranks else earlier)
-            self._writer.save(partial(self._write_record, record, _found(roster), roster.host))
+            self._save_record((*earlier, present) if roster.ranks else earlier)
         news = self._writer.told_ns != self._told_ns
         self._told_ns = self._writer.told_ns
         if news or now_ns - self._noted_ns >= NOTES_EVERY_S * NANOSECONDS:
             self._noted_ns = now_ns
-            self._write_notes(roster, now_ns)
-        if self._metrics is None:
-            return
-        if news or now_ns - self._measured_ns >= METRICS_EVERY_S * NANOSECONDS:
+            self._write_notes(now_ns)
+        measured = now_ns - self._measured_ns < METRICS_EVERY_S * NANOSECONDS
+        if self._metrics is not None and (news or not measured):
             self._measured_ns = now_ns
-            self._metrics.write(self._reading(roster, alarm, now_ns))
+            self._metrics.write(self._reading(alarm, now_ns))
 
     def end(
         self,
-        roster: Roster,
         alarm: Alarm,
         verdict: Verdict,
         rounds: tuple[Round, ...],
@@ -116,23 +116,17 @@ class RunFiles:
         ended_by: str,
     ) -> None:
         """Write what the run came to."""
-        now_ns = time.monotonic_ns()
+        roster, now_ns, ended_at = self._roster, time.monotonic_ns(), utc_now()
+        self._save_record(rounds, ended_at=ended_at, exit_code=exit_code, ended_by=ended_by)
         seconds: dict[Phase, float] = {}
         for rank in roster.ranks.values():
             for one in rank.spending.spent().phases:
                 seconds[one.phase] = seconds.get(one.phase, 0.0) + one.seconds
-        record = replace(
-            self._record(roster, rounds),
-            ended_at=utc_now(),
-            exit_code=exit_code,
-            ended_by=ended_by,
-        )
-        self._writer.save(partial(self._write_record, record, _found(roster), roster.host))
         facts = self._session.facts
         line = Run(
             id=os.urandom(4).hex(),
-            at=utc_now(),
-            run_id=record.run_id,
+            at=ended_at,
+            run_id=self._session.run_folder.run_id,
             command=facts.command,
             started_at=facts.started_at,
             duration_s=round((now_ns - self._began_ns) / NANOSECONDS, 3),
@@ -146,27 +140,41 @@ class RunFiles:
         )
         self._writer.save(partial(self._write_ledger, line))
         if self._metrics is not None:
-            reading = self._reading(roster, alarm, now_ns, verdict=verdict, exit_code=exit_code)
+            reading = self._reading(alarm, now_ns, verdict=verdict, exit_code=exit_code)
             self._metrics.close(reading, METRICS_END_LIMIT_S)
 
-    def _record(self, roster: Roster, rounds: tuple[Round, ...]) -> RunRecord:
-        facts = self._session.facts
-        return RunRecord(
+    def _save_record(self, rounds: tuple[Round, ...], **end: object) -> None:
+        """Have run.json written with what ranks were started with; who is gone keeps that."""
+        facts, roster, host = self._session.facts, self._roster, self._roster.host
+        record = RunRecord(
             run_id=self._session.run_folder.run_id,
             command=facts.command,
             started_at=facts.started_at,
             job=facts.job,
             world_size=roster.round.world_size,
-            nodes=(roster.host,),
+            nodes=(host,),
             rounds=rounds,
             meeting=self.meeting,
             machine=which_machine(),
             node=self.node,
             clocks=self.clocks,
         )
+        found = [rank.found for rank in roster.ranks.values()]
 
-    def _write_notes(self, roster: Roster, now_ns: int) -> None:
-        """Memory that is full costs no more than that."""
+        def write() -> None:
+            self._versions = self._versions or versions()
+            known = self._records
+            self._records = {
+                (one.rank, one.pid): known.get((one.rank, one.pid)) or rank_record(one, host)
+                for one in found
+            }
+            ranks = tuple(one for _, one in sorted(self._records.items()))
+            whole = replace(record, versions=self._versions, ranks=ranks, **end)
+            write_atomically(self._session.run_folder.run_file, encode_pretty(whole))
+
+        self._writer.save(write)
+
+    def _write_notes(self, now_ns: int) -> None:
         notes = WatchNotes(
             written_ns=now_ns,
             newest=self._writer.newest,
@@ -182,17 +190,16 @@ class RunFiles:
                     pace=rank.pace(),
                     step_s=rank.steps.median_s,
                 )
-                for rank in roster.alive
+                for rank in self._roster.alive
             ),
         )
         try:
             write_atomically(self._session.watch_file, encode(notes))
-        except OSError as error:
+        except OSError as error:  # memory that is full costs no more than that
             log.once("notes", f"visitors of this job learn nothing from its sidecar ({error})")
 
     def _reading(
         self,
-        roster: Roster,
         alarm: Alarm,
         now_ns: int,
         *,
@@ -209,28 +216,13 @@ class RunFiles:
                 stall_s=alarm.stalled_s(now_ns) if stands else 0.0,
                 progress={
                     number: now_s - rank.progress.silent_ns(now_ns) / NANOSECONDS
-                    for number, rank in roster.ranks.items()
+                    for number, rank in self._roster.ranks.items()
                 },
                 written=now_s,
                 watching=verdict is None,
                 exit_code=exit_code,
             )
         )
-
-    def _write_record(self, record: RunRecord, found: tuple[FoundRank, ...], host: str) -> None:
-        """Write run.json with what its ranks were started with; who is gone keeps what was read."""
-        self._versions = self._versions or versions()
-        known = self._records
-        self._records = {
-            (one.rank, one.pid): known.get((one.rank, one.pid)) or rank_record(one, host)
-            for one in found
-        }
-        ranks = tuple(one for _, one in sorted(self._records.items()))
-        record = replace(record, versions=self._versions, ranks=ranks)
-        write_atomically(self._session.run_folder.run_file, encode_pretty(record))
-
-    def _learn_gpus(self) -> None:
-        self._gpus = gpu_names(GPU_LIMIT_S)
 
     def _write_ledger(self, line: Run) -> None:
         """Append to the ledger that was named, else to that of the runs."""
@@ -267,7 +259,3 @@ def offloaded(folder: RunFolder) -> tuple[str, ...]:
         told = (str(entry.get("what", "")) for entry in read_early(journal, "offloaded"))
         found.update(dict.fromkeys(told))
     return tuple(found)
-
-
-def _found(roster: Roster) -> tuple[FoundRank, ...]:
-    return tuple(rank.found for rank in roster.ranks.values())

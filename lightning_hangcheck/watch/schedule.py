@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Limits
     from lightning_hangcheck.observe.watched_rank import WatchedRank
 
-FIRST_LOOKS = 4
-BETWEEN_FIRST_LOOKS_S = 1.0
+FIRST_LOOKS, BETWEEN_FIRST_LOOKS_S = 4, 1.0
 WHILE_SUSPECT_S, LONGEST_OF_ALARM_S = 2.5, 60.0
 """Between two looks while an alarm stands: doubled each time, until something moves."""
 ALL_NAMED_S = 10.0
@@ -34,13 +33,11 @@ USUAL_LEAD_S, LONGEST_LEAD_S = 0.4, 1.0
 """How much before a figure its look begins, until one has shown how long it takes, and at most."""
 FRESH_NS = 2 * NANOSECONDS
 """Age up to which a look may be judged again: the longest lead, and as much for what is late."""
-LONGEST_S = 30.0
-MOST_OF_A_CORE = 0.01
+LONGEST_S, MOST_OF_A_CORE = 30.0, 0.01
 """What looks at ranks that are only slow may cost together: the target of the performance page."""
 BETWEEN_AFRESH = 6
 """Longest intervals between two such beginnings: each brings some nine looks."""
-PAUSES_BEFORE_SURPRISE = 3.0
-LONGEST_PATIENCE_S = 8.0
+PAUSES_BEFORE_SURPRISE, LONGEST_PATIENCE_S = 3.0, 8.0
 """How long a job of known pauses may be silent at most before it is looked at. One in which every
 rank is idle is looked at as any other, as often as that costs no more than `MOST_OF_A_CORE`: ranks
 that pause together look like ranks that wait for each other, which are to be named within 3 s."""
@@ -58,14 +55,13 @@ class Figures(NamedTuple):
 
 def figures_of(limits: Limits) -> Figures:
     """Return the figures of the table."""
-    names = [one for one in limits.__struct_fields__ if one != "busy_factor"]
-    foreseen = {"proven_after", "person_after"} | {
-        one for one in names if one.startswith("suspect_")
-    }
-    return Figures(
-        foreseen=tuple(getattr(limits, one) for one in names if one in foreseen),
-        others=tuple(getattr(limits, one) for one in names if one not in foreseen),
-    )
+    foreseen: list[float] = []
+    others: list[float] = []
+    for name in limits.__struct_fields__:
+        early = name.startswith("suspect_") or name in ("proven_after", "person_after")
+        if name != "busy_factor":
+            (foreseen if early else others).append(getattr(limits, name))
+    return Figures(tuple(foreseen), tuple(others))
 
 
 class Schedule:
@@ -74,14 +70,11 @@ class Schedule:
     def __init__(self, look_after_s: float, figures: Figures | None = None) -> None:
         self._look_after_s = look_after_s
         self._figures = figures or Figures()
-        self._passed = self._judged = 0
-        self._lead_s = USUAL_LEAD_S
-        self._looks = 0
+        self._passed = self._judged = self._looks = 0
         self._last_ns = 0
-        self._silent_s = 0.0
-        self._interval_s = BETWEEN_FIRST_LOOKS_S
-        self._alarm_interval_s = WHILE_SUSPECT_S
-        self._cost_s = 0.0
+        self._silent_s = self._cost_s = 0.0
+        self._lead_s = USUAL_LEAD_S
+        self._interval_s, self._alarm_interval_s = BETWEEN_FIRST_LOOKS_S, WHILE_SUSPECT_S
         self._stood_still = False
         self._afresh_ns = self._still_ns = 0
         self._early, self._early_again_ns = False, 0
@@ -117,12 +110,7 @@ class Schedule:
         return _passed_by(alive, now_ns, self._figures.foreseen) > self._judged
 
     def due(
-        self,
-        silent_s: float,
-        longest_pause_s: float,
-        idle_s: float,
-        now_ns: int,
-        passed: int = 0,
+        self, silent_s: float, longest_pause_s: float, idle_s: float, now_ns: int, passed: int = 0
     ) -> bool:
         """Say whether to look now.
 
@@ -132,21 +120,24 @@ class Schedule:
         """
         self._silent_s = silent_s
         since_look = (now_ns - self._last_ns) / NANOSECONDS if self._looks else float("inf")
+        apart = since_look >= LEAST_BETWEEN_S
         passes = passed > self._passed
-        if not passes or since_look >= LEAST_BETWEEN_S:
+        if not passes or apart:
             self._passed = passed
         surprise = min(PAUSES_BEFORE_SURPRISE * longest_pause_s, LONGEST_PATIENCE_S)
         threshold = max(self._look_after_s, surprise)
-        if idle_s >= self._look_after_s and silent_s < threshold and self._may_be_early(now_ns):
-            threshold = self._look_after_s
+        if self._look_after_s <= idle_s and silent_s < threshold:
+            if not self._early and now_ns >= self._early_again_ns:
+                rest_s = FIRST_LOOKS * self._cost_s / MOST_OF_A_CORE
+                self._early, self._early_again_ns = True, now_ns + int(rest_s * NANOSECONDS)
+            threshold = self._look_after_s if self._early else threshold
         if silent_s < threshold:
             self.calm()
             return False
         turned_idle = self._look_after_s <= idle_s < since_look
         if turned_idle:
             self._looks, self._interval_s = 0, BETWEEN_FIRST_LOOKS_S
-        soon = passes and since_look >= LEAST_BETWEEN_S
-        return turned_idle or soon or since_look >= self._interval_s
+        return turned_idle or (passes and apart) or since_look >= self._interval_s
 
     def looked(
         self,
@@ -166,10 +157,11 @@ class Schedule:
         """
         self._lead_s = min(LONGEST_LEAD_S, max(lasted_s, self._lead_s / 2))
         self._cost_s = max(cost_s, self._cost_s / 2)
+        slowest_s = max(LONGEST_S, self._cost_s / MOST_OF_A_CORE)
         seldom = self._interval_s > WHILE_SUSPECT_S and begun_ns >= self._afresh_ns
         if stood_still and not self._stood_still and seldom:
             self._looks, self._still_ns = 0, begun_ns  # it moved: a hang may begin here
-            self._afresh_ns = begun_ns + int(BETWEEN_AFRESH * self._slowest_s() * NANOSECONDS)
+            self._afresh_ns = begun_ns + int(BETWEEN_AFRESH * slowest_s * NANOSECONDS)
         self._stood_still = stood_still
         still_s = (begun_ns - self._still_ns) / NANOSECONDS if self._still_ns else self._silent_s
         self._looks += 1
@@ -184,22 +176,13 @@ class Schedule:
         elif min(self._silent_s, still_s) < ALL_NAMED_S:
             self._interval_s = WHILE_SUSPECT_S
         else:
-            self._interval_s = min(2 * self._interval_s, self._slowest_s())
+            self._interval_s = min(2 * self._interval_s, slowest_s)
 
     def calm(self) -> None:
         """All ranks advance: the next silence starts afresh."""
         self._looks = self._still_ns = 0
         self._early = False
         self._interval_s, self._alarm_interval_s = BETWEEN_FIRST_LOOKS_S, WHILE_SUSPECT_S
-
-    def _may_be_early(self, now_ns: int) -> bool:
-        if not self._early and now_ns >= self._early_again_ns:
-            rest_s = FIRST_LOOKS * self._cost_s / MOST_OF_A_CORE
-            self._early, self._early_again_ns = True, now_ns + int(rest_s * NANOSECONDS)
-        return self._early
-
-    def _slowest_s(self) -> float:
-        return max(LONGEST_S, self._cost_s / MOST_OF_A_CORE)
 
 
 def _passed_by(alive: Sequence[WatchedRank], now_ns: int, figures: Sequence[float]) -> int:

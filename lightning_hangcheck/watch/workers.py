@@ -1,9 +1,9 @@
-"""What the loop leaves to others, so that it never waits: foreign processes, time, and faults.
+"""What the loop leaves to others, so that it never waits: foreign processes, and time.
 
 Command lines, environments and maps of a process cannot be read while its memory is locked. The
 `Scout` reads them in a thread of its own: which processes are ranks, which hide from us, and which
 are to be looked at. The `Metronome` is a thread that only sleeps: where even that is not run, the
-machine is overloaded, or we were stopped. `Faults` keeps what fails as gaps.
+machine is overloaded, or we were stopped.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from lightning_hangcheck.model.run import RoundStart
 from lightning_hangcheck.observe.discovery import (
     FoundRank,
     ProcessTree,
+    SeenProcess,
     believed,
     find_ranks,
     with_room,
@@ -29,11 +30,10 @@ from lightning_hangcheck.observe.discovery import (
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from lightning_hangcheck.look.sample import Target
     from lightning_hangcheck.model.beat import Beat
-    from lightning_hangcheck.observe.discovery import SeenProcess
     from lightning_hangcheck.session.session import Session
 
 BEAT_S = 0.25
@@ -47,8 +47,7 @@ FRESH_NS = 2 * NANOSECONDS
 """Age of what is known of the processes with which they are looked at."""
 LAST_SCAN_S = 2.0
 """At the end of the job, where nothing else is left to be done."""
-SRUN_EVERY_NS = 5 * NANOSECONDS
-SRUN_SAID_AFTER_NS = 30 * NANOSECONDS
+SRUN_EVERY_NS, SRUN_SAID_AFTER_NS = 5 * NANOSECONDS, 30 * NANOSECONDS
 """A rank on this machine is seen within seconds of its start."""
 OURS = ("hangcheck", "lightning_hangcheck")
 _OPTIONS = re.compile(r"-(?P<flags>[^WXcm]*)(?P<last>[WXcm]?)(?P<value>.*)", re.DOTALL)
@@ -121,9 +120,11 @@ class Scout:
 
     def __init__(self, session: Session, *, quiet: bool = False) -> None:
         facts = session.facts
+        self._root_pid = facts.root_pid
         self._numbered = facts.numbered and not facts.restarts  # that root may wait without a rank
         self._tree = ProcessTree(facts.root_pid, root_belongs=not facts.launched)
-        self._srun = None if quiet else SrunInFront(session)
+        self._may_be_srun = facts.launched and not quiet
+        self._srun_looked_ns = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hangcheck-scout")
         self.cost_s = 0.0
         self._taken_ns = 0
@@ -139,8 +140,42 @@ class Scout:
         self, beats: dict[int, Beat], now_ns: int, known: Collection[int], *, anyone_there: bool
     ) -> None:
         """Begin a round among the processes, unless one is under way."""
+
+        def look_round() -> Scouted:
+            began_s = time.thread_time()
+            self._beats, self._taken_ns = beats, now_ns
+            processes = self._tree.take(now_ns, beats)
+            ranked = believed(beats)
+            found = find_ranks(processes, ranked, numbered=self._numbered)
+            self._may_be_srun = self._may_be_srun and not anyone_there
+            if self._may_be_srun and now_ns - self._srun_looked_ns >= SRUN_EVERY_NS:
+                self._srun_looked_ns = now_ns
+                self._may_be_srun = not srun_in_front(self._root_pid, now_ns)
+            new = [one.pid for one in found if one.guessed or one.pid not in known]
+            words = {pid: command_line(pid) for pid in new}
+            silent = [one.pid for one in found if one.pid not in ranked]
+            lines = ((pid, words.get(pid) or command_line(pid)) for pid in silent)
+            ignoring = {pid: _ignoring_option(line) for pid, line in lines}
+            # a rank that came and went between two scans is known by the page that it left. One
+            # that never learnt its number is rank 0 where nobody else has left a page. A process
+            # that its parent has not waited for yet is gone, too
+            gone = tuple(
+                FoundRank(
+                    rank=beat.rank or 0,
+                    pid=pid,
+                    local_rank=beat.local_rank,
+                    world_size=beat.world_size,
+                    start=RoundStart(number=beat.round),
+                    guessed=beat.rank is None,
+                )
+                for pid, beat in ranked.items()
+                if (len(ranked) == 1 or beat.rank is not None) and has_ended(pid)
+            )
+            self.cost_s = time.thread_time() - began_s
+            return Scouted(processes, ranked, found, gone, words, ignoring)
+
         if self._scan is None:
-            self._scan = self._thread.submit(self._look_round, beats, now_ns, known, anyone_there)
+            self._scan = self._thread.submit(look_round)
 
     def scanned(self, *, wait: bool = False) -> Scouted | None:
         """Return what the round brought once it is over, else None."""
@@ -152,98 +187,44 @@ class Scout:
 
     def targets(self, ranks: Sequence[tuple[int, int]]) -> tuple[list[Target], tuple[Gap, ...]]:
         """Find the processes to look at, and why some are left out; whoever asks waits for it."""
-        return self._thread.submit(self._find_targets, ranks).result()
+
+        def find() -> tuple[list[Target], tuple[Gap, ...]]:
+            now_ns = time.monotonic_ns()
+            if now_ns - self._taken_ns > FRESH_NS:
+                self._tree.take(now_ns, self._beats)
+                self._taken_ns = now_ns
+            pids = {pid for _, pid in ranks}
+            return with_room(
+                [one for rank, pid in ranks for one in self._tree.targets(rank, pid, pids)]
+            )
+
+        return self._thread.submit(find).result()
 
     def close(self) -> None:
         """Give up what is under way."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _look_round(
-        self, beats: dict[int, Beat], now_ns: int, known: Collection[int], anyone_there: bool
-    ) -> Scouted:
-        began_s = time.thread_time()
-        self._beats, self._taken_ns = beats, now_ns
-        processes = self._tree.take(now_ns, beats)
-        beats = believed(beats)
-        found = find_ranks(processes, beats, numbered=self._numbered)
-        if self._srun is not None:
-            self._srun.look(now_ns, ranks_seen=anyone_there)
-        new = [one.pid for one in found if one.guessed or one.pid not in known]
-        words = {pid: command_line(pid) for pid in new}
-        ignoring = {
-            one.pid: _ignoring_option(words.get(one.pid) or command_line(one.pid))
-            for one in found
-            if one.pid not in beats
-        }
-        scouted = Scouted(processes, beats, found, _gone_ranks(beats), words, ignoring)
-        self.cost_s = time.thread_time() - began_s
-        return scouted
 
-    def _find_targets(
-        self, ranks: Sequence[tuple[int, int]]
-    ) -> tuple[list[Target], tuple[Gap, ...]]:
-        now_ns = time.monotonic_ns()
-        if now_ns - self._taken_ns > FRESH_NS:
-            self._tree.take(now_ns, self._beats)
-            self._taken_ns = now_ns
-        pids = {pid for _, pid in ranks}
-        targets = [one for rank, pid in ranks for one in self._tree.targets(rank, pid, pids)]
-        return with_room(targets)
-
-
-def _gone_ranks(beats: Mapping[int, Beat]) -> tuple[FoundRank, ...]:
-    """A rank that came and went between two scans is known by the page that it left.
-
-    One that never learnt its number is rank 0 where nobody else has left a page. A process that its
-    parent has not waited for yet is gone, too.
-    """
-    alone = len(beats) == 1
-    return tuple(
-        FoundRank(
-            rank=beat.rank or 0,
-            pid=pid,
-            local_rank=beat.local_rank,
-            world_size=beat.world_size,
-            start=RoundStart(number=beat.round),
-            guessed=beat.rank is None,
-        )
-        for pid, beat in beats.items()
-        if (alone or beat.rank is not None) and has_ended(pid)
-    )
-
-
-class SrunInFront:
-    """Says once that `srun` hides the ranks of this run, whose tasks run on other machines.
+def srun_in_front(root_pid: int, now_ns: int) -> bool:
+    """Say that `srun` hides the ranks of a run, whose tasks run on other machines; whether it does.
 
     Seen from the processes, not from the command: a shell script may start it.
     """
-
-    def __init__(self, session: Session) -> None:
-        self._root_pid = session.facts.root_pid
-        self._needless = not session.facts.launched
-        self._looked_ns = 0
-
-    def look(self, now_ns: int, *, ranks_seen: bool) -> None:
-        """Look once in a while, until it is said or a rank was seen."""
-        self._needless = self._needless or ranks_seen
-        if self._needless or (self._looked_ns and now_ns - self._looked_ns < SRUN_EVERY_NS):
-            return
-        self._looked_ns = now_ns
-        for process in descendants(self._root_pid):
-            words = command_line(process.pid)
-            if isinstance(words, Gap) or not words or PurePath(words[0]).name != "srun":
-                continue
-            inside = any(PurePath(word).name in OURS for word in words)
-            if inside or now_ns - born_ns(process.pid) < SRUN_SAID_AFTER_NS:
-                continue
-            self._needless = True
-            log.once(
-                "srun in front",
-                f"no rank of srun (pid {process.pid}) is seen on this machine: its tasks run on "
-                "others, or have not started; put hangcheck behind it, so that each node watches "
-                "its own: srun hangcheck run -- python train.py",
-            )
-            return
+    for process in descendants(root_pid):
+        words = command_line(process.pid)
+        if isinstance(words, Gap) or not words or PurePath(words[0]).name != "srun":
+            continue
+        inside = any(PurePath(word).name in OURS for word in words)
+        if inside or now_ns - born_ns(process.pid) < SRUN_SAID_AFTER_NS:
+            continue
+        log.once(
+            "srun in front",
+            f"no rank of srun (pid {process.pid}) is seen on this machine: its tasks run on "
+            "others, or have not started; put hangcheck behind it, so that each node watches "
+            "its own: srun hangcheck run -- python train.py",
+        )
+        return True
+    return False
 
 
 def _ignoring_option(words: Sequence[str] | Gap) -> str:
@@ -251,13 +232,9 @@ def _ignoring_option(words: Sequence[str] | Gap) -> str:
     rest = iter(() if isinstance(words, Gap) else words[1:])
     for word in rest:
         option = _OPTIONS.fullmatch(word)
-        if option is None:
-            return ""
-        ignoring = _IGNORING.intersection(option["flags"])
-        if ignoring:
-            return min(ignoring)
-        if option["last"] in ("c", "m"):
-            return ""
+        ignoring = _IGNORING.intersection(option["flags"] if option is not None else "")
+        if ignoring or option is None or option["last"] in ("c", "m"):
+            return min(ignoring, default="")
         if option["last"] and not option["value"]:
             next(rest, "")
     return ""

@@ -29,13 +29,8 @@ from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.run_record import save_page, save_verdict
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
-from lightning_hangcheck.report.verdict_text import (
-    render,
-    render_again,
-    render_line,
-    render_short,
-)
-from lightning_hangcheck.rundir import prepare_run_folder
+from lightning_hangcheck.report.verdict_text import render, render_again, render_line, render_short
+from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 from lightning_hangcheck.session.run_folders import REMOVED, Carrier
 
 if TYPE_CHECKING:
@@ -44,25 +39,21 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.rundir import RunFolder
     from lightning_hangcheck.watch.alarm import Telling
     from lightning_hangcheck.watch.link import HangProven
 
 CARRY_EVERY_S = 0.5
 """How far the journals in the run folder may be behind; a listing of shared memory each time."""
-SILENT_AFTER_S = 5.0
-"""A busy disk takes a second or two for a write; this is worth a sentence."""
+SILENT_AFTER_S, WAIT_AT_THE_END_S = 5.0, 1.0
+"""A busy disk takes a second or two for a write; this is worth a sentence. At its end the job waits
+for it."""
 TOLD_AFTER_S = 5.0
 """Storage that has not saved a verdict by then is not waited for, nor are other nodes."""
-WAIT_AT_THE_END_S = 1.0
-"""As `SILENT_AFTER_S`, at the end of the job, which waits for it."""
 JOIN_S = 0.05
-KEEP_FOLDER = "keep the run folder until the job has ended"
 MOST_WAITING = 100
 """Pieces of work kept while the storage is silent; a verdict of 8 ranks is about 200 KB."""
 METRICS_SILENT_AFTER_S = 15.0
 """Three writings were due by then."""
-MESSENGER = "lightning_hangcheck.alerts.messenger"
 MESSENGER_TASKS = 8
 """Threads and processes of a messenger: itself, one for each address, a shell and what it runs."""
 LAST_GRACE_S = 1.0
@@ -71,19 +62,19 @@ LONGEST_TEXT = 2000
 
 
 class _Told:
-    """A verdict on its way out."""
+    """A verdict on its way out: due once its saving was ``tried``, or took too long."""
 
     def __init__(self, verdict: Verdict, text: str, hang: HangProven | None) -> None:
         self.verdict = verdict
         self.text = text
         self.hang = hang
         self.saved_as: int | None = None
-        self.tried = threading.Event()
+        self.tried = False
         self.by_s = time.monotonic() + TOLD_AFTER_S
 
     @property
     def is_due(self) -> bool:
-        return self.tried.is_set() or time.monotonic() >= self.by_s
+        return self.tried or time.monotonic() >= self.by_s
 
 
 class Writer:
@@ -137,7 +128,8 @@ class Writer:
             return self._unsaved
         what = f"{len(removed)} journals" if len(removed) > 1 else f"journal {next(iter(removed))}"
         why = f"{sum(removed.values()):,} lines are missing: {REMOVED}"
-        return (Gap(what, None, why, "journal", KEEP_FOLDER), *self._unsaved)
+        way = "keep the run folder until the job has ended"
+        return (Gap(what, None, why, "journal", way), *self._unsaved)
 
     def publish(
         self, case: Case, verdict: Verdict, telling: Telling, hang: HangProven | None = None
@@ -148,7 +140,29 @@ class Writer:
         told = _Told(verdict, self._text(case, verdict, telling), hang)
         self._unsaid.append(told)
         self._hang = self._hang if hang is None else told
-        self.save(partial(self._save_verdict, case, told))
+
+        def save() -> None:
+            """Number it behind those of an earlier sidecar of this run: none is overwritten."""
+            try:
+                if self._number is None:
+                    numbers = (*self.folder.verdict_numbers(), *self.folder.evidence_numbers())
+                    self._number = max(numbers, default=0)
+                self._number += 1
+                save_verdict(self.folder, self._number, case, verdict)
+                told.saved_as = self._number
+                goes_on = not case.ended and case.aftermath is None
+                self._page = partial(
+                    save_page, self.folder, self._number, case, verdict, goes_on=goes_on
+                )
+            except Exception as error:
+                what = f"a verdict {verdict.verdict} before this"
+                why = f"it could not be saved ({type(error).__name__}: {error})"
+                self._unsaved = (Gap(what, None, why, "saved_evidence"),)
+                raise
+            finally:
+                told.tried = True
+
+        self.save(save)
 
     def tell(
         self,
@@ -192,12 +206,15 @@ class Writer:
         seconds = 0.0 if since_s is None else time.monotonic() - since_s
         if seconds >= SILENT_AFTER_S:
             since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
-            log.once(
-                "storage",
-                f"the run folder {self.folder.path} does not answer since {since}; training goes "
-                "on, journals and evidence are kept in memory; if it stays silent, name a folder "
-                "on other storage: --run-dir or HANGCHECK_RUN_DIR",
+            self._say_silent(
+                f" since {since}; training goes on, journals and evidence are kept in memory; if "
+                "it stays silent,"
             )
+
+    def _say_silent(self, what: str) -> None:
+        silent = f"the run folder {self.folder.path} does not answer"
+        way = "name a folder on other storage: --run-dir or HANGCHECK_RUN_DIR"
+        log.once("storage", f"{silent}{what} {way}")
 
     def close(self, time_limit_s: float) -> None:
         """Finish writing, but wait no longer than so many seconds, and not for silent storage."""
@@ -210,12 +227,7 @@ class Writer:
                 break
             self._thread.join(JOIN_S)
         if self._thread.is_alive():
-            log.once(
-                "storage",
-                f"the run folder {self.folder.path} does not answer; what is not in it by now is "
-                "lost, verdicts are on the console; name a folder on other storage: --run-dir or "
-                "HANGCHECK_RUN_DIR",
-            )
+            self._say_silent("; what is not in it by now is lost, verdicts are on the console;")
         self.tell(at_once=True)
 
     def _text(self, case: Case, verdict: Verdict, telling: Telling) -> str:
@@ -237,17 +249,18 @@ class Writer:
             return f"{verdict.verdict.upper()}  {verdict.summary}"
 
     def _write(self) -> None:
+        carry = self._journals.carry
         while True:
             try:
                 job = self._work.get(timeout=CARRY_EVERY_S)
             except queue.Empty:
-                job = self._journals.carry
-            self._do(job or self._journals.carry)
+                job = carry
+            self._do(job or carry)
             page = self._page
             if page is not None and (job is None or self._work.empty()):
                 # only once nothing else waits: a job may be ended once the evidence is saved
                 self._page = None
-                self._do(self._journals.carry)
+                self._do(carry)
                 self._do(page)
             if job is None:
                 return
@@ -266,27 +279,6 @@ class Writer:
             log.once("writer", f"a file of the run was not written ({error!r}); the watch goes on")
         finally:
             self._busy_since = None
-
-    def _save_verdict(self, case: Case, told: _Told) -> None:
-        """Number it behind those of an earlier sidecar of this run: none is overwritten."""
-        try:
-            if self._number is None:
-                numbers = (*self.folder.verdict_numbers(), *self.folder.evidence_numbers())
-                self._number = max(numbers, default=0)
-            self._number += 1
-            save_verdict(self.folder, self._number, case, told.verdict)
-            told.saved_as = self._number
-            goes_on = not case.ended and case.aftermath is None
-            self._page = partial(
-                save_page, self.folder, self._number, case, told.verdict, goes_on=goes_on
-            )
-        except Exception as error:
-            kind = told.verdict.verdict
-            why = f"it could not be saved ({type(error).__name__}: {error})"
-            self._unsaved = (Gap(f"a verdict {kind} before this", None, why, "saved_evidence"),)
-            raise
-        finally:
-            told.tried.set()
 
 
 class NewestOnly:
@@ -349,10 +341,30 @@ class Alerting:
             run_dir=run_dir,
             number=number,
         )
+        errand = encode(Errand(self.asked_for, news))
+
+        def send() -> None:
+            try:
+                require_room(MESSENGER_TASKS)
+                messenger = subprocess.Popen(
+                    own_command("lightning_hangcheck.alerts.messenger"),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    env=environment_of_module(),
+                    start_new_session=True,
+                )
+            except (OSError, RuntimeError) as error:  # no process, or no thread
+                why = f"no process can be started ({error})"
+                log.once("messenger", f"nobody was told of the hang: {why}")
+                return
+            self._under_way.append(messenger)
+            if messenger.stdin is not None:
+                with suppress(BrokenPipeError), messenger.stdin as pipe:
+                    pipe.write(errand)
+
         # an environment may be larger than a pipe holds, and the messenger has yet to start
-        thread = threading.Thread(target=self._send, args=(news,), daemon=True)
-        thread.start()
-        self._threads.append(thread)
+        self._threads.append(threading.Thread(target=send, daemon=True))
+        self._threads[-1].start()
 
     def close(self) -> None:
         """Wait for those under way, within a limit; then end them and say so."""
@@ -374,23 +386,3 @@ class Alerting:
             with suppress(subprocess.TimeoutExpired):
                 messenger.wait(LAST_GRACE_S)
             messenger.kill()
-
-    def _send(self, news: HangNews) -> None:
-        try:
-            require_room(MESSENGER_TASKS)
-            messenger = subprocess.Popen(
-                own_command(MESSENGER),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                env=environment_of_module(),
-                start_new_session=True,
-            )
-        except (OSError, RuntimeError) as error:  # no process, or no thread
-            log.once(
-                "messenger", f"nobody was told of the hang: no process can be started ({error})"
-            )
-            return
-        self._under_way.append(messenger)
-        if messenger.stdin is not None:
-            with suppress(BrokenPipeError), messenger.stdin as pipe:
-                pipe.write(encode(Errand(self.asked_for, news)))

@@ -39,8 +39,7 @@ from lightning_hangcheck.model.codec import encode_for_file
 from lightning_hangcheck.model.evidence import Frame, ThreadStack, WaitTarget
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes.encoding import pack
-from lightning_hangcheck.nodes.exchange import key_of
-from lightning_hangcheck.nodes.peers import CALM_S, FIRST, Peers
+from lightning_hangcheck.nodes.peers import CALM_S, FIRST, Peers, key_of
 from lightning_hangcheck.nodes.word import Word, word_of
 from lightning_hangcheck.report.verdict_text import render
 from lightning_hangcheck.watch.other_nodes.joining import join_heard, wanted_of

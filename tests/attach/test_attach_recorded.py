@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PROGRAMS, end, until
+from processes import PROGRAMS, StartProgram, end, until
 from watch.launched import start_run, verdict_of
 
 from lightning_hangcheck.attach.job_search import find_jobs, look_around
@@ -24,7 +24,6 @@ from lightning_hangcheck.look.proc import born_ns, slept_s
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from processes import StartProgram
 
 from lightning_hangcheck.text.shown import NANOSECONDS
 

@@ -11,7 +11,7 @@ import pytest
 from processes import PROGRAMS, end, is_alive, until
 from psutil import Process
 
-from lightning_hangcheck.attach.job_search import find_jobs, look_around
+from lightning_hangcheck.attach.job_search import FoundJob, find_jobs, look_around
 from lightning_hangcheck.attach.visit import attach
 from lightning_hangcheck.look.proc import slept_s
 from lightning_hangcheck.model.case import Limits
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from lightning_hangcheck.attach.job_search import FoundJob
 
 pytestmark = pytest.mark.real
 IDLE_AFTER_S = 3.0

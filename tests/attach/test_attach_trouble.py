@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import PROGRAMS, is_alive, until
-from psutil import Process
+from processes import PROGRAMS, RunningProgram, StartProgram, until
 
-from lightning_hangcheck.attach.job_search import find_jobs, look_around
+from lightning_hangcheck.attach.job_search import FoundJob, find_jobs, look_around
 from lightning_hangcheck.attach.visit import attach, look
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.look.proc import slept_s
@@ -25,9 +23,6 @@ from lightning_hangcheck.rundir import RunFolder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from processes import RunningProgram, StartProgram
-
-    from lightning_hangcheck.attach.job_search import FoundJob
 
 LIMITS = Limits(idle_after=1.0)
 IN_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
@@ -60,16 +55,6 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, 
         monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
 
     return install
-
-
-def test_a_rank_that_died_before_its_dump_is_the_culprit(
-    program: StartProgram, tmp_path: Path
-) -> None:
-    job = stuck_job(program("starting_ranks.py", "stuck", "3"), 3)
-    os.kill(job.ranks[1].pid, signal.SIGKILL)
-    until(lambda: not is_alive(Process(job.ranks[1].pid)), "rank 1 to end")
-    _, verdict = attach(job, LIMITS, RunFolder(tmp_path / "run"))
-    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("dead", (1,), (0, 2))
 
 
 def test_a_visit_ends_in_time_where_processes_do_not_answer(

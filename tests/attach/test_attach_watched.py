@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,23 +11,14 @@ import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, until
-from watch.launched import python, record_of, start_run, verdict_of
+from watch.launched import record_of, start_run, verdict_of
 
 from lightning_hangcheck.cli.main import invoke
-from lightning_hangcheck.look.py_spy import find_py_spy
 
 if TYPE_CHECKING:
-    from processes import StartProgram
+    import subprocess
 
 PATIENCE = {"HANGCHECK_IDLE_AFTER": "7", "HANGCHECK_PROVEN_AFTER": "2"}
-
-BEATING = """
-import time
-import lightning_hangcheck as hc
-while True:
-    hc.beat()
-    time.sleep(0.01)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -76,44 +65,6 @@ def test_a_watched_hang_is_a_hang_to_each_visit_in_a_row(
         assert verdict.stalled_for_s >= 7.0
     assert said.err.startswith(f"hangcheck: this job is watched, see {run}: HANG rank 1 ")
     assert f"reported at {told_at}" in said.err
-
-
-@pytest.mark.real
-@WHEN_ASKED_FOR
-def test_a_job_that_recovered_is_no_hang_whatever_was_told_before(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    job, run = start_run(tmp_path, python(BEATING)), tmp_path / "run"
-    try:
-        until(lambda: (run / "run.json").is_file() and pids(run), "the rank")
-        stopped = psutil.Process(pids(run)[0])
-        stopped.send_signal(signal.SIGSTOP)
-        until(lambda: told(run, "hang"), "the watcher to tell the hang")
-        stopped.send_signal(signal.SIGCONT)
-        until(lambda: told(run, "recovered"), "the watcher to see it advance")
-        code = invoke(["attach", "--pid", str(stopped.pid), "--run-dir", "visit"])
-    finally:
-        end(job)
-    said = capsys.readouterr()
-    assert code == 0, said.out
-    assert ": RECOVERED " in said.err
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_after_another_tools_look_a_hang_is_suspected_and_never_healthy(
-    program: StartProgram, tmp_path: Path
-) -> None:
-    """Nobody watches it; py-spy paused it a moment ago, so by the kernel it has hardly slept."""
-    launcher = program("starting_ranks.py", "fed", "2")
-    lines = [launcher.first_words, launcher.announcement()]
-    for rank in (line.split()[1] for line in lines):
-        look = [str(find_py_spy()), "dump", "--pid", rank]
-        subprocess.run(look, check=True, capture_output=True, timeout=120)
-    code = invoke(["attach", "--pid", str(launcher.pid), "--run-dir", "visit"])
-    verdict = verdict_of(tmp_path / "visit")
-    assert (code, verdict.verdict, verdict.culprits) == (0, "suspect", (1,))
-    assert any("which wakes it" in gap.why for gap in verdict.gaps)
 
 
 @WHEN_ASKED_FOR

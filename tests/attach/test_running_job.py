@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import end
+from processes import RunningProgram, StartProgram, end
 from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
 
-from lightning_hangcheck.attach.recorded_session import RunningJobReader, running_ranks
+from lightning_hangcheck.attach.recorded_session import RunningJobReader
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RunRecord
@@ -17,8 +17,6 @@ from lightning_hangcheck.rundir import RunFolder
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from processes import RunningProgram, StartProgram
 
     from lightning_hangcheck.session.session import Session
 
@@ -33,11 +31,11 @@ def recording(program: StartProgram, tmp_path: Path) -> Iterator[tuple[RunningPr
 def test_a_rank_that_runs_is_read_from_its_page(
     recording: tuple[RunningProgram, Session], tmp_path: Path
 ) -> None:
-    (rank,) = running_ranks(RunFolder(tmp_path / "run"))
+    (rank,) = RunningJobReader(RunFolder(tmp_path / "run")).read().ranks
     assert (rank.rank, rank.beat.pid, rank.step_s) == (0, recording[0].pid, None)
     assert rank.beat.checkpoint is not None
     assert rank.beat.checkpoint.name == "Model created"
-    assert running_ranks(RunFolder(tmp_path)) == ()
+    assert RunningJobReader(RunFolder(tmp_path)).read().ranks == ()
 
 
 def test_its_sidecar_tells_the_pace(
@@ -45,7 +43,7 @@ def test_its_sidecar_tells_the_pace(
 ) -> None:
     one, session = recording
     note_as_its_sidecar(session, note_of(5, one.pid))
-    (rank,) = running_ranks(RunFolder(tmp_path / "run"))
+    (rank,) = RunningJobReader(RunFolder(tmp_path / "run")).read().ranks
     assert (rank.rank, rank.step_s) == (5, 0.5)
 
 
@@ -63,14 +61,13 @@ def test_a_reader_follows_a_run_from_before_its_session_until_that_is_gone(
     assert reader.read().ranks == ()
     session.remove()
     assert not reader.read().here
-    reader.close()
 
 
 def test_a_rank_that_has_ended_does_not_run(
     recording: tuple[RunningProgram, Session], tmp_path: Path
 ) -> None:
     end(recording[0].process)
-    assert running_ranks(RunFolder(tmp_path / "run")) == ()
+    assert RunningJobReader(RunFolder(tmp_path / "run")).read().ranks == ()
 
 
 def test_report_shows_where_a_running_rank_is(

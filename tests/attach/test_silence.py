@@ -38,13 +38,13 @@ def judged(
     return judge(job(*silent, limits=limits, seen_in="attach"))
 
 
-def note(number: int, silent_s: float, idle_s: float | None = None) -> RankNote:
+def note(number: int, silent_s: float) -> RankNote:
     return RankNote(
         rank=number,
         pid=number,
         started_ticks=1,
         silent_for_s=silent_s,
-        idle_for_s=silent_s if idle_s is None else idle_s,
+        idle_for_s=silent_s,
         circling_for_s=silent_s,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.attach.recorded_session import hang_stands, history, stale_notes
+from lightning_hangcheck.attach.recorded_session import hang_stands, history
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.discovery import FoundRank
@@ -45,22 +45,23 @@ def case(silent_for_s: float, seconds_later: float) -> Case:
 
 
 def test_fresh_notes_are_brought_up_to_the_present() -> None:
-    known = history(NOTES, [RANK], {}, after(2.0))[1]
+    known_of, gaps = history(NOTES, [RANK], {}, after(2.0))
+    known = known_of[1]
     assert (known.silent_for_s, known.idle_for_s, known.circling_for_s) == (62.0, 52.0, 72.0)
-    assert stale_notes(NOTES, after(2.0)) == ()
+    assert gaps == ()
 
 
 def test_old_notes_count_for_a_rank_that_has_slept_since_and_a_gap_says_that_they_are_old() -> None:
-    assert history(NOTES, [RANK], {17: 100.0}, after(90.0))[1].silent_for_s == 150.0
-    assert history(NOTES, [RANK], {17: 80.0}, after(90.0)) == {}
-    assert history(NOTES, [RANK], {}, after(90.0)) == {}
-    (gap,) = stale_notes(NOTES, after(90.0))
+    known, (gap,) = history(NOTES, [RANK], {17: 100.0}, after(90.0))
+    assert known[1].silent_for_s == 150.0
+    assert history(NOTES, [RANK], {17: 80.0}, after(90.0))[0] == {}
+    assert history(NOTES, [RANK], {}, after(90.0))[0] == {}
     assert "90 s old" in gap.why
 
 
 def test_notes_of_an_earlier_process_of_that_id_say_nothing() -> None:
     other = FoundRank(rank=1, pid=17, started_ticks=100)
-    assert history(NOTES, [other], {17: 100.0}, after(1.0)) == {}
+    assert history(NOTES, [other], {17: 100.0}, after(1.0))[0] == {}
 
 
 def test_a_hang_that_was_told_stands_until_it_is_withdrawn_or_somebody_advances() -> None:

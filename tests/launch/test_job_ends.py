@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, until
+from processes import PATIENCE_S, StartProgram, until
 from watch.launched import python, run, verdict_of
 
 from lightning_hangcheck.launch.job import end_ranks
@@ -18,8 +18,6 @@ from lightning_hangcheck.session.session import SessionFacts, open_session
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from processes import StartProgram
 
 
 def test_only_the_very_processes_that_hung_are_ended(program: StartProgram) -> None:

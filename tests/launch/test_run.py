@@ -13,15 +13,8 @@ import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, end_by_pid, is_sidecar, until
-from watch.launched import (
-    python,
-    record_of,
-    run,
-    start_run,
-    verdict_of,
-)
+from watch.launched import python, run, start_run, verdict_of
 
-from lightning_hangcheck.launch.folder import SCHEDULERS
 from lightning_hangcheck.launch.run import MOST_STARTS
 from lightning_hangcheck.rundir import read_journal
 
@@ -68,47 +61,6 @@ def test_a_command_that_fails_before_anybody_saw_a_rank_blames_no_rank(tmp_path:
     verdict = verdict_of(tmp_path / "run")
     assert (verdict.verdict, verdict.culprits) == ("crashed", ())
     assert "5" in verdict.summary
-
-
-CURES_AND_FAILS = """
-import sys, torch
-from lightning.pytorch import LightningModule, Trainer
-
-class Model(LightningModule):
-    def train_dataloader(self):
-        raise ValueError("bad batch, which the script handles")
-    def training_step(self, batch, index):
-        return None
-    def configure_optimizers(self):
-        return None
-
-try:
-    Trainer(logger=False, enable_checkpointing=False, accelerator="cpu").fit(Model())
-except ValueError as error:
-    print("handled", error)
-layer = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(layer.parameters(), 0.1)
-layer(torch.ones(2, 4)).sum().backward()
-optimizer.step()
-sys.exit(1)
-"""
-
-
-@WHEN_ASKED_FOR
-def test_an_exception_that_was_caught_is_not_told_as_why_it_ended(tmp_path: Path) -> None:
-    ended = run(tmp_path, python(CURES_AND_FAILS))
-    assert ended.returncode == 1
-    assert "handled bad batch" in ended.stdout
-    assert '"kind":"raised"' in journal_of(tmp_path), "Lightning told of it"
-    verdict = verdict_of(tmp_path / "run")
-    assert (verdict.verdict, verdict.culprits) == ("crashed", (0,))
-    assert "ValueError" not in ended.stderr.partition("CRASHED")[2]
-    assert "exited with code 1 and no last words" in verdict.summary
-
-
-def journal_of(folder: Path) -> str:
-    """What rank 0 wrote."""
-    return (folder / "run" / "ranks" / "rank-0.jsonl").read_text()
 
 
 @WHEN_ASKED_FOR
@@ -158,51 +110,6 @@ def test_a_command_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1
     assert "'no-such-program' cannot be started" in ended.stderr
-
-
-@WHEN_ASKED_FOR
-def test_a_used_run_folder_is_refused_unless_a_scheduler_starts_the_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A scheduler does so with the same words, and nobody is there to change them."""
-    for name in SCHEDULERS:
-        monkeypatch.delenv(name, raising=False)
-    run(tmp_path, python("print('first')"))
-    before, kept = (tmp_path / "run" / "verdict.json").read_bytes(), tmp_path / "run" / "start-2"
-    refused = run(tmp_path, python("print('second')"))
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "run already holds a run; name another folder, or remove it" in refused.stderr
-    assert not kept.exists()
-    again = run(tmp_path, python("print('third')"), AWS_BATCH_JOB_ID="7")
-    assert (again.returncode, again.stdout) == (0, "third\n")
-    assert f"{tmp_path}/run already holds a run; this one is kept in {kept}\n" in again.stderr
-    assert (tmp_path / "run" / "verdict.json").read_bytes() == before
-    assert "third" in record_of(kept).command
-
-
-@WHEN_ASKED_FOR
-def test_of_two_runs_that_want_one_folder_at_once_one_gets_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in SCHEDULERS:
-        monkeypatch.delenv(name, raising=False)
-    processes = [start_run(tmp_path, python(WAIT_UNTIL_SEEN)) for _ in range(2)]
-    try:
-        for process in processes:
-            process.communicate(timeout=PATIENCE_S)
-    finally:
-        for process in processes:
-            end(process)
-    assert sorted(process.returncode for process in processes) == [0, 2]
-
-
-@WHEN_ASKED_FOR
-def test_an_unusable_run_folder_does_not_stop_the_command(tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("a file, not a folder")
-    ended = run(tmp_path, python("print('trained')"))
-    assert (ended.returncode, ended.stdout) == (0, "trained\n")
-    assert "cannot be made" in ended.stderr
-    assert "is kept in" in ended.stderr
 
 
 def test_a_sidecar_that_is_killed_is_replaced_and_the_command_goes_on(tmp_path: Path) -> None:
@@ -270,20 +177,3 @@ time.sleep(1)
 """
     ended = run(tmp_path, python(closes))
     assert ended.returncode == 0, ended.stderr
-
-
-@WHEN_ASKED_FOR
-def test_what_a_script_starts_beside_the_job_is_not_watched_as_a_rank(tmp_path: Path) -> None:
-    """Seen: an exporter that waited for ever was called a hang, and the job was ended for it."""
-    waits = "import threading; print(1, flush=True); threading.Event().wait()"
-    script = f"""
-        {sys.executable} -c '{waits}' > begun & exporter=$!
-        until test -s begun; do sleep 0.1; done
-        sleep 4
-        kill $exporter
-    """
-    patience = {"HANGCHECK_SUSPECT_PROVEN_AFTER": "0.5", "HANGCHECK_PROVEN_AFTER": "1"}
-    ended = run(tmp_path, ["sh", "-c", script], "--on-hang", "abort", **patience)
-    assert ended.returncode == 0, ended.stderr
-    assert verdict_of(tmp_path / "run").verdict == "finished"
-    assert len(list((tmp_path / "run" / "verdicts").iterdir())) == 1

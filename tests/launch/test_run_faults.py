@@ -169,24 +169,6 @@ def test_a_folder_whose_name_is_not_utf8_is_no_reason_not_to_run(tmp_path: Path)
 
 
 @WHEN_ASKED_FOR
-def test_a_session_folder_that_another_user_made_is_passed_by_and_told_once(
-    tmp_path: Path,
-) -> None:
-    """In shared memory of its own, which other tests do not see."""
-    apart = ["unshare", "--mount", "sh", "-c"]
-    mount = "mount -t tmpfs none /dev/shm"
-    if os.geteuid() != 0 or subprocess.run([*apart, mount], check=False).returncode != 0:
-        pytest.skip("only root, and not in every container, can mount and act as another user")
-    plant = f"mkdir -m 777 /dev/shm/hangcheck-{os.getuid()}; chown 65534 /dev/shm/hangcheck-*"
-    prepared = f'{mount} && {plant} && exec "$@"'
-    code, errors = abort_on_hang(tmp_path, prefix=[*apart, prepared, "planted"])
-    assert code == 75, errors
-    assert errors.count(f"hangcheck-{os.getuid()} is not ours") == 1
-    assert "rm -r /dev/shm/hangcheck-" in errors
-    assert "take_task" in verdict_of(tmp_path / "run").summary
-
-
-@WHEN_ASKED_FOR
 def test_without_py_spy_the_run_says_so_and_the_rank_writes_its_stack_itself(
     tmp_path: Path, bare_python: Path
 ) -> None:
@@ -197,18 +179,6 @@ def test_without_py_spy_the_run_says_so_and_the_rank_writes_its_stack_itself(
     verdict = verdict_of(tmp_path / "run")
     assert "take_task" in verdict.summary
     assert any("py-spy" in gap.why and "faulthandler" in gap.why for gap in verdict.gaps)
-
-
-@WHEN_ASKED_FOR
-def test_a_py_spy_that_never_answers_delays_the_verdict_but_does_not_stop_it(
-    tmp_path: Path, bare_python: Path
-) -> None:
-    stuck = bare_python.parent / "py-spy"
-    stuck.write_text("#!/bin/sh\nexec sleep 1000\n")
-    stuck.chmod(0o755)
-    code, errors = abort_on_hang(tmp_path, hangcheck=bare_python, HANGCHECK_PROBE_TIMEOUT="1")
-    assert code == 75, errors
-    assert any("no answer" in gap.why for gap in verdict_of(tmp_path / "run").gaps)
 
 
 @WHEN_ASKED_FOR
@@ -276,30 +246,4 @@ def test_a_rank_that_outlives_a_killed_run_is_told_and_leaves_nothing_in_shared_
         until(lambda: not shared.exists(), "shared memory to be freed")
     finally:
         (tmp_path / "leave").touch()
-        end(running)
-
-
-@WHEN_ASKED_FOR
-def test_a_run_that_is_killed_as_its_command_has_ended_leaves_nothing_in_shared_memory(
-    tmp_path: Path,
-) -> None:
-    """It waits for the last verdict then, and would free it afterwards."""
-    running = start_run(tmp_path, [sys.executable, "-c", OUTLIVING], RANK="0", WORLD_SIZE="1")
-    sidecar = None
-    try:
-        until((tmp_path / "ready").exists, "the rank")
-        children = psutil.Process(running.pid).children()
-        sidecar, rank = sorted(children, key=is_sidecar, reverse=True)
-        shared = Path(rank.environ()["HANGCHECK_SESSION"])
-        until((shared / "sidecar.json").exists, "the sidecar")
-        sidecar.suspend()
-        (tmp_path / "leave").touch()
-        until(lambda: not rank.is_running(), "the end of the command to be known")
-        running.kill()
-        running.wait(PATIENCE_S)
-        sidecar.resume()
-        until(lambda: not shared.exists(), "shared memory to be freed")
-    finally:
-        if sidecar is not None and sidecar.is_running():
-            sidecar.resume()
         end(running)

@@ -17,7 +17,7 @@ import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, until
 from stalling_storage import StallingStorage, stalling_storage
-from watch.launched import python, start_run, verdict_of
+from watch.launched import start_run, verdict_of
 
 from lightning_hangcheck.rundir import read_journal
 
@@ -102,20 +102,6 @@ def test_after_a_stall_that_ends_nothing_is_missing(
         assert gaps == ()
         names = [entry["name"] for entry in entries if entry["kind"] == "checkpoint"]
         assert names == ["Script started", *(f"Item {item}" for item in range(20))]
-
-
-@WHEN_ASKED_FOR
-def test_storage_that_is_down_before_the_start_does_not_keep_a_run_from_its_end(
-    tmp_path: Path, storage: StallingStorage
-) -> None:
-    storage.stall()
-    process = start_run(
-        tmp_path, python("raise SystemExit(3)"), "--run-dir", str(storage.folder / "run")
-    )
-    code, errors = ended(process)
-    assert code == 3
-    assert errors.count("is kept in") == 1
-    storage.answer_again()
 
 
 def test_a_hang_is_told_and_ended_while_storage_is_silent(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -19,7 +19,6 @@ from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import IO
 
 pytestmark = pytest.mark.real
 TORCHRUN = ("torchrun", "--nproc_per_node=2")

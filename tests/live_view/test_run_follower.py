@@ -20,7 +20,6 @@ from lightning_hangcheck.model.verdict import RankState, Verdict
 from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from processes import StartProgram
@@ -47,10 +46,8 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 @pytest.fixture
-def follower(folder: RunFolder) -> Iterator[RunFollower]:
-    made = RunFollower(folder, "run")
-    yield made
-    made.close()
+def follower(folder: RunFolder) -> RunFollower:
+    return RunFollower(folder, "run")
 
 
 def test_a_run_that_was_ended_is_over_at_once(folder: RunFolder, follower: RunFollower) -> None:

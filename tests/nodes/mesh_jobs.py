@@ -56,11 +56,7 @@ STANDS: Mapping[str, tuple[Frame, ...]] = {
 
 
 class Mesh(Struct, frozen=True):
-    """A mesh; the rank grows fastest with the place in the tensor group.
-
-    Attributes:
-        experts: Replicas of an expert group; 0 where there is none.
-    """
+    """A mesh; the rank grows fastest with the place in the tensor group."""
 
     data: int
     stages: int
@@ -152,12 +148,7 @@ def played(mesh: Mesh, replicas: tuple[Mapping[Place, Odd], ...]) -> dict[Seat, 
 
 
 def ranks_of(mesh: Mesh, odd: Mapping[int, Odd]) -> Callable[[int], RankView]:
-    """Return what gives the view of each rank of a job that stands still.
-
-    Args:
-        mesh: Of the job.
-        odd: The odd ranks.
-    """
+    """Return what gives the view of each rank of a job that stands still."""
     of_replica: dict[int, dict[Place, Odd]] = {}
     for number, what in odd.items():
         replica, *place = mesh.seat(number)
@@ -241,10 +232,7 @@ def _groups(mesh: Mesh, number: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
     tensor = tuple(range(first, first + mesh.tensor))
     replicas = tuple(range(mesh.number(0, stage, place), mesh.world, apart))
     names = 1 + replica * mesh.stages + stage, stage * mesh.tensor + place
-    groups = [
-        (str(names[0]), tensor),
-        (str(1 + mesh.data * mesh.stages + names[1]), replicas),
-    ]
+    groups = [(str(names[0]), tensor), (str(1 + mesh.data * mesh.stages + names[1]), replicas)]
     if mesh.experts:
         block = replica // mesh.experts
         first = block * mesh.experts

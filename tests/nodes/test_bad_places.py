@@ -1,4 +1,4 @@
-"""Places where nodes cannot meet: one sentence each, and nobody waits for it."""
+"""Places where nodes cannot meet: one sentence each, and nobody waits for it; and sealed ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from processes import until
 
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.nodes import exchange, store_place
-from lightning_hangcheck.nodes.meeting_place import FolderPlace
+from lightning_hangcheck.nodes import peers, store_place
+from lightning_hangcheck.nodes.meeting_place import SEAL_BYTES, FolderPlace, SealedPlace
 from lightning_hangcheck.nodes.peers import Peers
 from lightning_hangcheck.nodes.store_place import CourierPlace
 from lightning_hangcheck.nodes.word import word_of
@@ -57,7 +57,7 @@ class Stalled:
 def test_storage_that_stalls_is_said_by_whoever_tells_and_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exchange, "TROUBLE_AFTER_S", 0.2)
+    monkeypatch.setattr(peers, "TROUBLE_AFTER_S", 0.2)
     place = Stalled()
     with closing(Peers(NodePlace(number=1, nnodes=2), [place])) as node:
         node.start()
@@ -165,28 +165,6 @@ def own_python(source: str) -> list[str]:
 
 @WHEN_ASKED_FOR
 @pytest.mark.real
-def test_who_talks_with_a_store_is_given_twice_the_time_where_it_was_not_there_in_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """On a starved machine; ended and started again alike, it would never be there."""
-    monkeypatch.setattr(store_place, "STARTED_WITHIN_S", 0.01)
-    monkeypatch.setattr(store_place, "AGAIN_AFTER_S", 0.0)
-    place, said = CourierPlace("no-such-host.invalid", 29500), list[str]()
-
-    def is_there() -> bool:
-        with pytest.raises(MeetingFailed) as failed:
-            place.look("first")
-        said.append(str(failed.value))
-        return "does not resolve" in said[-1]
-
-    with closing(place):
-        until(is_there, "an answer")
-    assert "no answer in time" in said[0]
-    assert len(said) < 15
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
 def test_a_master_address_that_does_not_resolve_is_named_whenever_it_is_asked() -> None:
     """Also in the seconds before it is tried again: what is wrong is told a minute later."""
     place = CourierPlace("no-such-host.invalid", 29500)
@@ -195,3 +173,56 @@ def test_a_master_address_that_does_not_resolve_is_named_whenever_it_is_asked() 
         for _ in range(2):
             with pytest.raises(MeetingFailed, match=sentence):
                 place.look("first")
+
+
+SECRET = "0123456789abcdef"  # noqa: S105 - of this test alone
+
+
+@pytest.fixture
+def open_to_all(tmp_path: Path) -> FolderPlace:
+    return FolderPlace(tmp_path / "meet")
+
+
+def test_what_one_node_leaves_another_reads(open_to_all: FolderPlace) -> None:
+    SealedPlace(open_to_all, SECRET, "job").post("node-1", b"word")
+    assert SealedPlace(open_to_all, SECRET, "job").look("node-1") == b"word"
+
+
+def test_what_nobody_left_is_not_there(open_to_all: FolderPlace) -> None:
+    assert SealedPlace(open_to_all, SECRET, "job").look("node-1") is None
+
+
+@pytest.mark.parametrize(
+    ("secret", "job"), [("another secret 99", "job"), (SECRET, "another job"), ("", "job")]
+)
+def test_the_word_of_another_secret_or_job_does_not_count(
+    secret: str, job: str, open_to_all: FolderPlace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    key = f"of-{secret}-{job}"
+    SealedPlace(open_to_all, secret, job).post(key, b"word")
+    assert SealedPlace(open_to_all, SECRET, "job").look(key) is None
+    assert f"{key} is not used, it has no seal of this job; give all" in capfd.readouterr().err
+
+
+def test_a_word_counts_under_its_own_key_only(open_to_all: FolderPlace) -> None:
+    """A stranger cannot say for node 2 what node 1 said."""
+    place = SealedPlace(open_to_all, SECRET, "job")
+    place.post("node-1", b"word")
+    open_to_all.post("node-2", open_to_all.look("node-1") or b"")
+    assert place.look("node-2") is None
+
+
+@pytest.mark.parametrize("cut", range(SEAL_BYTES + 4))
+def test_a_word_that_was_cut_does_not_count(cut: int, open_to_all: FolderPlace) -> None:
+    place = SealedPlace(open_to_all, SECRET, "job")
+    place.post("node-1", b"word")
+    open_to_all.post("node-1", (open_to_all.look("node-1") or b"")[:cut])
+    assert place.look("node-1") is None
+
+
+def test_the_secret_is_not_in_what_is_left(open_to_all: FolderPlace, tmp_path: Path) -> None:
+    """A store of torch's shows all of it to whoever asks."""
+    SealedPlace(open_to_all, SECRET, "job").post("node-1", b"word")
+    for file in tmp_path.rglob("*"):
+        assert SECRET not in file.name
+        assert file.is_dir() or SECRET.encode() not in file.read_bytes()

@@ -67,7 +67,6 @@ OF_ALL: dict[str, Callable[[int], dict[str, Any]]] = {
     "reach": lambda n: of_state(reach=[["", 0]] * n),
     "addresses": lambda n: of_state(addresses=["ab"] * n),
     "lines": lambda n: of_state(lines=[[0, [{"rank": 0}], [0, 0]]] * n),
-    "ranks": lambda n: of_state(ranks=list(range(300, 300 + n))),
     "stacks of a rank": lambda n: of_rank(stacks=[300] * n),
     "groups": lambda n: of_rank(groups=[[]] * n),
     "gaps": lambda n: {**NOBODY, "gaps": [{"what": "", "rank": None, "why": ""}] * n},

@@ -74,12 +74,7 @@ class Store:
 
 
 class Job:
-    """Nodes that tell in turns.
-
-    Args:
-        folders: Of each node, the one in which it goes on; none where there is only the store.
-        nodes: How many.
-    """
+    """Nodes that tell in turns; each has a folder in which it goes on, or only the store."""
 
     def __init__(self, folders: Sequence[Path] = (), nodes: int = NODES) -> None:
         self.values: dict[str, bytes] = {}
@@ -276,9 +271,7 @@ def test_where_the_first_node_is_lost_with_the_store_the_next_one_judges_in_the_
     assert all(node.moved and "folder" in node.where for node in (second, third))
 
 
-def test_a_folder_in_which_a_node_is_alone_is_no_place_where_nodes_meet(
-    meeting_apart: Job,
-) -> None:
+def test_a_folder_in_which_a_node_is_alone_is_no_place_where_nodes_meet(meeting_apart: Job) -> None:
     """Each would judge for a job of which it hears nobody, and nothing would say why."""
     meeting_apart.meet()
     meeting_apart.lose_first()

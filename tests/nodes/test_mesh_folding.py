@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
-from mesh_jobs import OF_TENSORS, Mesh, ranks_of
+from mesh_jobs import OF_TENSORS, Mesh, Oddity, ranks_of
 from test_folding import A_NODE, both
 
 from lightning_hangcheck.judge.alike import (
@@ -21,8 +21,6 @@ from lightning_hangcheck.judge.alike import (
 from lightning_hangcheck.model.flight import CollectiveRecord, GroupFamily, GroupRun
 
 if TYPE_CHECKING:
-    from mesh_jobs import Oddity
-
     from lightning_hangcheck.model.verdict import Verdict
 
 MESHES = [

@@ -34,13 +34,7 @@ def start_run(
 ) -> subprocess.Popen[str]:
     """Start `hangcheck run` with pipes on its output; the run folder is FOLDER/run.
 
-    Args:
-        folder: Working folder.
-        command: To run.
-        options: Of `hangcheck run`.
-        prefix: A command that starts `hangcheck run` in its turn.
-        hangcheck: Python to run it with; this one where None.
-        environment: Added to ours.
+    ``prefix`` starts it in its turn, ``hangcheck`` is the Python to run it with.
     """
     return subprocess.Popen(
         [*prefix, *run_words(command, *options, hangcheck=hangcheck)],

@@ -292,8 +292,7 @@ def test_one_rank_that_answers_a_signal_speaks_for_those_that_cannot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told_s", "by"),
-    [(1.1, "SIGINT from the terminal"), (30, "KeyboardInterrupt in rank 0")],
+    ("told_s", "by"), [(1.1, "SIGINT from the terminal"), (30, "KeyboardInterrupt in rank 0")]
 )
 def test_a_launcher_tells_more_of_a_signal_that_a_rank_showed_first(told_s: float, by: str) -> None:
     shutdown = Shutdown()

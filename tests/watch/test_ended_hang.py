@@ -17,14 +17,7 @@ import pytest
 from launch.terminals.terminal import CTRL_C, Terminal
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, is_alive, is_sidecar, marked_processes, until
-from watch.launched import (
-    LONGEST_RUN_S,
-    PATIENT_LOOKS,
-    record_of,
-    run_words,
-    start_run,
-    verdict_of,
-)
+from watch.launched import LONGEST_RUN_S, PATIENT_LOOKS, record_of, run_words, start_run, verdict_of
 
 from lightning_hangcheck.model.verdict import Verdict
 
@@ -121,19 +114,6 @@ def test_sigterm_to_everybody_as_schedulers_send_it(tmp_path: Path) -> None:
     assert "a new one starts" not in errors
 
 
-@WHEN_ASKED_FOR
-def test_sigterm_below_hangcheck_run(tmp_path: Path) -> None:
-    process = start_run(tmp_path, HANGING, **IMPATIENT)
-    try:
-        until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
-        ranks = [rank.pid for rank in verdict_of(tmp_path / "run").ranks if rank.pid is not None]
-        os.kill(psutil.Process(ranks[0]).ppid(), signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_S)
-    finally:
-        end(process)
-    check_hang_stands(tmp_path, "the job was ended by SIGTERM to rank 0", culprit=1)
-
-
 def test_a_hung_job_that_does_not_end_when_asked_is_told_with_what_ends_it(tmp_path: Path) -> None:
     """Lightning's handler of SIGTERM waits for all ranks, and one of them is stuck."""
     process = start_run(tmp_path, LIGHTNING, **IMPATIENT)
@@ -170,32 +150,6 @@ def ended_when_ready(folder: Path, program: str) -> tuple[int, str]:
     return process.returncode, errors
 
 
-HANDLES_SIGTERM = """
-import signal, sys, time, pathlib
-import lightning_hangcheck as hc
-def save(*_):
-    print("saving", flush=True)
-    for _ in range(120):
-        time.sleep(0.1)
-    sys.exit(3)
-signal.signal(signal.SIGTERM, save)
-print("ready", flush=True)
-while True:
-    hc.beat()
-    time.sleep(0.02)
-"""
-
-
-@WHEN_ASKED_FOR
-def test_a_healthy_job_that_saves_for_long_when_it_is_ended_is_left_alone(tmp_path: Path) -> None:
-    exit_code, errors = ended_when_ready(tmp_path, HANDLES_SIGTERM)
-    assert exit_code == 3, "the command's own"
-    (verdict,) = told(tmp_path)
-    assert verdict.verdict == "finished"
-    assert "ended by SIGTERM sent to hangcheck run" in verdict.summary
-    assert "SUSPECT" not in errors
-
-
 STEPS_AND_SAVES = """
 import time
 import lightning_hangcheck as hc
@@ -225,24 +179,6 @@ def test_a_healthy_job_that_is_ended_is_told_what_it_loses(tmp_path: Path) -> No
         line,
     )
     assert "RECOVERED" not in errors
-
-
-@WHEN_ASKED_FOR
-def test_nohup_keeps_sighup_from_ending_it(tmp_path: Path) -> None:
-    process = start_run(
-        tmp_path,
-        [sys.executable, "-c", "import signal\nprint('ready', flush=True)\nsignal.pause()"],
-        prefix=["nohup"],
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGHUP)
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_S)
-    finally:
-        end(process)
-    assert "ended by SIGTERM" in verdict_of(tmp_path / "run").summary
 
 
 @pytest.fixture
@@ -286,26 +222,3 @@ def test_ctrl_c_where_the_callback_alone_watches(
     until_sidecar_ended(process)
     check_hang_stands(tmp_path, "", culprit=1)
     assert "the job was ended by KeyboardInterrupt in rank" in verdict_of(tmp_path / "run").summary
-
-
-@WHEN_ASKED_FOR
-def test_a_suspicion_stays_where_a_signals_handler_waits_for_ranks_that_cannot_answer(
-    tmp_path: Path, callback_alone: Callable[..., subprocess.Popen[bytes]]
-) -> None:
-    """Lightning's handler broadcasts; the other rank waits in native code, and the job stays."""
-    process = callback_alone(
-        "hooks_hanging.py", HANGCHECK_IDLE_AFTER="300", HANGCHECK_STALL_TIMEOUT="300"
-    )
-    until(lambda: bool(told(tmp_path)), "the suspicion", HUNG_WITHIN_S)
-    ranks = [rank.pid for rank in told(tmp_path)[0].ranks if rank.pid is not None]
-    for pid in ranks:
-        os.kill(pid, signal.SIGTERM)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(8)  # what parts for good is a hang after 5 s
-    for pid in ranks:
-        os.kill(pid, signal.SIGKILL)
-    until_sidecar_ended(process)
-    assert [verdict.verdict for verdict in told(tmp_path)] == ["suspect", "suspect"]
-    last = verdict_of(tmp_path / "run")
-    assert (last.culprits, last.cause) == ((1,), "rank_stalled")
-    assert last.summary.endswith("the job was ended by SIGTERM to rank 1")

@@ -16,9 +16,8 @@ from watch.launched import start_run, verdict_of
 
 from lightning_hangcheck import log
 from lightning_hangcheck.look.proc import command_line
-from lightning_hangcheck.session.session import Session, SessionFacts
 from lightning_hangcheck.text.shown import NANOSECONDS
-from lightning_hangcheck.watch.workers import SRUN_SAID_AFTER_NS, SrunInFront
+from lightning_hangcheck.watch.workers import SRUN_SAID_AFTER_NS, srun_in_front
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,44 +48,21 @@ def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "_said", set())
 
 
-def in_front(path: Path, *, launched: bool = True) -> SrunInFront:
-    facts = SessionFacts(
-        run_dir="/run", command="srun", started_at="", root_pid=os.getpid(), launched=launched
-    )
-    return SrunInFront(Session(path, facts))
-
-
-def test_it_is_said_once_with_the_way_out(
-    srun: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    watch, now_ns = in_front(tmp_path), time.monotonic_ns()
-    watch.look(now_ns, ranks_seen=False)
+def test_it_is_said_with_the_way_out(srun: int, capfd: pytest.CaptureFixture[str]) -> None:
+    now_ns = time.monotonic_ns()
+    assert not srun_in_front(os.getpid(), now_ns), "its ranks may still start"
     assert capfd.readouterr().err == ""
-    for seconds in (0, 60):
-        watch.look(now_ns + LATER_NS + seconds * NANOSECONDS, ranks_seen=False)
+    assert srun_in_front(os.getpid(), now_ns + LATER_NS)
     said = capfd.readouterr().err
     assert said.count("\n") == 1
     assert f"no rank of srun (pid {srun}) is seen on this machine" in said
     assert said.endswith("srun hangcheck run -- python train.py\n")
 
 
-@pytest.mark.usefixtures("srun")
-def test_tasks_on_this_machine_are_seen_and_nothing_is_said(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    watch, now_ns = in_front(tmp_path), time.monotonic_ns()
-    watch.look(now_ns, ranks_seen=True)
-    watch.look(now_ns + LATER_NS, ranks_seen=False)
-    assert capfd.readouterr().err == ""
-
-
 @pytest.mark.parametrize("srun", [("/opt/bin/hangcheck", "run")], indirect=True)
 @pytest.mark.usefixtures("srun")
-def test_an_srun_that_starts_hangcheck_is_as_it_should_be(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    in_front(tmp_path).look(time.monotonic_ns() + LATER_NS, ranks_seen=False)
-    assert capfd.readouterr().err == ""
+def test_an_srun_that_starts_hangcheck_is_as_it_should_be() -> None:
+    assert not srun_in_front(os.getpid(), time.monotonic_ns() + LATER_NS)
 
 
 @pytest.mark.real

@@ -104,11 +104,7 @@ def test_an_exit_code_that_is_learnt_late_is_kept() -> None:
 
 def failed_round(number: int = 0, words: str = "ValueError: bad sample", **run: Any) -> Any:
     return job(
-        gone(0, -15, order=1),
-        gone(1, 1, order=0, words=words),
-        ended=True,
-        round=number,
-        **run,
+        gone(0, -15, order=1), gone(1, 1, order=0, words=words), ended=True, round=number, **run
     )
 
 

@@ -154,21 +154,3 @@ def test_on_hang_restart_has_torchrun_start_the_ranks_again_while_it_does(tmp_pa
     told = [one.verdict for one in verdicts(tmp_path / "run")]
     assert "recovered" not in told
     assert "dead" not in told
-
-
-ENDS_SLOWLY = """
-import atexit, time
-from torch.distributed.run import main
-atexit.register(time.sleep, 10.0)
-main()
-"""
-
-
-@WHEN_ASKED_FOR
-def test_a_torchrun_that_takes_long_to_end_when_asked_to_begins_no_round(tmp_path: Path) -> None:
-    """One that waits for other nodes has ranks that are gone for so long, too."""
-    slowly = [sys.executable, "-c", ENDS_SLOWLY, *torchrun("hang")[3:]]
-    assert run(tmp_path, slowly, *QUICKLY, "--set", "abort_grace=60").returncode == 75
-    last = verdict_of(tmp_path / "run")
-    assert (last.verdict, last.culprits, last.victims) == ("hang", (1,), (0,))
-    assert [one.verdict for one in record_of(tmp_path / "run").rounds] == ["hang"]

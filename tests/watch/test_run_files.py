@@ -35,11 +35,11 @@ def test_a_launcher_that_was_taken_for_a_rank_until_one_came_is_none(tmp_path: P
     """torchrun waits in its rendezvous; the rank that it starts then is not number 0."""
     with recorded_run(tmp_path / "run") as session:
         writer = Writer(session.run_folder, session.journals)
-        files = RunFiles(session, Settings(), writer)
         with closing(Roster(session, Scout(session), Faults(), 0)) as roster:
+            files = RunFiles(session, Settings(), writer, roster)
 
             def numbers() -> list[int]:
-                files.keep(roster, Alarm(), (), 0)
+                files.keep(Alarm(), (), 0)
                 file = tmp_path / "run" / "run.json"
                 return [one.rank for one in record_of(file.parent).ranks] if file.exists() else []
 

@@ -7,7 +7,7 @@ import pytest
 from lightning_hangcheck import log
 from lightning_hangcheck.observe.watched_rank import Faults
 from lightning_hangcheck.recorder.journal_writer import Entry, encode_entry
-from lightning_hangcheck.watch.sidecar import PATIENCE_NS, StartStates
+from lightning_hangcheck.watch.roster import PATIENCE_NS, StartStates
 from lightning_hangcheck.watch.workers import Metronome
 
 SECOND = 1_000_000_000

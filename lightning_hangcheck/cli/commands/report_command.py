@@ -103,16 +103,17 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
 def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
     """Print it for people."""
     # imported here, so that the help of all commands need not load what looks at processes
-    from lightning_hangcheck.attach.recorded_session import running_ranks
+    from lightning_hangcheck.attach.recorded_session import RunningJobReader
 
+    running = RunningJobReader(folder).read().ranks
     if saved.verdict is None:
-        click.echo(render_unjudged(saved, shown_folder, running_ranks(folder)), nl=False)
+        click.echo(render_unjudged(saved, shown_folder, running), nl=False)
     else:
         judged = replace(saved.verdict, gaps=(*saved.verdict.gaps, *map(Gap.of, saved.gaps)))
         show(verdict_text.render(saved.case, judged, shown_folder))
         for line in stragglers_lines(find_stragglers(saved.case)):
             click.echo(line)
-        click.echo(render_below(running_ranks(folder), datetime.now(timezone.utc)), nl=False)
+        click.echo(render_below(running, datetime.now(timezone.utc)), nl=False)
     for line in moved_ranks(joined_rounds(records_of_job(folder))):
         click.echo(line)
     nodes = [one.run_id for one in folders_of_nodes(folder)]

@@ -31,8 +31,5 @@ def watch(run_dir: str | None) -> int:
 
     folder = found_run_folder(run_dir, "hangcheck watch RUN_DIR")
     follower = RunFollower(folder, run_dir or as_typed(folder.path))
-    try:
-        show_run(follower.read, sys.stdout)
-    finally:
-        follower.close()
+    show_run(follower.read, sys.stdout)
     return 0

@@ -20,73 +20,33 @@ from lightning_hangcheck import log
 from lightning_hangcheck.judge.rank_set import members
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.look.open_files import own_addresses, reach_of
+from lightning_hangcheck.model.evidence import AddressReach, Gap
 from lightning_hangcheck.nodes.encoding import MOST_PACKED
-from lightning_hangcheck.nodes.meeting_place import FolderPlace, SealedPlace
-from lightning_hangcheck.nodes.peers import (
-    FIRST,
-    MISSED_AFTER_S,
-    SILENT_AFTER_S,
-    Peers,
-)
+from lightning_hangcheck.nodes.meeting_place import FolderPlace, NodesPlace, SealedPlace
+from lightning_hangcheck.nodes.peers import FIRST, MISSED_AFTER_S, SILENT_AFTER_S, Heard, Peers
 from lightning_hangcheck.nodes.store_place import CourierPlace
-from lightning_hangcheck.nodes.word import CALM_BELOW_S, MOST_ASKED, TAKEN_NS, RoundMark, word_of
+from lightning_hangcheck.nodes.word import (
+    CALM_BELOW_S,
+    MOST_ASKED,
+    TAKEN_NS,
+    LeftRound,
+    RoundEnd,
+    RoundMark,
+    word_of,
+)
 from lightning_hangcheck.rundir import NODES_FOLDER
-from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES
+from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES, Settings
 from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.version import __version__
-from lightning_hangcheck.watch.other_nodes.joining import (
-    MOST_COMPARED,
-    STOOD_S,
-    absent_nodes,
-    addresses_to_ask,
-    agreed_number,
-    first_failure_ns,
-    have_said,
-    join_end,
-    join_heard,
-    mark_of,
-    silence_gap,
-    silent_node,
-    told_and_gone,
-    unused_nodes,
-    views_of,
-    wanted_of,
-    which_nodes,
-    with_unheard,
-)
+from lightning_hangcheck.watch.other_nodes import joining
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lightning_hangcheck.model.case import Case, SilentNode
-    from lightning_hangcheck.model.evidence import AddressReach, Gap
     from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.nodes.meeting_place import NodesPlace
-    from lightning_hangcheck.nodes.peers import Heard
-    from lightning_hangcheck.nodes.word import LeftRound, RoundEnd
     from lightning_hangcheck.observe.watched_rank import WatchedRound
-    from lightning_hangcheck.settings import Settings
-
-
-NO_STORE = "no store that outlives the ranks"
-NO_FOLDER = (
-    "the launcher serves no store that outlives the ranks, and no folder was named that all nodes "
-    "see",
-    "name one with --nodes-dir, or give all nodes the same --run-dir on storage that they share, "
-    "or have the first node serve a store with --nodes-port, or join the verdicts with hangcheck "
-    "merge",
-)
-NO_SECRET = (
-    "the launcher serves no store that outlives the ranks, and --nodes-port needs a secret that "
-    "all nodes know",
-    f"export {SHARED_BY_NODES}=$(openssl rand -hex 16) where the job is started",
-)
-NO_ADDRESS = (
-    "the launcher serves no store that outlives the ranks, and for --nodes-port nothing says where "
-    "the first node is",
-    "set MASTER_ADDR on all nodes",
-)
 
 
 class Meeting(NamedTuple):
@@ -108,25 +68,35 @@ def meeting_of(place: NodePlace, settings: Settings) -> Meeting | None:
     if place.nnodes == 1:
         return None
     job = place.job or f"{place.host}:{place.port}"
-    places: list[NodesPlace] = []
-    why, way_out = NO_FOLDER
     secret = os.environ.get(SHARED_BY_NODES, "")
+    no_store = "no store that outlives the ranks"
+    places: list[NodesPlace] = []
+    why, way_out = f"the launcher serves {no_store}, and ", ""
     if settings.nodes_dir is not None:
         places, why = [_folder(settings.nodes_dir, job)], "--nodes-dir names it"
     elif place.host:
         places, why = [CourierPlace(place.host, place.port)], "it is there, and no --nodes-dir"
-    elif settings.nodes_port is not None and len(secret) < LEAST_SECRET:
-        why, way_out = NO_SECRET
-    elif settings.nodes_port is not None and not place.first:
-        why, way_out = NO_ADDRESS
-    elif settings.nodes_port is not None:
+    elif settings.nodes_port is None:
+        why += "no folder was named that all nodes see"
+        way_out = (
+            "name one with --nodes-dir, or give all nodes the same --run-dir on storage that they "
+            "share, or have the first node serve a store with --nodes-port, or join the verdicts "
+            "with hangcheck merge"
+        )
+    elif len(secret) < LEAST_SECRET:
+        why += "--nodes-port needs a secret that all nodes know"
+        way_out = f"export {SHARED_BY_NODES}=$(openssl rand -hex 16) where the job is started"
+    elif not place.first:
+        why += "for --nodes-port nothing says where the first node is"
+        way_out = "set MASTER_ADDR on all nodes"
+    else:
         serves = place.number == FIRST
         store = CourierPlace(place.first, settings.nodes_port, offered=True, serves=serves)
         places = [SealedPlace(store, secret, job)]
-        why = f"{NO_STORE}, no --nodes-dir; --nodes-port has one served"
+        why = f"{no_store}, no --nodes-dir; --nodes-port has one served"
     if settings.run_dir is not None and settings.nodes_dir is None:
         if not places:
-            why = f"{NO_STORE}, no --nodes-dir; the nodes were given one --run-dir"
+            why = f"{no_store}, no --nodes-dir; the nodes were given one --run-dir"
         places.append(_folder(Path(settings.run_dir) / NODES_FOLDER, job))
     where = places[0].where if places else "nowhere"
     told = f"{where}: {why}; this is node {place.number} of {place.nnodes}"
@@ -145,10 +115,7 @@ JITTER_NS = NANOSECONDS // 2
 """By which the same look may seem to be of another moment, as its telling took longer."""
 SAID_AFTER_S = SILENT_AFTER_S + 5.0
 """Silence after which it is said though nothing shows why."""
-ALONE = "; until it is heard again, each node judges its own ranks: hangcheck merge joins that"
-HERE = "; until it is heard again, this node judges for all that are heard"
-THERE = "; until it is heard again, node {} judges for all that are heard"
-ANSWERING = ("answers", "goes_on")
+CANNOT_JOIN = "what other nodes tell is left out, it cannot be joined"
 LAST_WORDS_S = 3.0
 POLL_S = 0.05
 LONGEST_ADDRESS = 64
@@ -203,8 +170,10 @@ class AmongNodes:
 
     def agree(self, watched: WatchedRound, now_ns: int) -> None:
         """Give a round the number that it has on the other nodes, where they know better."""
-        self._mark = mark_of(watched)
-        watched.number = agreed_number(watched, self._mark, self.judged_with().values(), now_ns)
+        self._mark = joining.mark_of(watched)
+        watched.number = joining.agreed_number(
+            watched, self._mark, self.judged_with().values(), now_ns
+        )
 
     def tell(self, own: Case, verdict: Verdict | None, *, ended: bool = False) -> None:
         """Tell the other nodes."""
@@ -221,7 +190,7 @@ class AmongNodes:
             self._reach = reach_of(asks, pids) if asks else ()
         began_s = time.monotonic()
         if self.judges and began_s >= self._wanted_again_s:
-            self._wants = wanted_of(known.values(), own.run.world_size)
+            self._wants = joining.wanted_of(known.values(), own.run.world_size)
             ended_s = time.monotonic()
             self._wanted_again_s = ended_s + WANTS_TIMES * (ended_s - began_s)
         word = word_of(
@@ -251,7 +220,7 @@ class AmongNodes:
             for node, one in known.items()
             if peers.unheard_s(node) >= MISSED_AFTER_S and not one.word.ended
         ]
-        return addresses_to_ask(known, self._addresses, missed) if missed else {}
+        return joining.addresses_to_ask(known, self._addresses, missed) if missed else {}
 
     def judged_with(self) -> dict[int, Heard]:
         """Return the nodes that this one may say something of.
@@ -290,7 +259,7 @@ class AmongNodes:
         """Whether other nodes have told since last asked what a look of theirs brought."""
         looked = {}
         for node, heard in self.peers.heard.items():
-            processes = chain.from_iterable(view.processes for view in views_of([heard]))
+            processes = chain.from_iterable(view.processes for view in joining.views_of([heard]))
             moments = [sample.taken_ns for look in processes for sample in look.samples]
             looked[node] = heard.heard_ns - TAKEN_NS + max(moments) if moments else 0
         known = self._looked_ns
@@ -309,23 +278,33 @@ class AmongNodes:
             return self._joined(own)
         except Exception as error:  # noqa: BLE001 - others' facts must not end the watch of ours
             self._unjoinable = True
-            log.once("join", f"what other nodes tell is left out, it cannot be joined: {error!r}")
+            log.once("join", f"{CANNOT_JOIN}: {error!r}")
             return own
 
     def _joined(self, own: Case) -> Case:
-        peers, heard, number = self.peers, self.judged_with(), self.place.number
+        peers, heard = self.peers, self.judged_with()
         fell_silent = list(self._silent_nodes(own))
         if not self.judges:  # where the place to meet is lost, not to be heard says nothing
             fell_silent = [one for one in fell_silent if one.reach == "unanswered"]
         silent = [heard[one.number] for one in fell_silent]
         there = [one for one in heard.values() if self.judges and not peers.silent_s(one)]
-        joined = join_heard(own, there, silent, number)
-        gaps = [*map(silence_gap, fell_silent), *unused_nodes(dict(peers.unused))]
+        joined = joining.join_heard(own, there, silent, self.place.number)
+        gaps = list(map(joining.silence_gap, fell_silent))
+        unused: dict[str, list[int]] = {}  # nodes by why what they tell cannot be read
+        for node, reason in dict(peers.unused).items():
+            unused.setdefault(reason, []).append(node)
+        for reason, nodes in unused.items():
+            why = f"what is told there is not used: {reason}"
+            gaps.append(Gap(joining.which_nodes(nodes), None, why, "other_nodes"))
         absent = peers.absent() if self.judges else []
         if absent:
             waited_s = max(SILENT_AFTER_S, max(map(peers.unheard_s, absent)))
-            gaps.append(absent_nodes(absent, waited_s, peers.where))
-        return with_unheard(own, joined, absent, fell_silent, gaps)
+            why = (
+                f"nothing was heard from there for {waited_s:.0f} s: it has not come, no hangcheck "
+                f"run watches there, or it does not reach {peers.where}"
+            )
+            gaps.append(Gap(joining.which_nodes(absent), None, why, "other_nodes"))
+        return joining.with_unheard(own, joined, absent, fell_silent, gaps)
 
     def _silent_nodes(self, own: Case) -> Iterator[SilentNode]:
         heard, peers = self.judged_with(), self.peers
@@ -333,13 +312,13 @@ class AmongNodes:
         there = [one for node, one in heard.items() if not silent[node]]
         if not any(silent.values()):
             return
-        others = [*own.ranks, *views_of(there)]
+        others = [*own.ranks, *joining.views_of(there)]
         reaches = [*self._reach, *(reach for one in there for reach in one.word.reach)]
         addresses = self._addresses_of_missed(heard)
         for node, seconds in silent.items():
             if seconds:
                 known = [reach for reach in reaches if reach.address in addresses.get(node, ())]
-                yield silent_node(heard[node], seconds, known, others)
+                yield joining.silent_node(heard[node], seconds, known, others)
 
     def join_end(self, own: Case) -> Case:
         """Return how the job ended on all nodes, where a rank failed here and this one judges.
@@ -347,31 +326,33 @@ class AmongNodes:
         Where it judges alone, nodes that nothing acknowledged for long enough are gone.
         """
         try:
-            since_ns = first_failure_ns(own)
+            since_ns = joining.first_failure_ns(own)
             if self.follows or not since_ns:
                 return own
-            known, number = self.judged_with(), self.place.number
+            number = self.place.number
             if not self.judges:
+                known = self.judged_with()
                 silent = self._silent_nodes(own)
-                gone = [known[one.number] for one in silent if one.reach == "unanswered"]
-                return join_end(own, [], gone, number)
+                gone = {one.number for one in silent if one.reach == "unanswered"}
+                known = {node: one for node, one in known.items() if node in gone}
+                return joining.join_end(own, known, (), number, lost=True)
             # wait a little for the others: what failed there is told within a second
             deadline = time.monotonic() + LAST_WORDS_S
             self.peers.hurry()
             while True:
                 self.peers.look_round()
-                said = have_said(self.judged_with(), since_ns)
+                said = joining.have_said(self.judged_with(), since_ns)
                 over = time.monotonic() >= deadline or self.peers.in_trouble
                 if over or said == self.judged_with().keys():
                     break
                 time.sleep(POLL_S)
             # nodes of which only the sidecar had died: what became of them is open
             silent = self._silent_nodes(own)
-            alive = {one.number for one in silent if one.reach in ANSWERING} - said
+            alive = {one.number for one in silent if one.reach in ("answers", "goes_on")} - said
             known = {n: one for n, one in self.judged_with().items() if n not in alive}
-            return join_end(own, *told_and_gone(known, said), number)
+            return joining.join_end(own, known, said, number)
         except Exception as error:  # noqa: BLE001 - as in `join`
-            log.once("join", f"what other nodes tell is left out, it cannot be joined: {error!r}")
+            log.once("join", f"{CANNOT_JOIN}: {error!r}")
             return own
 
     def elsewhere(self) -> dict[int, int]:
@@ -401,7 +382,12 @@ class AmongNodes:
             log.once("nodes", f"{alone}: {peers.trouble}")
         if peers.same_number is not None:
             theirs = [one for one in peers.same_number if one not in self._addresses]
-            log.once("same number", same_number(number, theirs))
+            where = f" at {theirs[0][:LONGEST_ADDRESS]}" if theirs else ""
+            log.once(
+                "same number",
+                f"another node{where} says that it is node {number}, too, and neither is heard as "
+                "it should be: give each node another --node-rank (or NODE_RANK)",
+            )
         if self.judges:
             others = list(peers.heard.values())
             for sentence in contradictions(own, self._mark, others, number):
@@ -416,14 +402,15 @@ class AmongNodes:
                 if not heard[node].word.ended:
                     log.once(f"node {node} {before} again", f"{gap.what} is heard again")
         for node, one in silent.items():
-            last_ns, gap = heard[node].heard_ns, silence_gap(one)
+            last_ns, gap = heard[node].heard_ns, joining.silence_gap(one)
             if one.reach != "unknown" or one.silent_s >= SAID_AFTER_S:
                 self._said_silent[node] = last_ns, gap
-                role, instead = peers.role, HERE if node < number else ""
-                if role.judge is not None:
-                    instead = THERE.format(role.judge)
-                elif not role.judges:
-                    instead = ALONE
+                instead = "this node judges for all that are heard" if node < number else ""
+                if peers.role.judge is not None:
+                    instead = f"node {peers.role.judge} judges for all that are heard"
+                elif not self.judges:
+                    instead = "each node judges its own ranks: hangcheck merge joins that"
+                instead = f"; until it is heard again, {instead}" if instead else ""
                 log.once(f"node {node} {last_ns}", f"{gap.what} {gap.why}{instead}")
 
     def close(self) -> None:
@@ -451,12 +438,12 @@ def contradictions(
     for version, nodes in versions.items():
         if version not in ("", __version__):
             yield (
-                f"{which_nodes(nodes)} {'have' if len(nodes) > 1 else 'has'} lightning-hangcheck "
-                f"{version}, node {number} has {__version__}: they understand each other; install "
-                "the same on all nodes before the next run"
+                f"{joining.which_nodes(nodes)} {'have' if len(nodes) > 1 else 'has'} "
+                f"lightning-hangcheck {version}, node {number} has {__version__}: they understand "
+                "each other; install the same on all nodes before the next run"
             )
     size = own.run.world_size
-    holders = {view.rank: number for view in own.ranks[:MOST_COMPARED]}
+    holders = {view.rank: number for view in own.ranks[: joining.MOST_COMPARED]}
     for one in heard if own.run.local_world_size is not None else ():
         word, node = one.word, one.word.node
         if word.round != own.run.round or word.local_world_size is None:
@@ -470,7 +457,7 @@ def contradictions(
         # torch 2.13's agents keep the address of the first round that they were in, while the first
         # node may be another one since (dynamic_rendezvous.py, ``_bootstrap_store_info``)
         ports = word.mark.store_port, mark.store_port
-        stood = min(word.mark.began_s, mark.began_s) >= STOOD_S
+        stood = min(word.mark.began_s, mark.began_s) >= joining.STOOD_S
         if stood and all(ports) and ports[0] != ports[1]:
             yield (
                 f"the ranks of node {node} look for their store at port {ports[0]} of MASTER_ADDR, "
@@ -478,19 +465,10 @@ def contradictions(
                 "earlier round; export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where each node's "
                 "torchrun is started"
             )
-        ranks = islice(one.ranks, max(0, MOST_COMPARED - len(holders)))
+        ranks = islice(one.ranks, max(0, joining.MOST_COMPARED - len(holders)))
         doubled = [rank for rank in ranks if holders.setdefault(rank, node) != node]
         if doubled:
             yield (
                 f"{name_ranks(doubled)} {'is' if len(doubled) == 1 else 'are'} on node {node} and "
                 f"on node {holders[doubled[0]]}: give each node another --node-rank (or NODE_RANK)"
             )
-
-
-def same_number(number: int, addresses: Sequence[str]) -> str:
-    """Say that another node has this one's number."""
-    where = f" at {addresses[0][:LONGEST_ADDRESS]}" if addresses else ""
-    return (
-        f"another node{where} says that it is node {number}, too, and neither is heard as it "
-        "should be: give each node another --node-rank (or NODE_RANK)"
-    )

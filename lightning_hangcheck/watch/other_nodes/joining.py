@@ -13,24 +13,25 @@ from lightning_hangcheck import log
 from lightning_hangcheck.judge.alike import with_members
 from lightning_hangcheck.judge.exits import failed
 from lightning_hangcheck.judge.joining import ELSEWHERE, NodeCase, merge_cases
-from lightning_hangcheck.judge.rank_set import rank_set
 from lightning_hangcheck.judge.wording import which_node, why_silent
 from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
-from lightning_hangcheck.model.case import Case, RankView, RunFacts, SilentNode
-from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.case import Case, RankView, Reach, RunFacts, SilentNode
+from lightning_hangcheck.model.evidence import AddressReach, Gap
 from lightning_hangcheck.nodes.word import (
     CALM_BELOW_S,
     FOLDED_ABOVE,
     MOST_CODE,
     MOST_GAPS,
     TAKEN_NS,
+    LeftRound,
+    RankClass,
     RoundEnd,
     RoundMark,
-    alike_of,
+    Word,
+    as_told,
     bounded,
     brief,
     class_of,
-    first_view,
     left_round,
     odd_and_usual,
     together,
@@ -42,12 +43,9 @@ from lightning_hangcheck.watch.roster import end_round
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.model.case import Reach
-    from lightning_hangcheck.model.evidence import AddressReach
     from lightning_hangcheck.model.run import NodePlace, Round
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.peers import Heard
-    from lightning_hangcheck.nodes.word import LeftRound
     from lightning_hangcheck.observe.watched_rank import WatchedRound
     from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
 
@@ -63,7 +61,7 @@ def join_heard(
 ) -> Case:
     """Return the case of this node with the ranks of others, but for those of another round.
 
-    Of nodes that are silent, what they told last.
+    Of nodes that are ``silent`` only who their ranks are, and how far they were.
     """
     started = own.run.local_world_size is not None
     theirs = [one for one in heard if started and _belongs(one, own)]
@@ -72,13 +70,103 @@ def join_heard(
     for one in theirs:
         alone = [line.told for line in one.word.lines if line.alone]
         if alone or not one.word.lines:
-            views = tuple(with_members(told.view, told.groups, known) for told in alone)
-            cases.append(_case_of(one, own, views))
-    cases += _of_classes(theirs, own)
+            cases.append(
+                _case_of(one, own, (with_members(told.view, told.groups, known) for told in alone))
+            )
+    # ranks that stand alike are the same on all of these nodes: they are as one node's case
+    lines = (line for one in theirs for line in one.word.lines if not line.alone)
+    classes = within(together(lines), (0, own.run.world_size - 1))
+    if classes:
+        cases.append(_of_classes(classes, [one.word for one in theirs], own))
     cases += [_unheard(one, own) for one in silent if _belongs(one, own)]
     if not cases:
         return own
     return merge_cases([NodeCase(f"node {number}", own, 0.0), *cases], own.run.run_id)
+
+
+def _belongs(heard: Heard, own: Case) -> bool:
+    """Whether a launcher has numbered its ranks, and they are of the round that we see."""
+    return heard.word.local_world_size is not None and heard.word.round == own.run.round
+
+
+def _case_of(heard: Heard, own: Case, views: Iterable[RankView]) -> NodeCase:
+    """What another node told, as its case would be: on our clocks, of our command."""
+    word = heard.word
+    age_s = max(0.0, (own.taken_ns - heard.heard_ns) / NANOSECONDS)
+    told = Case(
+        run=RunFacts(
+            run_id=own.run.run_id,
+            command=own.run.command,
+            started_at=own.run.started_at,
+            world_size=word.world_size or own.run.world_size,
+            nnodes=own.run.nnodes,
+            local_world_size=word.local_world_size,
+            machine=word.machine,
+        ),
+        taken_at=utc(read_utc(own.taken_at) - timedelta(seconds=age_s)),
+        taken_ns=TAKEN_NS,
+        ranks=tuple(views),
+        gaps=word.gaps,
+        code=word.code,
+        limits=own.limits,
+    )
+    return NodeCase(f"node {word.node}", told, 0.0)
+
+
+def _of_classes(classes: Sequence[RankClass], words: Sequence[Word], own: Case) -> NodeCase:
+    found, lost = bounded(classes)
+    gaps = list(dict.fromkeys(gap for word in words for gap in word.gaps))
+    if lost:
+        why = "they stand in too many ways of their own for all of them to be told"
+        gaps.insert(0, Gap(f"evidence of {lost} ranks", None, why, "other"))
+    sizes = [
+        word.local_world_size or 0
+        for word in words
+        if word.lines and not any(line.alone for line in word.lines)
+    ]
+    views, alike = zip(*map(as_told, found), strict=True)
+    told = Case(
+        run=replace(own.run, local_world_size=sum(sizes), machine=""),
+        taken_at=own.taken_at,
+        taken_ns=TAKEN_NS,
+        ranks=views,
+        gaps=tuple(gaps[:MOST_GAPS]),
+        code=tuple(dict.fromkeys(note for word in words for note in word.code))[:MOST_CODE],
+        limits=own.limits,
+        alike=alike,
+    )
+    return NodeCase("other nodes", told, 0.0)
+
+
+def _unheard(heard: Heard, own: Case) -> NodeCase:
+    """Of a silent node only who its ranks are, and how far they were: all else may have changed."""
+    unheard_s = (own.taken_ns - heard.heard_ns) / NANOSECONDS
+    alone = [line.told.view for line in heard.word.lines if line.alone]
+    lines = [line for line in heard.word.lines if not line.alone]
+    alike = [as_told(one) for one in within(lines, (0, max(0, own.run.world_size - 1)))]
+    views = (
+        replace(brief(view), unheard_for_s=unheard_s, silent_for_s=view.silent_for_s + unheard_s)
+        for view in (*alone, *(view for view, _ in alike))
+    )
+    node = _case_of(heard, own, views)
+    case = replace(node.case, gaps=(), code=(), alike=tuple(stands for _, stands in alike))
+    return replace(node, case=case)
+
+
+def wanted_of(heard: Iterable[Heard], world_size: int) -> tuple[int, ...]:
+    """Return the ranks of other nodes whose evidence is needed: one of each class that is silent.
+
+    In a job of few ranks each tells it unasked.
+    """
+    if world_size <= FOLDED_ABOVE:
+        return ()
+    lines = (line for one in heard for line in one.word.lines)
+    silent = (line for line in lines if line.told.view.silent_for_s >= CALM_BELOW_S)
+    chosen, _ = odd_and_usual(together(silent))
+    return tuple(sorted(one.ranks[0] for one in chosen))
+
+
+# Nodes of which nothing is heard: those that fell silent, and those that never came
 
 
 def with_unheard(
@@ -98,98 +186,6 @@ def with_unheard(
     )
     kept = (gap for gap in joined.gaps if not gaps or gap.why != ELSEWHERE)
     return replace(joined, gaps=(*kept, *gaps), run=facts)
-
-
-def _belongs(heard: Heard, own: Case) -> bool:
-    """Whether a launcher has numbered its ranks, and they are of the round that we see."""
-    return heard.word.local_world_size is not None and heard.word.round == own.run.round
-
-
-def _case_of(heard: Heard, own: Case, views: tuple[RankView, ...]) -> NodeCase:
-    """What another node told, as its case would be: on our clocks, of our command."""
-    word = heard.word
-    age_s = max(0.0, (own.taken_ns - heard.heard_ns) / NANOSECONDS)
-    told = Case(
-        run=RunFacts(
-            run_id=own.run.run_id,
-            command=own.run.command,
-            started_at=own.run.started_at,
-            world_size=word.world_size or own.run.world_size,
-            nnodes=own.run.nnodes,
-            local_world_size=word.local_world_size,
-            machine=word.machine,
-        ),
-        taken_at=utc(read_utc(own.taken_at) - timedelta(seconds=age_s)),
-        taken_ns=TAKEN_NS,
-        ranks=views,
-        gaps=word.gaps,
-        code=word.code,
-        limits=own.limits,
-    )
-    return NodeCase(f"node {word.node}", told, 0.0)
-
-
-def _of_classes(heard: Sequence[Heard], own: Case) -> list[NodeCase]:
-    """What is told of ranks that stand alike, on whichever of these nodes, as one node's case."""
-    # those that stand alike are the same on all of them
-    lines = (line for one in heard for line in one.word.lines if not line.alone)
-    classes = within(together(lines), (0, own.run.world_size - 1))
-    if not classes:
-        return []
-    words = [one.word for one in heard]
-    found, lost = bounded(classes)
-    gaps = list(dict.fromkeys(gap for word in words for gap in word.gaps))
-    if lost:
-        why = "they stand in too many ways of their own for all of them to be told"
-        gaps.insert(0, Gap(f"evidence of {lost} ranks", None, why, "other"))
-    sizes = [
-        word.local_world_size or 0
-        for word in words
-        if word.lines and not any(line.alone for line in word.lines)
-    ]
-    told = Case(
-        run=replace(own.run, local_world_size=sum(sizes), machine=""),
-        taken_at=own.taken_at,
-        taken_ns=TAKEN_NS,
-        ranks=tuple(map(first_view, found)),
-        gaps=tuple(gaps[:MOST_GAPS]),
-        code=tuple(dict.fromkeys(note for word in words for note in word.code))[:MOST_CODE],
-        limits=own.limits,
-        alike=tuple(map(alike_of, found)),
-    )
-    return [NodeCase("other nodes", told, 0.0)]
-
-
-def wanted_of(heard: Iterable[Heard], world_size: int) -> tuple[int, ...]:
-    """Return the ranks of other nodes whose evidence is needed: one of each class that is silent.
-
-    In a job of few ranks each tells it unasked.
-    """
-    if world_size <= FOLDED_ABOVE:
-        return ()
-    lines = (line for one in heard for line in one.word.lines)
-    silent = (line for line in lines if line.told.view.silent_for_s >= CALM_BELOW_S)
-    chosen, _ = odd_and_usual(together(silent))
-    return tuple(sorted(one.ranks[0] for one in chosen))
-
-
-def _unheard(heard: Heard, own: Case) -> NodeCase:
-    """Of a silent node only who its ranks are, and how far they were: all else may have changed."""
-    unheard_s = (own.taken_ns - heard.heard_ns) / NANOSECONDS
-    told = [line.told.view for line in heard.word.lines if line.alone]
-    alike = [line for line in heard.word.lines if not line.alone]
-    alike = list(within(alike, (0, max(0, own.run.world_size - 1))))
-    named = () if heard.word.lines else (RankView(rank=rank) for rank in heard.ranks)
-    views = tuple(
-        replace(brief(view), unheard_for_s=unheard_s, silent_for_s=view.silent_for_s + unheard_s)
-        for view in (*told, *named, *map(first_view, alike))
-    )
-    node = _case_of(heard, own, views)
-    case = replace(node.case, gaps=(), code=(), alike=tuple(map(alike_of, alike)))
-    return replace(node, case=case)
-
-
-# Nodes of which nothing is heard: those that fell silent, and those that never came
 
 
 def addresses_to_ask(
@@ -219,12 +215,13 @@ def silent_node(
         reach = "unanswered"
     elif silences and max(silences) < GOES_ON_S:
         reach = "goes_on"
-    known = []
-    furthest = heard.word.furthest  # that its ranks were known to be
-    if furthest is not None and furthest.checkpoint is not None:
-        known.append(f"checkpoint {furthest.checkpoint.number} ({furthest.checkpoint.name})")
-    if furthest is not None and furthest.step is not None:
-        known.append(f"step {furthest.step}")
+    # how far its ranks were known to be
+    beats = [view.beat for view in views_of([heard]) if view.beat is not None]
+    marks = [beat.checkpoint for beat in beats if beat.checkpoint is not None]
+    mark = max(marks, key=lambda one: one.number, default=None)
+    steps = [beat.step for beat in beats if beat.step is not None]
+    known = [f"checkpoint {mark.number} ({mark.name})"] if mark is not None else []
+    known += [f"step {max(steps)}"] if steps else []
     return SilentNode(
         number=heard.word.node,
         ranks=format_ranks(heard.ranks),
@@ -245,26 +242,6 @@ def silence_gap(node: SilentNode) -> Gap:
     known = f"; last known there: {node.last_known}" if node.last_known else ""
     why = f"has not been heard for {node.silent_s:.0f} s: {why_silent(node)}{known}"
     return Gap(which_node(node), None, why, "other_nodes")
-
-
-def absent_nodes(absent: Iterable[int], waited_s: float, where: str) -> Gap:
-    """Say of nodes that nothing was ever heard of them."""
-    why = (
-        f"nothing was heard from there for {waited_s:.0f} s: it has not come, no hangcheck run "
-        f"watches there, or it does not reach {where}"
-    )
-    return Gap(which_nodes(absent), None, why, "other_nodes")
-
-
-def unused_nodes(unused: Mapping[int, str]) -> list[Gap]:
-    """Say of nodes that what they tell cannot be read, and why, those of one reason together."""
-    alike: dict[str, list[int]] = {}
-    for node, why in unused.items():
-        alike.setdefault(why, []).append(node)
-    return [
-        Gap(which_nodes(nodes), None, f"what is told there is not used: {why}", "other_nodes")
-        for why, nodes in alike.items()
-    ]
 
 
 def which_nodes(nodes: Iterable[int]) -> str:
@@ -301,14 +278,6 @@ class LeftHere(NamedTuple):
     hang: Verdict | None
 
 
-class Settled(NamedTuple):
-    """How it ended: to be told, with the case that shows it, and as it is remembered."""
-
-    case: Case
-    verdict: Verdict
-    ended: Round
-
-
 class EndedRounds:
     """What is not settled yet, the oldest first."""
 
@@ -321,17 +290,20 @@ class EndedRounds:
         """Take a round in that has just ended here, and have the other nodes know."""
         self._left.append(left)
         self._newest, self._newest_ns = left_round(left.case), left.case.taken_ns
-        if nodes is not None:
-            self.meet(nodes)
+        self.meet(nodes)
 
-    def meet(self, nodes: AmongNodes) -> None:
+    def meet(self, nodes: AmongNodes | None) -> None:
         """Have other nodes know also where they are met anew: in another order, each round."""
-        nodes.left = self._newest
+        if nodes is not None:
+            nodes.left = self._newest
 
     def settled(
         self, nodes: AmongNodes | None, now_ns: int, *, at_once: bool = False
-    ) -> Iterator[Settled]:
-        """Yield the rounds of which it is known by now how they ended."""
+    ) -> Iterator[tuple[Case, Verdict, Round]]:
+        """Yield the rounds of which it is known by now how they ended.
+
+        Each with the case that shows it, the verdict to be told, and as it is remembered.
+        """
         if nodes is not None and now_ns - self._newest_ns > TOLD_S * NANOSECONDS:
             nodes.left = nodes.round_end = self._newest = None
         while self._left:
@@ -346,9 +318,9 @@ class EndedRounds:
 
 def _settle(
     left: LeftHere, nodes: AmongNodes | None, waited_s: float, *, at_once: bool
-) -> Settled | None:
+) -> tuple[Case, Verdict, Round] | None:
     if nodes is None:
-        return Settled(left.case, *end_round(*left))
+        return left.case, *end_round(*left)
     if nodes.judges:
         over = at_once or waited_s >= JUDGED_AFTER_S
         try:
@@ -360,7 +332,7 @@ def _settle(
             return None
         verdict, ended = end_round(case, left.started_at, left.hang)
         nodes.round_end = RoundEnd(ended, verdict)
-        return Settled(case, verdict, ended)
+        return case, verdict, ended
     judged = nodes.peers.judged
     told = judged.end if judged is not None else None
     # it is of no other round, also where nodes count theirs otherwise
@@ -370,10 +342,9 @@ def _settle(
         _, own = end_round(*left)
         places = {place.rank: place for place in (*told.round.ranks, *own.ranks)}
         ranks = tuple(places[rank] for rank in sorted(places))
-        ended = replace(told.round, started_at=left.started_at, ranks=ranks)
-        return Settled(left.case, told.verdict, ended)
+        return left.case, told.verdict, replace(told.round, started_at=left.started_at, ranks=ranks)
     over = at_once or waited_s >= FOLLOWED_AFTER_S
-    return Settled(left.case, *end_round(*left)) if over else None
+    return (left.case, *end_round(*left)) if over else None
 
 
 # How the ranks of all nodes ended: what the others told before they went
@@ -387,33 +358,24 @@ def first_failure_ns(own: Case) -> int:
 
 def have_said(heard: Mapping[int, Heard], since_ns: int) -> set[int]:
     """Return the nodes that told how their ranks ended, or were heard since that failure at all."""
-    return {
-        node
-        for node, one in heard.items()
-        if one.word.ended or one.heard_ns > since_ns or _tells_an_end(one)
-    }
+    return {node for node, one in heard.items() if one.heard_ns > since_ns or _tells_an_end(one)}
 
 
 def _tells_an_end(heard: Heard) -> bool:
-    return any(view.process_exit is not None for view in views_of([heard]))
+    return heard.word.ended or any(view.process_exit is not None for view in views_of([heard]))
 
 
-def told_and_gone(
-    heard: Mapping[int, Heard], said: Collection[int]
-) -> tuple[list[Heard], list[Heard]]:
-    """Return who told of the end, and who was lost.
+def join_end(
+    own: Case, heard: Mapping[int, Heard], said: Collection[int], number: int, *, lost: bool = False
+) -> Case:
+    """Return how the job ended on all nodes: those that have ``said`` it, and those that are gone.
 
-    Who has told nothing since a rank failed here is gone, if others have; else it is the place
-    where they meet that went first, and nothing is known of any.
+    Who has told nothing since a rank failed here is gone, if others have, or it is known to be
+    ``lost``; else it is the place where they meet that went first, and nothing is known of any.
     """
     told = [one for node, one in heard.items() if node in said]
     gone = [one for node, one in heard.items() if node not in said]
-    return ([], []) if not told and len(gone) > 1 else (told, gone)
-
-
-def join_end(own: Case, told: Sequence[Heard], gone: Sequence[Heard], number: int) -> Case:
-    """Return how the job ended on all nodes that told it."""
-    if not told and not gone:
+    if not (told or gone) or (not told and len(gone) > 1 and not lost):
         return own
     joined = join_heard(own, told, gone, number)
     silent = tuple(
@@ -427,35 +389,27 @@ def join_round_end(
     own: Case, heard: Mapping[int, Heard], place: NodePlace, *, over: bool
 ) -> Case | None:
     """Return how a round ended on all nodes; None while one of them has not told that."""
-    found = {node: _of_round(one, own.run.round) for node, one in heard.items()}
-    there = {node: one for node, one in found.items() if one is not None}
-    told_it = {node for node, one in there.items() if one.word.ended or _tells_an_end(one)}
-    if not over and len(told_it) < place.nnodes - 1:
+    there: dict[int, Heard] = {}
+    for node, one in heard.items():  # what it tells of the round: its present one, or the last
+        word, left = one.word, one.word.left
+        if word.round == own.run.round:
+            there[node] = one
+        elif left is not None and left.number == own.run.round:
+            before = replace(
+                word,
+                round=left.number,
+                world_size=left.world_size,
+                local_world_size=left.local_world_size,
+                lines=tuple(class_of(view, (), 0) for view in left.ranks),
+                gaps=(),
+                code=(),
+            )
+            there[node] = replace(one, word=before)
+    if not over and sum(map(_tells_an_end, there.values())) < place.nnodes - 1:
         return None
     ends = (view.process_exit.seen_ns for view in own.ranks if view.process_exit is not None)
     since_ns = first_failure_ns(own) or min(ends, default=own.taken_ns)
-    said = told_it | have_said(there, since_ns)
-    return join_end(own, *told_and_gone(there, said), place.number)
-
-
-def _of_round(heard: Heard, number: int) -> Heard | None:
-    """Return what a node told of a round, its present one or the one before; None where nothing."""
-    word, left = heard.word, heard.word.left
-    if word.round == number:
-        return heard
-    if left is None or left.number != number:
-        return None
-    before = replace(
-        word,
-        round=number,
-        world_size=left.world_size,
-        local_world_size=left.local_world_size,
-        ranks=rank_set(view.rank for view in left.ranks),
-        lines=tuple(class_of(view, (), 0) for view in left.ranks),
-        gaps=(),
-        code=(),
-    )
-    return replace(heard, word=before)
+    return join_end(own, there, have_said(there, since_ns), place.number)
 
 
 # One number for one round on all nodes. Each node counts the rounds that it saw. One that joined

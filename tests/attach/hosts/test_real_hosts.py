@@ -9,18 +9,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
 import pytest
-from processes import PROGRAMS, free_port, has_slept, runs, until
+from processes import PROGRAMS, StartProgram, free_port, has_slept, runs, until
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.verdict import Verdict
-
-if TYPE_CHECKING:
-    from processes import StartProgram
 
 SSHD = Path("/usr/sbin/sshd")
 

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -18,6 +17,7 @@ from watch.launched import record_of, run_words, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from lightning_hangcheck.model.verdict import Verdict
 
@@ -80,13 +80,7 @@ def is_rank(words: list[str]) -> bool:
 
 
 class Host(NamedTuple):
-    """In what a node differs from this machine.
-
-    Attributes:
-        prefix: A command that starts another one there.
-        python: Runs all that is Python's there.
-        environment: Added to ours.
-    """
+    """In what a node differs from this machine."""
 
     prefix: Sequence[str] = ()
     python: str = sys.executable
@@ -97,16 +91,7 @@ LIKE_THIS = Host()
 
 
 class Node:
-    """A command on one node, in a folder of its own; FOLDER/said is what it printed.
-
-    Args:
-        network: It is on.
-        number: Its place there.
-        folder: To be made.
-        words: The command.
-        shared: Run folder that all nodes were given; None where each has one of its own.
-        host: What is special there.
-    """
+    """A command on one node, in a folder of its own; FOLDER/said is what it printed."""
 
     def __init__(
         self,
@@ -185,61 +170,35 @@ def start(
     training: list[str],
     *options: str,
     shared: Path | None = None,
-    ranks: int = 1,
-    hosts: Mapping[int, Host] | None = None,
 ) -> tuple[Node, ...]:
-    """Start the job on all nodes.
-
-    Args:
-        network: They are on.
-        folder: Below it, each has one of its own.
-        training: Arguments of the program.
-        options: Of `hangcheck run`.
-        shared: Run folder for all of them; without it each has one of its own.
-        ranks: On each node.
-        hosts: What is special on some of them.
-    """
+    """Start the job on all nodes."""
     if shared is not None:
         options = (*options, "--run-dir", str(shared))
     nodes = []
     for number, _ in enumerate(network.nodes):
-        host = (hosts or {}).get(number, LIKE_THIS)
-        command = torchrun(network, number, ranks, host)
-        words = run_words(
-            [*command, str(PROGRAMS / TRAINING), *training], *options, hangcheck=Path(host.python)
-        )
-        nodes.append(Node(network, number, folder / f"node{number}", words, shared, host))
+        command = [*torchrun(network, number), str(PROGRAMS / TRAINING), *training]
+        words = run_words(command, *options)
+        nodes.append(Node(network, number, folder / f"node{number}", words, shared))
     return tuple(nodes)
 
 
-def torchrun(
-    network: Network, number: int, ranks: int = 1, host: Host = LIKE_THIS
-) -> tuple[str, ...]:
+def torchrun(network: Network, number: int) -> tuple[str, ...]:
     """The words in front of a script that torchrun starts on one node."""
     return (
-        *(host.python, "-m", "torch.distributed.run", f"--nnodes={len(network.nodes)}"),
+        *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(network.nodes)}"),
         *(f"--node-rank={number}", f"--master-addr={network.first_address}"),
-        *(f"--master-port={PORT}", f"--nproc-per-node={ranks}"),
+        *(f"--master-port={PORT}", "--nproc-per-node=1"),
     )
 
 
-def variables(
-    network: Network, number: int, rank: int | None = None, ranks: int = 2
-) -> dict[str, str]:
-    """What somebody sets by hand who starts the only rank of a node without a launcher.
-
-    Args:
-        network: The nodes.
-        number: Of the node.
-        rank: Its number, that of the node where None.
-        ranks: Of the job.
-    """
+def variables(network: Network, number: int) -> dict[str, str]:
+    """What somebody sets by hand who starts the only rank of each of two nodes."""
     return {
         "MASTER_ADDR": network.first_address,
         "MASTER_PORT": str(PORT),
         "NODE_RANK": str(number),
-        "RANK": str(number if rank is None else rank),
-        "WORLD_SIZE": str(ranks),
+        "RANK": str(number),
+        "WORLD_SIZE": "2",
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
     }

@@ -55,11 +55,7 @@ def missing() -> str:
 
 
 class SlurmCluster:
-    """Two virtual nodes, hcnode0 and hcnode1, with ports, keys and folders of their own.
-
-    Args:
-        folder: For all of that, empty.
-    """
+    """Two virtual nodes, hcnode0 and hcnode1, with ports, keys and folders of their own."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -97,12 +93,7 @@ class SlurmCluster:
         until(self._is_up, "both nodes to be idle", seconds=UP_WITHIN_S)
 
     def srun(self, words: Sequence[str], said: Path) -> subprocess.Popen[bytes]:
-        """Start one task on each node.
-
-        Args:
-            words: Options of srun, and the command.
-            said: File for all that it prints.
-        """
+        """Start one task on each node."""
         with said.open("wb") as output:
             return subprocess.Popen(
                 ["srun", "-N2", "--ntasks-per-node=1", *words],

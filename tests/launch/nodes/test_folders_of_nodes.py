@@ -13,16 +13,15 @@ from msgspec.structs import replace
 from lightning_hangcheck.errors import UsedRunFolder
 from lightning_hangcheck.files.safe import write_atomically
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.launch.folder import SCHEDULERS, is_scheduled, take_run_folder
+from lightning_hangcheck.launch.folder import take_run_folder
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.rundir import folders_of_nodes
+from lightning_hangcheck.rundir import RunFolder, folders_of_nodes
 from lightning_hangcheck.session.session import join_session
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.rundir import RunFolder
 
 RECORD = RunRecord(run_id="", command="torchrun", started_at="2026-11-20T10:00:00Z")
 NAMED = replace(RECORD, job="nodes--n0-29400")
@@ -114,12 +113,6 @@ def test_a_start_is_kept_elsewhere_where_its_folder_cannot_be_made(
     (shared / "start-2").write_text("a file")
     assert start_again(str(shared), RECORD).path.name.startswith("hangcheck-run-")
     assert "this run is kept in" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_who_starts_jobs_again_is_known_by_a_variable(name: str) -> None:
-    assert is_scheduled({name: "1"})
-    assert not is_scheduled({"PATH": "/bin"})
 
 
 def test_where_no_node_has_a_number_yet_the_first_to_come_takes_it(tmp_path: Path) -> None:

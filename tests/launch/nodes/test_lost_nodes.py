@@ -75,40 +75,6 @@ def test_without_a_folder_a_verdict_a_node_that_merge_joins_and_with_it_one_by_t
         end_all(*nodes)
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.parametrize("cable", [NODES], indirect=True)
-def test_where_each_node_has_a_run_folder_of_its_own_each_judges_alone_and_says_why(
-    cable: tuple[Network, Cable], tmp_path: Path
-) -> None:
-    """They may all have one name, as in containers: no other node is ever seen there."""
-    network, between = cable
-    nodes = first, second, third = start(network, tmp_path, ["100000"], "--stall-timeout", "20")
-    try:
-        lose(first, between)
-        for node in (second, third):
-            until(
-                lambda node=node: "the nodes do not hear each other" in node.said,
-                "each node to say that it hears nobody",
-                seconds=LONGEST_S,
-            )
-            until(
-                lambda node=node: node.verdict() == ("hang", (0,)),
-                "each node to name the rank that nobody reaches",
-                seconds=LONGEST_S,
-            )
-        for node in (second, third):
-            assert f"no other node was seen in folder {node.folder}" in node.said
-            assert "each node judges its own ranks: hangcheck merge joins that" in node.said
-            assert "this node judges for all that are heard" not in node.said
-            assert "has not come" not in str(verdict_of(node.run_folder))
-            assert "go on in folder" not in node.said
-            assert record_of(node.run_folder).meeting.startswith("torchrun's store at")
-        merged = merge(second.run_folder, third.run_folder, into=tmp_path / "merged")
-        assert (merged.verdict, merged.culprits, merged.victims) == ("hang", (0,), (1, 2))
-    finally:
-        end_all(*nodes)
-
-
 def lose(first: Node, between: Cable) -> None:
     """Cut the first node off, and its power, once all train and hear each other."""
     until(

@@ -20,12 +20,7 @@ CTRL_C, CTRL_Z = b"\x03", b"\x1a"
 
 
 class Terminal:
-    """A command that leads the session of a new pseudo-terminal.
-
-    Attributes:
-        pid: Of the command.
-        shown: What it and its children have printed so far.
-    """
+    """A command that leads the session of a new pseudo-terminal."""
 
     def __init__(self, folder: Path, command: Sequence[str], **environment: str) -> None:
         self.shown = ""

@@ -8,27 +8,18 @@ import pytest
 from cases import IN_BARRIER, NOW_NS, SECOND, job, rank
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.rank_set import rank_set
+from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import AddressReach
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes.encoding import pack, read_word
 from lightning_hangcheck.nodes.meeting_place import FolderPlace, SealedPlace
 from lightning_hangcheck.nodes.peers import Heard
 from lightning_hangcheck.nodes.store_place import CourierPlace
-from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word, word_of
+from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word, class_of, word_of
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
 from lightning_hangcheck.version import __version__
-from lightning_hangcheck.watch.other_nodes.among_nodes import (
-    Meeting,
-    contradictions,
-    meeting_of,
-    same_number,
-)
-from lightning_hangcheck.watch.other_nodes.joining import (
-    addresses_to_ask,
-    silence_gap,
-    silent_node,
-)
+from lightning_hangcheck.watch.other_nodes.among_nodes import Meeting, contradictions, meeting_of
+from lightning_hangcheck.watch.other_nodes.joining import addresses_to_ask, silence_gap, silent_node
 
 FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
 
@@ -44,7 +35,8 @@ UNMARKED = RoundMark()
 def said(
     *ranks: int, here: RoundMark = UNMARKED, there: RoundMark = UNMARKED, **changes: object
 ) -> list[str]:
-    heard = Heard(replace(WORD, ranks=rank_set(ranks), mark=there, **changes), 0)
+    lines = tuple(class_of(RankView(rank=one), (), 0) for one in ranks)
+    heard = Heard(replace(WORD, lines=lines, mark=there, **changes), 0)
     return list(contradictions(HERE, here, [heard], 0))
 
 
@@ -76,16 +68,6 @@ def test_another_version_that_can_be_read_is_said_once_for_all_nodes_that_have_i
         f"node 4 has lightning-hangcheck 9.1, node 0 has {__version__}: they understand "
         "each other; install the same on all nodes before the next run",
     ]
-
-
-@pytest.mark.parametrize(
-    ("addresses", "where"), [((), ""), (("10.0.0.5", "10.0.0.6"), " at 10.0.0.5")]
-)
-def test_another_node_of_the_same_number_is_said(addresses: tuple[str, ...], where: str) -> None:
-    assert same_number(1, addresses) == (
-        f"another node{where} says that it is node 1, too, and neither is heard as it should be: "
-        "give each node another --node-rank (or NODE_RANK)"
-    )
 
 
 @pytest.mark.parametrize(

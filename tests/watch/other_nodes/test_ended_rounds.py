@@ -1,4 +1,4 @@
-"""A round ended because a rank of another node failed: each node says which, in the same words."""
+"""A round, or the job, ended as a rank of another node failed: each node says which."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from processes import until
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import rebased
-from lightning_hangcheck.model.run import NodePlace, RoundStart
+from lightning_hangcheck.model.run import NodePlace, Round, RoundStart
 from lightning_hangcheck.nodes.encoding import BadWord, pack, read_word
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.peers import Heard
@@ -22,7 +22,9 @@ from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
 from lightning_hangcheck.watch.other_nodes.joining import (
     EndedRounds,
     LeftHere,
-    Settled,
+    first_failure_ns,
+    have_said,
+    join_end,
     join_round_end,
 )
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning_hangcheck.model.case import Case, RankView
+    from lightning_hangcheck.model.verdict import Verdict
 
 FACTS: dict[str, Any] = {"world_size": 2, "local_world_size": 1, "nnodes": 2}
 NEXT = RoundStart(launcher="torchrun", number=1, most=3)
@@ -99,8 +102,8 @@ def test_no_more_ends_are_told_or_read_than_a_node_has_room_for() -> None:
 def test_a_node_alone_waits_for_nobody() -> None:
     ended = EndedRounds()
     ended.leave(LeftHere(FAILED, "", None), None)
-    (settled,) = ended.settled(None, NOW_NS)
-    assert settled.ended.culprits == (1,)
+    ((_, _, remembered),) = ended.settled(None, NOW_NS)
+    assert remembered.culprits == (1,)
 
 
 def test_both_nodes_end_the_chapter_in_the_same_words(tmp_path: Path) -> None:
@@ -111,7 +114,7 @@ def test_both_nodes_end_the_chapter_in_the_same_words(tmp_path: Path) -> None:
     left = [ENDED_BY_AGENT, FAILED]
     present = [job(rank(0, IN_BARRIER, silent=0.1), round=1, **FACTS), GOES_ON]
     ended = [EndedRounds(), EndedRounds()]
-    settled: dict[int, Settled] = {}
+    settled: dict[int, tuple[Verdict, Round]] = {}
 
     def now(case: Case) -> Case:
         return rebased(case, time.monotonic_ns() - NOW_NS)
@@ -119,18 +122,67 @@ def test_both_nodes_end_the_chapter_in_the_same_words(tmp_path: Path) -> None:
     def both_have() -> bool:
         for number, node in enumerate(nodes):
             node.tell(now(present[number]), None)
-            for one in ended[number].settled(node, time.monotonic_ns()):
-                settled[number] = one
+            for _, verdict, remembered in ended[number].settled(node, time.monotonic_ns()):
+                settled[number] = verdict, remembered
         return len(settled) == 2
 
     with closing(nodes[0]), closing(nodes[1]):
         for number, node in enumerate(nodes):
             ended[number].leave(LeftHere(now(left[number]), f"start {number}", None), node)
         until(both_have, "both nodes to know how the round ended")
-    ours, theirs = settled[0], settled[1]
-    assert ours.verdict == theirs.verdict
-    assert ours.ended.culprits == (1,)
-    assert ours.ended.summary == theirs.ended.summary
-    assert WORDS in ours.ended.summary
-    assert {place.rank for place in ours.ended.ranks} == {0, 1}
-    assert (ours.ended.started_at, theirs.ended.started_at) == ("start 0", "start 1")
+    (told, ours), (told_there, theirs) = settled[0], settled[1]
+    assert told == told_there
+    assert ours.culprits == (1,)
+    assert ours.summary == theirs.summary
+    assert WORDS in ours.summary
+    assert {place.rank for place in ours.ranks} == {0, 1}
+    assert (ours.started_at, theirs.started_at) == ("start 0", "start 1")
+
+
+# How the job ended, on all nodes
+
+LOST = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:4711"
+OF_THREE: dict[str, Any] = {"world_size": 3, "local_world_size": 1, "nnodes": 3}
+
+
+def of_node(node: int, view: RankView, ago_s: float) -> Heard:
+    word, _ = read_word(pack(word_of(job(view, **OF_THREE), node, 1)))
+    return Heard(word, NOW_NS - int(ago_s * SECOND))
+
+
+LEFT_HERE: Case = job(seen(gone(0, 1, words=LOST), 2.0), ended=True, **OF_THREE)
+
+
+def concluded(nodes: dict[int, Heard]) -> Any:
+    said = have_said(nodes, first_failure_ns(LEFT_HERE))
+    return judge(replace(join_end(LEFT_HERE, nodes, said, 0), exit_code=1))
+
+
+def test_a_rank_that_was_killed_on_another_node_is_named() -> None:
+    nodes = {
+        1: of_node(1, seen(gone(1, -9), 0.1), ago_s=1.0),
+        2: of_node(2, seen(gone(2, 1, words=LOST), 0.1), ago_s=1.0),
+    }
+    verdict = concluded(nodes)
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (1,), (0, 2))
+    assert {one.rank for one in verdict.ranks} == {0, 1, 2}
+
+
+def test_a_node_that_told_nothing_more_is_lost() -> None:
+    nodes = {
+        1: of_node(1, rank(1, IN_BARRIER, silent=0.1), ago_s=4.0),
+        2: of_node(2, seen(gone(2, 1, words=LOST), 0.1), ago_s=1.0),
+    }
+    verdict = concluded(nodes)
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
+    assert "rank 1 was lost with node 1" in verdict.summary
+
+
+def test_where_the_place_to_meet_went_first_no_node_is_called_lost() -> None:
+    nodes = {n: of_node(n, rank(n, IN_BARRIER, silent=0.1), ago_s=4.0) for n in (1, 2)}
+    verdict = concluded(nodes)
+    assert (verdict.verdict, verdict.culprits) == ("crashed", ())
+
+
+def test_a_job_in_which_nobody_failed_here_waits_for_no_last_words() -> None:
+    assert first_failure_ns(job(gone(0, 0), ended=True, **OF_THREE)) == 0

@@ -9,9 +9,10 @@ from cases import SECOND
 from msgspec.structs import replace
 
 from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
+from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.run import RoundStart
 from lightning_hangcheck.nodes.peers import Heard
-from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word
+from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word, class_of
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.watched_rank import WatchedRound
 from lightning_hangcheck.watch.other_nodes.joining import agreed_number, mark_of
@@ -49,7 +50,8 @@ def joined(seconds: float, launcher: str = "torchrun") -> WatchedRound:
 
 def heard(word: Word, number: int = 1, ago_s: float = 0.0) -> Heard:
     told_ns = time.monotonic_ns() - int(ago_s * SECOND)
-    return Heard(replace(word, ranks=(number, number)), told_ns)
+    line = class_of(RankView(rank=number), (), 0)
+    return Heard(replace(word, lines=(line,)), told_ns)
 
 
 def agreed(watched: WatchedRound, *told: Heard) -> int:

@@ -2,16 +2,10 @@
 
 Each kind is a loop of two ranks that wait for each other in every step. Nothing in them is slow
 for as long as the limit, so whatever is told of them is told wrongly; `told_of_slow_rank` has one.
-
-    cd tests && python -m watch.pace.simulated_hours 1000 bursts bimodal
 """
 
 from __future__ import annotations
 
-import math
-import random
-import sys
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -22,6 +16,7 @@ from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.watch.pace import JobPace
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Iterator
 
     from lightning_hangcheck.model.verdict import Verdict
@@ -154,14 +149,7 @@ def _with_loader(step: Step, loader: list[float]) -> Step:
 def told(
     steps: Iterator[Step], hours: float, *, in_parts: bool, slow_after_s: float = SLOW_AFTER_S
 ) -> list[Verdict]:
-    """What the watch tells of these steps: each verdict, without its end.
-
-    Args:
-        steps: As one of the kinds makes them.
-        hours: Of training.
-        in_parts: Whether ranks time the parts, and leave out what is no step.
-        slow_after_s: The limit.
-    """
+    """What the watch tells of these steps: each verdict, without its end."""
     pace = JobPace(slow_after_s)
     sums = [StepTimes(), StepTimes()]
     beat = Beat(pid=1, phase="training_step", beats=1)
@@ -228,24 +216,3 @@ def _case(now_ns: int, beat: Beat) -> Case:
         taken_ns=now_ns,
         ranks=tuple(RankView(rank=rank, pid=10 + rank, beat=beat) for rank in RANKS),
     )
-
-
-def main() -> None:
-    """Print what is told of so many hours of each kind, or of those that are named."""
-    hours, names = float(sys.argv[1]), sys.argv[2:]
-    for kind in [one for one in KINDS if not names or one.__name__ in names]:
-        for in_parts in (True, False):
-            began, wrong, each = time.monotonic(), 0, 24.0
-            for seed in range(math.ceil(hours / each)):
-                rng = random.Random(f"{kind.__name__} {seed}")
-                scale_s = 10 ** rng.uniform(-1, 0.7)
-                wrong += len(told(kind(rng, scale_s), each, in_parts=in_parts))
-            took = time.monotonic() - began
-            parts = "parts" if in_parts else "whole steps"
-            said = f"{kind.__name__:18} {parts:12} {hours:.0f} h, told wrongly {wrong}"
-            sys.stdout.write(f"{said}  ({took:.0f} s)\n")
-            sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -6,7 +6,7 @@ from cases import IN_ALL_REDUCE, IN_BACKWARD, IN_LOAD, look
 
 from lightning_hangcheck.look.sample import Look, Target
 from lightning_hangcheck.model.beat import Slowness, SlowRank, StepTimes
-from lightning_hangcheck.watch.pace import GLANCES, LONGEST_S, SHORTEST_S, Glances
+from lightning_hangcheck.watch.pace import GLANCES, Glances
 
 SLOW = Slowness(
     for_s=200.0,
@@ -47,12 +47,3 @@ def test_backward_waits_only_where_it_sleeps() -> None:
     assert glances.added_to(SLOW).ranks[0].waited == 0
     glances.take(seen(IN_BACKWARD, state="S"))
     assert glances.added_to(SLOW).ranks[0].waited == 1
-
-
-def test_pauses_between_looks_differ_so_that_they_follow_no_step() -> None:
-    glances, pauses = Glances(), []
-    for _ in range(GLANCES):
-        pauses.append(glances.pause_s)
-        glances.take(seen())
-    assert len({round(pause, 2) for pause in pauses}) == GLANCES
-    assert all(SHORTEST_S <= pause <= LONGEST_S for pause in pauses)

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from watch.pace.simulated_hours import KINDS, told, told_of_slow_rank
 
-from lightning_hangcheck.model.beat import Beat, StepTimes
+from lightning_hangcheck.model.beat import Beat, Slowness, StepTimes
 from lightning_hangcheck.watch.pace import LEARNT, WINDOW, JobPace
 
 if TYPE_CHECKING:
     from watch.pace.simulated_hours import Kind
-
-    from lightning_hangcheck.model.beat import Slowness
-
 
 SLOW_AFTER_S = 80.0
 

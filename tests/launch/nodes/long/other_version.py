@@ -15,13 +15,7 @@ from lightning_hangcheck.version import __version__
 
 
 def host_with_version(folder: Path, version: str, words: int = VERSION) -> Host:
-    """A node on which all that is Python's has this version of the package.
-
-    Args:
-        folder: For the environment, made anew; dependencies are those that are installed here.
-        version: Of the package.
-        words: Version of what nodes tell each other.
-    """
+    """A node on which all that is Python's has this version of the package."""
     venv.create(folder, symlinks=True, with_pip=False)
     names = {"base": str(folder), "platbase": str(folder)}
     there = Path(sysconfig.get_path("purelib", "venv", names))
