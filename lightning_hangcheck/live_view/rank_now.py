@@ -16,11 +16,10 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.look.gpu import Gpus, gpus_of
 from lightning_hangcheck.model.beat import StepTimes
-from lightning_hangcheck.report.page.page_facts import equal_ranks
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.running_ranks import RunningRank, last_checkpoint
 from lightning_hangcheck.report.stragglers import LEAST_STEPS, compared, slower_part
-from lightning_hangcheck.report.verdict_text import awaited, edges_by_source
+from lightning_hangcheck.report.verdict_text import awaited, edges_by_source, equal_ranks
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -157,7 +156,7 @@ def ranks_now(
         known = found.get(page.rank) or RankNow(rank=page.rank, standing="runs")
         # a verdict in force says how a rank stands that runs, its page all else
         beat, standing = page.beat, known.standing
-        kept = last_checkpoint(beat, saved=saved)
+        kept, kept_at = last_checkpoint(beat, saved=saved)
         if standing not in ("gone", "stuck", "stopped", "waits"):
             usual_s = QUIET_WITHOUT_PACE_S if page.step_s is None else page.step_s * QUIET_STEPS
             standing = "silent" if page.silent_s >= max(QUIET_S, usual_s) else "runs"
@@ -170,8 +169,8 @@ def ranks_now(
             waits_for=known.waits_for or (f"in {inside}" if inside else ""),
             step=beat.step,
             step_s=page.step_s,
-            kept=kept.words.removeprefix("CHECKPOINT "),
-            kept_at=kept.at,
+            kept=kept.removeprefix("CHECKPOINT "),
+            kept_at=kept_at,
             memory_bytes=page.memory_bytes,
             use=(used or {}).get(page.rank, RankUse()),
         )
@@ -196,13 +195,13 @@ def _judged(verdict: Verdict) -> Iterator[RankNow]:
     edges = edges_by_source(verdict)
     for group in equal_ranks(verdict):
         for rank in group.ranks:
-            state = states.get(rank, group.example)
+            state = states.get(rank, group.states[0])
             targets = [edge.target for edge in edges.get(f"rank:{state.rank}", ())]
             waits = ""
             if whom := awaited(targets).removeprefix("for "):  # first: a narrow column cuts the end
                 waits = f"{whom} {group.situation.doing}".rstrip()
-            elif group.example.state in ("waiting", "stalled", "stopped"):
-                waits = plain(group.standing)
+            elif group.states[0].state in ("waiting", "stalled", "stopped"):
+                waits = plain(group.situation.standing)
             yield RankNow(
                 rank=rank,
                 standing=STANDINGS[state.state] if in_force else "unseen",

@@ -14,7 +14,7 @@ from lightning_hangcheck.launch.run import ABORTED, ASKED_BY_US
 from lightning_hangcheck.live_view.rank_now import GpuReader, ProcessMeter, ranks_now
 from lightning_hangcheck.live_view.view_text import RunNow
 from lightning_hangcheck.machine import which_machine
-from lightning_hangcheck.report.saved_run import SavedRun, read_record, read_saved_run
+from lightning_hangcheck.report.saved_run import SavedRun, read_fact, read_saved_run
 from lightning_hangcheck.rundir import folders_of_job
 from lightning_hangcheck.text.shown import NANOSECONDS, read_utc, seconds_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
@@ -111,7 +111,7 @@ class RunFollower:
             mark, changed_at = within(STAT_LIMIT_S, lambda: _mark(self._folder))
             if self._saved is None or mark != self._mark:
                 saved = read_saved_run(self._folder)
-                self._record = within(STAT_LIMIT_S, lambda: read_record(self._folder))
+                self._record = within(STAT_LIMIT_S, lambda: read_fact(self._folder.run_file, RunRecord))
                 self._saved, self._mark, self._changed_at = saved, mark, changed_at
         except (NoAnswer, OSError, UnreadableRun) as error:
             if self._saved is None and not job.here:

@@ -21,7 +21,7 @@ from lightning_hangcheck.model.codec import encode_for_file, encode_pretty
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.report.page.forms import prices_from, write_as
+from lightning_hangcheck.report.page import write_as
 from lightning_hangcheck.report.verdict_text import render_stacks
 from lightning_hangcheck.rundir import CASE_FILE, claim_run_folder, prepare_run_folder
 from lightning_hangcheck.text.redaction import redact_values
@@ -166,7 +166,14 @@ def _write_page(
 ) -> None:
     signal.alarm(PAGE_LIMIT_S)
     os.nice(PAGE_NICENESS)
-    named, prices = str(folder.path), prices_from(os.environ)
-    page = write_as("page", folder, verdict, case, run_folder=named, prices=prices, goes_on=goes_on)
+    page = write_as(
+        "page",
+        folder,
+        verdict,
+        case,
+        run_folder=str(folder.path),
+        environment=os.environ,
+        goes_on=goes_on,
+    )
     if max(folder.verdict_numbers(), default=0) <= number:
         write_atomically(folder.page_file, page.encode())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,19 +17,17 @@ from lightning_hangcheck.report.verdict_text import name_ranks
 from lightning_hangcheck.text.shown import format_ranks, read_utc, seconds_in_words, several
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from lightning_hangcheck.model.run import Round, RunRecord
     from lightning_hangcheck.report.saved_run import JournalEnd, SavedRun
 
-PLACE, CHECKPOINT = 1, 4
 MOST_BELOW = 8
 """Lines below a verdict, which has told the ranks in trouble already."""
 MOST_LINES = 6
 MOST_STAYS = 8
 """Of one rank, the newest."""
 MOST_ROWS = 24
-MOST_GAPS = 4
 
 
 class RunningRank(Struct, frozen=True, kw_only=True):
@@ -49,13 +48,6 @@ class RunningRank(Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
 
 
-class LastKept(NamedTuple):
-    """The last point that a rank passed, in words, and when; empty where it told none."""
-
-    words: str = ""
-    at: str = ""
-
-
 def render_below(ranks: Sequence[RunningRank], now: datetime) -> str:
     """Write what stands below the newest verdict of a run; nothing where none of its ranks runs."""
     return "\n".join(["", "now", "", *render(ranks, now, MOST_BELOW)]) + "\n" if ranks else ""
@@ -66,58 +58,60 @@ def render(ranks: Sequence[RunningRank], now: datetime, most: int) -> list[str]:
     fitting = most if len(ranks) <= most else most - 1
     shown = sorted(ranks, key=lambda one: -one.silent_s)[:fitting]
     saved = any(one.beat.save is not None for one in ranks)
-    rows = [_cells(one, now, saved) for one in sorted(shown, key=lambda one: one.rank)]
-    lines = aligned(rows, shrinking=(PLACE, CHECKPOINT))
+
+    def age(seconds: float) -> str:
+        """Right to a tenth of a second: the page is younger than the line that tells it."""
+        return seconds_in_words(max(0.1, round(seconds, 1)))
+
+    rows = []
+    for one in sorted(shown, key=lambda one: one.rank):
+        beat = one.beat
+        batch = beat.batch if beat.step is None else None  # beside a step it tells the same
+        counted = {"epoch": beat.epoch, "step": beat.step, "batch": batch}
+        place = [f"{name} {number}" for name, number in counted.items() if number is not None]
+        if beat.main_sections:
+            place.append(f"in {plain(str(beat.main_sections[-1]))}")
+        unit = "beat" if beat.step is None else "step"
+        kept, kept_at = last_checkpoint(beat, saved=saved)
+        with suppress(ValueError):
+            kept += f", {age((now - read_utc(kept_at)).total_seconds())} ago"
+        rows.append(
+            (
+                f"rank {one.rank}",
+                ", ".join([beat.phase or "phase unknown", *place]),
+                "" if one.step_s is None else f"{seconds_in_words(one.step_s)} a {unit}",
+                f"last sign {age(one.silent_s)} ago",
+                kept,
+            )
+        )
+    lines = aligned(rows, shrinking=(1, 4))
     if len(ranks) > fitting:
         lines.append(f"{INDENT}... and {len(ranks) - fitting} more, silent for less long")
     return lines
 
 
-def _cells(one: RunningRank, now: datetime, saved: bool) -> tuple[str, ...]:
-    beat = one.beat
-    batch = beat.batch if beat.step is None else None  # beside a step it tells the same
-    counted = {"epoch": beat.epoch, "step": beat.step, "batch": batch}
-    place = [f"{name} {number}" for name, number in counted.items() if number is not None]
-    if beat.main_sections:
-        place.append(f"in {plain(str(beat.main_sections[-1]))}")
-    pace = f"{seconds_in_words(one.step_s)} a " if one.step_s is not None else ""
-    unit = "beat" if beat.step is None else "step"
-    kept = last_checkpoint(beat, saved=saved)
-    try:
-        ago = f", {_age((now - read_utc(kept.at)).total_seconds())} ago"
-    except ValueError:
-        ago = ""
-    return (
-        f"rank {one.rank}",
-        ", ".join([beat.phase or "phase unknown", *place]),
-        f"{pace}{unit}" if pace else "",
-        f"last sign {_age(one.silent_s)} ago",
-        f"{kept.words}{ago}",
-    )
-
-
-def last_checkpoint(beat: Beat, *, saved: bool) -> LastKept:
+def last_checkpoint(beat: Beat, *, saved: bool) -> tuple[str, str]:
     """Return the one to go on from; of a rank that makes no steps yet, the last point passed.
 
     Args:
         beat: Its page.
         saved: Some rank of the job saves: then the others need none of their own.
+
+    Returns:
+        It in words, and when; empty where the rank told none.
     """
     mark, save = beat.checkpoint, beat.save
     if save is not None:
         done, where = ("saved", "at") if save.number else ("goes on", "from")
         step = "" if save.step is None else f" {where} step {save.step}"
-        return LastKept(f"{done}{step}", save.at)
+        return f"{done}{step}", save.at
     if beat.step is not None:
-        return LastKept("" if saved else "no save yet")
-    if mark is None:
-        return LastKept("no checkpoint yet")
-    return LastKept(f"CHECKPOINT {mark.number}: {plain(mark.name)}", mark.at)
+        return "" if saved else "no save yet", ""
+    return ("no checkpoint yet", "") if mark is None else (_passed(mark.number, mark.name), mark.at)
 
 
-def _age(seconds: float) -> str:
-    """Right to a tenth of a second: the page is younger than the line that tells it."""
-    return seconds_in_words(max(0.1, round(seconds, 1)))
+def _passed(number: int, name: str) -> str:
+    return f"CHECKPOINT {number}: {plain(name)}"
 
 
 def joined_rounds(records: Iterable[RunRecord]) -> tuple[Round, ...]:
@@ -171,7 +165,22 @@ def render_unjudged(
         Lines that end in a newline: at most 40, and 24 more where other ranks run elsewhere.
     """
     told = {f"rank-{one.rank}" for one in running}
-    rows = list(_rows([journal for journal in saved.journals if journal.name not in told]))
+    # ranks with the same checkpoint and save share a row, which shows the earliest last line
+    groups: dict[str, list[JournalEnd]] = {}
+    for journal in saved.journals:
+        if journal.name not in told:
+            mark = journal.checkpoint
+            text = _passed(mark.number, mark.name) if mark else "no checkpoint yet"
+            kept = "" if journal.kept_step is None else f", saved at step {journal.kept_step}"
+            groups.setdefault(text + kept, []).append(journal)
+    rows = []
+    for text, members in groups.items():
+        last = min(member.last_at for member in members)
+        ranks = [member.rank for member in members if member.rank is not None]
+        names = [name_ranks(ranks)] if ranks else []
+        if others := len(members) - len(ranks):
+            names.append(f"{others} without a rank")
+        rows.append((" and ".join(names), text, f"last line {plain(last)}" if last else ""))
     shown = render(running, now or datetime.now(timezone.utc), MOST_ROWS)
     shown += aligned(rows[:MOST_ROWS], shrinking=(1,))
     if len(rows) > MOST_ROWS:
@@ -179,35 +188,10 @@ def render_unjudged(
     headline = "no verdict that can be read" if saved.refused else "no verdict yet"
     if running:
         headline += f"; {several(len(running), 'rank')} of it running here"
-    command = []
+    lines = [headline, "", *shown, *([""] if shown else [])]
     if saved.record is not None:
         started = f"{saved.record.command}  (started {saved.record.started_at})"
-        command = labelled("command", started, most=3)
-    gaps = [f"{gap.what}: {gap.reason}" for gap in saved.gaps]
-    lines = [
-        headline,
-        "",
-        *shown,
-        *([""] if shown else []),
-        *command,
-        *listed("not seen", gaps, MOST_GAPS),
-        *labelled("more", f"hangcheck report {shlex.quote(run_folder)}", most=1),
-    ]
+        lines += labelled("command", started, most=3)
+    lines += listed("not seen", [f"{gap.what}: {gap.reason}" for gap in saved.gaps], 4)
+    lines += labelled("more", f"hangcheck report {shlex.quote(run_folder)}", most=1)
     return "\n".join(lines) + "\n"
-
-
-def _rows(journals: Sequence[JournalEnd]) -> Iterator[tuple[str, str, str]]:
-    """Ranks with the same checkpoint and save share a row, which shows the earliest last line."""
-    groups: dict[str, list[JournalEnd]] = {}
-    for journal in journals:
-        mark = journal.checkpoint
-        text = f"CHECKPOINT {mark.number}: {plain(mark.name)}" if mark else "no checkpoint yet"
-        kept = "" if journal.kept_step is None else f", saved at step {journal.kept_step}"
-        groups.setdefault(text + kept, []).append(journal)
-    for text, members in groups.items():
-        last = min(member.last_at for member in members)
-        ranks = [member.rank for member in members if member.rank is not None]
-        names = [name_ranks(ranks)] if ranks else []
-        if others := len(members) - len(ranks):
-            names.append(f"{others} without a rank")
-        yield " and ".join(names), text, f"last line {plain(last)}" if last else ""

@@ -23,13 +23,7 @@ from lightning_hangcheck.rundir import (
     newest_case,
     read_rank,
 )
-from lightning_hangcheck.time_limit import (
-    PART_LIMIT_S,
-    READING_LIMIT_S,
-    NoAnswer,
-    SharedTime,
-    within,
-)
+from lightning_hangcheck.time_limit import PART_LIMIT_S, NoAnswer, SharedTime, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,7 +74,7 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...] = ()
 
 
-def read_saved_run(folder: RunFolder, time_limit_s: float = READING_LIMIT_S) -> SavedRun:
+def read_saved_run(folder: RunFolder) -> SavedRun:
     """Read a run, whether it still goes on or not.
 
     Evidence without a verdict that can be read (a disk that was full, a folder copied in part) is
@@ -90,7 +84,7 @@ def read_saved_run(folder: RunFolder, time_limit_s: float = READING_LIMIT_S) -> 
     Raises:
         UnreadableRun: The folder holds no run, or nothing of it can be read.
     """
-    parts = Parts(time_limit_s)
+    parts = Parts()
     verdict = parts.read(folder.verdict_file, lambda: read_fact(folder.verdict_file, Verdict))
     if verdict is not None:
         case, lost = parts.read(folder.path, lambda: _case_of(folder, verdict)) or (None, ())
@@ -99,30 +93,22 @@ def read_saved_run(folder: RunFolder, time_limit_s: float = READING_LIMIT_S) -> 
     if case is not None:
         return SavedRun(verdict=judge(case), case=case, gaps=(*parts.gaps, *torn))
     refused = parts.refused
-    record = parts.read(folder.run_file, lambda: read_record(folder))
+    record = parts.read(folder.run_file, lambda: read_fact(folder.run_file, RunRecord))
     journals = parts.read(folder.path / "ranks", lambda: journals_of_job(folder)) or {}
     if not journals and (record is None or parts.refused is not None):
         raise parts.refused or UnreadableRun(
             f"{folder.path} holds no run", "name the folder that hangcheck run printed"
         )
-    ends = [
+    found = [
         parts.read(paths[0], partial(_journal_end, name, paths)) for name, paths in journals.items()
     ]
+    ends = [one for one in found if one is not None]
     return SavedRun(
         record=record,
-        journals=tuple(end[0] for end in ends if end is not None),
+        journals=tuple(end for end, _ in ends),
         refused="" if refused is None else str(refused),
-        gaps=(*parts.gaps, *torn, *(gap for end in ends if end is not None for gap in end[1])),
+        gaps=(*parts.gaps, *torn, *(gap for _, gaps in ends for gap in gaps)),
     )
-
-
-def read_record(folder: RunFolder) -> RunRecord | None:
-    """Read run.json; None where it was not written yet.
-
-    Raises:
-        UnreadableRun: It may not be read, or is no such file.
-    """
-    return read_fact(folder.run_file, RunRecord)
 
 
 def records_of_job(folder: RunFolder) -> tuple[RunRecord, ...]:
@@ -132,7 +118,7 @@ def records_of_job(folder: RunFolder) -> tuple[RunRecord, ...]:
         found = []
         for one in folders_of_job(folder):
             with suppress(UnreadableRun):
-                found.append(read_record(one))
+                found.append(read_fact(one.run_file, RunRecord))
         return tuple(record for record in found if record is not None)
 
     try:
@@ -148,8 +134,8 @@ class Parts:
         refused: Why the first of those could not be read.
     """
 
-    def __init__(self, time_limit_s: float = READING_LIMIT_S) -> None:
-        self._time = SharedTime(time_limit_s)
+    def __init__(self) -> None:
+        self._time = SharedTime()
         self.gaps: list[Gap] = []
         self.refused: UnreadableRun | None = None
 
@@ -169,9 +155,8 @@ class Parts:
                 f"see whether its disk answers: df {quote(str(source))}",
             )
         self.refused = self.refused or refused
-        self.gaps.append(
-            Gap(source.name, None, str(refused.args[0]), "saved_evidence", refused.remedy)
-        )
+        why = str(refused.args[0])
+        self.gaps.append(Gap(source.name, None, why, "saved_evidence", refused.remedy))
         return None
 
 
@@ -182,12 +167,11 @@ def read_fact(path: Path, kind: type[Fact]) -> Fact | None:
         UnreadableRun: It may not be read, or is no such file.
     """
     try:
-        data = read_owned(path, EVIDENCE_BYTES)
+        return decode(read_owned(path, EVIDENCE_BYTES), kind, str(path))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise unreadable(path, error) from error
-    return decode(data, kind, str(path))
 
 
 def _case_of(folder: RunFolder, verdict: Verdict) -> tuple[Case | None, tuple[Gap, ...]]:
@@ -209,12 +193,12 @@ def _journal_end(name: str, paths: Sequence[Path]) -> tuple[JournalEnd, tuple[Ga
     checkpoint, kept_step, last_at = None, None, ""
     for entry in entries:
         last_at = str(entry.get("at", last_at))
-        if entry.get("kind") == "start":
+        kind = entry.get("kind")
+        if kind == "start":
             checkpoint, kept_step = None, None
-        if entry.get("kind") in ("saved", "resumed") and isinstance(entry.get("step"), int):
+        elif kind in ("saved", "resumed") and isinstance(entry.get("step"), int):
             kept_step = entry["step"]
-        if entry.get("kind") == "checkpoint" and isinstance(entry.get("number"), int):
-            title = str(entry.get("name", ""))
-            checkpoint = LastCheckpoint(number=entry["number"], name=title, at=last_at)
+        elif kind == "checkpoint" and isinstance(entry.get("number"), int):
+            checkpoint = LastCheckpoint(entry["number"], str(entry.get("name", "")), last_at)
     end = JournalEnd(name=name, checkpoint=checkpoint, last_at=last_at, kept_step=kept_step)
     return end, gaps

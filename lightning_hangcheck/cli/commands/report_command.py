@@ -18,7 +18,7 @@ from lightning_hangcheck.files.safe import write_atomically
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.report import verdict_text
-from lightning_hangcheck.report.page.forms import Form, prices_from, write_as
+from lightning_hangcheck.report.page import Form, write_as
 from lightning_hangcheck.report.running_ranks import (
     joined_rounds,
     moved_ranks,
@@ -93,7 +93,7 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
         saved.verdict,
         saved.case,
         run_folder=shown_folder,
-        prices=prices_from(os.environ),
+        environment=os.environ,
         gaps=saved.gaps,
     )
     _write(text, asked[ways[0]])

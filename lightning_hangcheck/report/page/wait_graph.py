@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from lightning_hangcheck.report.page.page_facts import EqualRanks
 from lightning_hangcheck.report.paragraphs import plain
-from lightning_hangcheck.report.verdict_text import Place, name_ranks, short_path
+from lightning_hangcheck.report.verdict_text import EqualRanks, Situation, name_ranks, short_path
 from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
@@ -70,31 +69,29 @@ def wait_graph(facts: PageFacts) -> WaitGraph:
     """Collapse the verdict's graph: ranks in equal standing are one node."""
     groups, culprits = facts.groups, facts.verdict.culprits
     if len(groups) > MOST_GROUPS:  # of those that wait for the same, where they stand is left out
-        merged: dict[object, list[EqualRanks]] = {}
+        merged: dict[Situation, list[EqualRanks]] = {}
         for group in groups:
-            merged.setdefault(group.situation._replace(place=Place(), phase=""), []).append(group)
+            alike = group.situation._replace(place=("", ""), phase="")
+            merged.setdefault(alike, []).append(group)
         groups = tuple(
-            EqualRanks(
-                situation=alike[0].situation._replace(place=Place(), phase="")
-                if len(alike) > 1
-                else alike[0].situation,
-                ranks=tuple(sorted(rank for group in alike for rank in group.ranks)),
-                example=alike[0].example,
-            )
-            for alike in merged.values()
+            same[0]
+            if len(same) == 1
+            else EqualRanks(alike, tuple(sorted(rank for one in same for rank in one.ranks)), [])
+            for alike, same in merged.items()
         )
     nodes: dict[str, GraphNode] = {}
     key_of: dict[str, str] = {}
-    blamed = set()
+    only_wait = set()
     for group in groups:
         is_culprit = group.situation.is_culprit
         single = is_culprit and len(culprits) <= MOST_OPENED
         for ranks in [(rank,) for rank in group.ranks] if single else [group.ranks]:
             key = f"ranks:{format_ranks(ranks)}"
             title = f"{name_ranks(ranks)} {group.situation.state[len(ranks) > 1]}"
-            nodes[key] = GraphNode(key, title, plain(group.standing), ranks[0], is_culprit)
+            detail = plain(group.situation.standing)
+            nodes[key] = GraphNode(key, title, detail, ranks[0], is_culprit)
             key_of |= {f"rank:{rank}": key for rank in ranks}
-            blamed |= {key} if any(rank in culprits for rank in ranks) else set()
+            only_wait |= set() if any(rank in culprits for rank in ranks) else {key}
     ranked = set(nodes)
     throughs: dict[tuple[str, str], dict[str, None]] = {}
     for edge in facts.verdict.wait_for:
@@ -106,7 +103,7 @@ def wait_graph(facts: PageFacts) -> WaitGraph:
         nodes.setdefault(key, GraphNode(key, plain(f"{kind} {shown}")))
     kept = set(list(nodes)[:MOST_NODES])
     pairs = [pair for pair in throughs if kept.issuperset(pair)]
-    heights, cycles = _heights_and_cycles(pairs, ranked - blamed)
+    heights, cycles = _heights_and_cycles(pairs, only_wait)
     edges = []
     for source, target in pairs:
         names = list(throughs[source, target])
