@@ -46,6 +46,16 @@ def show(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> None:
     Console(highlight=False).print(coloured(text, styles), end="", soft_wrap=True)
 
 
+def coloured(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> Text:
+    """Lay colour over what a renderer wrote; its characters stay the same."""
+    from rich.text import Text
+
+    painted = Text(text)
+    for pattern, style in styles.items():
+        painted.highlight_regex(pattern, style)
+    return painted
+
+
 def say(sentence: str) -> None:
     """Print a line to stderr; whatever it quotes of others can do nothing to the terminal."""
     click.echo(f"hangcheck: {one_line(sentence)}", err=True)
@@ -83,13 +93,3 @@ def found_run_folder(named: str | None, command: str) -> RunFolder:
             f"{named or RUNS_FOLDER} cannot be read ({why})",
             f"name a run folder that you may read: {command}",
         ) from error
-
-
-def coloured(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> Text:
-    """Lay colour over what a renderer wrote; its characters stay the same."""
-    from rich.text import Text
-
-    painted = Text(text)
-    for pattern, style in styles.items():
-        painted.highlight_regex(pattern, style)
-    return painted

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 Standing = Literal[
     "gone", "stuck", "stopped", "missing", "waits", "silent", "runs", "not here", "unseen", "ended"
 ]
-"""In the order of the table, below the culprits."""
+"""In the order of the table, below the culprits; the first six are problems."""
 ORDER: tuple[Standing, ...] = get_args(Standing)
-PROBLEMS: tuple[Standing, ...] = ("gone", "stuck", "stopped", "missing", "waits", "silent")
+PROBLEMS = ORDER[:6]
 STANDINGS: dict[State, Standing] = {
     "running": "runs",
     "waiting": "waits",
@@ -174,9 +174,13 @@ def ranks_now(
             memory_bytes=page.memory_bytes,
             use=(used or {}).get(page.rank, RankUse()),
         )
-    ranks = found.values()
-    timed = {one.rank: one.use.a_step for one in ranks if one.standing == "runs"}
-    steps = compared({rank: step for rank, step in timed.items() if step is not None})
+    steps = compared(
+        {
+            one.rank: one.use.a_step
+            for one in found.values()
+            if one.standing == "runs" and one.use.a_step is not None
+        }
+    )
     if steps is not None and steps.stands_out:  # the slowest of those that run, as at a run's end
         first = steps.ranks[0]
         why = Slowest(first.ratio, slower_part(first.mean, steps.typical))
@@ -193,56 +197,30 @@ def _judged(verdict: Verdict) -> Iterator[RankNow]:
     in_force = verdict.verdict in IN_FORCE
     states = {state.rank: state for state in verdict.ranks}
     edges = edges_by_source(verdict)
-    for group in equal_ranks(verdict):
-        for rank in group.ranks:
-            state = states.get(rank, group.states[0])
+    for situation, ranks, (example, *_) in equal_ranks(verdict):
+        for rank in ranks:
+            state = states.get(rank, example)
             targets = [edge.target for edge in edges.get(f"rank:{state.rank}", ())]
             waits = ""
             if whom := awaited(targets).removeprefix("for "):  # first: a narrow column cuts the end
-                waits = f"{whom} {group.situation.doing}".rstrip()
-            elif group.states[0].state in ("waiting", "stalled", "stopped"):
-                waits = plain(group.situation.standing)
+                waits = f"{whom} {situation.doing}".rstrip()
+            elif example.state in ("waiting", "stalled", "stopped"):
+                waits = plain(situation.standing)
             yield RankNow(
                 rank=rank,
                 standing=STANDINGS[state.state] if in_force else "unseen",
-                culprit=in_force and group.situation.is_culprit,
+                culprit=in_force and situation.is_culprit,
                 phase=state.phase or "",
                 waits_for=waits if in_force else "",
                 step=state.step,
             )
 
 
-LEAST_S = 0.4
-"""The kernel counts processor time in ticks of 10 ms: over less a percentage would jump."""
-
-
-class RecentSteps:
-    """The newest timed steps of one process, at least ten of them."""
-
-    def __init__(self) -> None:
-        self._sums: deque[StepTimes] = deque()
-
-    def read(self, sums: StepTimes | None) -> StepTimes | None:
-        """Take a reading of its page; the mean of a recent step, None before there are ten."""
-        if sums is None:
-            return None
-        if self._sums and sums.steps < self._sums[-1].steps:
-            self._sums.clear()
-        if not self._sums:
-            self._sums.append(StepTimes())  # what was timed before anybody looked counts as recent
-        if sums.steps > self._sums[-1].steps:
-            self._sums.append(sums)
-        while len(self._sums) > 1 and sums.steps - self._sums[1].steps >= LEAST_STEPS:
-            self._sums.popleft()
-        recent = sums.since(self._sums[0])
-        return recent.a_step() if recent.steps >= LEAST_STEPS else None
-
-
 class ProcessMeter:
     """Compares each reading of one process with those before; moments are monotonic."""
 
     def __init__(self) -> None:
-        self._steps = RecentSteps()
+        self._sums: deque[StepTimes] = deque()
         self._made: tuple[int, int] | None = None  # steps (or beats), and when the newest was made
         self._cpu: tuple[float, int] | None = None
         self._step_s: float | None = None
@@ -259,13 +237,12 @@ class ProcessMeter:
             made, passed_ns = count - self._made[0], beat.last_beat_ns - self._made[1]
             self._step_s = passed_ns / NANOSECONDS / made
             self._made = count, beat.last_beat_ns
-        if one.cpu_s is not None:
-            used_s, elapsed_s = 0.0, 0.0
-            if self._cpu is not None:
-                used_s, elapsed_s = one.cpu_s - self._cpu[0], (now_ns - self._cpu[1]) / NANOSECONDS
-            if elapsed_s >= LEAST_S:
-                self._cpu_percent = 100 * max(0.0, used_s) / elapsed_s
-            if self._cpu is None or elapsed_s >= LEAST_S:
+        if one.cpu_s is not None and self._cpu is None:
+            self._cpu = one.cpu_s, now_ns
+        elif one.cpu_s is not None and self._cpu is not None:
+            elapsed_s = (now_ns - self._cpu[1]) / NANOSECONDS
+            if elapsed_s >= 0.4:  # the kernel counts in ticks of 10 ms: over less it would jump
+                self._cpu_percent = 100 * max(0.0, one.cpu_s - self._cpu[0]) / elapsed_s
                 self._cpu = one.cpu_s, now_ns
         step_s = self._step_s
         if one.step_s is not None and one.silent_s > one.step_s:
@@ -277,8 +254,24 @@ class ProcessMeter:
             step_now_s=step_s,
             gpu_percent=max(busy, default=None),
             gpu_bytes=sum(memory) if memory else None,
-            a_step=self._steps.read(beat.step_times),
+            a_step=self._recent_step(beat.step_times),
         )
+
+    def _recent_step(self, sums: StepTimes | None) -> StepTimes | None:
+        """The mean of its newest timed steps, at least ten of them; None before there are."""
+        if sums is None:
+            return None
+        kept = self._sums
+        if kept and sums.steps < kept[-1].steps:
+            kept.clear()
+        if not kept:
+            kept.append(StepTimes())  # what was timed before anybody looked counts as recent
+        if sums.steps > kept[-1].steps:
+            kept.append(sums)
+        while len(kept) > 1 and sums.steps - kept[1].steps >= LEAST_STEPS:
+            kept.popleft()
+        recent = sums.since(kept[0])
+        return recent.a_step() if recent.steps >= LEAST_STEPS else None
 
 
 EVERY_S = 10.0

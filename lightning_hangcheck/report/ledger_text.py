@@ -201,7 +201,9 @@ def render(bill: Bill) -> str:
     """Write the newest rows, what stalls cost and what was slow, ending in a newline."""
     parts: list[str] = []
 
-    def block(title: str, rows: Sequence[Sequence[str]], head: Sequence[Sequence[str]] = ()) -> None:
+    def block(
+        title: str, rows: Sequence[Sequence[str]], head: Sequence[Sequence[str]] = ()
+    ) -> None:
         """A table of the newest, below its head; older ones are counted."""
         if not rows:
             return

@@ -100,7 +100,10 @@ def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
     if why:
         lines += labelled("why", why, 3)
     lines += [*listed("proof", proof, 8), *asides]
-    lines += [*listed("do", _remedies(verdict), 10), *listed("not seen", gap_lines(verdict.gaps), 4)]
+    lines += [
+        *listed("do", _remedies(verdict), 10),
+        *listed("not seen", gap_lines(verdict.gaps), 4),
+    ]
     lines += _report_command(run_folder)
     if verdict.cause in causes() and (verdict.verdict, verdict.cause) != ("crashed", "unknown"):
         lines += labelled("", f"hangcheck explain {verdict.cause}", most=1)
@@ -403,11 +406,13 @@ def render_stacks(case: Case) -> str:
         Text that ends in a newline; what could not be seen stands at its end.
     """
     lines = [f"stacks of run {case.run.run_id}, taken at {case.taken_at}"]
-    for view, look in ((view, look) for view in case.ranks for look in view.processes):
+    for rank, look in ((view.rank, look) for view in case.ranks for look in view.processes):
         count = several(len(look.samples), "sample")
-        lines += ["", f"{name_process(view.rank, look)} (pid {look.pid}), {count}"]
+        lines += ["", f"{name_process(rank, look)} (pid {look.pid}), {count}"]
         for sample in look.samples:
-            lines.append(f"  {(case.taken_ns - sample.taken_ns) / NANOSECONDS:.1f} s before the end")
+            lines.append(
+                f"  {(case.taken_ns - sample.taken_ns) / NANOSECONDS:.1f} s before the end"
+            )
             if (kernel := sample.kernel) is not None:
                 waits = kernel.threads[0].wchan if kernel.threads else ""
                 where = f", main thread in {waits}" if waits else ""

@@ -10,7 +10,7 @@ from alerts.receiver import receiving
 from alerts.test_hang_command import news
 
 from lightning_hangcheck.alerts.messenger import named, notify, refuse_unknown
-from lightning_hangcheck.cli.commands.run_command import alerts_of
+from lightning_hangcheck.cli.commands.run_command import run_watched
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.settings import Settings
 from lightning_hangcheck.text.redaction import redact_text, redact_values
@@ -64,7 +64,7 @@ def test_an_address_that_apprise_does_not_know_is_refused_at_the_start() -> None
 def test_without_apprise_the_start_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
     with pytest.raises(BadUsage) as refusal:
-        alerts_of(("json://127.0.0.1",), None, Settings())
+        run_watched(["true"], Settings(), ("json://127.0.0.1",))
     assert "pip install 'lightning-hangcheck[notify]'" in str(refusal.value)
 
 

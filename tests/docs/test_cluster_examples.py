@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import lightning_hangcheck
-from lightning_hangcheck.cli.main import hangcheck
+from lightning_hangcheck.cli.main import command_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ COMMANDS = [(name, words) for name, text in _shell_texts() for words in _command
 def test_each_command_of_ours_is_one_and_those_of_all_files_are_found() -> None:
     """Parsed by the real command line, without running anything."""
     for name, words in COMMANDS:
-        context = hangcheck.commands[words[0]].make_context(words[0], words[1:])
+        context = command_named(words[0]).make_context(words[0], words[1:])
         assert words[0] != "run" or context.params["command"], name
     silent = {"lightning.sbatch", "kubectl-as-ssh.sh", "debug-container.yaml", "ray_train.py"}
     named = {Path(name).name for name, _ in COMMANDS}

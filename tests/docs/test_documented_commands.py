@@ -10,7 +10,7 @@ import click
 import pytest
 
 import lightning_hangcheck
-from lightning_hangcheck.cli.main import hangcheck
+from lightning_hangcheck.cli.main import COMMANDS, command_named, hangcheck
 from lightning_hangcheck.model.slugs import CAUSES, PHASES, VERDICT_KINDS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -53,13 +53,13 @@ def test_documented_hangcheck_commands_parse() -> None:
         if words and words[0].startswith("--"):
             assert words[0] in [name for option in own_options for name in option.opts], page
         elif words:
-            context = hangcheck.commands[words[0]].make_context(words[0], words[1:])
+            context = command_named(words[0]).make_context(words[0], words[1:])
             assert words[0] != "run" or context.params["command"], f"{page}: run without a command"
 
 
 def test_documentation_shows_every_command() -> None:
     """Guards the test above against finding nothing to test."""
-    assert {words[0] for _, words in HANGCHECK if words} >= set(hangcheck.commands)
+    assert {words[0] for _, words in HANGCHECK if words} >= set(COMMANDS)
 
 
 def test_documented_scripts_exist_and_python_compiles() -> None:
@@ -68,7 +68,7 @@ def test_documented_scripts_exist_and_python_compiles() -> None:
         compile(code, page, "exec")
 
 
-@pytest.mark.parametrize("command", hangcheck.commands.values(), ids=lambda command: command.name)
+@pytest.mark.parametrize("command", map(command_named, COMMANDS), ids=COMMANDS)
 def test_every_option_is_on_the_command_line_page(command: click.Command) -> None:
     """With its environment variable and default, where it has them."""
     page = (ROOT / "docs" / "command-line.md").read_text()

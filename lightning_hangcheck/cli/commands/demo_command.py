@@ -14,7 +14,6 @@ from lightning_hangcheck.cli.showing import say
 from lightning_hangcheck.settings import Settings
 
 JOB = Path(__file__).parent.parent / "demo_job.py"
-SCRIPT = "train.py"
 EPILOG = """\b
 Examples:
   hangcheck demo
@@ -33,12 +32,12 @@ def demo() -> int:
     from lightning_hangcheck.launch.run import ABORTED
 
     folder = Path(tempfile.mkdtemp(prefix="hangcheck-demo-"))
-    shutil.copyfile(JOB, folder / SCRIPT)
+    shutil.copyfile(JOB, folder / "train.py")
     before = Path.cwd()
     os.chdir(folder)
     try:
         settings = Settings(run_dir=str(folder / "run"), on_hang="abort", abort_grace=1.0)
-        code = run_watched([sys.executable, SCRIPT], settings)
+        code = run_watched([sys.executable, "train.py"], settings)
     finally:
         os.chdir(before)
     if code != ABORTED:

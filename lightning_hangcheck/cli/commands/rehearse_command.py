@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import click
 
 from lightning_hangcheck.cli.options import (
+    OWN_WORDS,
     Whole,
     command_behind_dashes,
     end_on_sigterm,
-    limit_option,
+    many,
     option,
+    positive,
     run_dir_option,
 )
 from lightning_hangcheck.cli.showing import HANG, as_typed, say
@@ -29,20 +32,16 @@ Scenes: fewer-samples, no-samples, smaller-last-batch, unusable-batch,
   non-finite-loss, save-fails, save-slow, early-stop, sigterm, no-workers,
   one-worker; as-it-is always comes first.
 """
+RANKS: dict[str, Any] = {"type": Whole(2, 16), "default": 2, "show_default": True}
+BATCHES: dict[str, Any] = {"type": Whole(2, 1000), "default": 4, "show_default": True}
+LIMIT: dict[str, Any] = {"callback": positive, "default": "600", "show_default": True}
 
 
-@click.command("rehearse", epilog=EPILOG, context_settings={"allow_interspersed_args": False})
-@option("--ranks", "N", "CPU ranks to run it on.", type=Whole(2, 16), default=2, show_default=True)
-@option(
-    "--batches",
-    "N",
-    "Most batches of a pass over a DataLoader.",
-    type=Whole(2, 1000),
-    default=4,
-    show_default=True,
-)
-@option("--scene scenes", "NAME", "Only this scene; may be repeated.", multiple=True)
-@limit_option("600", "Time that each scene may take at most.")
+@click.command("rehearse", epilog=EPILOG, context_settings=OWN_WORDS)
+@option("--ranks", "N", "CPU ranks to run it on.", **RANKS)
+@option("--batches", "N", "Most batches of a pass over a DataLoader.", **BATCHES)
+@many("--scene scenes", "NAME", "Only this scene; may be repeated.")
+@option("--limit limit_s", "SECONDS", "Time that each scene may take at most.", **LIMIT)
 @option("--json as_json", None, "Print one JSON object.")
 @run_dir_option("DIR", "Run folders DIR-...", "new ones")
 @command_behind_dashes()

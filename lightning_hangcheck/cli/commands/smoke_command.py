@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 from msgspec.structs import replace
 
 from lightning_hangcheck.cli.options import (
+    OWN_WORDS,
     command_behind_dashes,
     end_on_sigterm,
-    limit_option,
+    option,
+    positive,
     run_dir_option,
 )
 from lightning_hangcheck.cli.showing import HANG, as_typed, say
@@ -20,10 +24,11 @@ Examples:
   hangcheck smoke -- torchrun --nproc_per_node={devices} train.py --num_workers {workers}
   hangcheck smoke --limit 60 -- python train.py --devices {devices}
 """
+LIMIT: dict[str, Any] = {"callback": positive, "default": "300", "show_default": True}
 
 
-@click.command("smoke", epilog=EPILOG, context_settings={"allow_interspersed_args": False})
-@limit_option("300", "Time that each run may take.")
+@click.command("smoke", epilog=EPILOG, context_settings=OWN_WORDS)
+@option("--limit limit_s", "SECONDS", "Time that each run may take.", **LIMIT)
 @run_dir_option("DIR", "Run folders DIR-...", "new ones")
 @command_behind_dashes("[-- CMD...]")
 def smoke(command: tuple[str, ...], limit_s: float, run_dir: str | None) -> int:

@@ -227,8 +227,9 @@ def stack_diff(verdict: Verdict) -> StackDiff | None:
         return None
     most = max(others, key=lambda group: group.count)
     apart = _shared([odd.frames, most.frames])
-    names = (name_ranks(parse_ranks(one.ranks)) for one in (odd, most))
-    return StackDiff(*names, odd.frames[:apart], odd.frames[apart:], most.frames[apart:])
+    names = [name_ranks(parse_ranks(one.ranks)) for one in (odd, most)]
+    parts = odd.frames[:apart], odd.frames[apart:], most.frames[apart:]
+    return StackDiff(names[0], names[1], *parts)
 
 
 def folded_lines(frames: Sequence[str], key: str) -> list[Line]:

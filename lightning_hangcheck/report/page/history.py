@@ -180,9 +180,7 @@ def _history(
             for entry in record.entries[-MOST_COLLECTIVES:]
             if entry.created_ns > 0
         ]
-    return RankHistory(
-        gone_at=gone_at, spans=spans, happenings=happenings, collectives=collectives
-    )
+    return RankHistory(gone_at=gone_at, spans=spans, happenings=happenings, collectives=collectives)
 
 
 def _sections(entries: Sequence[tuple[datetime, Entry]], end: datetime) -> Iterator[Span]:

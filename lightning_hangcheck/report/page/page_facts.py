@@ -141,7 +141,7 @@ def read_page_facts(folder: RunFolder, known: PageFacts, *, all_ranks: bool) -> 
 
 
 def moment(text: object) -> datetime | None:
-    """Read a journal's ``at``; None where it cannot be: its line may be torn, or somebody else's."""
+    """Read a journal's ``at``; None where it is none: its line may be torn, or somebody else's."""
     try:
         return read_utc(text) if isinstance(text, str) else None
     except ValueError:
