@@ -68,7 +68,7 @@ def test_documented_scripts_exist_and_python_compiles() -> None:
         compile(code, page, "exec")
 
 
-@pytest.mark.parametrize("command", map(command_named, COMMANDS), ids=COMMANDS)
+@pytest.mark.parametrize("command", [*map(command_named, COMMANDS)], ids=COMMANDS)
 def test_every_option_is_on_the_command_line_page(command: click.Command) -> None:
     """With its environment variable and default, where it has them."""
     page = (ROOT / "docs" / "command-line.md").read_text()

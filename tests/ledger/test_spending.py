@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_hangcheck.ledger.spending import Spending, rank_hours
+from lightning_hangcheck.ledger.spending import Spending
 from lightning_hangcheck.model.beat import Beat, SaveMark
 from lightning_hangcheck.model.case import PhaseTime
 
@@ -65,10 +65,6 @@ def test_what_was_saved_before_anybody_looked_was_saved_at_an_unknown_moment() -
     for at_s in (5, 9):
         read(spending, at_s, "training_step", at_s, SaveMark(1, "at 2", 2))
     assert spending.spent().unsaved_s is None
-
-
-def test_every_rank_pays_for_a_silence() -> None:
-    assert rank_hours(8, 3600.0) == 8.0
 
 
 def test_epochs_are_measured_from_one_change_of_their_number_to_another() -> None:

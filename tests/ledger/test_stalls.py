@@ -52,9 +52,3 @@ def test_the_end_of_a_round_ends_its_stall() -> None:
     stalls.take(verdict("crashed", 0), 105 * SECOND)
     (stall,) = stalls.ended(900 * SECOND)
     assert (stall.verdict, stall.seconds) == ("dead", 15)
-
-
-def test_a_run_without_silence_has_none() -> None:
-    stalls = Stalls()
-    stalls.take(verdict("finished", 0), 0)
-    assert stalls.ended(SECOND) == ()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from long_tests import WHEN_ASKED_FOR
 from processes import end, until
 from reference.faults import parse_fault
 from reference.injection import Injection
@@ -30,19 +29,6 @@ injection = Injection([parse_fault(sys.argv[1])], rank=1)
 for step in range(3):
     injection.before_step(step)
     injection.in_worker(0, step)
-"""
-STRAGGLER = """
-import time
-import torch
-from reference.faults import parse_fault
-from reference.injection import Injection
-injection = Injection([parse_fault("straggler@1:2")], rank=1)
-begins = []
-for step in range(4):
-    begins.append(time.monotonic())
-    injection.before_step(step)
-    time.sleep(0.2)  # the step's own work
-print(begins[1] - begins[0], begins[3] - begins[2])
 """
 
 
@@ -121,21 +107,6 @@ def test_dead_process_was_killed(struck: Callable[[str], psutil.Process]) -> Non
 def test_only_the_first_save_is_slow() -> None:
     injection = _inject("slow_save@0:5", rank=0)
     assert [injection.before_save(step) for step in (4, 5, 10)] == [False, True, False]
-
-
-@WHEN_ASKED_FOR
-def test_straggler_takes_several_times_its_own_pace() -> None:
-    """In a process of its own, because it computes with torch."""
-    lagging = subprocess.run(
-        [sys.executable, "-c", STRAGGLER],
-        env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    usual, slow = map(float, lagging.stdout.split())
-    assert 4 * usual < slow < 8 * usual
 
 
 def test_rendezvous_fault_names_a_port_where_nobody_listens(

@@ -37,11 +37,6 @@ def test_ranks_that_changed_their_host_are_told_those_that_moved_alike_together(
     ]
 
 
-def test_ranks_that_stayed_are_no_news() -> None:
-    stayed = record(*(seen(number, "a", 0, 1) for number in range(3)))
-    assert moved_ranks(joined_rounds([stayed])) == []
-
-
 def test_a_round_in_which_a_rank_was_not_there_is_no_move() -> None:
     there = record(seen(0, "a", 0, 1), seen(1, "a", 0), seen(2, "a", 0, 1))
     assert moved_ranks(joined_rounds([there])) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,27 +20,19 @@ from constructed import (
     suspect,
     verdict,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as some
-from jsonschema import Draft202012Validator
-from msgspec import json
 
 from lightning_hangcheck.cli.showing import coloured
 from lightning_hangcheck.model.case import RankView
-from lightning_hangcheck.model.codec import encode, verdict_schema
-from lightning_hangcheck.model.slugs import CAUSES, VERDICT_KINDS
+from lightning_hangcheck.model.slugs import CAUSES
 from lightning_hangcheck.model.verdict import (
-    Edge,
     EvidenceItem,
     Gap,
     RankState,
     Remedy,
-    StackGroup,
-    Verdict,
 )
 from lightning_hangcheck.report import verdict_text
-from lightning_hangcheck.report.paragraphs import TABLE_WIDTH
-from lightning_hangcheck.report.verdict_text import KIND_WORDS, STATE_WORDS
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Cause
@@ -58,50 +49,7 @@ CASES = {
     "slow": (None, running("slow", "rank 1 takes 5 times longer for a step than before")),
     "recovered": (None, recovered()),
 }
-SCHEMA = Draft202012Validator(verdict_schema())
 texts = some.text(max_size=600)
-words = some.lists(some.sampled_from(["rank", "1", "waits", "in", "train.py:88"]), max_size=200)
-
-
-@some.composite
-def huge_verdicts(draw: some.DrawFn) -> Verdict:
-    """Verdicts of 4,096 ranks, with as much of everything as a rule could ever produce."""
-    prose = some.one_of(texts, words.map(" ".join))
-    states = draw(some.lists(some.sampled_from(list(STATE_WORDS)), min_size=1, max_size=9))
-    frames = draw(some.lists(texts, max_size=3))
-    groups = draw(some.integers(0, 64))
-    return verdict(
-        draw(some.sampled_from(VERDICT_KINDS)),
-        world_size=4096,
-        stalled_for_s=draw(some.floats(0, 1e6)),
-        culprits=tuple(range(0, 4096, draw(some.integers(1, 4096)))),
-        victims=tuple(range(1, 4096, draw(some.integers(1, 4096)))),
-        cause=draw(some.sampled_from([None, *CAUSES])),
-        summary=draw(prose),
-        evidence=tuple(
-            EvidenceItem(draw(some.sampled_from(["stack", "lost", "saves"])), 1, draw(prose))
-            for _ in range(draw(some.integers(0, 9)))
-        ),
-        remedies=tuple(Remedy(draw(prose), "") for _ in range(draw(some.integers(0, 9)))),
-        gaps=tuple(
-            Gap(draw(texts), rank, draw(texts)) for rank in range(draw(some.integers(0, 9)))
-        ),
-        wait_for=tuple(Edge(f"rank:{r}", f"rank:{(r + 1) % 4096}", "x") for r in range(0, 4096, 7)),
-        ranks=tuple(
-            RankState(rank=rank, state=states[rank % len(states)], stack_group=rank % (groups + 1))
-            for rank in range(4096)
-        ),
-        stack_groups=tuple(
-            StackGroup(
-                id=group,
-                process="rank",
-                ranks="0",
-                count=1,
-                frames=(*frames, f"function_{group} (/home/ada/{'deep/' * 30}train.py:{group})"),
-            )
-            for group in range(groups)
-        ),
-    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -109,22 +57,6 @@ def test_report_equals_its_golden_text(name: str) -> None:
     """After a change that is meant, run tests/report/write_golden.py and read the difference."""
     case, judged = CASES[name]
     assert verdict_text.render(case, judged, FOLDER) == (GOLDEN / f"{name}.txt").read_text()
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_constructed_verdicts_follow_the_schema(name: str) -> None:
-    SCHEMA.validate(json.decode(encode(CASES[name][1])))
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(some.data())
-def test_report_fits_on_a_screen_at_any_world_size(data: some.DataObject) -> None:
-    """At most 40 lines of limited width; only a word that cannot be broken is longer."""
-    judged = data.draw(huge_verdicts())
-    lines = verdict_text.render(None, judged, FOLDER).splitlines()
-    assert len(lines) <= MOST_LINES
-    for line in lines:
-        assert len(line) <= TABLE_WIDTH or max(map(len, line.split())) > TABLE_WIDTH // 2
 
 
 def test_the_fullest_report_fits_too() -> None:
@@ -142,7 +74,9 @@ def test_the_fullest_report_fits_too() -> None:
         gaps=tuple(Gap("stack", rank, f"reason {rank}") for rank in range(9)),
         ranks=tuple(RankState(rank=rank, open_sections=(f"s {rank}",)) for rank in range(4096)),
     )
-    assert len(verdict_text.render(None, judged, FOLDER).splitlines()) <= MOST_LINES
+    lines = verdict_text.render(None, judged, FOLDER).splitlines()
+    assert len(lines) <= MOST_LINES
+    assert max(map(len, lines)) <= TABLE_WIDTH
 
 
 @settings(max_examples=60, deadline=None)
@@ -193,16 +127,6 @@ def test_a_reminder_is_one_line_that_says_since_when_and_where_to_read() -> None
     )
 
 
-def test_culprits_come_first() -> None:
-    rows = [
-        line
-        for line in verdict_text.render(None, suspect(), FOLDER).splitlines()
-        if "phase" in line
-    ]
-    assert re.match(r" +rank 3 +is stuck", rows[0])
-    assert re.match(r" +ranks 0-2,4-7 +wait", rows[1])
-
-
 def test_the_earliest_of_equal_ranks_is_shown_across_midnight() -> None:
     """Clock texts have another order than moments."""
     silent = case(*(RankView(rank=r, silent_for_s=s) for r, s in ((0, 20.0), (1, 900.0))))
@@ -232,10 +156,6 @@ def test_colour_changes_no_character() -> None:
     text = (GOLDEN / "stalled.txt").read_text()
     assert coloured(text).plain == text
     assert coloured(text).spans
-
-
-def test_every_kind_has_its_words() -> None:
-    assert set(KIND_WORDS) == set(VERDICT_KINDS)
 
 
 @pytest.mark.parametrize("cause", CAUSES)

@@ -100,12 +100,6 @@ def test_the_run_folder_has_everything(program: StartProgram) -> None:
     assert not any(b"s3cr3t" in path.read_bytes() for path in folder.rglob("*.*") if path.is_file())
 
 
-def test_a_worker_or_the_launcher_names_the_job_as_well(program: StartProgram) -> None:
-    ranks = StartedRanks(program("starting_ranks.py", "stuck", "2"), 2)
-    code, folder = attach("--pid", str(ranks.launcher), str(ranks.pids[1]))
-    assert (code, verdict_in(folder)["culprits"]) == (3, [1])
-
-
 @pytest.mark.parametrize("mode", ["advancing", "saving"])
 def test_a_job_that_advances_is_healthy(
     mode: str, program: StartProgram, capsys: pytest.CaptureFixture[str]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from time import process_time
 from typing import TYPE_CHECKING
 
@@ -61,16 +60,3 @@ def test_long_journals(tmp_path: Path) -> None:
     assert page.count('<g class="lane') == 32
     assert "shorter or older ones are left out" in page
     assert len(page.encode()) < MB
-
-
-def test_memory_for_4096_ranks(tmp_path: Path) -> None:
-    """What rendering adds to the case that is there already."""
-    case = alike(4096)
-    verdict = judge(case)
-    tracemalloc.start()
-    try:
-        written(tmp_path, case, verdict)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 500 * MB

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -16,10 +13,6 @@ from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.codec import encode, encode_pretty
 from lightning_hangcheck.rundir import RunFolder, folder_of_start, prepare_run_folder
-from lightning_hangcheck.session.session import SessionFacts, open_session
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_report_names_the_newest_start_of_a_job_that_was_started_again(
@@ -123,22 +116,6 @@ def test_no_verdict_yet_shows_the_last_save(
     text = capsys.readouterr().out
     assert "rank 0  CHECKPOINT 11: Trainer ready, saved at step 20" in text
     assert "rank 1  no checkpoint yet  " in text
-
-
-def test_a_journal_that_a_rank_really_wrote(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    facts = SessionFacts(
-        run_dir=str(tmp_path / "run"), command="x", started_at=AT, root_pid=os.getpid()
-    )
-    session = open_session(tmp_path / "session", facts)
-    program = "import lightning_hangcheck as hc; hc.checkpoint('Model created', number=5)"
-    rank = {"RANK": "3", "WORLD_SIZE": "4", "HANGCHECK_SESSION": str(session.path)}
-    subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **rank}, timeout=120, check=True
-    )
-    assert invoke(["report", facts.run_dir]) == 0
-    assert "rank 3  CHECKPOINT 5: Model created" in capsys.readouterr().out
 
 
 def test_no_verdict_yet_has_no_json(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
