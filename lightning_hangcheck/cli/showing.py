@@ -62,10 +62,7 @@ def say(sentence: str) -> None:
 
 
 def exit_code_of(verdict: Verdict) -> int:
-    """Return 3 for a hang that was found, else 0.
-
-    A script may end a job on 3, so a suspicion is not enough: many of them pass by themselves.
-    """
+    """Return 3 for a hang that was found, else 0: a script may end a job on 3."""
     return HANG if verdict.verdict in FOUND else 0
 
 
@@ -76,11 +73,7 @@ def as_typed(path: Path) -> str:
 
 
 def found_run_folder(named: str | None, command: str) -> RunFolder:
-    """Find the run folder that a command is to read.
-
-    Args:
-        named: As typed; None for the newest below ``hangcheck_runs/``.
-        command: What to write instead, where it cannot be read.
+    """Find the run folder as it was typed, or the newest below ``hangcheck_runs/``.
 
     Raises:
         UnreadableRun: There is none, or its storage does not answer.

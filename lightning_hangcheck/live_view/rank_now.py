@@ -116,19 +116,10 @@ def ranks_now(
     here: bool = False,
     used: Mapping[int, RankUse] | None = None,
 ) -> tuple[RankNow, ...]:
-    """Join what was read of a run; a page tells the place of a rank, a verdict its standing.
+    """Join what was read of a run: every rank known to be part of it, problems first, then by rank.
 
-    Args:
-        running: Ranks that have a page here.
-        verdict: The newest.
-        record: run.json.
-        journals: Where there is no verdict.
-        over: It has ended, or nothing of it is left here.
-        here: Its session is on this machine, so a rank without a page has ended.
-        used: By rank.
-
-    Returns:
-        Every rank that is known to be part of the job, problems first, then by rank.
+    A page tells the place of a rank, a verdict its standing. Where the run's session is ``here``, a
+    rank without a page has ended.
     """
     # ranks that this machine's sidecar saw: one of them without a page has ended
     seen = {one.rank for one in record.ranks} if record is not None and here else set()

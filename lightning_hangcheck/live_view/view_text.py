@@ -234,16 +234,7 @@ def fitted(shown: Sequence[Row], width: int) -> list[str]:
 
 
 def view_lines(now: RunNow, width: int = WIDTH, height: int | None = None) -> list[Line]:
-    """Write the view.
-
-    Args:
-        now: The run.
-        width: Columns of the terminal; the last one stays empty.
-        height: Its lines; None where nothing bounds them.
-
-    Returns:
-        Lines, the last of which says how to leave, or where to read on.
-    """
+    """Write the view for a terminal of this size; its last column stays empty."""
     room, verdict = max(20, width - 1), now.verdict
 
     def told(text: str, first: str, rest: str, most: int, style: str = "") -> list[Line]:

@@ -21,7 +21,6 @@ from lightning_hangcheck.model.codec import encode_for_file, encode_pretty
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.report.page import write_as
 from lightning_hangcheck.report.verdict_text import render_stacks
 from lightning_hangcheck.rundir import CASE_FILE, claim_run_folder, prepare_run_folder
 from lightning_hangcheck.text.redaction import redact_values
@@ -164,6 +163,9 @@ def save_page(
 def _write_page(
     folder: RunFolder, number: int, case: Case, verdict: Verdict, *, goes_on: bool
 ) -> None:
+    # imported here: the sidecar imports this room from its start
+    from lightning_hangcheck.report.page.rendering import write_as
+
     signal.alarm(PAGE_LIMIT_S)
     os.nice(PAGE_NICENESS)
     page = write_as(

@@ -304,12 +304,7 @@ def render_markdown(bill: Bill) -> str:
 
 
 def find_rows(bill: Bill, names: Sequence[str]) -> list[Row]:
-    """Find the runs and phases that are named.
-
-    Args:
-        bill: All of a ledger.
-        names: Each the name of a run or phase, or words that stand in a run's command. Of several
-            the newest counts.
+    """Find the newest runs or phases of these names, or with these words in a run's command.
 
     Raises:
         BadUsage: There is none.

@@ -133,16 +133,10 @@ class RankProcess:
     def tell(
         self, history: RankHistory, missed: Sequence[EnteredCollective], most: int, end: datetime
     ) -> None:
-        """Add what a rank's history has, but for the stall.
+        """Add what a rank's history has until its end, but for the stall.
 
-        When a collective ended is in no record: one that did is a moment.
-
-        Args:
-            history: Of this rank.
-            missed: The first collective of each group that it has not entered, and when others
-                did: a hole.
-            most: Events at most of each kind.
-            end: The moment of the verdict, or of the end of its process.
+        When a collective ended is in no record: one that did is a moment. One that it missed, the
+        first of its group, lasts from when others entered it.
         """
         for one in history.happenings[-most:]:
             self.add("i", "checkpoints", one.name, one.at, s="t")

@@ -91,14 +91,9 @@ def render(ranks: Sequence[RunningRank], now: datetime, most: int) -> list[str]:
 
 
 def last_checkpoint(beat: Beat, *, saved: bool) -> tuple[str, str]:
-    """Return the one to go on from; of a rank that makes no steps yet, the last point passed.
+    """Return the one to go on from, in words, and when; before its first step the last one passed.
 
-    Args:
-        beat: Its page.
-        saved: Some rank of the job saves: then the others need none of their own.
-
-    Returns:
-        It in words, and when; empty where the rank told none.
+    Where some rank of the job has ``saved``, the others need no save of their own.
     """
     mark, save = beat.checkpoint, beat.save
     if save is not None:

@@ -79,13 +79,7 @@ ASIDES = {"lost": 1, "saves": 2}
 
 
 def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
-    """Write the whole report.
-
-    Args:
-        case: What the verdict was made from, for the time of each rank's last progress; the report
-            does without where it is None.
-        verdict: Of any kind.
-        run_folder: As the reader should type it.
+    """Write the whole report; the case adds how long each rank has been silent.
 
     Returns:
         Lines of at most 120 columns (except where a single word, such as a path, is longer), ending

@@ -21,7 +21,7 @@ import psutil
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
-from lightning_hangcheck.alerts.alert_settings import AlertsAskedFor
+from lightning_hangcheck.alerts.messenger import AlertsAskedFor
 from lightning_hangcheck.errors import HangcheckError, UnpreparedRunFolder
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart, let_go_of_streams
 from lightning_hangcheck.files.safe import PRIVATE_FILE, write_atomically

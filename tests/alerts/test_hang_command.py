@@ -8,8 +8,7 @@ import psutil
 import pytest
 from processes import is_alive, until
 
-from lightning_hangcheck.alerts.alert_settings import HangNews
-from lightning_hangcheck.alerts.messenger import environment_of, run_hang_command
+from lightning_hangcheck.alerts.messenger import HangNews, environment_of, run_hang_command
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from alerts.receiver import receiving
 from alerts.test_hang_command import ended, news, printed
 from processes import end, until
 
-from lightning_hangcheck.alerts.alert_settings import AlertsAskedFor, Errand
+from lightning_hangcheck.alerts.messenger import AlertsAskedFor, Errand
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
 
 if TYPE_CHECKING:

@@ -33,6 +33,7 @@ from lightning_hangcheck.model.verdict import (
     Remedy,
 )
 from lightning_hangcheck.report import verdict_text
+from lightning_hangcheck.report.paragraphs import TABLE_WIDTH
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Cause

@@ -111,11 +111,7 @@ def _grid(name: str, records: Mapping[int, CollectiveRecord], culprits: frozense
 
 
 def differences(facts: PageFacts) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Compare all ranks that run.json has, and what the shown ones' journals tell of their start.
-
-    Returns:
-        Names of what differs, each with its values and who has which, that of most ranks first.
-    """
+    """What differs by run.json and the shown ranks' journals: each name with values and who."""
     ranks = facts.record.ranks if facts.record is not None else ()
     told = {"host": {one.rank: one.host for one in ranks}}
     for name in sorted({name for one in ranks for name in one.environment} - OWN):
@@ -233,12 +229,7 @@ def stack_diff(verdict: Verdict) -> StackDiff | None:
 
 
 def folded_lines(frames: Sequence[str], key: str) -> list[Line]:
-    """Fold each run of frames that are not the user's into one line.
-
-    Args:
-        frames: Outermost first, each ``func (file:line)``.
-        key: Of the frames' permalinks, a number behind it.
-    """
+    """Fold each run of frames (``func (file:line)``) that are not the user's into one line."""
 
     def package(text: str) -> str:
         """Whose code a frame is; empty of the user's."""
@@ -268,13 +259,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def looks(facts: PageFacts, most: int, part: str) -> Iterator[tuple[int, ProcessLook, Sample]]:
-    """The processes of the shown ranks, culprits first, with their newest sample that has a part.
-
-    Args:
-        facts: Of the page.
-        most: Ranks.
-        part: ``kernel`` or ``stack``.
-    """
+    """The processes of so many shown ranks, culprits first, with their newest sample of a part."""
     culprits = frozenset(facts.verdict.culprits)
     for rank in sorted(facts.shown, key=lambda one: one not in culprits)[:most]:
         view = facts.views.get(rank)

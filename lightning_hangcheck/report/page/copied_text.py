@@ -114,22 +114,22 @@ def _section(title: str, body: list[str]) -> list[str]:
 
 
 def _mermaid(facts: PageFacts) -> list[str]:
-    graph = wait_graph(facts)
-    if not graph.edges:
+    nodes, edges = wait_graph(facts)
+    if not edges:
         return []
 
     def label(text: str) -> str:
         """Letters that mermaid or Markdown would read as their own are left out."""
         return re.sub(r"[^\w .,:;/()+*=@-]", "_", text, flags=re.ASCII)[:80]
 
-    names = {node.key: f"n{number}" for number, node in enumerate(graph.nodes)}
+    names = {node.key: f"n{number}" for number, node in enumerate(nodes)}
     lines = ["```mermaid", "graph TD"]
-    lines += [f'  {names[node.key]}["{label(node.title)}"]' for node in graph.nodes]
+    lines += [f'  {names[node.key]}["{label(node.title)}"]' for node in nodes]
     lines += [
         f'  {names[edge.source]} -->|"{label(edge.through)}"| {names[edge.target]}'
-        for edge in graph.edges
+        for edge in edges
     ]
-    if red := [names[node.key] for node in graph.nodes if node.is_culprit or node.in_cycle]:
+    if red := [names[node.key] for node in nodes if node.is_culprit or node.in_cycle]:
         lines.append("  classDef culprit stroke:#c00,stroke-width:3px")
         lines.append(f"  class {','.join(red)} culprit")
     return [*lines, "```"]

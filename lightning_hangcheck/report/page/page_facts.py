@@ -96,13 +96,7 @@ class PageFacts(Struct, frozen=True, kw_only=True):
 
 
 def read_page_facts(folder: RunFolder, known: PageFacts, *, all_ranks: bool) -> PageFacts:
-    """Read the rest of a run for its page.
-
-    Args:
-        folder: Of the run.
-        known: What is known without its folder.
-        all_ranks: Tell of every rank by itself, of long journals their ends only.
-    """
+    """Read the rest of a run; ``all_ranks`` for a form that tells of each of them by itself."""
     parts, verdict = Parts(), known.verdict
     groups = tuple(equal_ranks(verdict))
     every = known.case.ranks if known.case is not None else ()
@@ -189,10 +183,7 @@ def _earlier(folder: RunFolder, newest: Verdict) -> tuple[tuple[int, Verdict], .
 def source_lines(verdict: Verdict, starts: Mapping[int, Entry]) -> tuple[SourceLines, ...]:
     """Read the lines on which culprits stand, then those where most others wait, each once.
 
-    Args:
-        verdict: Whose stacks.
-        starts: When a rank's process started, and in which folder: a path on a stack may be
-            relative. The run's start stands for others.
+    A path on a stack may be relative to the folder in which its process started.
     """
     culprits = frozenset(verdict.culprits)
     found: dict[tuple[str, int], SourceLines] = {}

@@ -1,4 +1,4 @@
-"""Writes the page. What is shown is escaped in one place, whatever job it comes from."""
+"""Writes a run in the forms that leave the terminal; of the page all is escaped in one place."""
 
 from __future__ import annotations
 
@@ -7,27 +7,71 @@ import hashlib
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.ledger.spending import Prices, read_prices
+from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.page import blocks
 from lightning_hangcheck.report.page.copied_text import issue_text, prompt_text
 from lightning_hangcheck.report.page.history import lanes, run_history, ticks
-from lightning_hangcheck.report.page.page_facts import moment
+from lightning_hangcheck.report.page.page_facts import PageFacts, moment, read_page_facts
 from lightning_hangcheck.report.page.wait_graph import draw_graph, wait_graph
+from lightning_hangcheck.report.perfetto import render_trace
 from lightning_hangcheck.report.stragglers import find_stragglers, trend_words
+from lightning_hangcheck.settings import PREFIX
 from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words, several, visible
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from jinja2 import Template
 
-    from lightning_hangcheck.report.page.page_facts import PageFacts
+    from lightning_hangcheck.model import evidence
+    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.rundir import RunFolder
 
+Form = Literal["page", "issue", "prompt", "perfetto"]
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_TEXT = 4_000
 LONGEST_SHOWN = 65_536
 MOST_EVIDENCE = 200
+
+
+def write_as(
+    form: Form,
+    folder: RunFolder,
+    verdict: Verdict,
+    case: Case | None,
+    *,
+    run_folder: str,
+    environment: Mapping[str, str] | None = None,
+    gaps: Iterable[evidence.Gap] = (),
+    goes_on: bool = False,
+) -> str:
+    """Write a run as HTML that asks no host for anything, as Markdown, or for another tool.
+
+    Its environment may have the price of an hour; one that cannot be read never costs the page. A
+    page of a run that ``goes_on`` reloads itself: it will be written again at the same place.
+    """
+    try:
+        prices = read_prices([(environment or {}).get(f"{PREFIX}PRICE", "")])
+    except BadUsage:
+        prices = Prices()
+    known = PageFacts(
+        verdict=verdict,
+        case=case,
+        run_folder=run_folder,
+        prices=prices,
+        goes_on=goes_on,
+        gaps=tuple(map(Gap.of, gaps)),
+    )
+    facts = read_page_facts(folder, known, all_ranks=form == "perfetto")
+    writers = {"page": render_page, "perfetto": render_trace}
+    return {**writers, "issue": issue_text, "prompt": prompt_text}[form](facts)
 
 
 def render_page(facts: PageFacts) -> str:
@@ -37,7 +81,7 @@ def render_page(facts: PageFacts) -> str:
         A whole page that asks no host for anything.
     """
     verdict = facts.verdict
-    graph, history = wait_graph(facts), run_history(facts)
+    (nodes, edges), history = wait_graph(facts), run_history(facts)
     stalled_since = moment(verdict.stalled_since)
     return _template().render(
         verdict=verdict,
@@ -46,7 +90,7 @@ def render_page(facts: PageFacts) -> str:
         reason=verdict_text.reason(verdict),
         remedy=next(iter(verdict.remedies), None),
         cost=_cost(facts),
-        graph=draw_graph(graph) if graph.nodes else None,
+        graph=draw_graph(nodes, edges) if nodes else None,
         history=history,
         lanes=lanes(facts, history) if history else [],
         ticks=ticks(history) if history else [],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.verdict_text import EqualRanks, Situation, name_ranks, short_path
@@ -58,14 +58,7 @@ class GraphEdge(NamedTuple):
     in_cycle: bool
 
 
-class WaitGraph(NamedTuple):
-    """Nodes and edges."""
-
-    nodes: list[GraphNode]
-    edges: list[GraphEdge]
-
-
-def wait_graph(facts: PageFacts) -> WaitGraph:
+def wait_graph(facts: PageFacts) -> tuple[list[GraphNode], list[GraphEdge]]:
     """Collapse the verdict's graph: ranks in equal standing are one node."""
     groups, culprits = facts.groups, facts.verdict.culprits
     if len(groups) > MOST_GROUPS:  # of those that wait for the same, where they stand is left out
@@ -115,7 +108,7 @@ def wait_graph(facts: PageFacts) -> WaitGraph:
         for key, node in nodes.items()
         if key in kept and (key in heights or key in ranked)
     ]
-    return WaitGraph(drawn, edges)
+    return drawn, edges
 
 
 def _heights_and_cycles(
@@ -145,24 +138,15 @@ def _heights_and_cycles(
     return heights, cycles
 
 
-class GraphDrawing(NamedTuple):
-    """A whole graph, in pixels.
+def draw_graph(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> dict[str, Any]:
+    """Place a graph's nodes, at least one, in rows, the end of the waiting below.
 
-    Attributes:
-        nodes: Each with its upper left corner.
-        edges: Each as the path of an SVG, and where the middle of its label stands.
+    Returns:
+        In pixels its width and height; its nodes, each with its upper left corner; its edges, each
+        as the path of an SVG, and where the middle of its label stands.
     """
-
-    width: int
-    height: int
-    nodes: list[tuple[GraphNode, int, int]]
-    edges: list[tuple[GraphEdge, str, int, int]]
-
-
-def draw_graph(graph: WaitGraph) -> GraphDrawing:
-    """Place a graph's nodes, at least one, in rows, the end of the waiting below."""
     heights: dict[int, list[GraphNode]] = {}
-    for node in graph.nodes:
+    for node in nodes:
         heights.setdefault(node.height, []).append(node)
     rows = [
         members[first : first + MOST_BESIDE]
@@ -171,7 +155,7 @@ def draw_graph(graph: WaitGraph) -> GraphDrawing:
     ]
     widest = max(map(len, rows))
     row_of = {node.key: number for number, row in enumerate(rows) for node in row}
-    arcs = any(row_of[edge.source] == row_of[edge.target] for edge in graph.edges)
+    arcs = any(row_of[edge.source] == row_of[edge.target] for edge in edges)
     room = ROOM_ABOVE if arcs else 0
     corners: dict[str, tuple[int, int]] = {}
     for number, members in enumerate(rows):
@@ -180,17 +164,18 @@ def draw_graph(graph: WaitGraph) -> GraphDrawing:
             x = start + column * (WIDTH + BETWEEN)
             corners[node.key] = (x, MARGIN + room + number * (HEIGHT + BELOW))
     into: dict[str, int] = {}
-    edges = []
-    for edge in graph.edges:
+    drawn = []
+    for edge in edges:
         # labels of edges into one node stand at different heights, so that they do not meet
         number = into[edge.target] = into.get(edge.target, -1) + 1
-        edges.append((edge, *_path(corners[edge.source], corners[edge.target], number)))
-    return GraphDrawing(
-        width=2 * MARGIN + widest * (WIDTH + BETWEEN) - BETWEEN + (ASIDE if len(rows) > 2 else 0),
-        height=2 * (MARGIN + room) + len(rows) * (HEIGHT + BELOW) - BELOW,
-        nodes=[(node, *corners[node.key]) for node in graph.nodes],
-        edges=edges,
-    )
+        drawn.append((edge, *_path(corners[edge.source], corners[edge.target], number)))
+    aside = ASIDE if len(rows) > 2 else 0
+    return {
+        "width": 2 * MARGIN + widest * (WIDTH + BETWEEN) - BETWEEN + aside,
+        "height": 2 * (MARGIN + room) + len(rows) * (HEIGHT + BELOW) - BELOW,
+        "nodes": [(node, *corners[node.key]) for node in nodes],
+        "edges": drawn,
+    }
 
 
 def _path(start: tuple[int, int], end: tuple[int, int], number: int) -> tuple[str, int, int]:

@@ -21,7 +21,7 @@ from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
 from lightning_hangcheck.model.run import NodeClock, RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import Edge
-from lightning_hangcheck.report.page import write_as
+from lightning_hangcheck.report.page.rendering import write_as
 from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
