@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lightning_hangcheck.ledger.spending import Stalls
 from lightning_hangcheck.model.verdict import Verdict
 
@@ -21,34 +23,31 @@ def verdict(kind: str, stalled_for_s: float, cause: str | None = "file_lock") ->
     )
 
 
-def test_a_stall_that_passes_costs_what_it_lasted_on_every_rank() -> None:
+@pytest.mark.parametrize(
+    ("told", "ended_s", "stall"),
+    [
+        # one that passes costs what it lasted on every rank
+        ([("suspect", 5, 0), ("hang", 30, 25), ("recovered", 900, 895)], 2000, ("hang", 900)),
+        # one that stands lasts to the end
+        ([("hang", 30, 100)], 150, ("hang", 80)),
+        # its aftermath is no other stall, and not its beginning
+        ([("hang", 30, 100), ("hang", 30, 200)], 210, ("hang", 140)),
+        # the end of a round ends it
+        ([("dead", 10, 100), ("crashed", 0, 105)], 900, ("dead", 15)),
+    ],
+)
+def test_a_stall_lasts_from_its_silence_to_what_ends_it(
+    told: list[tuple[str, int, int]], ended_s: int, stall: tuple[str, int]
+) -> None:
     stalls = Stalls()
-    stalls.take(verdict("suspect", 5), 0)
-    stalls.take(verdict("hang", 30), 25 * SECOND)
-    stalls.take(verdict("recovered", 900), 895 * SECOND)
-    (stall,) = stalls.ended(2000 * SECOND)
-    assert (stall.verdict, stall.seconds, stall.rank_hours) == ("hang", 900, 1.0)
-    assert stall.explained
+    for kind, stalled_for_s, at_s in told:
+        stalls.take(verdict(kind, stalled_for_s), at_s * SECOND)
+    (found,) = stalls.ended(ended_s * SECOND)
+    assert (found.verdict, found.seconds) == stall
+    assert (found.rank_hours, found.explained) == (pytest.approx(stall[1] * 4 / 3600, abs=1e-6), True)
 
 
-def test_a_stall_that_stands_lasts_to_the_end() -> None:
+def test_a_stall_of_unknown_cause_is_not_explained() -> None:
     stalls = Stalls()
     stalls.take(verdict("hang", 30, "unknown"), 100 * SECOND)
-    (stall,) = stalls.ended(150 * SECOND)
-    assert (stall.seconds, stall.explained) == (80, False)
-
-
-def test_the_aftermath_of_a_stall_is_no_other_stall_and_not_its_beginning() -> None:
-    stalls = Stalls()
-    stalls.take(verdict("hang", 30), 100 * SECOND)
-    stalls.take(verdict("hang", 30), 200 * SECOND)
-    (stall,) = stalls.ended(210 * SECOND)
-    assert stall.seconds == 140
-
-
-def test_the_end_of_a_round_ends_its_stall() -> None:
-    stalls = Stalls()
-    stalls.take(verdict("dead", 10), 100 * SECOND)
-    stalls.take(verdict("crashed", 0), 105 * SECOND)
-    (stall,) = stalls.ended(900 * SECOND)
-    assert (stall.verdict, stall.seconds) == ("dead", 15)
+    assert [one.explained for one in stalls.ended(150 * SECOND)] == [False]

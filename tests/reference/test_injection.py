@@ -18,7 +18,7 @@ from reference.injection import Injection
 from reference.strikes import FAULT_MARK_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 STRIKER = """
@@ -37,25 +37,6 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file that a strike appends its moment to."""
     monkeypatch.setenv(FAULT_MARK_VARIABLE, str(tmp_path / "mark"))
     return tmp_path / "mark"
-
-
-@pytest.fixture
-def struck(mark: Path) -> Iterator[Callable[[str], psutil.Process]]:
-    """Start a process that a fault strikes; returns it when the fault has announced itself."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def strike(fault: str) -> psutil.Process:
-        process = subprocess.Popen(
-            [sys.executable, "-c", STRIKER, fault],
-            env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
-        )
-        started.append(process)
-        until(mark.exists, f"{fault} to strike")
-        return psutil.Process(process.pid)
-
-    yield strike
-    for process in started:
-        end(process)
 
 
 def _inject(*faults: str, rank: int = 1) -> Injection:
@@ -83,25 +64,28 @@ def test_nothing_strikes_before_its_step_or_on_another_rank(mark: Path) -> None:
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("fault", ["rank_stalled@1:2", "dataloader_worker@1:2"])
-def test_blocked_process_sleeps(fault: str, struck: Callable[[str], psutil.Process]) -> None:
-    process = struck(fault)
-    until(lambda: process.status() == psutil.STATUS_SLEEPING, f"{fault} to block")
-
-
-def test_spinning_process_burns_cpu(struck: Callable[[str], psutil.Process]) -> None:
-    process = struck("spinning@1:2")
-    burnt = sum(process.cpu_times()[:2])
-    until(lambda: sum(process.cpu_times()[:2]) > burnt + 0.2, "CPU time to grow")
-
-
-def test_stopped_process_is_in_state_t(struck: Callable[[str], psutil.Process]) -> None:
-    process = struck("process_stopped@1:2")
-    until(lambda: process.status() == psutil.STATUS_STOPPED, "the stop")
-
-
-def test_dead_process_was_killed(struck: Callable[[str], psutil.Process]) -> None:
-    assert struck("process_dead@1:2").wait(timeout=120) == -9
+@pytest.mark.parametrize(
+    ("fault", "has_come"),
+    [
+        ("rank_stalled@1:2", lambda process: process.status() == psutil.STATUS_SLEEPING),
+        ("dataloader_worker@1:2", lambda process: process.status() == psutil.STATUS_SLEEPING),
+        ("process_stopped@1:2", lambda process: process.status() == psutil.STATUS_STOPPED),
+        ("spinning@1:2", lambda process: sum(process.cpu_times()[:2]) > 2.0),
+        ("process_dead@1:2", lambda process: process.wait(timeout=120) == -9),
+    ],
+)
+def test_a_fault_does_what_its_name_says(
+    fault: str, has_come: Callable[[psutil.Process], bool], mark: Path
+) -> None:
+    """It has announced itself before."""
+    program = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
+    started = subprocess.Popen([sys.executable, "-c", STRIKER, fault], env=program)
+    try:
+        until(mark.exists, f"{fault} to strike")
+        process = psutil.Process(started.pid)
+        until(lambda: has_come(process), fault)
+    finally:
+        end(started)
 
 
 def test_only_the_first_save_is_slow() -> None:

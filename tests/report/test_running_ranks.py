@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
+import pytest
+
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
 from lightning_hangcheck.report.running_ranks import (
     RunningRank,
@@ -16,6 +18,13 @@ from lightning_hangcheck.report.saved_run import JournalEnd, SavedRun
 
 NOW = datetime(2026, 11, 20, 10, 30, tzinfo=timezone.utc)
 MARK = CheckpointMark(number=11, name="Trainer ready", at="2026-11-20T10:20:00.000Z")
+SAVE = SaveMark(number=2, at="2026-11-20T10:28:30.000Z", step=20)
+LOADED = SaveMark(number=0, at="2026-11-20T10:29:00.000Z", step=8)
+SECTIONS = (
+    OpenSection("agent", 0, item=3),
+    OpenSection("tool", 0),
+    OpenSection("upload", 0, in_main_thread=False),
+)
 
 
 def running(
@@ -24,52 +33,47 @@ def running(
     return RunningRank(rank=rank, beat=Beat(pid=1, **beat), silent_s=silent_s, step_s=step_s)
 
 
-def test_a_rank_is_told_with_place_pace_and_save() -> None:
-    save = SaveMark(number=2, at="2026-11-20T10:28:30.000Z", step=20)
-    one = running(0, step_s=0.41, phase="training_step", epoch=2, step=40, batch=40, save=save)
-    assert render([one], NOW, 8) == [
-        "      rank 0  training_step, epoch 2, step 40  0.41 s a step  last sign 0.2 s ago  "
-        "saved at step 20, 1 min 30 s ago"
-    ]
-
-
-def test_a_rank_that_makes_no_steps_yet_is_told_with_the_last_point_that_it_passed() -> None:
-    (line,) = render([running(0, phase="trainer_init", checkpoint=MARK)], NOW, 8)
-    assert line.endswith("CHECKPOINT 11: Trainer ready, 10 min 00 s ago")
-
-
-def test_a_rank_is_in_the_innermost_section_of_its_main_thread() -> None:
-    sections = (
-        OpenSection("agent", 0, item=3),
-        OpenSection("tool", 0),
-        OpenSection("upload", 0, in_main_thread=False),
-    )
-    (line,) = render([running(0, step_s=12.0, sections=sections)], NOW, 8)
-    assert "phase unknown, in tool  12 s a beat  " in line
-    assert "no checkpoint yet" in line
-    assert "save" not in line
-
-
-def test_a_rank_that_only_counts_batches_is_told_by_them() -> None:
-    (line,) = render([running(0, phase="validation", batch=7)], NOW, 8)
-    assert "validation, batch 7  " in line
-
-
-def test_a_rank_that_steps_and_never_saved_is_told_so() -> None:
-    (line,) = render([running(0, phase="backward", step=4)], NOW, 8)
-    assert line.endswith("no save yet")
+@pytest.mark.parametrize(
+    ("known", "line"),
+    [
+        (
+            {"phase": "training_step", "epoch": 2, "step": 40, "batch": 40, "save": SAVE},
+            "training_step, epoch 2, step 40  0.41 s a step  last sign 0.2 s ago  "
+            "saved at step 20, 1 min 30 s ago",
+        ),
+        (
+            {"phase": "trainer_init", "checkpoint": MARK},
+            "trainer_init  0.41 s a beat  last sign 0.2 s ago  "
+            "CHECKPOINT 11: Trainer ready, 10 min 00 s ago",
+        ),
+        (
+            {"sections": SECTIONS},
+            "phase unknown, in tool  0.41 s a beat  last sign 0.2 s ago  no checkpoint yet",
+        ),
+        (
+            {"phase": "validation", "batch": 7},
+            "validation, batch 7  0.41 s a beat  last sign 0.2 s ago  no checkpoint yet",
+        ),
+        (
+            {"phase": "backward", "step": 4},
+            "backward, step 4  0.41 s a step  last sign 0.2 s ago  no save yet",
+        ),
+        (
+            {"step": 9, "save": LOADED},
+            "phase unknown, step 9  0.41 s a step  last sign 0.2 s ago  "
+            "goes on from step 8, 1 min 00 s ago",
+        ),
+    ],
+)
+def test_a_rank_is_told_with_place_pace_and_save(known: dict[str, Any], line: str) -> None:
+    """In the innermost section of its main thread; what was loaded is no save."""
+    assert render([running(0, step_s=0.41, **known)], NOW, 8) == [f"      rank 0  {line}"]
 
 
 def test_where_another_rank_saves_a_rank_without_a_save_lacks_nothing() -> None:
     save = SaveMark(number=1, at="2026-11-20T10:29:00.000Z", step=8)
     lines = render([running(0, step=9, save=save), running(1, step=9)], NOW, 8)
     assert lines[1].endswith("last sign 0.2 s ago")
-
-
-def test_what_was_loaded_is_no_save() -> None:
-    loaded = SaveMark(number=0, at="2026-11-20T10:29:00.000Z", step=8)
-    (line,) = render([running(0, step=9, save=loaded)], NOW, 8)
-    assert line.endswith("goes on from step 8, 1 min 00 s ago")
 
 
 def test_of_many_ranks_those_that_were_silent_longest_are_shown() -> None:

@@ -87,19 +87,6 @@ BAD = {"fifo": os.mkfifo, "endless": _endless, "huge": _huge, "torn": _torn}
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_bad_verdict_is_judged_again_as_a_missing_one(
-    bad: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """None of them may be waited for, and none costs the evidence."""
-    BAD[bad](folder.verdict_file)
-    _evidence(folder)
-    assert invoke(["report", str(folder.path)]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("HEALTHY")
-    assert "verdict.json cannot be read" in " ".join(shown.split())
-
-
-@pytest.mark.parametrize("bad", BAD)
 def test_a_bad_verdict_costs_no_journal(
     bad: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -118,11 +118,6 @@ def test_no_verdict_yet_shows_the_last_save(
     assert "rank 1  no checkpoint yet  " in text
 
 
-def test_no_verdict_yet_has_no_json(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["report", "--json", str(folder.path)]) == 2
-    assert "has no verdict yet; see each rank's last checkpoint" in capsys.readouterr().err
-
-
 def test_the_page_of_a_run(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     folder.verdict_file.write_bytes(encode_pretty(HANG))
     file = folder.path / "page.html"
