@@ -44,7 +44,10 @@ def test_a_stall_lasts_from_its_silence_to_what_ends_it(
         stalls.take(verdict(kind, stalled_for_s), at_s * SECOND)
     (found,) = stalls.ended(ended_s * SECOND)
     assert (found.verdict, found.seconds) == stall
-    assert (found.rank_hours, found.explained) == (pytest.approx(stall[1] * 4 / 3600, abs=1e-6), True)
+    assert (found.rank_hours, found.explained) == (
+        pytest.approx(stall[1] * 4 / 3600, abs=1e-6),
+        True,
+    )
 
 
 def test_a_stall_of_unknown_cause_is_not_explained() -> None:

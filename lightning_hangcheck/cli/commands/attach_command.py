@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lightning_hangcheck.attach import hosts, job_search, visit
+from lightning_hangcheck.attach.kept_output import kept_output
+from lightning_hangcheck.attach.recorded_session import find_session, hang_stands, watch_over
 from lightning_hangcheck.cli.options import (
     FILES,
     GroupedCommand,
@@ -19,6 +22,8 @@ from lightning_hangcheck.cli.options import (
 )
 from lightning_hangcheck.cli.showing import HANG, as_typed, exit_code_of, say, show
 from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.observe.discovery import patience_of
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.rundir import folder_of_node, name_run_folder, refuse_used
 from lightning_hangcheck.session.whose import place_of_task
@@ -26,7 +31,6 @@ from lightning_hangcheck.session.whose import place_of_task
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lightning_hangcheck.attach.job_search import FoundJob
     from lightning_hangcheck.attach.recorded_session import Watch
     from lightning_hangcheck.cli.options import Command
     from lightning_hangcheck.model.case import Case
@@ -94,15 +98,6 @@ def attach(
     The job needs no preparation and is not disturbed. Exit code 0: no hang was found, or only a
     suspicion: look again. 3: it hangs. 4: there is no job, or it may not be read.
     """
-    # imported here so that the other commands need no part of the sidecar
-    from lightning_hangcheck.attach import visit
-    from lightning_hangcheck.attach.recorded_session import find_session, hang_stands, watch_over
-    from lightning_hangcheck.judge import judge
-    from lightning_hangcheck.observe.discovery import patience_of
-
-    if hostfile is not None or json_case:
-        from lightning_hangcheck.attach import hosts
-
     settings = settings_from(options)
     asked, pids = locals or settings.locals, (*pids, *more)
     for one, other, both in (
@@ -173,15 +168,13 @@ def _hostfile_text(name: str) -> str:
     return text
 
 
-def _the_job(pids: Sequence[int]) -> FoundJob:
+def _the_job(pids: Sequence[int]) -> job_search.FoundJob:
     """Find the job to which these processes belong, or the only one that is here.
 
     Raises:
         NoJobFound: There is none, or it may not be read.
         BadUsage: There are several; they are listed, one a line.
     """
-    from lightning_hangcheck.attach import job_search
-
     machine = job_search.look_around()
     jobs = () if pids else job_search.jobs_of_step(machine, os.environ)
     jobs = jobs or job_search.find_jobs(machine, pids)
@@ -198,8 +191,6 @@ def _the_job(pids: Sequence[int]) -> FoundJob:
 
 def _beside_it(case: Case, verdict: Verdict, watch: Watch | None) -> Iterator[str]:
     """Say what is kept back of the job's output, and who watches it, what that found and when."""
-    from lightning_hangcheck.attach.kept_output import kept_output
-
     if (kept := kept_output(case, verdict)) is not None:
         yield kept
     if watch is None:

@@ -11,6 +11,7 @@ import click
 from lightning_hangcheck.cli.options import OWN_WORDS, Whole, command_behind_dashes, many, option
 from lightning_hangcheck.cli.showing import show
 from lightning_hangcheck.doctor.check import DEPTH, GROUPS, Subject
+from lightning_hangcheck.doctor.examination import STYLES, checks_of, examine, render
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.plan import read_extra
@@ -87,9 +88,6 @@ def doctor(
         extras=tuple(map(read_extra, extras)),
         **run,
     )
-    # imported here, so that other commands need not load what the checks need
-    from lightning_hangcheck.doctor.examination import STYLES, checks_of, examine, render
-
     found = examine(subject, checks_of(groups))
     if as_json:
         click.echo(encode_pretty(found), nl=False)

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from lightning_hangcheck.cli.options import Whole, many, option, positive
+from lightning_hangcheck.doctor.memory_checks import find_machine
 from lightning_hangcheck.hooks.plan import plan_memory
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.config import DTYPES
@@ -54,9 +55,6 @@ def plan(
     weights, KV cache and activations need, where they go, what to give to from_pretrained, how fast
     it will be, and what would help. Exit code 2 if the configuration cannot be used.
     """
-    # imported here, so that other commands need not load what checks of a machine need
-    from lightning_hangcheck.doctor.memory_checks import find_machine
-
     made = plan_memory(
         model,
         find_machine(gpus, gpu_memory, cpu_memory),

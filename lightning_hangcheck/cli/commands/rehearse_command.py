@@ -19,6 +19,10 @@ from lightning_hangcheck.cli.options import (
 )
 from lightning_hangcheck.cli.showing import HANG, as_typed, say
 from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.launch.job import refuse_unstartable
+from lightning_hangcheck.rehearse import text
+from lightning_hangcheck.rehearse.runner import Rehearsed, Stage, play_all
+from lightning_hangcheck.rehearse.scenes import NAMES
 from lightning_hangcheck.rundir import name_run_folder
 from lightning_hangcheck.text.shown import show_command
 
@@ -60,12 +64,6 @@ def rehearse(
     What the program does not have is skipped. No file is changed; GPUs are hidden.
     Exit code 0 if no scene hung, 3 if one did, 2 if CMD cannot be rehearsed.
     """
-    # imported here so that the other commands need no part of it
-    from lightning_hangcheck.launch.job import refuse_unstartable
-    from lightning_hangcheck.rehearse import text
-    from lightning_hangcheck.rehearse.runner import Rehearsed, Stage, play_all
-    from lightning_hangcheck.rehearse.scenes import NAMES
-
     if not command:
         raise BadUsage(
             "rehearse needs a command to run",

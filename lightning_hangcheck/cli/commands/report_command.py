@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 from msgspec.structs import replace
 
+from lightning_hangcheck.attach.recorded_session import running_ranks as running
 from lightning_hangcheck.cli.options import option
 from lightning_hangcheck.cli.showing import as_typed, found_run_folder, say, show
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
@@ -94,9 +95,6 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
 
 def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
     """Print it for people."""
-    # imported here, so that the help of all commands need not load what looks at processes
-    from lightning_hangcheck.attach.recorded_session import running_ranks as running
-
     if saved.verdict is None:
         text = running_ranks.render_unjudged(saved, shown_folder, running(folder))
         click.echo(text, nl=False)

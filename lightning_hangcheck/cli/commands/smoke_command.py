@@ -16,7 +16,9 @@ from lightning_hangcheck.cli.options import (
     run_dir_option,
 )
 from lightning_hangcheck.cli.showing import HANG, as_typed, say
+from lightning_hangcheck.launch.job import refuse_unstartable
 from lightning_hangcheck.rundir import RunFolder, name_run_folder
+from lightning_hangcheck.smoke.sequence import plan_trials, reference_trials, render, run_trial
 
 EPILOG = """\b
 Examples:
@@ -38,10 +40,6 @@ def smoke(command: tuple[str, ...], limit_s: float, run_dir: str | None) -> int:
     Exit code 0 if all runs passed, 3 if one hung, failed, or went over its limit, 2 if CMD cannot
     be started.
     """
-    # imported here so that the other commands need no part of it
-    from lightning_hangcheck.launch.job import refuse_unstartable
-    from lightning_hangcheck.smoke.sequence import plan_trials, reference_trials, render, run_trial
-
     end_on_sigterm()
     root = name_run_folder(run_dir)
     reference = root.path.with_name(f"{root.run_id}-reference")
