@@ -44,12 +44,6 @@ NOTIFY_LIMIT_S = 30.0
 """apprise gives a service some seconds to answer, and some services are asked twice."""
 COMMAND_LIMIT_S = 60.0
 """Enough to call a service or to ask a scheduler, too little for a job of its own."""
-OPEN_LIMIT_S = 2.0
-"""For the file of its output; storage that does not answer must not keep the command from it."""
-NAMED_WITHIN_S = 5.0
-"""`notify` is bounded by itself, so that each address which is late is named; this comes on top."""
-ERRAND_LIMIT_S = max(COMMAND_LIMIT_S, NOTIFY_LIMIT_S) + 15
-"""Of the whole process: its start on a loaded machine comes on top of the longest delivery."""
 AT_THE_END_S = 15.0
 """For what is under way at the job's end, from then on: `hangcheck run` waits for it."""
 
@@ -121,7 +115,8 @@ def run_errand(errand: Errand) -> None:
         if failure:
             log.once("on hang exec", failure)
     if asked_for.notify:
-        sending.join(NOTIFY_LIMIT_S + NAMED_WITHIN_S)
+        # it is bounded by itself, so that each address which is late is named
+        sending.join(NOTIFY_LIMIT_S + 5.0)
 
 
 def run_hang_command(
@@ -136,7 +131,8 @@ def run_hang_command(
     path = Path(news.run_dir, "evidence", str(news.number), "on-hang-exec.txt")
     flags = os.O_WRONLY | os.O_APPEND | NEW_FILE
     try:
-        output = within(OPEN_LIMIT_S, lambda: os.open(path, flags, PRIVATE_FILE))
+        # storage that does not answer must not keep the command from running
+        output = within(2.0, lambda: os.open(path, flags, PRIVATE_FILE))
         where = f"what it printed is in {path}"
     except (OSError, NoAnswer):
         output, where = os.open(os.devnull, os.O_WRONLY), "what it printed could not be kept"
@@ -261,7 +257,8 @@ def _courier_of(address: str) -> Apprise | None:
 
 def main() -> None:
     """Read the errand from standard input and run it."""
-    signal.alarm(round(ERRAND_LIMIT_S))
+    # its start on a loaded machine comes on top of the longest delivery
+    signal.alarm(round(max(COMMAND_LIMIT_S, NOTIFY_LIMIT_S) + 15))
 
     def leave(number: int, _: FrameType | None) -> None:
         """Leave by way of what is open, so that the command's process group is ended, too."""

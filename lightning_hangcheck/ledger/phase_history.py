@@ -85,7 +85,7 @@ class PhaseStory(Struct, frozen=True, kw_only=True):
     @property
     def made(self) -> frozenset[str]:
         """Paths of the files that it made."""
-        return frozenset(output.path for output in self.outputs)
+        return frozenset(one.path for one in self.outputs)
 
     def made_same(self, outputs: Collection[Fingerprint]) -> bool:
         """Whether it made just these files, with this content, as far as that is known."""

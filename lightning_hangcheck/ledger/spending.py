@@ -24,11 +24,9 @@ Seen = list[tuple[int, int]]
 
 
 class Spending:
-    """Adds up where one rank's time goes.
+    """Adds up where one rank's time goes, right to one polling interval.
 
-    A reading between two phase edges charges the time since the previous reading to the phase shown
-    now, so the sums are right to one polling interval (a quarter of a second by default). Saves are
-    counted by the rank itself: one may be over in a hundredth of that.
+    Saves are counted by the rank itself: one may be over in a hundredth of that.
     """
 
     def __init__(self) -> None:

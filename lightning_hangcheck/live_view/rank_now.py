@@ -35,7 +35,6 @@ Standing = Literal[
 ]
 """In the order of the table, below the culprits; the first six are problems."""
 ORDER: tuple[Standing, ...] = get_args(Standing)
-PROBLEMS = ORDER[:6]
 STANDINGS: dict[State, Standing] = {
     "running": "runs",
     "waiting": "waits",
@@ -47,10 +46,6 @@ STANDINGS: dict[State, Standing] = {
 }
 IN_FORCE = ("suspect", "hang", "dead", "crashed")
 """Verdicts whose table of ranks tells the present until the next one comes."""
-QUIET_S, QUIET_STEPS = 2.0, 3.0
-"""Silence from which a rank of known pace is shown as silent: when its sidecar, too, looks."""
-QUIET_WITHOUT_PACE_S = 10.0
-"""Where no pace is known yet: loading a model takes its time."""
 
 
 class RankUse(Struct, frozen=True, kw_only=True):
@@ -103,7 +98,7 @@ class RankNow(Struct, frozen=True, kw_only=True):
     @property
     def has_problem(self) -> bool:
         """Whether it belongs to the top of the table."""
-        return self.culprit or self.standing in PROBLEMS
+        return self.culprit or self.standing in ORDER[:6]
 
 
 def ranks_now(
@@ -149,8 +144,9 @@ def ranks_now(
         beat, standing = page.beat, known.standing
         kept, kept_at = last_checkpoint(beat, saved=saved)
         if standing not in ("gone", "stuck", "stopped", "waits"):
-            usual_s = QUIET_WITHOUT_PACE_S if page.step_s is None else page.step_s * QUIET_STEPS
-            standing = "silent" if page.silent_s >= max(QUIET_S, usual_s) else "runs"
+            # when its sidecar looks, too; before its pace is known, loading a model takes its time
+            quiet_s = 10.0 if page.step_s is None else max(2.0, 3 * page.step_s)
+            standing = "silent" if page.silent_s >= quiet_s else "runs"
         inside = plain(str(beat.main_sections[-1])) if beat.main_sections else ""
         found[page.rank] = replace(
             known,

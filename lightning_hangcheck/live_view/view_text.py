@@ -33,18 +33,11 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-MOST_SINGLE = 32
-"""More ranks are shown as groups of equals."""
-LEAST_ROWS = 3
-UNBOUNDED_ROWS = 40
-"""Of a block that no screen bounds."""
-HINT = "Ctrl-C ends this view, not the run"
 EVERY_S = 0.5
 SHARE = 0.03
 """Of a core that the view may take: where a reading costs more, the next one comes later."""
 LONGEST_WAIT_S = 5.0
-BETWEEN_BLOCKS_S = 5.0
-"""Without a terminal: a start passes twelve checkpoints in seconds. A new verdict does not wait."""
+"""Also between two blocks without a terminal: a start passes twelve checkpoints in seconds."""
 
 
 class Column(NamedTuple):
@@ -207,7 +200,7 @@ def rows(ranks: Sequence[RankNow], now: datetime) -> list[Row]:
 
     groups: dict[Hashable, list[RankNow]] = {}
     for one in ranks:
-        groups.setdefault(one.rank if len(ranks) <= MOST_SINGLE else alike(one), []).append(one)
+        groups.setdefault(one.rank if len(ranks) <= 32 else alike(one), []).append(one)
     return [Row(tuple(some), _cells(some, now), _style(some[0])) for some in groups.values()]
 
 
@@ -259,10 +252,11 @@ def view_lines(now: RunNow, width: int = WIDTH, height: int | None = None) -> li
     if (more := len(now.gaps) - 2) > 0:
         bottom.append(Line(f"not seen: {more} more", "dim"))
     report = f"hangcheck report {plain(now.shown_folder)}"
-    bottom.append(Line(fit(report if now.over else f"{HINT}; more: {report}", room), "dim"))
+    way_out = report if now.over else f"Ctrl-C ends this view, not the run; more: {report}"
+    bottom.append(Line(fit(way_out, room), "dim"))
 
-    free = UNBOUNDED_ROWS if height is None else height - len(top) - len(bottom) - 1
-    every, free = rows(now.ranks, now.at), max(LEAST_ROWS, free)
+    free = 40 if height is None else max(3, height - len(top) - len(bottom) - 1)
+    every = rows(now.ranks, now.at)
     if not every:
         return [*top, Line("no rank has come yet"), *bottom]
     shown = every if len(every) <= free - 1 else every[: max(1, free - 2)]
@@ -324,7 +318,7 @@ def _print_changes(first: RunNow, read: Callable[[], RunNow], stream: TextIO) ->
     printed_at = 0.0
     for now in _readings(first, read):
         pressing = shown is None or bool(now.over) or now.verdict_key != shown.verdict_key
-        waited = time.monotonic() - printed_at >= BETWEEN_BLOCKS_S
+        waited = time.monotonic() - printed_at >= LONGEST_WAIT_S
         if (pressing or waited) and (shown is None or now.change_key != shown.change_key):
             text = "".join(f"{line.text}\n" for line in view_lines(now))
             stream.write(text if shown is None else f"\n{text}")

@@ -39,10 +39,6 @@ processes. Process 0 is the kernel's idle task there, so ranks begin behind it."
 MOST_ROWS = 8
 MOST_GROUPS = 12
 STALL = "no progress"
-MOST_EVENTS = 200_000
-"""Some 150 bytes each; Perfetto opens traces of hundreds of megabytes."""
-FEWEST_OF_A_KIND, KINDS = 8, 4
-MOST_ARROWS = 5_000
 THE_RUN = 1
 
 Event = dict[str, Any]
@@ -184,7 +180,8 @@ def nested_rows(spans: Iterable[Span]) -> list[list[Span]]:
 
 
 def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[Event]:
-    most = max(FEWEST_OF_A_KIND, MOST_EVENTS // KINDS // max(1, len(history.ranks)))
+    # 200,000 events of four kinds, some 150 bytes each
+    most = max(8, 50_000 // max(1, len(history.ranks)))
     edges, who = edges_by_source(facts.verdict), identities(facts)
     # the first number of each group that others entered and a rank that is in it did not
     firsts: dict[tuple[str, int], EnteredCollective] = {}
@@ -217,7 +214,7 @@ def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[Event]:
             stood[f"rank:{rank}"] = began, process
     # arrows from each rank that waits to the one that it waits for, while both stand still
     ours = [one for one in facts.verdict.wait_for if one.source in stood and one.target in stood]
-    for number, edge in enumerate(ours[:MOST_ARROWS], start=1):
+    for number, edge in enumerate(ours[:5_000], start=1):
         (source_began, source), (target_began, target) = stood[edge.source], stood[edge.target]
         began = max(source_began, target_began)
         if began < history.ends:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.run import Round, RunRecord
     from lightning_hangcheck.report.saved_run import JournalEnd, SavedRun
 
-MOST_BELOW = 8
-"""Lines below a verdict, which has told the ranks in trouble already."""
 MOST_LINES = 6
 MOST_STAYS = 8
 """Of one rank, the newest."""
@@ -50,7 +48,8 @@ class RunningRank(Struct, frozen=True, kw_only=True):
 
 def render_below(ranks: Sequence[RunningRank], now: datetime) -> str:
     """Write what stands below the newest verdict of a run; nothing where none of its ranks runs."""
-    return "\n".join(["", "now", "", *render(ranks, now, MOST_BELOW)]) + "\n" if ranks else ""
+    # few lines: the verdict has told the ranks in trouble already
+    return "\n".join(["", "now", "", *render(ranks, now, most=8)]) + "\n" if ranks else ""
 
 
 def render(ranks: Sequence[RunningRank], now: datetime, most: int) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from reference.arguments import parse_arguments, stays_alone
-from reference.faults import KINDS, BadFault, Fault, parse_fault
+from reference.faults import KINDS, BadFault, parse_fault
 from reference.pauses import Pauses
 from reference.tokenizer import END_OF_TEXT, VOCABULARY_SIZE, corpus_files, load_tokenizer
 
@@ -53,11 +53,6 @@ def test_only_a_process_that_nobody_joins_stays_alone(
     assert stays_alone(_parse(words, **environment), environment) == alone
 
 
-def test_faults_add_up() -> None:
-    arguments = _parse("--inject straggler@1 --inject slow_save@0:7", **TWO_RANKS)
-    assert [fault.cause for fault in arguments.inject] == ["straggler", "slow_save"]
-
-
 @pytest.mark.parametrize(("asked", "given"), [("", 1), ("--num_workers 3", 3)])
 def test_worker_fault_gets_a_worker(asked: str, given: int) -> None:
     words = f"{asked} --inject dataloader_worker@1"
@@ -95,11 +90,6 @@ def test_help_describes_every_fault(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         _parse("--help")
     assert "rank_stalled      waits in training_step" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("cause", KINDS)
-def test_every_fault_can_be_asked_for_by_name(cause: str) -> None:
-    assert parse_fault(f"{cause}@0") == Fault(cause, 0, KINDS[cause].default_step)
 
 
 @pytest.mark.parametrize("text", ["", "spinning", "spinning@", "@1", "spinning@-1", "spinning@1:"])

@@ -12,7 +12,6 @@ from lightning_hangcheck.postmortem.postmortem import postmortem as look_at
 from lightning_hangcheck.report import postmortem_text, verdict_text
 from lightning_hangcheck.rundir import name_run_folder, refuse_used
 
-NOTHING_WRONG = ("healthy", "finished", "recovered")
 EPILOG = """\b
 Examples:
   hangcheck postmortem .
@@ -45,4 +44,4 @@ def postmortem(paths: tuple[str, ...], run_dir: str | None, as_json: bool) -> in
     else:
         report = verdict_text.render(found.case, found.verdict, run_dir or as_typed(folder.path))
         show(postmortem_text.render(found.verdict, found.left) + report)
-    return 0 if found.verdict.verdict in NOTHING_WRONG else HANG
+    return 0 if found.verdict.verdict in ("healthy", "finished", "recovered") else HANG

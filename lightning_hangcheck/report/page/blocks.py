@@ -34,8 +34,6 @@ MOST_FRAMES = 1_600
 300 bytes each on the page."""
 MOST_PROCESSES, MOST_THREADS = 6, 24
 """Of a rank, and of a process with Python frames."""
-MOST_FRAMES_IN_ALL = 1_200
-"""Of all processes together, some 250 bytes each on the page."""
 ENTERED = {
     "ended": "entered and ended",
     "open": "entered, not ended",
@@ -273,7 +271,7 @@ def looks(facts: PageFacts, most: int, part: str) -> Iterator[tuple[int, Process
 def shown_processes(facts: PageFacts) -> list[Block]:
     """The threads of culprits, and of one rank of each other group, as far as they fit."""
     found: list[Block] = []
-    left = MOST_FRAMES_IN_ALL
+    left = 1_200  # frames of all processes together, some 250 bytes each on the page
     for rank, look, sample in looks(facts, 12, "stack"):
         if (stack := sample.stack) is None:
             continue

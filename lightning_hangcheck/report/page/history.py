@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.report.page.page_facts import Entry, PageFacts
 
-MOST_COLLECTIVES = 20
-"""Of each group, the newest."""
 MOST_ITEMS = 1_200
 """Of all lanes together, some 150 bytes each on the page."""
 TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
@@ -177,7 +175,7 @@ def _history(
                 record.has_ended(entry),
             )
             for record in (view.flight.groups if view.flight is not None else ())
-            for entry in record.entries[-MOST_COLLECTIVES:]
+            for entry in record.entries[-20:]
             if entry.created_ns > 0
         ]
     return RankHistory(gone_at=gone_at, spans=spans, happenings=happenings, collectives=collectives)

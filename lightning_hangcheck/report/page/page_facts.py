@@ -33,16 +33,10 @@ if TYPE_CHECKING:
     from lightning_hangcheck.rundir import RunFolder
 
 AROUND = 3
-LARGEST_BYTES = 4 * 2**20
-"""Of a source file; the largest of torch has half a megabyte."""
-MOST_PLACES = 3
 MOST_JOURNALS = 32
 """As many ranks have a lane of their own; of more, one stands for each group of equals."""
 MOST_ENTRIES = 200_000
 """Of all journals together, where all ranks' are read: some 600 bytes each in memory."""
-JOURNALS_LIMIT_S = 10.0
-"""For all of them; the rest of the time is for what else a page needs."""
-MOST_EARLIER = 50
 Entry = dict[str, Any]
 
 
@@ -162,7 +156,7 @@ def _journals(
             read[rank] = tuple(entries[-(most or len(entries)) :]), gaps
         return True
 
-    parts.read(folder.journals, work, JOURNALS_LIMIT_S)
+    parts.read(folder.journals, work, 10.0)
     known = dict(read)  # the thread may still go on
     gaps = [gap for _, found in known.values() for gap in found]
     return {rank: known[rank][0] if rank in known else () for rank in ranks}, gaps
@@ -170,7 +164,7 @@ def _journals(
 
 def _earlier(folder: RunFolder, newest: Verdict) -> tuple[tuple[int, Verdict], ...]:
     found = []
-    for number in folder.verdict_numbers()[-MOST_EARLIER:]:
+    for number in folder.verdict_numbers()[-50:]:
         try:
             one = read_fact(folder.numbered_verdict(number), Verdict)
         except (OSError, UnreadableRun):
@@ -198,14 +192,15 @@ def source_lines(verdict: Verdict, starts: Mapping[int, Entry]) -> tuple[SourceL
             lines, trouble = _read(path, frame.line, str(start.get("at", verdict.started_at)))
             who = f"{'' if group.process == 'rank' else 'a worker of '}{name_ranks(ranks)}"
             found[frame.file, frame.line] = SourceLines(who, blamed, frame, lines, trouble)
-            if len(found) == MOST_PLACES:
+            if len(found) == 3:
                 return tuple(found.values())
     return tuple(found.values())
 
 
 def _read(path: Path, line: int, started: str) -> tuple[tuple[tuple[int, str], ...], str]:
     try:
-        text = read_regular(path, LARGEST_BYTES).decode(errors="replace")
+        # the largest of torch has half a megabyte
+        text = read_regular(path, 4 * 2**20).decode(errors="replace")
         changed = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "its name is none"

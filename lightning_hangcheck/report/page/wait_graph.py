@@ -13,11 +13,8 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.report.page.page_facts import PageFacts
 
-MOST_OPENED = 8
-"""Culprits with a node each; more of them are grouped as the others are."""
 MOST_GROUPS = 8
 """Of ranks; of more, those are one that wait alike, wherever they stand."""
-MOST_NODES = 40
 WIDTH, HEIGHT = 210, 46
 """Of a node: 30 characters of 12 pixels in the smaller of its two lines."""
 BETWEEN, BELOW = 26, 64
@@ -77,7 +74,7 @@ def wait_graph(facts: PageFacts) -> tuple[list[GraphNode], list[GraphEdge]]:
     only_wait = set()
     for group in groups:
         is_culprit = group.situation.is_culprit
-        single = is_culprit and len(culprits) <= MOST_OPENED
+        single = is_culprit and len(culprits) <= 8
         for ranks in [(rank,) for rank in group.ranks] if single else [group.ranks]:
             key = f"ranks:{format_ranks(ranks)}"
             title = f"{name_ranks(ranks)} {group.situation.state[len(ranks) > 1]}"
@@ -94,7 +91,7 @@ def wait_graph(facts: PageFacts) -> tuple[list[GraphNode], list[GraphEdge]]:
         kind, _, name = key.partition(":")
         shown = short_path(name) if kind == "file" else name
         nodes.setdefault(key, GraphNode(key, plain(f"{kind} {shown}")))
-    kept = set(list(nodes)[:MOST_NODES])
+    kept = set(list(nodes)[:40])
     pairs = [pair for pair in throughs if kept.issuperset(pair)]
     heights, cycles = _heights_and_cycles(pairs, only_wait)
     edges = []
@@ -127,14 +124,13 @@ def _heights_and_cycles(
     whole = networkx.condensation(graph)
     heights: dict[str, int] = {}
     cycles: dict[str, int] = {}
-    below: dict[int, int] = {}
-    for part in reversed(list(networkx.topological_sort(whole))):
-        members = whole.nodes[part]["members"]
-        below[part] = max((below[lower] + 1 for lower in whole.successors(part)), default=0)
-        heights.update(dict.fromkeys(members, below[part]))
-        turns = len(members) > 1 or any(graph.has_edge(key, key) for key in members)
-        if turns and members.isdisjoint(only_wait):
-            cycles.update(dict.fromkeys(members, part))
+    for height, parts in enumerate(networkx.topological_generations(whole.reverse())):
+        for part in parts:
+            members = whole.nodes[part]["members"]
+            heights.update(dict.fromkeys(members, height))
+            turns = len(members) > 1 or any(graph.has_edge(key, key) for key in members)
+            if turns and members.isdisjoint(only_wait):
+                cycles.update(dict.fromkeys(members, part))
     return heights, cycles
 
 
