@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.look.gpu import Gpus, gpus_of
 from lightning_hangcheck.model.beat import StepTimes
 from lightning_hangcheck.report.paragraphs import plain
-from lightning_hangcheck.report.running_ranks import RunningRank, last_checkpoint
+from lightning_hangcheck.report.saved_run import RunningRank, last_checkpoint
 from lightning_hangcheck.report.stragglers import LEAST_STEPS, compared, slower_part
 from lightning_hangcheck.report.verdict_text import awaited, edges_by_source, equal_ranks
 from lightning_hangcheck.text.shown import NANOSECONDS

@@ -13,8 +13,7 @@ from lightning_hangcheck.live_view.rank_now import (
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark, StepTimes
 from lightning_hangcheck.model.run import RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import Edge, LastCheckpoint, RankState, StackGroup, Verdict
-from lightning_hangcheck.report.running_ranks import RunningRank
-from lightning_hangcheck.report.saved_run import JournalEnd
+from lightning_hangcheck.report.saved_run import JournalEnd, RunningRank
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import VerdictKind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightning_hangcheck.model.run import RankPlace, Round, RunRecord
-from lightning_hangcheck.report.running_ranks import MOST_LINES, joined_rounds, moved_ranks
+from lightning_hangcheck.report.saved_run import MOST_LINES, joined_rounds, moved_ranks
 
 
 def seen(number: int, host: str, *ranks: int, **facts: object) -> Round:

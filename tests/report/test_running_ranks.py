@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
-from lightning_hangcheck.report.running_ranks import (
+from lightning_hangcheck.report.saved_run import (
+    JournalEnd,
     RunningRank,
+    SavedRun,
     render,
     render_below,
     render_unjudged,
 )
-from lightning_hangcheck.report.saved_run import JournalEnd, SavedRun
 
 NOW = datetime(2026, 11, 20, 10, 30, tzinfo=timezone.utc)
 MARK = CheckpointMark(number=11, name="Trainer ready", at="2026-11-20T10:20:00.000Z")

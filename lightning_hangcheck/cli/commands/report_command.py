@@ -18,7 +18,7 @@ from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.safe import write_atomically
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
-from lightning_hangcheck.report import running_ranks, verdict_text
+from lightning_hangcheck.report import saved_run, verdict_text
 from lightning_hangcheck.report.page.rendering import Form, write_as
 from lightning_hangcheck.report.saved_run import read_saved_run, records_of_job
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
@@ -96,7 +96,7 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
 def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
     """Print it for people."""
     if saved.verdict is None:
-        text = running_ranks.render_unjudged(saved, shown_folder, running(folder))
+        text = saved_run.render_unjudged(saved, shown_folder, running(folder))
         click.echo(text, nl=False)
     else:
         judged = replace(saved.verdict, gaps=(*saved.verdict.gaps, *map(Gap.of, saved.gaps)))
@@ -104,8 +104,8 @@ def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
         for line in stragglers_lines(find_stragglers(saved.case)):
             click.echo(line)
         now = datetime.now(timezone.utc)
-        click.echo(running_ranks.render_below(running(folder), now), nl=False)
-    for line in running_ranks.moved_ranks(running_ranks.joined_rounds(records_of_job(folder))):
+        click.echo(saved_run.render_below(running(folder), now), nl=False)
+    for line in saved_run.moved_ranks(saved_run.joined_rounds(records_of_job(folder))):
         click.echo(line)
     nodes = [one.run_id for one in folders_of_nodes(folder)]
     if nodes:
