@@ -40,8 +40,12 @@ IN_FEED = (
 def verdict(kind: str, **fields: Any) -> Verdict:
     """A two-rank verdict; every field can be given."""
     given: dict[str, Any] = {
-        "verdict": kind, "run_id": RUN_ID, "command": COMMAND, "world_size": 2,
-        "started_at": STARTED_AT, "detected_at": TAKEN_AT,
+        "verdict": kind,
+        "run_id": RUN_ID,
+        "command": COMMAND,
+        "world_size": 2,
+        "started_at": STARTED_AT,
+        "detected_at": TAKEN_AT,
     }
     return Verdict(**(given | fields))
 

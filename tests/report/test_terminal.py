@@ -1,4 +1,4 @@
-"""The terminal report: golden texts, and what holds for any verdict at any world size."""
+"""The terminal report: golden texts, what holds at any world size, and stacks.txt."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from cases import IN_BARRIER, IN_WANDB, job, rank
 from constructed import (
     FOLDER,
     case,
@@ -24,7 +25,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from lightning_hangcheck.cli.showing import coloured
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.model import evidence
 from lightning_hangcheck.model.case import RankView
+from lightning_hangcheck.model.evidence import (
+    Frame,
+    ProcessLook,
+    ProcessStack,
+    ProcessState,
+    Sample,
+    ThreadStack,
+    ThreadState,
+)
 from lightning_hangcheck.model.slugs import CAUSES
 from lightning_hangcheck.model.verdict import (
     EvidenceItem,
@@ -34,6 +46,7 @@ from lightning_hangcheck.model.verdict import (
 )
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.paragraphs import TABLE_WIDTH
+from lightning_hangcheck.report.verdict_text import render, render_stacks
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Cause
@@ -197,3 +210,57 @@ def test_a_cause_that_needs_no_more_words_gets_none() -> None:
     """Of files the summary says what a cause looks like in them."""
     judged = verdict("hang", cause="rendezvous", confidence=0.4, seen_in="files")
     assert verdict_text.reason(judged) == "rendezvous (confidence 0.40)"
+
+
+FRAMES = (Frame("<module>", "/home/ada/train.py", 140), Frame("load", "/home/ada/data.py", 41))
+STACK = ProcessStack(
+    pid=7, source="py-spy", threads=(ThreadStack(tid=7, name="MainThread", frames=FRAMES),)
+)
+KERNEL = ProcessState(
+    pid=7,
+    parent_pid=1,
+    state="S",
+    started_ticks=1,
+    cpu_s=2.5,
+    threads=(ThreadState(tid=7, state="S", cpu_s=2.5, wchan="futex_wait"),),
+)
+
+
+def test_a_sample_shows_kernel_and_frames_outermost_first() -> None:
+    look = ProcessLook(
+        pid=7, role="rank", samples=(Sample(taken_ns=-2 * 10**9, kernel=KERNEL, stack=STACK),)
+    )
+    text = render_stacks(case(RankView(rank=1, processes=(look,))))
+    assert text.endswith(
+        "rank 1 (pid 7), 1 sample\n"
+        "  2.0 s before the end\n"
+        "    kernel: state S, 2.50 s CPU, main thread in futex_wait\n"
+        "    thread MainThread\n"
+        "      <module> (/home/ada/train.py:140)\n"
+        "      load (/home/ada/data.py:41)\n"
+    )
+
+
+def test_gaps_stand_at_the_end() -> None:
+    whole = case(RankView(rank=1))
+    gap = evidence.Gap("stack", 1, "py-spy timed out after 5 s")
+    assert "not seen" not in render_stacks(whole)
+    text = render_stacks(msgspec.structs.replace(whole, gaps=(gap,)))
+    assert text.endswith("not seen\n  rank 1: stack: py-spy timed out after 5 s\n")
+
+
+def test_all_ranks_in_the_logger_are_not_one_rank() -> None:
+    case = job(rank(0, IN_WANDB, silent=400.0), rank(1, IN_WANDB, silent=400.0))
+    verdict = judge(case)
+    assert (verdict.cause, verdict.culprits) == ("logger_init", (0, 1))
+    text = " ".join(render(case, verdict, "run").split())
+    assert "All ranks create the logger, and none of them comes back" in text
+    assert "One rank" not in text
+    assert "WANDB_MODE=disabled for rank != 0" in text
+
+
+def test_one_rank_in_the_logger_is_one() -> None:
+    case = job(rank(0, IN_WANDB, silent=400.0), rank(1, IN_BARRIER, silent=400.0))
+    verdict = judge(case)
+    assert (verdict.cause, verdict.culprits) == ("logger_init", (0,))
+    assert "One rank creates the logger" in " ".join(render(case, verdict, "run").split())
