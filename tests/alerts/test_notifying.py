@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from alerts.receiver import receiving
-from alerts.test_hang_command import news
+from alerts.test_messenger import news
 
 from lightning_hangcheck.alerts.messenger import named, notify, refuse_unknown
 from lightning_hangcheck.cli.commands.run_command import run_watched
