@@ -1,5 +1,1 @@
-"""Who hears of a hang: messages to people, a command of the user's, metrics.
-
-`asked_for` holds what was asked for and the news, `messenger` is the program that delivers them;
-`metrics_text` is for Prometheus.
-"""
+"""Who hears of a hang: `messenger` tells people and commands, `metrics_text` is for Prometheus."""

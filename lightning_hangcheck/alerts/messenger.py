@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 
 from lightning_hangcheck import log
-from lightning_hangcheck.alerts.alert_settings import Errand
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE
 from lightning_hangcheck.look.proc import descendants
 from lightning_hangcheck.look.programs import ChildLate, run_to_its_end
+from lightning_hangcheck.model.slugs import VerdictKind
 from lightning_hangcheck.settings import ONLY_OF_RUN, PREFIX
 from lightning_hangcheck.time_limit import NoAnswer, within
 
@@ -39,22 +40,61 @@ if TYPE_CHECKING:
 
     from apprise import Apprise
 
-    from lightning_hangcheck.alerts.alert_settings import HangNews
-
-PACKAGE = "apprise"
 NOTIFY_LIMIT_S = 30.0
 """apprise gives a service some seconds to answer, and some services are asked twice."""
-LONGEST_SERVICE = 20
 COMMAND_LIMIT_S = 60.0
 """Enough to call a service or to ask a scheduler, too little for a job of its own."""
-OPEN_LIMIT_S = 2.0
-"""For the file of its output; storage that does not answer must not keep the command from it."""
-OUTPUT_FILE = "on-hang-exec.txt"
+AT_THE_END_S = 15.0
+"""For what is under way at the job's end, from then on: `hangcheck run` waits for it."""
 
-NAMED_WITHIN_S = 5.0
-"""`notify` is bounded by itself, so that each address which is late is named; this comes on top."""
-ERRAND_LIMIT_S = max(COMMAND_LIMIT_S, NOTIFY_LIMIT_S) + 15
-"""Of the whole process: its start on a loaded machine comes on top of the longest delivery."""
+
+class AlertsAskedFor(Struct, frozen=True, kw_only=True, tag="alerts"):
+    """From `hangcheck run` to its sidecar, over their pipe: this holds secrets.
+
+    It is on no command line, in no file and in no environment of a process of ours.
+
+    Attributes:
+        environment: Of `hangcheck run`: what the command is run with, and the proxies in it.
+        packages: Folders of optional packages that a process of ours may not find by itself.
+    """
+
+    notify: tuple[str, ...] = ()
+    on_hang_exec: str | None = None
+    environment: dict[str, str] = {}
+    packages: tuple[str, ...] = ()
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anybody to tell."""
+        return bool(self.notify) or self.on_hang_exec is not None
+
+
+class HangNews(Struct, frozen=True, kw_only=True):
+    """A hang that was found, for who gets a message.
+
+    Attributes:
+        number: Of the verdict in its run folder; None where it could not be saved in time.
+    """
+
+    kind: VerdictKind
+    cause: str
+    culprits: tuple[int, ...]
+    title: str
+    text: str
+    run_dir: str
+    number: int | None = None
+
+    @property
+    def report_file(self) -> str:
+        """The page, which is written a moment after the verdict."""
+        return f"{self.run_dir}/report.html"
+
+
+class Errand(Struct, frozen=True):
+    """What the messenger reads from its standard input."""
+
+    asked_for: AlertsAskedFor
+    news: HangNews
 
 
 def run_errand(errand: Errand) -> None:
@@ -75,7 +115,8 @@ def run_errand(errand: Errand) -> None:
         if failure:
             log.once("on hang exec", failure)
     if asked_for.notify:
-        sending.join(NOTIFY_LIMIT_S + NAMED_WITHIN_S)
+        # it is bounded by itself, so that each address which is late is named
+        sending.join(NOTIFY_LIMIT_S + 5.0)
 
 
 def run_hang_command(
@@ -87,10 +128,11 @@ def run_hang_command(
         What went wrong, in one sentence; empty if nothing did.
     """
     # a new file beside the verdict's evidence, where there is one
-    path = Path(news.run_dir, "evidence", str(news.number), OUTPUT_FILE)
+    path = Path(news.run_dir, "evidence", str(news.number), "on-hang-exec.txt")
     flags = os.O_WRONLY | os.O_APPEND | NEW_FILE
     try:
-        output = within(OPEN_LIMIT_S, lambda: os.open(path, flags, PRIVATE_FILE))
+        # storage that does not answer must not keep the command from running
+        output = within(2.0, lambda: os.open(path, flags, PRIVATE_FILE))
         where = f"what it printed is in {path}"
     except (OSError, NoAnswer):
         output, where = os.open(os.devnull, os.O_WRONLY), "what it printed could not be kept"
@@ -108,6 +150,8 @@ def run_hang_command(
 
 def environment_of(news: HangNews, environment: Mapping[str, str]) -> dict[str, str]:
     """What the command finds in its environment: the user's, without our secrets, and the news."""
+    # the numbered verdict, which later ones do not replace; where it was not saved, the newest
+    verdict = "verdict.json" if news.number is None else f"verdicts/{news.number}.json"
     told = {
         "CAUSE": news.cause,
         "CULPRITS": ",".join(map(str, news.culprits)),
@@ -115,7 +159,7 @@ def environment_of(news: HangNews, environment: Mapping[str, str]) -> dict[str, 
         "REPORT": news.report_file,
         "RUN_DIR": news.run_dir,
         "SUMMARY": news.text,
-        "VERDICT": news.verdict_file,
+        "VERDICT": f"{news.run_dir}/{verdict}",
     }
     kept = {name: value for name, value in environment.items() if name not in ONLY_OF_RUN}
     return kept | {f"{PREFIX}{name}": value.replace("\0", " ") for name, value in told.items()}
@@ -127,10 +171,10 @@ def apprise_folder() -> str:
     Raises:
         BadUsage: It is not installed.
     """
-    spec = find_spec(PACKAGE)
+    spec = find_spec("apprise")
     if spec is None or spec.origin is None:
         raise BadUsage(
-            f"--notify needs the package {PACKAGE}, which is not installed",
+            "--notify needs the package apprise, which is not installed",
             "pip install 'lightning-hangcheck[notify]'",
         )
     return str(Path(spec.origin).parents[1])
@@ -153,7 +197,7 @@ def refuse_unknown(addresses: Sequence[str]) -> None:
 def named(number: int, address: str) -> str:
     """Name an address without telling it; what follows the option's own name would be hidden."""
     service, *rest = address.split("://", 1)
-    known = rest and len(service) <= LONGEST_SERVICE and service.isalnum()
+    known = rest and len(service) <= 20 and service.isalnum()
     return f"notify address {number}" + (f" ({service}://)" if known else "")
 
 
@@ -165,16 +209,24 @@ def notify(
     Returns:
         What went wrong, a sentence for each address that was not reached.
     """
-    late = f"no answer within {time_limit_s:g} s"
-    outcomes = [late] * len(addresses)
-    couriers = [_courier_of(address) for address in addresses]
+    outcomes = [f"no answer within {time_limit_s:g} s"] * len(addresses)
+    body = f"{news.text}\nreport: {news.report_file}"
 
     def send(at: int, courier: Apprise | None) -> None:
-        outcomes[at] = _send(courier, news)
+        """Send it to one, and note what went wrong, without a word of the address."""
+        if courier is None:
+            outcomes[at] = "apprise does not know it"
+            return
+        try:
+            sent = courier.notify(title=news.title, body=body, notify_type="failure")
+        except Exception as error:  # noqa: BLE001 - whatever a service's own code does wrong
+            outcomes[at] = type(error).__name__
+            return
+        outcomes[at] = "" if sent else "it did not take the message; try it: apprise -vv ADDRESS"
 
     threads = [
         threading.Thread(target=send, args=numbered, daemon=True)
-        for numbered in enumerate(couriers)
+        for numbered in enumerate([_courier_of(address) for address in addresses])
     ]
     for thread in threads:
         thread.start()
@@ -203,21 +255,10 @@ def _courier_of(address: str) -> Apprise | None:
         return courier if courier.add(address) else None
 
 
-def _send(courier: Apprise | None, news: HangNews) -> str:
-    """Send it to one; what went wrong, without a word of the address."""
-    if courier is None:
-        return "apprise does not know it"
-    body = f"{news.text}\nreport: {news.report_file}"
-    try:
-        sent = courier.notify(title=news.title, body=body, notify_type="failure")
-    except Exception as error:  # noqa: BLE001 - whatever a service's own code does wrong
-        return type(error).__name__
-    return "" if sent else "it did not take the message; try it: apprise -vv ADDRESS"
-
-
 def main() -> None:
     """Read the errand from standard input and run it."""
-    signal.alarm(round(ERRAND_LIMIT_S))
+    # its start on a loaded machine comes on top of the longest delivery
+    signal.alarm(round(max(COMMAND_LIMIT_S, NOTIFY_LIMIT_S) + 15))
 
     def leave(number: int, _: FrameType | None) -> None:
         """Leave by way of what is open, so that the command's process group is ended, too."""

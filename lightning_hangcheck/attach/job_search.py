@@ -18,7 +18,6 @@ from lightning_hangcheck.look.proc import (
     command_line,
     has_loaded,
     present_environment,
-    process_ids,
     process_ref,
     read_environment,
     why_unreadable,

@@ -18,7 +18,7 @@ from lightning_hangcheck.judge.joining import NodeCase, merge_cases
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import Round, RunRecord
 from lightning_hangcheck.observe.run_record import save_run
-from lightning_hangcheck.report.running_ranks import joined_rounds, moved_ranks
+from lightning_hangcheck.report.saved_run import joined_rounds, moved_ranks
 from lightning_hangcheck.rundir import (
     RunFolder,
     find_run_folder,

@@ -20,7 +20,7 @@ from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.run_record import RankNote, WatchNotes
 from lightning_hangcheck.recorder.page import PageReader
-from lightning_hangcheck.report.running_ranks import RunningRank
+from lightning_hangcheck.report.saved_run import RunningRank
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     Session,

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from importlib import import_module
 from io import TextIOWrapper
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from lightning_hangcheck.cli import commands
 from lightning_hangcheck.cli.showing import say
 from lightning_hangcheck.errors import HangcheckError
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-COMMANDS = sorted(
-    file.name.removesuffix("_command.py")
-    for file in Path(commands.__file__).parent.glob("*_command.py")
-)
 BAD_USAGE = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells do
 TENSES: dict[str, dict[str, str]] = {
@@ -52,8 +45,8 @@ TENSES: dict[str, dict[str, str]] = {
         "ledger": "what ran, how long, and what it cost",
     },
 }
-"""Each command by when it helps; one that is not there is left out."""
-WIDEST = max(map(len, COMMANDS))
+"""Each command by when it helps."""
+COMMANDS = sorted({name for words in TENSES.values() for name in words})
 EPILOG = """\b
 Examples:
   hangcheck demo
@@ -62,34 +55,26 @@ Examples:
 """
 
 
-class CommandsByName(Mapping[str, click.Command]):
-    """All commands; each is imported when it is asked for, so that none pays for the others."""
-
-    def __getitem__(self, name: str) -> click.Command:
-        if name not in COMMANDS:
-            raise KeyError(name)
-        command: click.Command = getattr(import_module(f"{commands.__name__}.{name}_command"), name)
-        return command
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
-
-
 class ByTense(click.Group):
-    """The commands in the order in which one needs them."""
+    """The commands in the order in which one needs them; each is imported when it is asked for."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one."""
+        return command_named(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for each tense."""
+        widest = max(map(len, COMMANDS))
         for title, words in TENSES.items():
-            rows = [
-                (name.ljust(WIDEST), short) for name, short in words.items() if name in COMMANDS
-            ]
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), short) for name, short in words.items()])
+
+
+def command_named(name: str) -> click.Command:
+    """Import a command."""
+    module = import_module(f"lightning_hangcheck.cli.commands.{name}_command")
+    command: click.Command = getattr(module, name)
+    return command
 
 
 @click.group(
@@ -97,7 +82,7 @@ class ByTense(click.Group):
     epilog=EPILOG,
     invoke_without_command=True,
     no_args_is_help=False,
-    commands=CommandsByName(),
+    commands={name: click.Command(name) for name in COMMANDS},
 )
 @click.version_option(__version__, message="hangcheck %(version)s")
 @click.pass_context

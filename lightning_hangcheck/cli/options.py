@@ -6,40 +6,32 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 import msgspec
 
-from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.settings import (
-    LEAST_SECRET,
     MAY_BE_OFF,
     OFF,
-    SHARED_BY_NODES,
     Settings,
     from_environment,
     read_assignments,
 )
-from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Command = TypeVar("Command", bound="Callable[..., object]")
 Decorator = Callable[[Any], Any]
-FOLDER_LIMIT_S = 1.0
-OPTIONS = "Help"
+OWN_WORDS = {"allow_interspersed_args": False}
+"""Settings of a command behind which another one stands, whose options are its own."""
+HELP = "Help"
 PATIENCE = "How patient it is"
 ON_HANG = "What to do on a hang"
 TOLD = "Who is told"
 FILES = "Where files go"
 NODES = "Several nodes"
-SETTINGS_NOTE = (
-    "Each option has a variable: HANGCHECK_STALL_TIMEOUT and so on. docs/settings.md lists all "
-    "settings."
-)
 OF_RUN: dict[str, tuple[str, str | None, str]] = {
     "stall_timeout": (PATIENCE, "SECONDS", "Any silence this long is a hang"),
     "patience": (PATIENCE, "FACTOR", "Multiply all times; 2 waits twice as long"),
@@ -66,7 +58,7 @@ class Whole(click.IntRange):
 class Option(click.Option):
     """An option that stands under the title of its group."""
 
-    def __init__(self, names: Sequence[str], *, group: str = OPTIONS, **facts: Any) -> None:  # noqa: ANN401 - click's own
+    def __init__(self, names: Sequence[str], *, group: str, **facts: Any) -> None:  # noqa: ANN401 - click's own
         super().__init__(names, **facts)
         self.group = group
 
@@ -80,20 +72,14 @@ class GroupedCommand(click.Command):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
-                groups.setdefault(getattr(param, "group", OPTIONS), []).append(record)
-        for title in sorted(groups, key=lambda title: title == OPTIONS):
+                groups.setdefault(getattr(param, "group", HELP), []).append(record)
+        for title in sorted(groups, key=lambda title: title == HELP):
             with formatter.section(title):
                 formatter.write_dl(groups[title], col_max=26)
 
 
-def option(
-    names: str,
-    unit: str | None,
-    text: str,
-    group: str = "",
-    **facts: Any,  # noqa: ANN401 - click's own
-) -> Decorator:
-    """Give a command an option."""
+def option(names: str, unit: str | None, text: str, group: str = "", **facts: Any) -> Decorator:  # noqa: ANN401 - click's own
+    """Give a command an option; one without a unit is a flag."""
     if unit is None:
         facts = {"is_flag": True, **facts}
     if group:
@@ -101,21 +87,19 @@ def option(
     return click.option(*names.split(), metavar=unit, help=text, **facts)
 
 
-def json_option(what: str) -> Decorator:
-    """Give a command ``--json``, which its function takes as ``as_json``."""
-    return option("--json as_json", None, f"Print {what} as JSON, for programs.")
+def many(names: str, unit: str | None, text: str, group: str = "", **facts: Any) -> Decorator:  # noqa: ANN401 - click's own
+    """Give a command an option that may be given several times."""
+    return option(names, unit, text, group, multiple=True, is_flag=False, **facts)
 
 
 def run_dir_option(unit: str, folders: str = "Run folder", default: str = "a new one") -> Decorator:
     """Give a command ``--run-dir``; where it is not given, the setting of that name stands."""
+
+    def read(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
+        return given or from_environment(os.environ).run_dir
+
     text = f"{folders} [default: {default} below hangcheck_runs]. (HANGCHECK_RUN_DIR)"
-    return option(
-        "--run-dir",
-        unit,
-        text,
-        default=None,
-        callback=lambda _context, _option, given: given or from_environment(os.environ).run_dir,
-    )
+    return option("--run-dir", unit, text, callback=read)
 
 
 def command_behind_dashes(unit: str = "-- CMD...") -> Decorator:
@@ -123,39 +107,22 @@ def command_behind_dashes(unit: str = "-- CMD...") -> Decorator:
     return click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar=unit)
 
 
-def limit_option(default: str, text: str) -> Decorator:
-    """Give a command ``--limit``, which it takes as ``limit_s``."""
-    facts: dict[str, Any] = {"default": default, "show_default": True, "callback": positive}
-    return option("--limit limit_s", "SECONDS", text, **facts)
-
-
 def end_on_sigterm() -> None:
     """Whoever ends us, as timeout(1) and CI systems do, ends the run that goes on as well."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
-def run_options(command: Command) -> Command:
-    """Give a command the settings that are options; its function takes them by name."""
-    command = set_option(command)
-    for name, (group, unit, text) in reversed(OF_RUN.items()):
-        command = _of_setting(name, group, unit, text)(command)
-    return command
+def setting_options(*names: str) -> Callable[[Command], Command]:
+    """Give a command ``--set`` and these settings of `OF_RUN` as options, by name."""
 
+    def decorate(command: Command) -> Command:
+        text = "Any setting, such as idle_after=60; repeatable"
+        command = many("--set assignments", "NAME=VALUE", text, PATIENCE)(command)
+        for name in reversed(names):
+            command = _of_setting(name, *OF_RUN[name])(command)
+        return command
 
-def patience_options(command: Command) -> Command:
-    """Give a command ``--patience`` and ``--set`` alone."""
-    decorated: Command = _of_setting("patience", *OF_RUN["patience"])(set_option(command))
-    return decorated
-
-
-set_option = option(
-    "--set assignments",
-    "NAME=VALUE",
-    "Any setting, such as idle_after=60; repeatable",
-    PATIENCE,
-    multiple=True,
-)
-"""Gives a command ``--set NAME=VALUE``."""
+    return decorate
 
 
 def settings_from(options: Mapping[str, object]) -> Settings:
@@ -189,46 +156,20 @@ def _of_setting(name: str, group: str, unit: str | None, text: str) -> Decorator
     return option(names, unit, text, group, default=None, **facts)
 
 
-def positive_or_off(context: click.Context, option: click.Option, text: str | None) -> float | None:
+def positive_or_off(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> float | None:
     """Read the same, or 0, none, off."""
     return 0.0 if text is not None and text.lower() in OFF else positive(context, option, text)
 
 
 def positive(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
     """Read a finite number above 0, or say what to write instead."""
-    if text is None:
-        return None
     try:
-        number = float(text)
+        number = None if text is None else float(text)
     except ValueError:
         number = float("nan")
-    if not 0 < number < float("inf"):
+    if number is not None and not 0 < number < float("inf"):
         sentence = f"{text!r} is not a number above 0; write for example 30"
         raise click.BadParameter(sentence, param=option)
     return number
-
-
-def refuse_without_folder(option: str, file: str | None) -> None:
-    """Refuse a file to be written at the end, or again and again, whose folder is not there.
-
-    Raises:
-        BadUsage: It is not; of storage that does not answer nothing is said.
-    """
-    if file is None:
-        return
-    try:
-        there = within(FOLDER_LIMIT_S, Path(file).absolute().parent.is_dir)
-    except NoAnswer:
-        return
-    if not there:
-        raise BadUsage(f"{option} {file}: its folder is not there", "make it, or name another file")
-
-
-def refuse_without_secret(settings: Settings) -> None:
-    """Refuse a port to be served without what keeps strangers from being heard there."""
-    if settings.nodes_port is not None and len(os.environ.get(SHARED_BY_NODES, "")) < LEAST_SECRET:
-        raise BadUsage(
-            f"--nodes-port needs a secret of {LEAST_SECRET} characters or more, the same on all "
-            "nodes",
-            f"export {SHARED_BY_NODES}=$(openssl rand -hex 16) where the job is started",
-        )

@@ -46,16 +46,23 @@ def show(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> None:
     Console(highlight=False).print(coloured(text, styles), end="", soft_wrap=True)
 
 
+def coloured(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> Text:
+    """Lay colour over what a renderer wrote; its characters stay the same."""
+    from rich.text import Text
+
+    painted = Text(text)
+    for pattern, style in styles.items():
+        painted.highlight_regex(pattern, style)
+    return painted
+
+
 def say(sentence: str) -> None:
     """Print a line to stderr; whatever it quotes of others can do nothing to the terminal."""
     click.echo(f"hangcheck: {one_line(sentence)}", err=True)
 
 
 def exit_code_of(verdict: Verdict) -> int:
-    """Return 3 for a hang that was found, else 0.
-
-    A script may end a job on 3, so a suspicion is not enough: many of them pass by themselves.
-    """
+    """Return 3 for a hang that was found, else 0: a script may end a job on 3."""
     return HANG if verdict.verdict in FOUND else 0
 
 
@@ -66,11 +73,7 @@ def as_typed(path: Path) -> str:
 
 
 def found_run_folder(named: str | None, command: str) -> RunFolder:
-    """Find the run folder that a command is to read.
-
-    Args:
-        named: As typed; None for the newest below ``hangcheck_runs/``.
-        command: What to write instead, where it cannot be read.
+    """Find the run folder as it was typed, or the newest below ``hangcheck_runs/``.
 
     Raises:
         UnreadableRun: There is none, or its storage does not answer.
@@ -83,13 +86,3 @@ def found_run_folder(named: str | None, command: str) -> RunFolder:
             f"{named or RUNS_FOLDER} cannot be read ({why})",
             f"name a run folder that you may read: {command}",
         ) from error
-
-
-def coloured(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> Text:
-    """Lay colour over what a renderer wrote; its characters stay the same."""
-    from rich.text import Text
-
-    painted = Text(text)
-    for pattern, style in styles.items():
-        painted.highlight_regex(pattern, style)
-    return painted

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
-from lightning_hangcheck.alerts.alert_settings import AT_THE_END_S, AlertsAskedFor
+from lightning_hangcheck.alerts.messenger import AT_THE_END_S, AlertsAskedFor
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.identity import identify

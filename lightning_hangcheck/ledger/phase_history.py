@@ -85,7 +85,7 @@ class PhaseStory(Struct, frozen=True, kw_only=True):
     @property
     def made(self) -> frozenset[str]:
         """Paths of the files that it made."""
-        return frozenset(output.path for output in self.outputs)
+        return frozenset(one.path for one in self.outputs)
 
     def made_same(self, outputs: Collection[Fingerprint]) -> bool:
         """Whether it made just these files, with this content, as far as that is known."""
@@ -103,12 +103,7 @@ class Story(Struct, frozen=True, kw_only=True):
     unreadable: int = 0
 
     def last_done(self, name: str, outputs: Collection[str] | None = None) -> PhaseStory | None:
-        """Return the newest phase of this name that counts.
-
-        Args:
-            name: Of the phase.
-            outputs: Only one that made files of just these paths; None for any.
-        """
+        """Return the newest phase of this name that counts, and made just these files if named."""
         fitting = (
             one
             for one in reversed(self.phases)
@@ -234,14 +229,7 @@ def decide(
 ) -> Decision:
     """Decide about a phase that may have been run before.
 
-    Args:
-        story: What the ledger tells.
-        name: Of the phase.
-        if_done: What its script asked for.
-        inputs: As they are now; None for the ones that it was run with.
-        outputs: Paths that it is to make; None for whichever it made.
-        thresholds: Good and poor.
-        look: Takes the fingerprint of a path.
+    Without ``inputs`` those count that it was run with, without ``outputs`` whichever it made.
 
     Raises:
         PhaseDone: It is done, nothing changed since, and ``if_done`` is ``error``.

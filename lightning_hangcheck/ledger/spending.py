@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
 
 SECONDS_PER_HOUR = 3600.0
+Seen = list[tuple[int, int]]
+"""A count of a rank with the moments at which it was seen to be new: the first, and the last."""
 
 
 class Spending:
-    """Adds up where one rank's time goes.
+    """Adds up where one rank's time goes, right to one polling interval.
 
-    A reading between two phase edges charges the time since the previous reading to the phase shown
-    now, so the sums are right to one polling interval (a quarter of a second by default). Saves are
-    counted by the rank itself: one may be over in a hundredth of that.
+    Saves are counted by the rank itself: one may be over in a hundredth of that.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,8 @@ class Spending:
         self._epoch: int | None = None
         self._save: SaveMark | None = None
         self._unsaved_since_ns: int | None = None
-        self._steps, self._epochs = _Counted(), _Counted()
+        self._steps: Seen = []
+        self._epochs: Seen = []
 
     def read(self, beat: Beat, now_ns: int) -> None:
         """Take one reading."""
@@ -49,22 +50,22 @@ class Spending:
             self._unsaved_since_ns = now_ns if self._read_ns is not None else None
         saves = self._save.number if self._save is not None else 0
         if beat.save is not None and beat.save != self._save and beat.save.number == saves:
-            self._steps = _Counted()  # a checkpoint was loaded: others made the steps that it holds
+            self._steps = []  # a checkpoint was loaded: others made the steps that it holds
         if beat.step is not None and beat.step != self._step:
-            self._steps.read(beat.step, now_ns)
+            self._steps = [*self._steps[:1], (beat.step, now_ns)]
         before, epoch = self._epoch, beat.epoch
         if epoch is not None and before is not None and epoch != before:
             if epoch < before:
-                self._epochs = _Counted()  # it goes back: another training, measured afresh
-            self._epochs.read(epoch, now_ns)
+                self._epochs = []  # it goes back: another training, measured afresh
+            self._epochs = [*self._epochs[:1], (epoch, now_ns)]
         self._read_ns = now_ns
         self._step, self._epoch, self._save = beat.step, beat.epoch, beat.save
 
     def spent(self) -> Spent:
         """Return the sums so far."""
         saved_step = (self._save.step or 0) if self._save is not None else 0
-        steps, training_s = self._steps.made
-        epochs, epochs_s = self._epochs.made
+        steps, training_s = _made(self._steps)
+        epochs, epochs_s = _made(self._epochs)
         unsaved_s = None
         if self._unsaved_since_ns is not None and self._read_ns is not None:
             unsaved_s = round((self._read_ns - self._unsaved_since_ns) / NANOSECONDS, 3)
@@ -80,24 +81,12 @@ class Spending:
         )
 
 
-class _Counted:
-    """A count of a rank, with the moments at which it was seen to be new, first and last."""
-
-    def __init__(self) -> None:
-        self.first: tuple[int, int] | None = None
-        self.last: tuple[int, int] | None = None
-
-    def read(self, count: int, now_ns: int) -> None:
-        self.last = (count, now_ns)
-        self.first = self.first or self.last
-
-    @property
-    def made(self) -> tuple[int, float]:
-        """How many were made in between, and seconds; nothing before two were seen."""
-        if self.first is None or self.last is None:
-            return 0, 0.0
-        (first, began_ns), (last, ended_ns) = self.first, self.last
-        return max(0, last - first), (ended_ns - began_ns) / NANOSECONDS
+def _made(seen: Seen) -> tuple[int, float]:
+    """How many were made between the first and the last, and seconds; nothing before two."""
+    if not seen:
+        return 0, 0.0
+    (first, began_ns), (last, ended_ns) = seen[0], seen[-1]
+    return max(0, last - first), (ended_ns - began_ns) / NANOSECONDS
 
 
 def longest_first(seconds: Mapping[Phase, float]) -> tuple[PhaseTime, ...]:

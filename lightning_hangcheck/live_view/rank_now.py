@@ -16,11 +16,10 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.look.gpu import Gpus, gpus_of
 from lightning_hangcheck.model.beat import StepTimes
-from lightning_hangcheck.report.page.page_facts import equal_ranks
 from lightning_hangcheck.report.paragraphs import plain
-from lightning_hangcheck.report.running_ranks import RunningRank, last_checkpoint
+from lightning_hangcheck.report.saved_run import RunningRank, last_checkpoint
 from lightning_hangcheck.report.stragglers import LEAST_STEPS, compared, slower_part
-from lightning_hangcheck.report.verdict_text import awaited, edges_by_source
+from lightning_hangcheck.report.verdict_text import awaited, edges_by_source, equal_ranks
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -34,9 +33,8 @@ if TYPE_CHECKING:
 Standing = Literal[
     "gone", "stuck", "stopped", "missing", "waits", "silent", "runs", "not here", "unseen", "ended"
 ]
-"""In the order of the table, below the culprits."""
+"""In the order of the table, below the culprits; the first six are problems."""
 ORDER: tuple[Standing, ...] = get_args(Standing)
-PROBLEMS: tuple[Standing, ...] = ("gone", "stuck", "stopped", "missing", "waits", "silent")
 STANDINGS: dict[State, Standing] = {
     "running": "runs",
     "waiting": "waits",
@@ -48,10 +46,6 @@ STANDINGS: dict[State, Standing] = {
 }
 IN_FORCE = ("suspect", "hang", "dead", "crashed")
 """Verdicts whose table of ranks tells the present until the next one comes."""
-QUIET_S, QUIET_STEPS = 2.0, 3.0
-"""Silence from which a rank of known pace is shown as silent: when its sidecar, too, looks."""
-QUIET_WITHOUT_PACE_S = 10.0
-"""Where no pace is known yet: loading a model takes its time."""
 
 
 class RankUse(Struct, frozen=True, kw_only=True):
@@ -104,7 +98,7 @@ class RankNow(Struct, frozen=True, kw_only=True):
     @property
     def has_problem(self) -> bool:
         """Whether it belongs to the top of the table."""
-        return self.culprit or self.standing in PROBLEMS
+        return self.culprit or self.standing in ORDER[:6]
 
 
 def ranks_now(
@@ -117,19 +111,10 @@ def ranks_now(
     here: bool = False,
     used: Mapping[int, RankUse] | None = None,
 ) -> tuple[RankNow, ...]:
-    """Join what was read of a run; a page tells the place of a rank, a verdict its standing.
+    """Join what was read of a run: every rank known to be part of it, problems first, then by rank.
 
-    Args:
-        running: Ranks that have a page here.
-        verdict: The newest.
-        record: run.json.
-        journals: Where there is no verdict.
-        over: It has ended, or nothing of it is left here.
-        here: Its session is on this machine, so a rank without a page has ended.
-        used: By rank.
-
-    Returns:
-        Every rank that is known to be part of the job, problems first, then by rank.
+    A page tells the place of a rank, a verdict its standing. Where the run's session is ``here``, a
+    rank without a page has ended.
     """
     # ranks that this machine's sidecar saw: one of them without a page has ended
     seen = {one.rank for one in record.ranks} if record is not None and here else set()
@@ -157,10 +142,11 @@ def ranks_now(
         known = found.get(page.rank) or RankNow(rank=page.rank, standing="runs")
         # a verdict in force says how a rank stands that runs, its page all else
         beat, standing = page.beat, known.standing
-        kept = last_checkpoint(beat, saved=saved)
+        kept, kept_at = last_checkpoint(beat, saved=saved)
         if standing not in ("gone", "stuck", "stopped", "waits"):
-            usual_s = QUIET_WITHOUT_PACE_S if page.step_s is None else page.step_s * QUIET_STEPS
-            standing = "silent" if page.silent_s >= max(QUIET_S, usual_s) else "runs"
+            # when its sidecar looks, too; before its pace is known, loading a model takes its time
+            quiet_s = 10.0 if page.step_s is None else max(2.0, 3 * page.step_s)
+            standing = "silent" if page.silent_s >= quiet_s else "runs"
         inside = plain(str(beat.main_sections[-1])) if beat.main_sections else ""
         found[page.rank] = replace(
             known,
@@ -170,14 +156,18 @@ def ranks_now(
             waits_for=known.waits_for or (f"in {inside}" if inside else ""),
             step=beat.step,
             step_s=page.step_s,
-            kept=kept.words.removeprefix("CHECKPOINT "),
-            kept_at=kept.at,
+            kept=kept.removeprefix("CHECKPOINT "),
+            kept_at=kept_at,
             memory_bytes=page.memory_bytes,
             use=(used or {}).get(page.rank, RankUse()),
         )
-    ranks = found.values()
-    timed = {one.rank: one.use.a_step for one in ranks if one.standing == "runs"}
-    steps = compared({rank: step for rank, step in timed.items() if step is not None})
+    steps = compared(
+        {
+            one.rank: one.use.a_step
+            for one in found.values()
+            if one.standing == "runs" and one.use.a_step is not None
+        }
+    )
     if steps is not None and steps.stands_out:  # the slowest of those that run, as at a run's end
         first = steps.ranks[0]
         why = Slowest(first.ratio, slower_part(first.mean, steps.typical))
@@ -194,56 +184,30 @@ def _judged(verdict: Verdict) -> Iterator[RankNow]:
     in_force = verdict.verdict in IN_FORCE
     states = {state.rank: state for state in verdict.ranks}
     edges = edges_by_source(verdict)
-    for group in equal_ranks(verdict):
-        for rank in group.ranks:
-            state = states.get(rank, group.example)
+    for situation, ranks, (example, *_) in equal_ranks(verdict):
+        for rank in ranks:
+            state = states.get(rank, example)
             targets = [edge.target for edge in edges.get(f"rank:{state.rank}", ())]
             waits = ""
             if whom := awaited(targets).removeprefix("for "):  # first: a narrow column cuts the end
-                waits = f"{whom} {group.situation.doing}".rstrip()
-            elif group.example.state in ("waiting", "stalled", "stopped"):
-                waits = plain(group.standing)
+                waits = f"{whom} {situation.doing}".rstrip()
+            elif example.state in ("waiting", "stalled", "stopped"):
+                waits = plain(situation.standing)
             yield RankNow(
                 rank=rank,
                 standing=STANDINGS[state.state] if in_force else "unseen",
-                culprit=in_force and group.situation.is_culprit,
+                culprit=in_force and situation.is_culprit,
                 phase=state.phase or "",
                 waits_for=waits if in_force else "",
                 step=state.step,
             )
 
 
-LEAST_S = 0.4
-"""The kernel counts processor time in ticks of 10 ms: over less a percentage would jump."""
-
-
-class RecentSteps:
-    """The newest timed steps of one process, at least ten of them."""
-
-    def __init__(self) -> None:
-        self._sums: deque[StepTimes] = deque()
-
-    def read(self, sums: StepTimes | None) -> StepTimes | None:
-        """Take a reading of its page; the mean of a recent step, None before there are ten."""
-        if sums is None:
-            return None
-        if self._sums and sums.steps < self._sums[-1].steps:
-            self._sums.clear()
-        if not self._sums:
-            self._sums.append(StepTimes())  # what was timed before anybody looked counts as recent
-        if sums.steps > self._sums[-1].steps:
-            self._sums.append(sums)
-        while len(self._sums) > 1 and sums.steps - self._sums[1].steps >= LEAST_STEPS:
-            self._sums.popleft()
-        recent = sums.since(self._sums[0])
-        return recent.a_step() if recent.steps >= LEAST_STEPS else None
-
-
 class ProcessMeter:
     """Compares each reading of one process with those before; moments are monotonic."""
 
     def __init__(self) -> None:
-        self._steps = RecentSteps()
+        self._sums: deque[StepTimes] = deque()
         self._made: tuple[int, int] | None = None  # steps (or beats), and when the newest was made
         self._cpu: tuple[float, int] | None = None
         self._step_s: float | None = None
@@ -260,13 +224,12 @@ class ProcessMeter:
             made, passed_ns = count - self._made[0], beat.last_beat_ns - self._made[1]
             self._step_s = passed_ns / NANOSECONDS / made
             self._made = count, beat.last_beat_ns
-        if one.cpu_s is not None:
-            used_s, elapsed_s = 0.0, 0.0
-            if self._cpu is not None:
-                used_s, elapsed_s = one.cpu_s - self._cpu[0], (now_ns - self._cpu[1]) / NANOSECONDS
-            if elapsed_s >= LEAST_S:
-                self._cpu_percent = 100 * max(0.0, used_s) / elapsed_s
-            if self._cpu is None or elapsed_s >= LEAST_S:
+        if one.cpu_s is not None and self._cpu is None:
+            self._cpu = one.cpu_s, now_ns
+        elif one.cpu_s is not None and self._cpu is not None:
+            elapsed_s = (now_ns - self._cpu[1]) / NANOSECONDS
+            if elapsed_s >= 0.4:  # the kernel counts in ticks of 10 ms: over less it would jump
+                self._cpu_percent = 100 * max(0.0, one.cpu_s - self._cpu[0]) / elapsed_s
                 self._cpu = one.cpu_s, now_ns
         step_s = self._step_s
         if one.step_s is not None and one.silent_s > one.step_s:
@@ -278,8 +241,24 @@ class ProcessMeter:
             step_now_s=step_s,
             gpu_percent=max(busy, default=None),
             gpu_bytes=sum(memory) if memory else None,
-            a_step=self._steps.read(beat.step_times),
+            a_step=self._recent_step(beat.step_times),
         )
+
+    def _recent_step(self, sums: StepTimes | None) -> StepTimes | None:
+        """The mean of its newest timed steps, at least ten of them; None before there are."""
+        if sums is None:
+            return None
+        kept = self._sums
+        if kept and sums.steps < kept[-1].steps:
+            kept.clear()
+        if not kept:
+            kept.append(StepTimes())  # what was timed before anybody looked counts as recent
+        if sums.steps > kept[-1].steps:
+            kept.append(sums)
+        while len(kept) > 1 and sums.steps - kept[1].steps >= LEAST_STEPS:
+            kept.popleft()
+        recent = sums.since(kept[0])
+        return recent.a_step() if recent.steps >= LEAST_STEPS else None
 
 
 EVERY_S = 10.0

@@ -14,13 +14,13 @@ from lightning_hangcheck.launch.run import ABORTED, ASKED_BY_US
 from lightning_hangcheck.live_view.rank_now import GpuReader, ProcessMeter, ranks_now
 from lightning_hangcheck.live_view.view_text import RunNow
 from lightning_hangcheck.machine import which_machine
-from lightning_hangcheck.report.saved_run import SavedRun, read_record, read_saved_run
+from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.report.saved_run import SavedRun, read_fact, read_saved_run
 from lightning_hangcheck.rundir import folders_of_job
 from lightning_hangcheck.text.shown import NANOSECONDS, read_utc, seconds_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.run import RunRecord
     from lightning_hangcheck.rundir import RunFolder
 
 STAT_LIMIT_S = 1.0
@@ -33,7 +33,6 @@ after the other."""
 QUIET_FOLDER_S = 600.0
 """A run of another machine is only its folder here; one in which nothing is new for so long ends
 the view, which in a script would else never end."""
-ELSEWHERE = "followed by its folder: no process of it is on this machine"
 LEFT = "nobody records it on this machine any more, and its end was not written down"
 
 
@@ -48,7 +47,7 @@ class RunFollower:
         self._gpus = GpuReader()
         self._saved: SavedRun | None = None
         self._record: RunRecord | None = None
-        self._mark: tuple[tuple[int, int], ...] = ()
+        self._mark: list[tuple[int, int]] = []
         self._changed_at = time.time()
         self._read_again_at = 0.0
         self._alive_at: float | None = None
@@ -69,21 +68,12 @@ class RunFollower:
         gpus, unread_gpus = self._gpus.newest
         pids = [one.beat.pid for one in job.ranks]
         self._gpus.ask(pids)
-        over, record = self._over(job), self._record
-        verdict = job.newest or saved.verdict
         self._meters = {pid: self._meters.get(pid) or ProcessMeter() for pid in pids}
-        ranks = ranks_now(
-            running=job.ranks,
-            verdict=verdict,
-            record=record,
-            journals=saved.journals,
-            over=bool(over),
-            here=job.here,
-            used={
-                one.rank: self._meters[pid].read(one, job.read_ns, gpus.get(pid, ()))
-                for one, pid in zip(job.ranks, pids, strict=True)
-            },
-        )
+        used = {
+            one.rank: self._meters[pid].read(one, job.read_ns, gpus.get(pid, ()))
+            for one, pid in zip(job.ranks, pids, strict=True)
+        }
+        over, record, verdict = self._over(), self._record, job.newest or saved.verdict
         gaps = [f"{gap.what}: {gap.reason}" for gap in saved.gaps]
         gaps = gaps or ([saved.refused] if saved.refused else [])
         return RunNow(
@@ -93,7 +83,15 @@ class RunFollower:
             command="" if record is None else record.command,
             over=over,
             verdict=verdict,
-            ranks=ranks,
+            ranks=ranks_now(
+                running=job.ranks,
+                verdict=verdict,
+                record=record,
+                journals=saved.journals,
+                over=bool(over),
+                here=job.here,
+                used=used,
+            ),
             gaps=(*gaps, *unread_gpus),
         )
 
@@ -102,12 +100,12 @@ class RunFollower:
         ending = self._alive_at is not None and not (job.watched or job.ranks)
         if self._saved is not None and not ending and time.monotonic() < self._read_again_at:
             return self._saved
-        began_s = time.process_time()
+        began_s, record_file = time.process_time(), self._folder.run_file
         try:
             mark, changed_at = within(STAT_LIMIT_S, lambda: _mark(self._folder))
             if self._saved is None or mark != self._mark:
                 saved = read_saved_run(self._folder)
-                self._record = within(STAT_LIMIT_S, lambda: read_record(self._folder))
+                self._record = within(STAT_LIMIT_S, lambda: read_fact(record_file, RunRecord))
                 self._saved, self._mark, self._changed_at = saved, mark, changed_at
         except (NoAnswer, OSError, UnreadableRun) as error:
             if self._saved is None and not job.here:
@@ -118,31 +116,29 @@ class RunFollower:
                     "name a run folder that you may read",
                 ) from error
             self._saved = self._saved or SavedRun(refused=str(error))
-        spent_s = time.process_time() - began_s
-        self._read_again_at = time.monotonic() + FOLDER_SHARE * spent_s
+        self._read_again_at = time.monotonic() + FOLDER_SHARE * (time.process_time() - began_s)
         return self._saved
 
-    def _over(self, job: RunningJob) -> str:
+    def _over(self) -> str:
         """Why nothing more will come; empty while something may."""
         record = self._record
         if record is not None and record.ended_at is not None:
             return _ended(record, record.ended_at)
         if self._alive_at is not None:
-            gone_s = time.monotonic() - self._alive_at
-            return LEFT if gone_s >= GONE_AFTER_S else ""
+            return LEFT if time.monotonic() - self._alive_at >= GONE_AFTER_S else ""
         if record is not None:
             # by the machine: containers may share a host's name. Older records have only that
             on_host = socket.gethostname() in record.nodes
             if record.machine == which_machine() if record.machine else on_host:
                 return LEFT
         quiet_s = time.time() - self._changed_at
-        if quiet_s >= QUIET_FOLDER_S:
-            return f"nothing new in its folder for {seconds_in_words(round(quiet_s))}"
-        return ""
+        if quiet_s < QUIET_FOLDER_S:
+            return ""
+        return f"nothing new in its folder for {seconds_in_words(round(quiet_s))}"
 
     def _status(self, job: RunningJob) -> str:
         if not job.here:
-            return ELSEWHERE
+            return "followed by its folder: no process of it is on this machine"
         world, here = self._record.world_size if self._record is not None else 0, len(job.ranks)
         count = f"{here} of {several(world, 'rank')}" if world else several(here, "rank")
         gone = "its watcher is gone" if self._watched else "no watcher is there"
@@ -150,7 +146,7 @@ class RunFollower:
         return f"{count} {'runs' if here == 1 else 'run'} here{unwatched}"
 
 
-def _mark(folder: RunFolder) -> tuple[tuple[tuple[int, int], ...], float]:
+def _mark(folder: RunFolder) -> tuple[list[tuple[int, int]], float]:
     """Times and sizes of the files that are read; journals count, as they tell without a verdict.
 
     Returns:
@@ -161,7 +157,7 @@ def _mark(folder: RunFolder) -> tuple[tuple[tuple[int, int], ...], float]:
     files = [folder.verdict_file, folder.run_file, *journals]
     found = [(file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.exists()]
     newest = max((changed_ns for changed_ns, _ in found), default=0)
-    return tuple(found), (newest or folder.path.stat().st_mtime_ns) / NANOSECONDS
+    return found, (newest or folder.path.stat().st_mtime_ns) / NANOSECONDS
 
 
 def _ended(record: RunRecord, ended_at: str) -> str:

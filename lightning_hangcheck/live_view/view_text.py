@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
@@ -30,26 +30,14 @@ from lightning_hangcheck.text.shown import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-    from types import FrameType
 
     from rich.text import Text
 
-MOST_SINGLE = 32
-"""More ranks are shown as groups of equals."""
-PHASES_SHOWN = 2
-MOST_HEADLINE, MOST_STATUS = 3, 2
-MOST_GAPS, MOST_GAP_LINES = 2, 3
-LEAST_ROWS = 3
-UNBOUNDED_ROWS = 40
-"""Of a block that no screen bounds."""
-HINT = "Ctrl-C ends this view, not the run"
 EVERY_S = 0.5
 SHARE = 0.03
 """Of a core that the view may take: where a reading costs more, the next one comes later."""
 LONGEST_WAIT_S = 5.0
-BETWEEN_BLOCKS_S = 5.0
-"""Without a terminal: a start passes twelve checkpoints in seconds. A new verdict does not wait."""
-ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+"""Also between two blocks without a terminal: a start passes twelve checkpoints in seconds."""
 
 
 class Column(NamedTuple):
@@ -84,6 +72,56 @@ COLUMNS = (
 )
 
 
+class Line(NamedTuple):
+    """One line, with its style as rich names it; nothing is said by the style alone."""
+
+    text: str
+    style: str = ""
+
+
+class Row(NamedTuple):
+    """One line of the table, before its columns are fitted."""
+
+    ranks: tuple[RankNow, ...]
+    cells: tuple[str, ...]
+    style: str
+
+
+class RunNow(Struct, frozen=True, kw_only=True):
+    """A run at one moment.
+
+    Attributes:
+        status: Whether and where it runs, in one clause.
+        over: It has ended, or nothing more can be seen of it: why, in one clause; empty else.
+        gaps: What could not be read, a sentence each.
+    """
+
+    shown_folder: str
+    at: datetime
+    status: str
+    command: str = ""
+    over: str = ""
+    verdict: Verdict | None = None
+    ranks: tuple[RankNow, ...] = ()
+    gaps: tuple[str, ...] = ()
+
+    @property
+    def verdict_key(self) -> Hashable:
+        """What tells a verdict from the one before; its seconds do not."""
+        told = self.verdict
+        return told and (told.verdict, told.cause, told.culprits)
+
+    @property
+    def change_key(self) -> Hashable:
+        """What must differ for a new block where there is no terminal.
+
+        Steps, phases and ages differ all the time; a rank that stands otherwise, passes a
+        checkpoint or saves, and another verdict, are news.
+        """
+        ranks = tuple((one.rank, one.standing, one.culprit, one.kept) for one in self.ranks)
+        return self.verdict_key, self.over, ranks
+
+
 def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
     """What stands below `COLUMNS` for ranks that stand alike."""
     first, uses = group[0], [one.use for one in group]
@@ -92,7 +130,6 @@ def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
     state: str = first.standing if first.slowest is None else "slowest"
     state += f" {seconds_in_short(max(silent))}" if silent else ""
     phases = [name for name, _ in Counter(one.phase for one in group if one.phase).most_common()]
-    more = ", ..." if len(phases) > PHASES_SHOWN else ""
     # the slowest rank's pace: its own median, and how many times as long it takes now
     timed = [(one.step_s, one.use.step_now_s) for one in group]
     paced = [(now_s / usual_s, usual_s) for usual_s, now_s in timed if usual_s and now_s]
@@ -111,12 +148,11 @@ def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
     age = ""
     with suppress(ValueError):
         age = seconds_in_short(max(0.0, (now - read_utc(oldest.kept_at)).total_seconds()))
-    shares = [use.cpu_percent for use in uses]
     gpu = [_span((use.gpu_percent for use in uses), "%"), _largest(use.gpu_bytes for use in uses)]
     return (
         number_ranks([one.rank for one in group]),
         state,
-        ", ".join(phases[:PHASES_SHOWN]) + more,
+        ", ".join([*phases[:2], *(["..."] if len(phases) > 2 else [])]),
         first.waits_for,
         _span(one.step for one in group),
         pace,
@@ -125,14 +161,14 @@ def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
         oldest.kept,
         age,
         # from the least on: a rank that does nothing among others that work is what matters
-        _span((None if share is None else round(share) for share in shares), "%"),
+        _span((use.cpu_percent for use in uses), "%"),
         _largest(one.memory_bytes for one in group),
         " ".join(filter(None, gpu)),
     )
 
 
-def _span(numbers: Iterable[int | None], unit: str = "") -> str:
-    known = [number for number in numbers if number is not None]
+def _span(numbers: Iterable[float | None], unit: str = "") -> str:
+    known = [round(number) for number in numbers if number is not None]
     if not known:
         return ""
     low, high = min(known), max(known)
@@ -144,12 +180,13 @@ def _largest(sizes: Iterable[int | None]) -> str:
     return bytes_in_words(max(known)) if known else ""
 
 
-class Row(NamedTuple):
-    """One line of the table, with its style as rich names it."""
-
-    ranks: tuple[RankNow, ...]
-    cells: tuple[str, ...]
-    style: str
+def _style(one: RankNow) -> str:
+    if one.culprit:
+        return "bold red"
+    if not one.has_problem:
+        running = "" if one.slowest is None else "yellow"
+        return running if one.standing == "runs" else "dim"
+    return "red" if one.standing in ("gone", "stuck", "stopped", "missing") else "yellow"
 
 
 def rows(ranks: Sequence[RankNow], now: datetime) -> list[Row]:
@@ -163,7 +200,7 @@ def rows(ranks: Sequence[RankNow], now: datetime) -> list[Row]:
 
     groups: dict[Hashable, list[RankNow]] = {}
     for one in ranks:
-        groups.setdefault(one.rank if len(ranks) <= MOST_SINGLE else alike(one), []).append(one)
+        groups.setdefault(one.rank if len(ranks) <= 32 else alike(one), []).append(one)
     return [Row(tuple(some), _cells(some, now), _style(some[0])) for some in groups.values()]
 
 
@@ -189,107 +226,46 @@ def fitted(shown: Sequence[Row], width: int) -> list[str]:
         kept.remove(min(kept, key=lambda at: (COLUMNS[at].worth, at)))
 
 
-def _style(one: RankNow) -> str:
-    if one.culprit:
-        return "bold red"
-    if not one.has_problem:
-        running = "" if one.slowest is None else "yellow"
-        return running if one.standing == "runs" else "dim"
-    return "red" if one.standing in ("gone", "stuck", "stopped", "missing") else "yellow"
-
-
-class Line(NamedTuple):
-    """One line, with its style as rich names it; nothing is said by the style alone."""
-
-    text: str
-    style: str = ""
-
-
-class RunNow(Struct, frozen=True, kw_only=True):
-    """A run at one moment.
-
-    Attributes:
-        status: Whether and where it runs, in one clause.
-        over: It has ended, or nothing more can be seen of it: why, in one clause; empty else.
-        gaps: What could not be read, a sentence each.
-    """
-
-    shown_folder: str
-    at: datetime
-    status: str
-    command: str = ""
-    over: str = ""
-    verdict: Verdict | None = None
-    ranks: tuple[RankNow, ...] = ()
-    gaps: tuple[str, ...] = ()
-
-
 def view_lines(now: RunNow, width: int = WIDTH, height: int | None = None) -> list[Line]:
-    """Write the view.
-
-    Args:
-        now: The run.
-        width: Columns of the terminal; the last one stays empty.
-        height: Its lines; None where nothing bounds them.
-
-    Returns:
-        Lines, the last of which says how to leave, or where to read on.
-    """
+    """Write the view for a terminal of this size; its last column stays empty."""
     room, verdict = max(20, width - 1), now.verdict
+
+    def told(text: str, first: str, rest: str, most: int, style: str = "") -> list[Line]:
+        return [Line(fit(line, room), style) for line in wrapped(text, first, rest, most, room)]
+
     top, status = [Line("no verdict yet")], f"{now.at:%H:%M:%S}Z  {now.over or now.status}"
     if verdict is not None:
         kind = verdict.verdict.upper()
         text = render_line(verdict).removeprefix(kind).strip()
-        lines = wrapped(text, f"{kind}  ", " " * (len(kind) + 2), MOST_HEADLINE, room)
-        top = [Line(fit(line, room), KIND_STYLES[kind]) for line in lines]
+        top = told(text, f"{kind}  ", " " * (len(kind) + 2), 3, KIND_STYLES[kind])
         if verdict.verdict in IN_FORCE:
             ago = ""
             with suppress(ValueError):
                 seconds = (now.at - read_utc(verdict.detected_at)).total_seconds()
                 ago = f"{seconds_in_words(round(seconds))} ago" if seconds >= 1 else "just now"
             status += f", {verdict.verdict} reported {ago}"
-    top += [Line(fit(line, room)) for line in wrapped(status, "", INDENT, MOST_STATUS, room)]
+    top += told(status, "", INDENT, 2)
     top += [Line(fit(plain(now.command), room), "dim"), Line("")]
     bottom = [
-        Line(fit(line, room), "dim")
-        for gap in now.gaps[:MOST_GAPS]
-        for line in wrapped(gap, "not seen: ", INDENT, MOST_GAP_LINES, room)
+        line for gap in now.gaps[:2] for line in told(gap, "not seen: ", INDENT, 3, style="dim")
     ]
-    if (more := len(now.gaps) - MOST_GAPS) > 0:
+    if (more := len(now.gaps) - 2) > 0:
         bottom.append(Line(f"not seen: {more} more", "dim"))
     report = f"hangcheck report {plain(now.shown_folder)}"
-    bottom.append(Line(fit(report if now.over else f"{HINT}; more: {report}", room), "dim"))
-    free = UNBOUNDED_ROWS if height is None else height - len(top) - len(bottom) - 1
-    return [*top, *_table(rows(now.ranks, now.at), max(LEAST_ROWS, free), room), *bottom]
+    way_out = report if now.over else f"Ctrl-C ends this view, not the run; more: {report}"
+    bottom.append(Line(fit(way_out, room), "dim"))
 
-
-def change_key(now: RunNow) -> Hashable:
-    """Return what must differ for a new block where there is no terminal.
-
-    Steps, phases and ages differ all the time; a rank that stands otherwise, passes a checkpoint or
-    saves, and another verdict, are news.
-    """
-    ranks = tuple((one.rank, one.standing, one.culprit, one.kept) for one in now.ranks)
-    return verdict_key(now), now.over, ranks
-
-
-def verdict_key(now: RunNow) -> Hashable:
-    """Return what tells a verdict from the one before; its seconds do not."""
-    verdict = now.verdict
-    return verdict and (verdict.verdict, verdict.cause, verdict.culprits)
-
-
-def _table(every: Sequence[Row], free: int, room: int) -> list[Line]:
+    free = 40 if height is None else max(3, height - len(top) - len(bottom) - 1)
+    every = rows(now.ranks, now.at)
     if not every:
-        return [Line("no rank has come yet")]
+        return [*top, Line("no rank has come yet"), *bottom]
     shown = every if len(every) <= free - 1 else every[: max(1, free - 2)]
     titles, *lines = fitted(shown, room)
     table = [Line(titles, "bold"), *map(Line, lines, (row.style for row in shown))]
-    left = [one.rank for row in every[len(shown) :] for one in row.ranks]
-    if left:
-        more = f"... and {several(len(left), 'rank')} more: {name_ranks(left)}"
-        table.append(Line(fit(more, room)))
-    return table
+    if left := [one.rank for row in every[len(shown) :] for one in row.ranks]:
+        hidden = f"... and {several(len(left), 'rank')} more: {name_ranks(left)}"
+        table.append(Line(fit(hidden, room)))
+    return [*top, *table, *bottom]
 
 
 def painted(lines: Sequence[Line]) -> Text:
@@ -309,38 +285,28 @@ def show_run(read: Callable[[], RunNow], stream: TextIO) -> None:
         UnreadableRun: As `read` at its first call.
     """
     first = now = read()
+    # a signal ends it as Ctrl-C does, so that the terminal is left as it was
+    ending = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in ending}
     try:
-        with _tidy_end():
-            console = None
-            if stream.isatty():
-                from rich.console import Console
+        console = None
+        if stream.isatty():
+            from rich.console import Console
 
-                console = Console(file=stream, highlight=False, markup=False, emoji=False)
-            if console is None or console.is_dumb_terminal:  # nothing can be drawn anew there
-                _print_changes(first, read, stream)
-                return
-            if not now.over:
-                from rich.live import Live
+            console = Console(file=stream, highlight=False, markup=False, emoji=False)
+        if console is None or console.is_dumb_terminal:  # nothing can be drawn anew there
+            _print_changes(first, read, stream)
+            return
+        if not now.over:
+            from rich.live import Live
 
-                with Live(console=console, screen=True, auto_refresh=False) as live:
-                    for now in _readings(first, read):
-                        live.update(painted(view_lines(now, *console.size)), refresh=True)
-            # what was drawn goes with the screen; this stays
-            console.print(painted(view_lines(now, console.width)), soft_wrap=True)
+            with Live(console=console, screen=True, auto_refresh=False) as live:
+                for now in _readings(first, read):
+                    live.update(painted(view_lines(now, *console.size)), refresh=True)
+        # what was drawn goes with the screen; this stays
+        console.print(painted(view_lines(now, console.width)), soft_wrap=True)
     except KeyboardInterrupt:
         return
-
-
-@contextmanager
-def _tidy_end() -> Iterator[None]:
-    """End on a signal as on Ctrl-C, so that the terminal is left as it was."""
-
-    def end(_: int, __: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, end) for number in ENDING_SIGNALS}
-    try:
-        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -348,21 +314,16 @@ def _tidy_end() -> Iterator[None]:
 
 def _print_changes(first: RunNow, read: Callable[[], RunNow], stream: TextIO) -> None:
     """A block at once for a new verdict and the end, after a moment for any other change."""
-    shown: Hashable = None
-    judged: Hashable = None
-    printed_at: float | None = None
+    shown: RunNow | None = None
+    printed_at = 0.0
     for now in _readings(first, read):
-        news, moment = change_key(now), time.monotonic()
-        pressing = bool(now.over) or verdict_key(now) != judged
-        if printed_at is None or pressing or moment - printed_at >= BETWEEN_BLOCKS_S:
-            if news == shown:
-                continue
-            lines = view_lines(now)
-            stream.write(
-                "\n" * (printed_at is not None) + "".join(f"{line.text}\n" for line in lines)
-            )
+        pressing = shown is None or bool(now.over) or now.verdict_key != shown.verdict_key
+        waited = time.monotonic() - printed_at >= LONGEST_WAIT_S
+        if (pressing or waited) and (shown is None or now.change_key != shown.change_key):
+            text = "".join(f"{line.text}\n" for line in view_lines(now))
+            stream.write(text if shown is None else f"\n{text}")
             stream.flush()
-            shown, judged, printed_at = news, verdict_key(now), moment
+            shown, printed_at = now, time.monotonic()
 
 
 def _readings(first: RunNow, read: Callable[[], RunNow]) -> Iterator[RunNow]:

@@ -21,7 +21,6 @@ from lightning_hangcheck.model.codec import encode_for_file, encode_pretty
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.report.page.forms import prices_from, write_as
 from lightning_hangcheck.report.verdict_text import render_stacks
 from lightning_hangcheck.rundir import CASE_FILE, claim_run_folder, prepare_run_folder
 from lightning_hangcheck.text.redaction import redact_values
@@ -151,12 +150,19 @@ def save_page(
     """
 
     def write() -> None:
+        # imported here: the sidecar imports this room from its start
+        from lightning_hangcheck.report.page.rendering import write_as
+
         signal.alarm(PAGE_LIMIT_S)
         os.nice(PAGE_NICENESS)
-        prices = prices_from(os.environ)
-        named = str(folder.path)
         page = write_as(
-            "page", folder, verdict, case, run_folder=named, prices=prices, goes_on=goes_on
+            "page",
+            folder,
+            verdict,
+            case,
+            run_folder=str(folder.path),
+            environment=os.environ,
+            goes_on=goes_on,
         )
         if max(folder.verdict_numbers(), default=0) <= number:
             write_atomically(folder.page_file, page.encode())

@@ -28,7 +28,6 @@ WORDS = {
     "unused": "SO MANY GiB",
 }
 """What a verdict fills in: here a word that a reader replaces."""
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 INTRODUCTION = """\
 # Causes
 
@@ -53,15 +52,13 @@ def render(cause: Cause) -> str:
         *labelled("what", known.explanation, MOST),
         *(labelled("seen by", known.recognised, MOST) if known.recognised else []),
     ]
-    lines += labelled(
-        "do", "A verdict shows only what fits, with the words in capitals filled in.", 1
-    )
+    told = "A verdict shows only what fits, with the words in capitals filled in."
+    lines += labelled("do", told, 1)
     for number, remedy in enumerate(known.remedies, start=1):
         limits = ", ".join(filter(None, (remedy.raised, remedy.needs, remedy.phase)))
         when = f" ({limits})" if limits else ""
-        head = f"{number}. "
-        text = f"{head}{_text(remedy)}{when}\n{' ' * len(head)}see {remedy.see}"
-        lines += labelled("", text, MOST)
+        below = " " * len(f"{number}. ")
+        lines += labelled("", f"{number}. {_text(remedy)}{when}\n{below}see {remedy.see}", MOST)
     return "\n".join(lines) + "\n"
 
 
@@ -75,12 +72,8 @@ def render_docs() -> str:
     """Write the page of the documentation that has them all, in Markdown."""
     parts = [INTRODUCTION]
     for cause, known in causes().items():
-        parts += [
-            f"## {cause}",
-            "",
-            f"**{_escaped(known.title)}.** {_escaped(known.recognised)}",
-            "",
-        ]
+        about = f"**{_escaped(known.title)}.** {_escaped(known.recognised)}"
+        parts += [f"## {cause}", "", about, ""]
         of_ranks = [remedy for remedy in known.remedies if remedy.needs != "one process"]
         for number, remedy in enumerate(of_ranks, start=1):
             text = _escaped(_text(remedy).removeprefix(f"{WORDS['place']}: "))
@@ -108,7 +101,7 @@ def causes() -> Mapping[Cause, CauseKnowledge]:
 
 def _text(remedy: RemedyKnowledge) -> str:
     text = f"{remedy.text}: {remedy.command}" if remedy.command else remedy.text
-    return _PLACEHOLDER.sub(lambda match: WORDS.get(match[1], match[0]), text)
+    return re.sub(r"\{(\w+)\}", lambda match: WORDS.get(match[1], match[0]), text)
 
 
 def _escaped(text: str) -> str:

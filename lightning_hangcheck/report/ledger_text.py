@@ -21,38 +21,15 @@ if TYPE_CHECKING:
     from lightning_hangcheck.ledger.phase_history import PhaseStory, Story
     from lightning_hangcheck.ledger.spending import Prices
 
-LOADER_BOUND = 0.3
-"""Share of the ranks' time in the loader from which it is worth a worker more."""
-STALLED = 0.1
-"""Share of a run from which its stalls are why it took so long."""
-ONE_CORE, IDLE = 0.8, 0.2
-"""Cores used on average: above, a phase computes on the CPU; below, it waits, for a GPU or else."""
 WORTH_A_REASON_S = 10.0
 """Below, processor time of so few ticks tells nothing, and nobody asks."""
 MOST_ROWS = 20
 """Of phases, runs and stalls on a terminal, the newest; the other forms have all."""
-MOST_SLOWEST = 5
-MOST_NAME, MOST_NOTE, MOST_REASON = 32, 80, 100
-HEAD = ("begun", "name", "status", "time", "ranks", "share", "cost", "metrics", "commit", "seen")
-COLUMNS = (
+MOST_NAME, MOST_NOTE, MOST_REASON, MOST_CELL = 32, 80, 100, 40
+CSV_COLUMNS = (
     "what", "name", "begun_at", "status", "duration_s", "ranks", "rank_hours", "share", "cost",
     "metrics", "gpus", "commit", "reason", "note",
 )  # fmt: skip
-MOST_CELL = 40
-LEAST_SHARE = 0.01
-"""What took less of every run's time is left out of a comparison."""
-MOST_BARS = 40
-"""More cannot be read on one picture; the newest are drawn."""
-LONGEST_NAME = 40
-BAR_INCHES, WIDTH_INCHES, MARGIN_INCHES = 0.4, 11.0, 1.9
-ROOM_FOR_LABELS = 1.5
-"""Width by that of the longest bar: what stands behind it is about half as long."""
-LEGEND = 5
-"""Marks in a line of it."""
-PLAIN = "#8899aa"
-OTHERS = "other"
-OWN_COLOURS = 9
-"""Phases with a colour of their own, the rest is one: ``tab10`` of matplotlib has ten."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -81,6 +58,33 @@ class Row(Struct, frozen=True, kw_only=True):
     spent: dict[str, float] = {}
     stalled_s: float = 0.0
 
+    @property
+    def took(self) -> str:
+        """Its duration in words."""
+        return "?" if self.duration_s is None else seconds_in_words(self.duration_s)
+
+
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "begun": lambda row: row.begun_at[:19].replace("T", " "),
+    "name": lambda row: cut(row.name, MOST_NAME),
+    "status": lambda row: row.status,
+    "time": lambda row: row.took,
+    "ranks": lambda row: str(row.ranks),
+    "share": lambda row: f"{row.share:.0%}",
+    "cost": lambda row: _money(row.cost),
+    "metrics": lambda row: ", ".join(f"{name} {value:g}" for name, value in row.metrics.items()),
+    "commit": lambda row: row.commit,
+}
+"""What a table shows of a row: title, and how it is written."""
+AMOUNTS: tuple[tuple[str, Callable[[Row], float | None], Callable[[float], str]], ...] = (
+    ("time", lambda row: row.duration_s, seconds_in_words),
+    ("ranks", lambda row: row.ranks, "{:.0f}".format),
+    ("rank hours", lambda row: row.rank_hours, "{:.3g}".format),
+    ("cost", lambda row: row.cost, "{:.2f}".format),
+    ("stalled", lambda row: row.stalled_s, seconds_in_words),
+)
+"""What is compared: title, figure, and how it is written."""
+
 
 class StallRow(Stall, frozen=True, kw_only=True):
     """A stall of a run, with its cost."""
@@ -103,8 +107,16 @@ class Bill(Struct, frozen=True, kw_only=True):
 
 def make_bill(story: Story, prices: Prices) -> Bill:
     """Reckon what a ledger comes to."""
-    phases, phases_cost = _summed([_of_phase(phase, prices) for phase in story.phases])
-    runs, runs_cost = _summed([_of_run(run, prices) for run in story.runs])
+
+    def summed(rows: list[Row]) -> tuple[tuple[Row, ...], float | None]:
+        """The rows with their shares, and what all of them cost."""
+        total = sum(row.rank_hours for row in rows)
+        costs = [row.cost for row in rows if row.cost is not None]
+        shared = (replace(row, share=row.rank_hours / total if total else 0.0) for row in rows)
+        return tuple(shared), sum(costs) if costs else None
+
+    phases, phases_cost = summed([_of_phase(phase, prices) for phase in story.phases])
+    runs, runs_cost = summed([_of_run(run, prices) for run in story.runs])
     stalls = []
     for run in story.runs:
         for one in run.stalls:
@@ -122,21 +134,21 @@ def make_bill(story: Story, prices: Prices) -> Bill:
 
 def _of_phase(phase: PhaseStory, prices: Prices) -> Row:
     place, seconds = phase.place, phase.duration_s or 0.0
+    unended = phase.status in ("interrupted", "unknown") and phase.duration_s is not None
+    reused = "once" if phase.reused == 1 else f"{phase.reused} times"
     notes = [
-        "lasted at least this long"
-        if phase.status in ("interrupted", "unknown") and phase.duration_s is not None
-        else "",
+        "lasted at least this long" if unended else "",
         phase.error,
         phase.discarded or phase.stale,
-        f"reused {'once' if phase.reused == 1 else f'{phase.reused} times'}" * bool(phase.reused),
+        f"reused {reused}" if phase.reused else "",
     ]
     reasons = []  # by what its own process told and used, which rank 0's is for all
     if phase.status in ("done", "failed") and seconds >= WORTH_A_REASON_S:
         cores = phase.cpu_s / seconds
         reasons = [f"offloaded: {what}" for what in phase.offloaded]
-        if cores >= ONE_CORE:
+        if cores >= 0.8:
             reasons.append(f"on the CPU: {cores:.1f} cores busy")
-        elif cores < IDLE:
+        elif cores < 0.2:  # it waits, for a GPU or else
             reasons.append(f"waiting: {cores:.0%} of one core busy")
     return Row(
         what="phase",
@@ -160,11 +172,11 @@ def _of_run(run: Run, prices: Prices) -> Row:
     largest_first = sorted(run.spent, key=lambda one: -one.seconds)
     spent = {str(one.phase): one.seconds / all_s for one in largest_first if one.seconds}
     reasons = []
-    if run.duration_s and stalled_s / run.duration_s >= STALLED:
+    if run.duration_s and stalled_s / run.duration_s >= 0.1:
         causes = ", ".join(dict.fromkeys(stall.cause or "unknown" for stall in run.stalls))
         reasons.append(f"waiting: {seconds_in_words(stalled_s)} stalled ({causes})")
     loading = spent.get("dataloading", 0.0)
-    if loading >= LOADER_BOUND:
+    if loading >= 0.3:  # worth a worker more
         reasons.append(f"loader-bound: {loading:.0%} of the time in dataloading")
     if run.duration_s >= WORTH_A_REASON_S:
         reasons += [f"offloaded: {what}" for what in run.offloaded]
@@ -185,37 +197,27 @@ def _of_run(run: Run, prices: Prices) -> Row:
     )
 
 
-def _summed(rows: list[Row]) -> tuple[tuple[Row, ...], float | None]:
-    """The rows with their shares, and what all of them cost."""
-    total = sum(row.rank_hours for row in rows)
-    costs = [row.cost for row in rows if row.cost is not None]
-    shared = (replace(row, share=row.rank_hours / total if total else 0.0) for row in rows)
-    return tuple(shared), sum(costs) if costs else None
-
-
 def render(bill: Bill) -> str:
     """Write the newest rows, what stalls cost and what was slow, ending in a newline."""
     parts: list[str] = []
 
-    def block(title: str, rows: Sequence[Sequence[str]], head: int = 0) -> None:
-        """A table of the newest, below so many lines of head; older ones are counted."""
-        if rows:
-            older = len(rows) - head - MOST_ROWS
-            left_out = f"  {older} older ones are left out: --csv, --json have all"
-            parts.append(title)
-            parts.extend([left_out] if older > 0 else [])
-            parts.extend(
-                [*aligned([*rows[:head], *rows[head:][-MOST_ROWS:]], indent="  ", width=None), ""]
-            )
+    def block(
+        title: str, rows: Sequence[Sequence[str]], head: Sequence[Sequence[str]] = ()
+    ) -> None:
+        """A table of the newest, below its head; older ones are counted."""
+        if not rows:
+            return
+        parts.append(title)
+        if (older := len(rows) - MOST_ROWS) > 0:
+            parts.append(f"  {older} older ones are left out: --csv, --json have all")
+        parts.extend([*aligned([*head, *rows[-MOST_ROWS:]], indent="  ", width=None), ""])
 
     for kind, found, cost in (
         ("phases", bill.phases, bill.phases_cost),
         ("runs", bill.runs, bill.runs_cost),
     ):
-        if found:
-            total = f", {cost:.2f} in all" if cost is not None else ""
-            cells = [(*_cells(row), cut(row.note, MOST_NOTE)) for row in found]
-            block(f"{kind}{total}", [(*HEAD[:-1], ""), *cells], head=1)
+        total = f", {cost:.2f} in all" if cost is not None else ""
+        block(f"{kind}{total}", [_cells(row, row.note) for row in found], [(*COLUMNS, "")])
     stalls = [
         (
             cut(one.run, MOST_NAME),
@@ -231,38 +233,23 @@ def render(bill: Bill) -> str:
     block("stalls", stalls)
     dearest_first = sorted((*bill.phases, *bill.runs), key=lambda row: -row.rank_hours)
     slow = [
-        (cut(one.name, MOST_NAME), _took(one), cut(one.reason, MOST_REASON))
+        (cut(one.name, MOST_NAME), one.took, cut(one.reason, MOST_REASON))
         for one in dearest_first
         if one.reason
     ]
-    block("slowest, with what was seen", slow[:MOST_SLOWEST])
+    block("slowest, with what was seen", slow[:5])
     if bill.unreadable:
         lines = several(bill.unreadable, "line")
         parts.append(f"{lines} of the ledger could not be read: torn by a kill, or newer")
     return "\n".join(parts).rstrip() + "\n" if parts else "nothing is in the ledger yet\n"
 
 
-def _took(row: Row) -> str:
-    return "?" if row.duration_s is None else seconds_in_words(row.duration_s)
+def _cells(row: Row, note: str) -> tuple[str, ...]:
+    return (*(words(row) for words in COLUMNS.values()), cut(note, MOST_NOTE))
 
 
 def _money(cost: float | None) -> str:
     return "-" if cost is None else f"{cost:.2f}"
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    """What stands under `HEAD`, but for the last."""
-    return (
-        row.begun_at[:19].replace("T", " "),
-        cut(row.name, MOST_NAME),
-        row.status,
-        _took(row),
-        str(row.ranks),
-        f"{row.share:.0%}",
-        _money(row.cost),
-        ", ".join(f"{name} {value:g}" for name, value in row.metrics.items()),
-        row.commit,
-    )
 
 
 def cut(text: str, most: int) -> str:
@@ -283,9 +270,9 @@ def render_csv(bill: Bill) -> str:
 
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(CSV_COLUMNS)
     for row in (*bill.phases, *bill.runs):
-        writer.writerow([cell(getattr(row, column)) for column in COLUMNS])
+        writer.writerow([cell(getattr(row, column)) for column in CSV_COLUMNS])
     return text.getvalue()
 
 
@@ -297,11 +284,13 @@ def render_markdown(bill: Bill) -> str:
 
     parts = ["# Experiment log", ""]
     for title, rows in (("Phases", bill.phases), ("Runs", bill.runs)):
-        seen = [[*_cells(row), "; ".join(filter(None, (row.reason, row.note)))] for row in rows]
-        table = [HEAD, ["---"] * len(HEAD), *seen]
+        head = (*COLUMNS, "seen")
+        seen = ["; ".join(filter(None, (row.reason, row.note))) for row in rows]
+        cells = [(*_cells(row, "")[:-1], one) for row, one in zip(rows, seen, strict=True)]
         if rows:
             parts += [f"## {title}", ""]
-            parts += [f"| {' | '.join(map(safe, cells))} |" for cells in table]
+            table = [head, ["---"] * len(head), *cells]
+            parts += [f"| {' | '.join(map(safe, line))} |" for line in table]
             parts.append("")
     if bill.stalls:
         parts += ["## Stalls", ""]
@@ -315,12 +304,7 @@ def render_markdown(bill: Bill) -> str:
 
 
 def find_rows(bill: Bill, names: Sequence[str]) -> list[Row]:
-    """Find the runs and phases that are named.
-
-    Args:
-        bill: All of a ledger.
-        names: Each the name of a run or phase, or words that stand in a run's command. Of several
-            the newest counts.
+    """Find the newest runs or phases of these names, or with these words in a run's command.
 
     Raises:
         BadUsage: There is none.
@@ -328,30 +312,14 @@ def find_rows(bill: Bill, names: Sequence[str]) -> list[Row]:
     every = (*bill.phases, *bill.runs)
     found = []
     for name in names:
-        named = [row for row in every if row.name == name]
-        told = named or [row for row in bill.runs if name in row.note]
+        told = [row for row in every if row.name == name]
+        told = told or [row for row in bill.runs if name in row.note]
         if not told:
             known = ", ".join(dict.fromkeys(row.name for row in reversed(every))) or "nothing yet"
             sentence = f"the ledger has no run or phase {name}"
             raise BadUsage(sentence, f"it has {cut(known, 200)}")
         found.append(told[-1])
     return found
-
-
-AMOUNTS: tuple[tuple[str, Callable[[Row], float | None], Callable[[float], str]], ...] = (
-    ("time", lambda row: row.duration_s, seconds_in_words),
-    ("ranks", lambda row: row.ranks, "{:.0f}".format),
-    ("rank hours", lambda row: row.rank_hours, "{:.3g}".format),
-    ("cost", lambda row: row.cost, "{:.2f}".format),
-    ("stalled", lambda row: row.stalled_s, seconds_in_words),
-)
-"""What is compared: title, figure, and how it is written."""
-PROPERTIES: tuple[tuple[str, Callable[[Row], str]], ...] = (
-    ("metrics", lambda row: _cells(row)[7]),
-    ("GPUs", lambda row: ", ".join(dict.fromkeys(row.gpus))),
-    ("begun", lambda row: _cells(row)[0]),
-    ("command", lambda row: row.note if row.what == "run" else ""),
-)
 
 
 def render_beside(rows: Sequence[Row]) -> str:
@@ -376,7 +344,7 @@ def render_beside(rows: Sequence[Row]) -> str:
     for phase, share in (item for row in rows for item in row.spent.items()):
         most[phase] = max(most.get(phase, 0.0), share)
     for phase in sorted(most, key=lambda one: -most[one]):
-        if most[phase] < LEAST_SHARE:
+        if most[phase] < 0.01:
             continue
         took = [row.spent.get(phase, 0.0) * (row.duration_s or 0.0) for row in rows]
         cells = [
@@ -384,19 +352,17 @@ def render_beside(rows: Sequence[Row]) -> str:
             for row, seconds in zip(rows, took, strict=True)
         ]
         line(f"in {phase}", cells, took)
-    for name, words in PROPERTIES:
-        line(name, [words(row) for row in rows])
+    line("metrics", [COLUMNS["metrics"](row) for row in rows])
+    line("GPUs", [", ".join(dict.fromkeys(row.gpus)) for row in rows])
+    line("begun", [COLUMNS["begun"](row) for row in rows])
+    line("command", [row.note if row.what == "run" else "" for row in rows])
     seen = [f"  {row.name}: {row.reason}" for row in rows if row.reason]
-    return (
-        "\n".join(
-            [*aligned(lines, indent="  ", width=None), *(["", "seen", *seen] if seen else [])]
-        )
-        + "\n"
-    )
+    table = aligned(lines, indent="  ", width=None)
+    return "\n".join([*table, *(["", "seen", *seen] if seen else [])]) + "\n"
 
 
 def draw(bill: Bill) -> bytes:
-    """Draw phases and runs, the oldest on top, as a PNG.
+    """Draw the newest 40 phases and runs, the oldest on top, as a PNG.
 
     Raises:
         BadUsage: matplotlib is not installed, or nothing has a duration.
@@ -407,49 +373,46 @@ def draw(bill: Bill) -> bytes:
         raise BadUsage(
             f"a chart needs matplotlib ({error})", "pip install 'lightning-hangcheck[plots]'"
         ) from error
-    rows = [row for row in (*bill.phases, *bill.runs) if row.duration_s][-MOST_BARS:]
+    rows = [row for row in (*bill.phases, *bill.runs) if row.duration_s][-40:]
     if not rows:
         raise BadUsage("there is nothing to draw in the ledger yet", "leave out --chart")
-    height = MARGIN_INCHES + BAR_INCHES * len(rows)
-    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
-    axes, colours = figure.add_subplot(), _colours(rows)
+    # a colour for each phase of the ranks' time, those first that took most; `tab10` has ten
+    hours: dict[str, float] = {}
+    for row in rows:
+        for phase, share in row.spent.items():
+            hours[phase] = hours.get(phase, 0.0) + share * row.rank_hours
+    ordered = sorted(hours, key=lambda phase: -hours[phase])
+    colours = {phase: f"C{at}" for at, phase in enumerate(ordered[:9])}
+    if len(ordered) > 9:
+        colours["other"] = "C9"
+    figure = Figure(figsize=(11.0, 1.9 + 0.4 * len(rows)), layout="constrained")
+    axes = figure.add_subplot()
     for place, row in enumerate(rows):
         # from left to right hours by what the ranks did; one piece where nothing tells
         whole = (row.duration_s or 0.0) / SECONDS_PER_HOUR
         parts: dict[str, float] = {}
         for phase, share in row.spent.items():
-            name = phase if phase in colours else OTHERS
+            name = phase if phase in colours else "other"
             parts[name] = parts.get(name, 0.0) + share * whole
         left = 0.0
         for part in [name for name in colours if name in parts] or [""]:
-            hours, colour = parts.get(part, whole), colours.get(part, PLAIN)
-            axes.barh(place, hours, left=left, color=colour, edgecolor="white", linewidth=0.5)
-            left += hours
+            piece, colour = parts.get(part, whole), colours.get(part, "#8899aa")
+            axes.barh(place, piece, left=left, color=colour, edgecolor="white", linewidth=0.5)
+            left += piece
         cost = "" if row.cost is None else f", {row.cost:.2f}"
         stalled = f", {seconds_in_words(row.stalled_s)} stalled" if row.stalled_s else ""
         ranks = f" x {row.ranks}" if row.ranks > 1 else ""
-        label = f" {_took(row)}{ranks}{cost}{stalled}, {row.status}"
+        label = f" {row.took}{ranks}{cost}{stalled}, {row.status}"
         axes.text(left, place, label, va="center", fontsize=8)
-    axes.set_yticks(range(len(rows)), [f"{row.what} {cut(row.name, LONGEST_NAME)}" for row in rows])
+    axes.set_yticks(range(len(rows)), [f"{row.what} {cut(row.name, 40)}" for row in rows])
     axes.invert_yaxis()
     longest_s = max(row.duration_s or 0.0 for row in rows)
-    axes.set_xlim(0.0, ROOM_FOR_LABELS * longest_s / SECONDS_PER_HOUR)
+    axes.set_xlim(0.0, 1.5 * longest_s / SECONDS_PER_HOUR)  # room for the labels
     axes.set_xlabel("hours")
     axes.set_title("hangcheck ledger", loc="left")
     if colours:
         marks: list[Any] = [axes.barh(0, 0, color=colour) for colour in colours.values()]
-        figure.legend(marks, list(colours), fontsize=8, loc="outside lower center", ncols=LEGEND)
+        figure.legend(marks, list(colours), fontsize=8, loc="outside lower center", ncols=5)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)
     return picture.getvalue()
-
-
-def _colours(rows: Sequence[Row]) -> dict[str, str]:
-    """A colour for each phase of the ranks' time, those first that took most of all runs."""
-    hours: dict[str, float] = {}
-    for row in rows:
-        for phase, share in row.spent.items():
-            hours[phase] = hours.get(phase, 0.0) + share * row.rank_hours
-    largest_first = sorted(hours, key=lambda phase: -hours[phase])
-    own = {phase: f"C{at}" for at, phase in enumerate(largest_first[:OWN_COLOURS])}
-    return {**own, OTHERS: f"C{OWN_COLOURS}"} if len(largest_first) > OWN_COLOURS else own

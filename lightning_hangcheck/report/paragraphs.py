@@ -15,11 +15,8 @@ WIDTH = 120
 INDENT = " " * 6
 LABEL_WIDTH = 9
 MARGIN = INDENT + " " * LABEL_WIDTH
-MOST_ITEM_LINES = 4
 LONGEST_WORD = 400
-_NUMBER = re.compile(r"\d+\. ")
 GAP = "  "
-NARROWEST = 12
 TABLE_WIDTH = 136
 """Wider than the prose: a cut function name costs more than a line that wraps."""
 
@@ -44,7 +41,8 @@ def wrapped(text: str, first: str, rest: str, most: int, width: int = WIDTH) -> 
     lines: list[str] = []
     for piece in text.splitlines() or [""]:
         own = rest + " " * (len(piece) - len(piece.lstrip()))
-        number = _NUMBER.match(piece)  # later lines of a list's item stand below its first word
+        # later lines of a list's item stand below its first word
+        number = re.match(r"\d+\. ", piece)
         lines += textwrap.wrap(
             plain(piece),
             width=width - len(" ..."),
@@ -64,17 +62,14 @@ def labelled(label: str, text: str, most: int) -> list[str]:
 
 
 def listed(label: str, items: Iterable[str], most: int) -> list[str]:
-    """Write a labelled list, one item a paragraph; what does not fit is counted, not shown.
+    """Write a labelled list of ``most`` lines (at least 2), each item a paragraph of at most four.
 
-    Args:
-        label: Stands before the first item.
-        items: One paragraph each, cut after four lines.
-        most: Largest number of lines of the whole list; at least 2.
+    What does not fit is counted, not shown.
     """
     every = list(items)
     lines: list[str] = []
     for index, item in enumerate(every):
-        paragraph = labelled("" if lines else label, item, min(MOST_ITEM_LINES, most - 1))
+        paragraph = labelled("" if lines else label, item, min(4, most - 1))
         more_follow = index + 1 < len(every)
         if len(lines) + len(paragraph) + more_follow > most:
             return lines + labelled("", f"... and {len(every) - index} more, see verdict.json", 1)
@@ -102,7 +97,7 @@ def aligned(
         width: Of a line; None where nothing bounds it.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    least = shrinking if isinstance(shrinking, dict) else dict.fromkeys(shrinking, NARROWEST)
+    least = shrinking if isinstance(shrinking, dict) else dict.fromkeys(shrinking, 12)
 
     def too_wide() -> bool:
         shown = [one for one in widths if one]

@@ -14,11 +14,11 @@ import msgspec
 
 from lightning_hangcheck.report.page.blocks import identities
 from lightning_hangcheck.report.page.history import longest_first, run_history
-from lightning_hangcheck.report.page.page_facts import is_moment
+from lightning_hangcheck.report.page.page_facts import moment
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.verdict_text import edges_by_source, gap_lines
 from lightning_hangcheck.text.redaction import redact_text
-from lightning_hangcheck.text.shown import EPOCH, read_utc, visible_json
+from lightning_hangcheck.text.shown import EPOCH, visible_json
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
@@ -38,14 +38,7 @@ THREADS = 64
 processes. Process 0 is the kernel's idle task there, so ranks begin behind it."""
 MOST_ROWS = 8
 MOST_GROUPS = 12
-LONGEST_NAME = 300
 STALL = "no progress"
-MOST_EVENTS = 200_000
-"""Some 150 bytes each; Perfetto opens traces of hundreds of megabytes."""
-FEWEST_OF_A_KIND, KINDS = 8, 4
-MOST_ARROWS = 5_000
-MOST_WAYS = 8
-MOST_GAPS = 20
 THE_RUN = 1
 
 Event = dict[str, Any]
@@ -66,15 +59,15 @@ def render_trace(facts: PageFacts) -> str:
         _names(THE_RUN, THE_RUN, process_name=f"run {verdict.run_id}", thread_name="verdicts")
     )
     for one in (*(one for _, one in facts.earlier), verdict):
-        if is_moment(one.detected_at):
+        if (at := moment(one.detected_at)) is not None:
             event = {"name": shown(one.verdict), "ph": "i", "pid": THE_RUN, "tid": THE_RUN}
-            event |= {"ts": _microseconds(read_utc(one.detected_at)), "cat": "verdict", "s": "g"}
+            event |= {"ts": _microseconds(at), "cat": "verdict", "s": "g"}
             events.append({**event, "args": {"summary": shown(one.summary)}})
     if history is not None:
         events += _ranks(facts, history)
     about = {"run": verdict.run_id, "command": verdict.command, "summary": verdict.summary}
     about["written by"] = f"lightning-hangcheck {__version__}"
-    unseen = islice(gap_lines((*verdict.gaps, *facts.gaps)), MOST_GAPS)
+    unseen = islice(gap_lines((*verdict.gaps, *facts.gaps)), 20)
     about.update((f"not seen {number}", line) for number, line in enumerate(unseen, start=1))
     trace = {
         "traceEvents": sorted(events, key=lambda one: (one.get("ts", 0), -one.get("dur", 0))),
@@ -87,11 +80,11 @@ def render_trace(facts: PageFacts) -> str:
 @lru_cache(maxsize=8192)
 def shown(text: str) -> str:
     """Make a foreign text harmless, and short; what looks like a secret is hidden once more."""
-    return redact_text(plain(text))[:LONGEST_NAME]
+    return redact_text(plain(text))[:300]
 
 
-def _microseconds(moment: datetime) -> int:
-    since = moment - EPOCH
+def _microseconds(at: datetime) -> int:
+    since = at - EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
@@ -109,8 +102,7 @@ class RankProcess:
     def __init__(self, rank: int, label: str) -> None:
         self.pid = (rank + 1) * THREADS
         names: dict[str, str | int] = {"process_name": f"rank {rank}", "process_sort_index": rank}
-        names["process_labels"] = label
-        self.events = list(_names(self.pid, self.pid, **names))
+        self.events = list(_names(self.pid, self.pid, **names, process_labels=label))
         self._threads: dict[str, int] = {}
 
     def add(self, ph: str, thread: str, name: str, at: datetime, **facts: Any) -> Event:  # noqa: ANN401 - the format's own
@@ -137,26 +129,19 @@ class RankProcess:
     def tell(
         self, history: RankHistory, missed: Sequence[EnteredCollective], most: int, end: datetime
     ) -> None:
-        """Add what a rank's history has, but for the stall.
+        """Add what a rank's history has until its end, but for the stall.
 
-        When a collective ended is in no record: one that did is a moment.
-
-        Args:
-            history: Of this rank.
-            missed: The first collective of each group that it has not entered, and when others
-                did: a hole.
-            most: Events at most of each kind.
-            end: The moment of the verdict, or of the end of its process.
+        When a collective ended is in no record: one that did is a moment. One that it missed, the
+        first of its group, lasts from when others entered it.
         """
-        sections = [span for span in history.spans if span.kind in ("section", "open")]
-        steps = [span for span in history.spans if span.kind == "steps"]
         for one in history.happenings[-most:]:
             self.add("i", "checkpoints", one.name, one.at, s="t")
+        sections = [span for span in history.spans if span.kind in ("section", "open")]
         for number, row in enumerate(nested_rows(longest_first(sections)[:most])):
             for span in row:
                 thread = f"sections{f' {number + 1}' if number else ''}"
                 self.lasts(thread, span.name, span.began, span.ended)
-        for span in steps[-most:]:
+        for span in [span for span in history.spans if span.kind == "steps"][-most:]:
             each = round(span.seconds / span.steps, 6)
             self.lasts("steps", span.name, span.began, span.ended, seconds_each=each)
         entered = history.collectives[-most:]
@@ -195,13 +180,27 @@ def nested_rows(spans: Iterable[Span]) -> list[list[Span]]:
 
 
 def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[Event]:
-    most = max(FEWEST_OF_A_KIND, MOST_EVENTS // KINDS // max(1, len(history.ranks)))
-    missed, edges, who = _holes(history), edges_by_source(facts.verdict), identities(facts)
+    # 200,000 events of four kinds, some 150 bytes each
+    most = max(8, 50_000 // max(1, len(history.ranks)))
+    edges, who = edges_by_source(facts.verdict), identities(facts)
+    # the first number of each group that others entered and a rank that is in it did not
+    firsts: dict[tuple[str, int], EnteredCollective] = {}
+    newest: dict[tuple[int, str], int] = {}
+    for rank, told in history.ranks.items():
+        for entry in told.collectives:
+            known = firsts.setdefault((entry.group, entry.number), entry)
+            if entry.at < known.at:
+                firsts[entry.group, entry.number] = entry
+            newest[rank, entry.group] = max(newest.get((rank, entry.group), 0), entry.number)
+    missed: dict[int, list[EnteredCollective]] = {}
+    for (rank, group), number in newest.items():
+        if (hole := firsts.get((group, number + 1))) is not None:
+            missed.setdefault(rank, []).append(hole)
     processes = []
     stood: dict[str, tuple[datetime, RankProcess]] = {}
     for rank, told in history.ranks.items():
-        one = who[rank]
-        label = f"{one['state']} on {one['host'] or 'an unknown host'}, pid {one['pid']}"
+        one = who[rank][0]
+        label = f"{one.state} on {one.host or 'an unknown host'}, pid {one.pid}"
         process = RankProcess(rank, label)
         processes.append(process)
         process.tell(told, missed.get(rank, ()), most, told.gone_at or history.ends)
@@ -210,12 +209,12 @@ def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[Event]:
         if began is not None:
             ways = [f"{edge.target} {edge.through}" for edge in edges.get(f"rank:{rank}", ())]
             name = STALL if told.gone_at is None else "gone"
-            waits = "; ".join(ways[:MOST_WAYS])
-            process.lasts(STALL, name, began, history.ends, state=one["state"], waits_for=waits)
+            waits = "; ".join(ways[:8])
+            process.lasts(STALL, name, began, history.ends, state=one.state, waits_for=waits)
             stood[f"rank:{rank}"] = began, process
     # arrows from each rank that waits to the one that it waits for, while both stand still
     ours = [one for one in facts.verdict.wait_for if one.source in stood and one.target in stood]
-    for number, edge in enumerate(ours[:MOST_ARROWS], start=1):
+    for number, edge in enumerate(ours[:5_000], start=1):
         (source_began, source), (target_began, target) = stood[edge.source], stood[edge.target]
         began = max(source_began, target_began)
         if began < history.ends:
@@ -224,20 +223,3 @@ def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[Event]:
             target.add("f", STALL, "waits for", middle, cat="wait", id=number, bp="e")
     for process in processes:
         yield from process.events
-
-
-def _holes(history: RunHistory) -> dict[int, list[EnteredCollective]]:
-    """The first number of each group that others entered and a rank that is in it did not."""
-    firsts: dict[tuple[str, int], EnteredCollective] = {}
-    newest: dict[tuple[int, str], int] = {}
-    for rank, told in history.ranks.items():
-        for one in told.collectives:
-            known = firsts.setdefault((one.group, one.number), one)
-            if one.at < known.at:
-                firsts[one.group, one.number] = one
-            newest[rank, one.group] = max(newest.get((rank, one.group), 0), one.number)
-    missed: dict[int, list[EnteredCollective]] = {}
-    for (rank, group), number in newest.items():
-        if (hole := firsts.get((group, number + 1))) is not None:
-            missed.setdefault(rank, []).append(hole)
-    return missed

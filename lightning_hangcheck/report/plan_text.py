@@ -19,9 +19,8 @@ from lightning_hangcheck.text.shown import seconds_in_words, several
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.planning.plan import Plan, Share
+    from lightning_hangcheck.planning.plan import Plan
 
-MOST_LINES = 24
 NOT_ON_DISK = (
     "nothing: it would need offload_folder, with which layers are read from disk for each token, "
     "and DDP, FSDP and model.to() fail; plan one of the ways out, and paste what that says"
@@ -30,25 +29,20 @@ NOT_ON_DISK = (
 
 def render(plan: Plan) -> str:
     """Write a plan for people; never raises on what a config.json may hold."""
+    use, layers = plan.use, several(plan.layers, "layer")
     kinds = {memory: plan.machine.gpus.count(memory) for memory in plan.machine.gpus}
     gpus = " and ".join(f"{several(n, 'GPU')} of {_gb(memory)}" for memory, n in kinds.items())
     many = f"{plan.parameters / 1e9:.2f} billion"
     weights = many if plan.parameters >= 1e9 else f"{plan.parameters / 1e6:.3g} million"
-    size = f"{weights} weights, {_gb(plan.weights)} in {plan.use.dtype}"
-    layers = several(plan.offloaded_layers, "layer")
-    away = f"{layers}, {_gb(plan.offloaded)} of weights; placed by {plan.placed_by}"
-    token = _about(plan.seconds_per_token)
-    time = f"about {token} for one pass"  # of a model that does not make text token by token
-    if plan.cache:
-        answer = _about(plan.seconds_per_token * ANSWER)
-        time = f"about {token} a token, {answer} for {ANSWER} tokens"
-    on_disk = any(share.device == "disk" for share in plan.shares)
-    better = SPEEDS[: SPEEDS.index(plan.speed)]
-    helping = [way for way in plan.ways_out if way.fits or way.speed in better]
-    ways = [
-        f"{index}. {way.change} ({way.speed}): {way.outcome}"
-        for index, way in enumerate(helping or plan.ways_out, 1)
+    size = f"{weights} weights, {_gb(plan.weights)} in {use.dtype}"
+    needs = [
+        ["weights", _gb(plan.weights), f"{layers}; {plan.sureness} by {plain(plan.source)}"],
+        ["KV cache", _gb(plan.cache), f"context {use.context} tokens, batch {use.batch}"],
+        ["activations", _gb(plan.activations), "estimated, within a factor of 1.5"],
     ]
+    for extra in use.extras:
+        where = "in main memory" if extra.on_cpu else "with the model"
+        needs.append([plain(extra.name), _gb(extra.size), where])
     phases = [
         [
             plain(one.name),
@@ -60,60 +54,57 @@ def render(plan: Plan) -> str:
         ]
         for one in plan.phases
     ]
-    where = f"on {gpus}" if gpus else "without a GPU"
-    paragraphs = [
-        [f"{plan.speed.upper()}  {plain(plan.model)} ({size}) {where}", f"{INDENT}{plan.reason}"],
-        _rows("needs", _needs(plan)),
-        _rows("phases", phases),
-        _rows("places", [_place(share) for share in plan.shares]),
-        listed("offload", [away if plan.offloaded else "nothing is offloaded"], MOST_LINES),
-        listed("time", [time], MOST_LINES),
-        listed("class", [f"{plan.speed}: {MEANS[plan.speed]}"], MOST_LINES),
-        listed("paste", [NOT_ON_DISK], MOST_LINES) if on_disk else _rows("paste", _paste(plan)),
-        listed("ways out", ways, MOST_LINES),
-        listed("unused", plan.unused, MOST_LINES),
-        listed("notes", plan.notes, MOST_LINES),
+    places = [
+        [
+            f"GPU {share.device}" if share.device.isdigit() else share.device,
+            several(share.layers, "layer"),
+            f"weights {_gb(share.weights)}",
+            f"cache {_gb(share.cache)}",
+            "" if share.device == "disk" else f"{_left(share.headroom)} of {_gb(share.memory)}",
+        ]
+        for share in plan.shares
     ]
-    blocks = ["\n".join(lines) for lines in paragraphs if lines]
-    return "\n\n".join(blocks) + "\n"
-
-
-def _needs(plan: Plan) -> list[list[str]]:
-    use = plan.use
-    sure = f"{several(plan.layers, 'layer')}; {plan.sureness} by {plain(plan.source)}"
-    extras = [
-        [plain(one.name), _gb(one.size), "in main memory" if one.on_cpu else "with the model"]
-        for one in use.extras
-    ]
-    return [
-        ["weights", _gb(plan.weights), sure],
-        ["KV cache", _gb(plan.cache), f"context {use.context} tokens, batch {use.batch}"],
-        ["activations", _gb(plan.activations), "estimated, within a factor of 1.5"],
-        *extras,
-    ]
-
-
-def _place(share: Share) -> list[str]:
-    on_disk = share.device == "disk"
-    return [
-        f"GPU {share.device}" if share.device.isdigit() else share.device,
-        several(share.layers, "layer"),
-        f"weights {_gb(share.weights)}",
-        f"cache {_gb(share.cache)}",
-        "" if on_disk else f"{_left(share.headroom)} of {_gb(share.memory)}",
-    ]
-
-
-def _paste(plan: Plan) -> list[list[str]]:
-    """Lines of Python, ready for from_pretrained."""
-    keys = (
-        (name if name.isdigit() else f'"{name}"', size) for name, size in plan.max_memory.items()
+    away = "nothing is offloaded"
+    if plan.offloaded:
+        moved = several(plan.offloaded_layers, "layer")
+        away = f"{moved}, {_gb(plan.offloaded)} of weights; placed by {plan.placed_by}"
+    token = _about(plan.seconds_per_token)
+    time = f"about {token} for one pass"  # of a model that does not make text token by token
+    if plan.cache:
+        time = (
+            f"about {token} a token, {_about(plan.seconds_per_token * ANSWER)} for {ANSWER} tokens"
+        )
+    # lines of Python, ready for from_pretrained
+    bits = {"int8": "load_in_8bit=True", "int4": "load_in_4bit=True"}.get(use.dtype)
+    kind = f"quantization_config=BitsAndBytesConfig({bits})," if bits else f'dtype="{use.dtype}",'
+    limits = ", ".join(
+        f'{name}: "{memory}"' if name.isdigit() else f'"{name}": "{memory}"'
+        for name, memory in plan.max_memory.items()
     )
-    limits = ", ".join(f'{key}: "{size}"' for key, size in keys)
-    dtype = plan.use.dtype
-    bits = {"int8": "load_in_8bit=True", "int4": "load_in_4bit=True"}.get(dtype)
-    first = f"quantization_config=BitsAndBytesConfig({bits})," if bits else f'dtype="{dtype}",'
-    return [[first], ['device_map="auto",'], [f"max_memory={{{limits}}},"]]
+    paste = _rows("paste", [[kind], ['device_map="auto",'], [f"max_memory={{{limits}}},"]])
+    if any(share.device == "disk" for share in plan.shares):
+        paste = listed("paste", [NOT_ON_DISK], 24)
+    better = SPEEDS[: SPEEDS.index(plan.speed)]
+    helping = [way for way in plan.ways_out if way.fits or way.speed in better] or plan.ways_out
+    ways = [
+        f"{index}. {way.change} ({way.speed}): {way.outcome}"
+        for index, way in enumerate(helping, 1)
+    ]
+    on = f"on {gpus}" if gpus else "without a GPU"
+    paragraphs = [
+        [f"{plan.speed.upper()}  {plain(plan.model)} ({size}) {on}", f"{INDENT}{plan.reason}"],
+        _rows("needs", needs),
+        _rows("phases", phases),
+        _rows("places", places),
+        listed("offload", [away], 24),
+        listed("time", [time], 24),
+        listed("class", [f"{plan.speed}: {MEANS[plan.speed]}"], 24),
+        paste,
+        listed("ways out", ways, 24),
+        listed("unused", plan.unused, 24),
+        listed("notes", plan.notes, 24),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in paragraphs if lines) + "\n"
 
 
 def _about(seconds: float) -> str:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
 
 MOST_KINDS = 8
-MOST_WHY = 3
 MOST_ROWS = 16
 CERTAIN = {
     "proven": "proven by what was read",
@@ -38,7 +37,7 @@ def render(verdict: Verdict, left: LeftBehind) -> str:
     now = verdict.remedies[0].in_words if verdict.remedies else missing
     lines = [
         *labelled("who", who, most=1),
-        *labelled("why", summary(verdict), most=MOST_WHY),
+        *labelled("why", summary(verdict), most=3),
         *labelled("now", now, most=2),
         "",
         *_last_words(left),

@@ -1,21 +1,28 @@
-"""Reads what a run left in its folder; what only a page needs besides reads `page.page_facts`."""
+"""What a run's folder tells, and, where it has no verdict or goes on, where each rank is."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import datetime, timezone
 from functools import partial
+from itertools import groupby
 from shlex import quote
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned, unreadable
 from lightning_hangcheck.judge import judge
+from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import LastCheckpoint, Verdict
+from lightning_hangcheck.report.paragraphs import INDENT, aligned, labelled, listed, plain
+from lightning_hangcheck.report.verdict_text import name_ranks
 from lightning_hangcheck.rundir import (
     CASE_FILE,
     folders_of_job,
@@ -23,25 +30,25 @@ from lightning_hangcheck.rundir import (
     newest_case,
     read_rank,
 )
-from lightning_hangcheck.time_limit import (
-    PART_LIMIT_S,
-    READING_LIMIT_S,
-    NoAnswer,
-    SharedTime,
-    within,
-)
+from lightning_hangcheck.text.shown import format_ranks, read_utc, seconds_in_words, several
+from lightning_hangcheck.time_limit import PART_LIMIT_S, NoAnswer, SharedTime, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from lightning_hangcheck.model.run import Round
     from lightning_hangcheck.rundir import RunFolder
 
 Fact = TypeVar("Fact", bound=msgspec.Struct)
 Part = TypeVar("Part")
+MOST_LINES = 6
+MOST_STAYS = 8
+"""Of one rank, the newest."""
+MOST_ROWS = 24
 
 
-class JournalEnd(msgspec.Struct, frozen=True, kw_only=True):
+class JournalEnd(Struct, frozen=True, kw_only=True):
     """The end of one rank's journal.
 
     Attributes:
@@ -63,7 +70,7 @@ class JournalEnd(msgspec.Struct, frozen=True, kw_only=True):
         return int(number) if number.isdecimal() else None
 
 
-class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
+class SavedRun(Struct, frozen=True, kw_only=True):
     """A run as far as its folder tells.
 
     Attributes:
@@ -80,7 +87,7 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...] = ()
 
 
-def read_saved_run(folder: RunFolder, time_limit_s: float = READING_LIMIT_S) -> SavedRun:
+def read_saved_run(folder: RunFolder) -> SavedRun:
     """Read a run, whether it still goes on or not.
 
     Evidence without a verdict that can be read (a disk that was full, a folder copied in part) is
@@ -90,7 +97,7 @@ def read_saved_run(folder: RunFolder, time_limit_s: float = READING_LIMIT_S) -> 
     Raises:
         UnreadableRun: The folder holds no run, or nothing of it can be read.
     """
-    parts = Parts(time_limit_s)
+    parts = Parts()
     verdict = parts.read(folder.verdict_file, lambda: read_fact(folder.verdict_file, Verdict))
     if verdict is not None:
         case, lost = parts.read(folder.path, lambda: _case_of(folder, verdict)) or (None, ())
@@ -99,30 +106,22 @@ def read_saved_run(folder: RunFolder, time_limit_s: float = READING_LIMIT_S) -> 
     if case is not None:
         return SavedRun(verdict=judge(case), case=case, gaps=(*parts.gaps, *torn))
     refused = parts.refused
-    record = parts.read(folder.run_file, lambda: read_record(folder))
+    record = parts.read(folder.run_file, lambda: read_fact(folder.run_file, RunRecord))
     journals = parts.read(folder.path / "ranks", lambda: journals_of_job(folder)) or {}
     if not journals and (record is None or parts.refused is not None):
         raise parts.refused or UnreadableRun(
             f"{folder.path} holds no run", "name the folder that hangcheck run printed"
         )
-    ends = [
+    found = [
         parts.read(paths[0], partial(_journal_end, name, paths)) for name, paths in journals.items()
     ]
+    ends = [one for one in found if one is not None]
     return SavedRun(
         record=record,
-        journals=tuple(end[0] for end in ends if end is not None),
+        journals=tuple(end for end, _ in ends),
         refused="" if refused is None else str(refused),
-        gaps=(*parts.gaps, *torn, *(gap for end in ends if end is not None for gap in end[1])),
+        gaps=(*parts.gaps, *torn, *(gap for _, gaps in ends for gap in gaps)),
     )
-
-
-def read_record(folder: RunFolder) -> RunRecord | None:
-    """Read run.json; None where it was not written yet.
-
-    Raises:
-        UnreadableRun: It may not be read, or is no such file.
-    """
-    return read_fact(folder.run_file, RunRecord)
 
 
 def records_of_job(folder: RunFolder) -> tuple[RunRecord, ...]:
@@ -132,7 +131,7 @@ def records_of_job(folder: RunFolder) -> tuple[RunRecord, ...]:
         found = []
         for one in folders_of_job(folder):
             with suppress(UnreadableRun):
-                found.append(read_record(one))
+                found.append(read_fact(one.run_file, RunRecord))
         return tuple(record for record in found if record is not None)
 
     try:
@@ -148,8 +147,8 @@ class Parts:
         refused: Why the first of those could not be read.
     """
 
-    def __init__(self, time_limit_s: float = READING_LIMIT_S) -> None:
-        self._time = SharedTime(time_limit_s)
+    def __init__(self) -> None:
+        self._time = SharedTime()
         self.gaps: list[Gap] = []
         self.refused: UnreadableRun | None = None
 
@@ -169,9 +168,8 @@ class Parts:
                 f"see whether its disk answers: df {quote(str(source))}",
             )
         self.refused = self.refused or refused
-        self.gaps.append(
-            Gap(source.name, None, str(refused.args[0]), "saved_evidence", refused.remedy)
-        )
+        why = str(refused.args[0])
+        self.gaps.append(Gap(source.name, None, why, "saved_evidence", refused.remedy))
         return None
 
 
@@ -182,12 +180,11 @@ def read_fact(path: Path, kind: type[Fact]) -> Fact | None:
         UnreadableRun: It may not be read, or is no such file.
     """
     try:
-        data = read_owned(path, EVIDENCE_BYTES)
+        return decode(read_owned(path, EVIDENCE_BYTES), kind, str(path))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise unreadable(path, error) from error
-    return decode(data, kind, str(path))
 
 
 def _case_of(folder: RunFolder, verdict: Verdict) -> tuple[Case | None, tuple[Gap, ...]]:
@@ -209,12 +206,175 @@ def _journal_end(name: str, paths: Sequence[Path]) -> tuple[JournalEnd, tuple[Ga
     checkpoint, kept_step, last_at = None, None, ""
     for entry in entries:
         last_at = str(entry.get("at", last_at))
-        if entry.get("kind") == "start":
+        kind = entry.get("kind")
+        if kind == "start":
             checkpoint, kept_step = None, None
-        if entry.get("kind") in ("saved", "resumed") and isinstance(entry.get("step"), int):
+        elif kind in ("saved", "resumed") and isinstance(entry.get("step"), int):
             kept_step = entry["step"]
-        if entry.get("kind") == "checkpoint" and isinstance(entry.get("number"), int):
-            title = str(entry.get("name", ""))
-            checkpoint = LastCheckpoint(number=entry["number"], name=title, at=last_at)
+        elif kind == "checkpoint" and isinstance(entry.get("number"), int):
+            checkpoint = LastCheckpoint(entry["number"], str(entry.get("name", "")), last_at)
     end = JournalEnd(name=name, checkpoint=checkpoint, last_at=last_at, kept_step=kept_step)
     return end, gaps
+
+
+class RunningRank(Struct, frozen=True, kw_only=True):
+    """One rank that runs.
+
+    Attributes:
+        step_s: Median seconds of its last steps; of its beats, where it shows no steps. None where
+            nobody measures it, or not yet.
+        cpu_s: Processor time of all its threads so far; None where it cannot be read.
+        memory_bytes: What of it is in memory now; likewise.
+    """
+
+    rank: int
+    beat: Beat
+    silent_s: float
+    step_s: float | None = None
+    cpu_s: float | None = None
+    memory_bytes: int | None = None
+
+
+def render_below(ranks: Sequence[RunningRank], now: datetime) -> str:
+    """Write what stands below the newest verdict of a run; nothing where none of its ranks runs."""
+    # few lines: the verdict has told the ranks in trouble already
+    return "\n".join(["", "now", "", *render(ranks, now, most=8)]) + "\n" if ranks else ""
+
+
+def render(ranks: Sequence[RunningRank], now: datetime, most: int) -> list[str]:
+    """Write a line for each rank; of more than fit, those that have been silent longest."""
+    fitting = most if len(ranks) <= most else most - 1
+    shown = sorted(ranks, key=lambda one: -one.silent_s)[:fitting]
+    saved = any(one.beat.save is not None for one in ranks)
+
+    def age(seconds: float) -> str:
+        """Right to a tenth of a second: the page is younger than the line that tells it."""
+        return seconds_in_words(max(0.1, round(seconds, 1)))
+
+    rows = []
+    for one in sorted(shown, key=lambda one: one.rank):
+        beat = one.beat
+        batch = beat.batch if beat.step is None else None  # beside a step it tells the same
+        counted = {"epoch": beat.epoch, "step": beat.step, "batch": batch}
+        place = [f"{name} {number}" for name, number in counted.items() if number is not None]
+        if beat.main_sections:
+            place.append(f"in {plain(str(beat.main_sections[-1]))}")
+        unit = "beat" if beat.step is None else "step"
+        kept, kept_at = last_checkpoint(beat, saved=saved)
+        with suppress(ValueError):
+            kept += f", {age((now - read_utc(kept_at)).total_seconds())} ago"
+        rows.append(
+            (
+                f"rank {one.rank}",
+                ", ".join([beat.phase or "phase unknown", *place]),
+                "" if one.step_s is None else f"{seconds_in_words(one.step_s)} a {unit}",
+                f"last sign {age(one.silent_s)} ago",
+                kept,
+            )
+        )
+    lines = aligned(rows, shrinking=(1, 4))
+    if len(ranks) > fitting:
+        lines.append(f"{INDENT}... and {len(ranks) - fitting} more, silent for less long")
+    return lines
+
+
+def last_checkpoint(beat: Beat, *, saved: bool) -> tuple[str, str]:
+    """Return the one to go on from, in words, and when; before its first step the last one passed.
+
+    Where some rank of the job has ``saved``, the others need no save of their own.
+    """
+    mark, save = beat.checkpoint, beat.save
+    if save is not None:
+        done, where = ("saved", "at") if save.number else ("goes on", "from")
+        step = "" if save.step is None else f" {where} step {save.step}"
+        return f"{done}{step}", save.at
+    if beat.step is not None:
+        return "" if saved else "no save yet", ""
+    return ("no checkpoint yet", "") if mark is None else (_passed(mark.number, mark.name), mark.at)
+
+
+def _passed(number: int, name: str) -> str:
+    return f"CHECKPOINT {number}: {plain(name)}"
+
+
+def joined_rounds(records: Iterable[RunRecord]) -> tuple[Round, ...]:
+    """Join what the nodes of a job wrote down of its rounds.
+
+    How one ended the first node says that knows a culprit, else the first that was there.
+    """
+    found: dict[int, Round] = {}
+    for other in (one for record in records for one in record.rounds):
+        known = found.get(other.number, other)
+        places = {place.rank: place for place in (*other.ranks, *known.ranks)}
+        ended = known if known.culprits or not other.culprits else other
+        ranks = tuple(places[rank] for rank in sorted(places))
+        found[other.number] = replace(ended, ranks=ranks)
+    return tuple(found[number] for number in sorted(found))
+
+
+def moved_ranks(rounds: Sequence[Round]) -> list[str]:
+    """Say of each rank that was on several hosts where it was, ranks that moved alike together."""
+    stays: dict[int, list[tuple[str, int]]] = {}
+    for one in rounds:
+        for place in one.ranks:
+            stays.setdefault(place.rank, []).append((place.host, one.number))
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for rank, places in stays.items():
+        moves = []
+        for host, group in groupby(places, key=lambda place: place[0]):
+            numbers = [number for _, number in group]
+            several_rounds = "round" if len(numbers) == 1 else "rounds"
+            moves.append(f"{plain(host)} ({several_rounds} {format_ranks(numbers)})")
+        if len(moves) > 1:
+            cut = ["...", *moves[-MOST_STAYS:]] if len(moves) > MOST_STAYS else moves
+            alike.setdefault(tuple(cut), []).append(rank)
+    lines = [
+        f"{name_ranks(ranks)} ran on {', '.join(moves)}"
+        for moves, ranks in sorted(alike.items(), key=lambda item: min(item[1]))
+    ]
+    more = len(lines) - MOST_LINES
+    return [*lines[:MOST_LINES], *([f"and {more} more moved: see run.json"] if more > 0 else [])]
+
+
+def render_unjudged(
+    saved: SavedRun,
+    run_folder: str,
+    running: Sequence[RunningRank] = (),
+    now: datetime | None = None,
+) -> str:
+    """Write what is known of a run before its first verdict.
+
+    Returns:
+        Lines that end in a newline: at most 40, and 24 more where other ranks run elsewhere.
+    """
+    told = {f"rank-{one.rank}" for one in running}
+    # ranks with the same checkpoint and save share a row, which shows the earliest last line
+    groups: dict[str, list[JournalEnd]] = {}
+    for journal in saved.journals:
+        if journal.name not in told:
+            mark = journal.checkpoint
+            text = _passed(mark.number, mark.name) if mark else "no checkpoint yet"
+            kept = "" if journal.kept_step is None else f", saved at step {journal.kept_step}"
+            groups.setdefault(text + kept, []).append(journal)
+    rows = []
+    for text, members in groups.items():
+        last = min(member.last_at for member in members)
+        ranks = [member.rank for member in members if member.rank is not None]
+        names = [name_ranks(ranks)] if ranks else []
+        if others := len(members) - len(ranks):
+            names.append(f"{others} without a rank")
+        rows.append((" and ".join(names), text, f"last line {plain(last)}" if last else ""))
+    shown = render(running, now or datetime.now(timezone.utc), MOST_ROWS)
+    shown += aligned(rows[:MOST_ROWS], shrinking=(1,))
+    if len(rows) > MOST_ROWS:
+        shown.append(f"{INDENT}... and {len(rows) - MOST_ROWS} more rows, see the journals")
+    headline = "no verdict that can be read" if saved.refused else "no verdict yet"
+    if running:
+        headline += f"; {several(len(running), 'rank')} of it running here"
+    lines = [headline, "", *shown, *([""] if shown else [])]
+    if saved.record is not None:
+        started = f"{saved.record.command}  (started {saved.record.started_at})"
+        lines += labelled("command", started, most=3)
+    lines += listed("not seen", [f"{gap.what}: {gap.reason}" for gap in saved.gaps], 4)
+    lines += labelled("more", f"hangcheck report {quote(run_folder)}", most=1)
+    return "\n".join(lines) + "\n"

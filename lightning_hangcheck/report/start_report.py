@@ -20,12 +20,8 @@ OWN = frozenset(
     )
 )
 """Variables that launchers (torchrun, srun) and we give each rank a value of its own for."""
-IN_COMMON = ("versions", "CUDA", "process group")
 NOT_SET = "not set"
 MOST_DIFFERENCES = 10
-MOST_VALUES = 4
-LONGEST_VALUE = 100
-INDENT = " " * 10
 
 
 def by_value(told: Mapping[int, str], most: int, longest: int) -> list[tuple[str, list[int]]]:
@@ -48,22 +44,23 @@ def render_start(states: Mapping[int, Mapping[str, str]], missing: Iterable[int]
     told = {name: {rank: one.get(name, NOT_SET) for rank, one in states.items()} for name in names}
     differing = {name: values for name, values in told.items() if len(set(values.values())) > 1}
     first = states[min(states)]
-    same = [name for name in IN_COMMON if name in first and name not in differing]
     heads = [f"{several(len(states), 'rank')} at the start"]
-    if same[:1] == [IN_COMMON[0]]:
-        heads[0] += f": {first[same.pop(0)]}"
-    heads += [f"{name}: {first[name]}" for name in same]
+    for name in ("versions", "CUDA", "process group"):
+        if name in first and name not in differing:
+            if name == "versions":
+                heads[0] += f": {first[name]}"
+            else:
+                heads.append(f"{name}: {first[name]}")
     if unheard := sorted(missing):
         heads.append(f"of rank {format_ranks(unheard)} nothing is known yet")
     if len(states) > 1:
         heads.append("what differs:" if differing else "nothing differs")
     lines = []
     for name, values in differing.items():
-        spread = by_value(values, MOST_VALUES, LONGEST_VALUE)
-        shown = [f"{text} (rank {format_ranks(ranks)})" for text, ranks in spread[:MOST_VALUES]]
-        shown += [others for others, _ in spread[MOST_VALUES:]]
-        lines.append(f"{name}: {'; '.join(shown)}")
+        spread = by_value(values, most=4, longest=100)
+        shown = [f"{text} (rank {format_ranks(ranks)})" for text, ranks in spread[:4]]
+        lines.append(f"{name}: {'; '.join([*shown, *(others for others, _ in spread[4:])])}")
     if (left_out := len(lines) - MOST_DIFFERENCES) > 0:
         lines[MOST_DIFFERENCES:] = [f"and {left_out} more: the ranks' journals have all"]
     head = "; ".join(map(one_line, heads))
-    return "\n".join([f"STATE     {head}", *(f"{INDENT}{line}" for line in lines)])
+    return "\n".join([f"STATE     {head}", *(" " * 10 + line for line in lines)])

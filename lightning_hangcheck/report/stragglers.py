@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from lightning_hangcheck.model.beat import PARTS, StepTimes
 from lightning_hangcheck.report.paragraphs import INDENT, LABEL_WIDTH
@@ -20,13 +19,8 @@ LEAST_STEPS = 10
 """Timed steps from which a mean says something."""
 ALIKE = 1.1
 """Ranks whose own work differs by less are alike: so much the mean of few steps scatters."""
-
-
-class Trend(NamedTuple):
-    """A mean step in the first quarter of the run, and in the last."""
-
-    first: StepTimes
-    last: StepTimes
+Trend = tuple[StepTimes, StepTimes]
+"""A mean step in the first quarter of the run, and in the last."""
 
 
 class RankSteps(Struct, frozen=True, kw_only=True):
@@ -41,11 +35,11 @@ class RankSteps(Struct, frozen=True, kw_only=True):
     steps: int
     mean: StepTimes
     ratio: float
-    trend: Trend | None = None
+    trend: Trend | None
 
 
 class Stragglers(Struct, frozen=True, kw_only=True):
-    """The steps of all ranks that time them.
+    """The steps of all ranks that time them, most work of its own first.
 
     Attributes:
         typical: A step of the rank that is the median by own work.
@@ -64,26 +58,29 @@ def find_stragglers(case: Case | None) -> Stragglers | None:
     """Compare the ranks' steps; None where none was timed, or too few."""
     views = {view.rank: view for view in (case.ranks if case is not None else ())}
     sums = {rank: _sums(view) for rank, view in views.items()}
-    timed = {rank: one.a_step() for rank, one in sums.items() if one.steps >= LEAST_STEPS}
-    if (found := compared(timed)) is None:
-        return None
-    ranks = (
-        replace(one, steps=sums[one.rank].steps, trend=_trend(views[one.rank]))
-        for one in found.ranks
-    )
-    return replace(found, ranks=tuple(ranks))
+    timed = {rank: one for rank, one in sums.items() if one.steps >= LEAST_STEPS}
+    return compared(timed, {rank: _trend(views[rank]) for rank in timed})
 
 
-def compared(means: Mapping[int, StepTimes]) -> Stragglers | None:
-    """Compare ranks by a step of each; None where there is none."""
-    if not means:
+def compared(
+    sums: Mapping[int, StepTimes], trends: Mapping[int, Trend | None] | None = None
+) -> Stragglers | None:
+    """Compare ranks by the steps of each; None where there is no rank."""
+    if not sums:
         return None
+    means = {rank: one.a_step() for rank, one in sums.items()}
     typical = median_step(tuple(means.values()))
     ranks = [
-        RankSteps(rank=rank, steps=mean.steps, mean=mean, ratio=ratio_to(typical, mean))
-        for rank, mean in means.items()
+        RankSteps(
+            rank=rank,
+            steps=sums[rank].steps,
+            mean=mean,
+            ratio=ratio_to(typical, mean),
+            trend=(trends or {}).get(rank),
+        )
+        for rank, mean in sorted(means.items(), key=lambda item: -item[1].own_s)
     ]
-    return Stragglers(ranks=tuple(sorted(ranks, key=lambda one: -one.mean.own_s)), typical=typical)
+    return Stragglers(ranks=tuple(ranks), typical=typical)
 
 
 def slower_part(mean: StepTimes, typical: StepTimes) -> str:
@@ -106,20 +103,24 @@ def stragglers_lines(found: Stragglers | None) -> list[str]:
     """Write it in three lines at most: the slowest rank, what it did, and the trend."""
     if found is None:
         return []
+
+    def in_parts(mean: StepTimes) -> str:
+        pairs = zip(PARTS, mean.parts, strict=True)
+        return ", ".join(f"{name} {words(seconds)}" for name, seconds in pairs)
+
     slowest, typical = found.ranks[0], found.typical
     steps = f"{slowest.steps} timed, {words(slowest.mean.seconds)} each"
-    where = _in_parts(typical)
+    where = in_parts(typical)
     if found.stands_out:
         steps += (
             f"; slowest is rank {slowest.rank}: {words(slowest.mean.own_s)} of its own, "
             f"{slowest.ratio:.1f} times the median rank's {words(typical.own_s)}"
         )
-        where = f"rank {slowest.rank}: {_in_parts(slowest.mean)}; median: {where}"
+        where = f"rank {slowest.rank}: {in_parts(slowest.mean)}; median: {where}"
     elif len(found.ranks) > 1:
         steps += f"; all {len(found.ranks)} ranks are alike"
-    told = {"steps": steps, "where": where}
-    if slowest.trend is not None:
-        told["trend"] = trend_words(slowest.trend)
+    trend = {} if slowest.trend is None else {"trend": trend_words(slowest.trend)}
+    told = {"steps": steps, "where": where, **trend}
     return [f"{INDENT}{label:<{LABEL_WIDTH}}{text}" for label, text in told.items()]
 
 
@@ -130,14 +131,9 @@ def trend_words(trend: Trend) -> str:
     shorter, longer = sorted((first.seconds, last.seconds))
     if longer < ALIKE * shorter:
         return f"even: {whole}"
-    parts = list(zip(PARTS, first.parts, last.parts, strict=True))
+    parts = zip(PARTS, first.parts, last.parts, strict=True)
     name, before, after = max(parts, key=lambda part: abs(part[2] - part[1]))
     return f"{whole}; most in {name}: {words(before)}, then {words(after)}"
-
-
-def _in_parts(mean: StepTimes) -> str:
-    pairs = zip(PARTS, mean.parts, strict=True)
-    return ", ".join(f"{name} {words(seconds)}" for name, seconds in pairs)
 
 
 def _sums(view: RankView) -> StepTimes:
@@ -148,10 +144,7 @@ def _trend(view: RankView) -> Trend | None:
     """Compare the quarters, by the marks that are nearest to them."""
     marks = (*view.step_sums, _sums(view))
     quarter = len(marks) // 4
-    if quarter < 1:
+    if quarter < 1 or marks[-1].steps < 2 * LEAST_STEPS:
         return None
-    first = marks[quarter].since(marks[0])
-    last = marks[-1].since(marks[-1 - quarter])
-    if min(first.steps, last.steps) < 1 or marks[-1].steps < 2 * LEAST_STEPS:
-        return None
-    return Trend(first.a_step(), last.a_step())
+    first, last = marks[quarter].since(marks[0]), marks[-1].since(marks[-1 - quarter])
+    return (first.a_step(), last.a_step()) if min(first.steps, last.steps) >= 1 else None

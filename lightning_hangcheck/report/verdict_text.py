@@ -1,7 +1,7 @@
 """The verdict as plain text: understood in ten seconds, at most 40 lines at any world size.
 
-First who, where and why (`headline`), then a row for ranks in equal standing, proof, what to do,
-and what could not be seen. `render_stacks` writes stacks.txt of the evidence.
+First who, where and why, then a row for ranks in equal standing, proof, what to do, and what could
+not be seen. `render_stacks` writes stacks.txt of the evidence.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.judge.alike import shown_threads
 from lightning_hangcheck.judge.wording import duration, rank_time
-from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR
 from lightning_hangcheck.model.code_owner import MODULE, is_users
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.verdict import MOST_LISTED
@@ -28,7 +27,14 @@ from lightning_hangcheck.report.paragraphs import (
     plain,
     wrapped,
 )
-from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks, read_utc, several, visible
+from lightning_hangcheck.text.shown import (
+    NANOSECONDS,
+    format_ranks,
+    parse_ranks,
+    read_utc,
+    several,
+    visible,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,10 +55,6 @@ KIND_WORDS: dict[VerdictKind, str] = {
     "finished": "the job ended without a fault",
 }
 BLOCKED = ("hang", "dead", "suspect")
-FEWEST_BLANKS = 2
-HOURS_FROM_S = 2 * SECONDS_PER_HOUR
-LONGEST_RANKS = 24
-DOING, FUNCTION, LINE = 2, 3, 4
 STATE_WORDS: dict[State, tuple[str, str]] = {
     "running": ("runs", "run"),
     "waiting": ("waits", "wait"),
@@ -70,13 +72,6 @@ PAST_WORDS: dict[State, tuple[str, str]] = {
     "stopped": ("was stopped", "were stopped"),
     "unseen": ("was unseen", "were unseen"),
 }
-# The 40 lines: these, the two blank lines, and two lines of `more`.
-MOST_HEADLINE = 4
-MOST_ROWS = 7
-MOST_WHY = 3
-MOST_PROOF = 8
-MOST_REMEDIES = 10
-MOST_GAPS = 4
 LONGEST_WITH_COMMAND = 95
 """A longer remedy has its command on a line of its own, so that it can be copied whole."""
 ASIDES = {"lost": 1, "saves": 2}
@@ -84,38 +79,28 @@ ASIDES = {"lost": 1, "saves": 2}
 
 
 def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
-    """Write the whole report.
-
-    Args:
-        case: What the verdict was made from, for the time of each rank's last progress; the report
-            does without where it is None.
-        verdict: Of any kind.
-        run_folder: As the reader should type it.
+    """Write the whole report; the case adds how long each rank has been silent.
 
     Returns:
         Lines of at most 120 columns (except where a single word, such as a path, is longer), ending
         in a newline, without colour.
     """
     asides = [line for kind in ASIDES for line in _aside(verdict, kind)]
-    rows = _rank_rows(verdict, case, MOST_ROWS - len(asides))
     why = reason(verdict)
     proof = (of_rank(one.rank, one.text) for one in verdict.evidence if one.kind not in ASIDES)
-    more = _report_command(run_folder)
-    untold = verdict.verdict == "crashed" and verdict.cause == "unknown"
-    if verdict.cause in causes() and not untold:
-        more += labelled("", f"hangcheck explain {verdict.cause}", most=1)
-    lines = [
-        *_headline(verdict),
-        "",
-        *rows,
-        *([""] if rows else []),
-        *(labelled("why", why, MOST_WHY) if why else []),
-        *listed("proof", proof, MOST_PROOF),
-        *asides,
-        *listed("do", _remedies(verdict), MOST_REMEDIES),
-        *listed("not seen", gap_lines(verdict.gaps), MOST_GAPS),
-        *more,
+    # at most 40 lines: 4 + 7 + 3 + 8 + 10 + 4, two blank ones, two of what to type next
+    rows = _rank_rows(verdict, case, 7 - len(asides))
+    lines = [*_headline(verdict, 4), "", *rows, *([""] if rows else [])]
+    if why:
+        lines += labelled("why", why, 3)
+    lines += [*listed("proof", proof, 8), *asides]
+    lines += [
+        *listed("do", _remedies(verdict), 10),
+        *listed("not seen", gap_lines(verdict.gaps), 4),
     ]
+    lines += _report_command(run_folder)
+    if verdict.cause in causes() and (verdict.verdict, verdict.cause) != ("crashed", "unknown"):
+        lines += labelled("", f"hangcheck explain {verdict.cause}", most=1)
     return "\n".join(lines) + "\n"
 
 
@@ -133,9 +118,8 @@ def render_short(verdict: Verdict, run_folder: str) -> str:
 
 def render_reminder(verdict: Verdict, stood_s: float, run_folder: str) -> str:
     """Write as one line that a verdict still stands."""
-    kind, place = verdict.verdict.upper(), shlex.quote(run_folder)
     still = f"still so {duration(stood_s)} later; the last report: {summary(verdict)}"
-    return f"{kind}  {still}; run folder {place}"
+    return f"{verdict.verdict.upper()}  {still}; run folder {shlex.quote(run_folder)}"
 
 
 def render_again(verdict: Verdict, run_folder: str) -> str:
@@ -173,8 +157,7 @@ def stall_cost(verdict: Verdict) -> str:
         return ""
     verb = "blocked" if verdict.verdict in BLOCKED else "was blocked"
     # in hours from two hours on: it stands beside rank hours
-    hours = f"{stalled_s / SECONDS_PER_HOUR:.1f} h"
-    shown = duration(stalled_s) if stalled_s < HOURS_FROM_S else hours
+    shown = duration(stalled_s) if stalled_s < 7200 else f"{stalled_s / 3600:.1f} h"
     of_ranks = rank_time(verdict.world_size, stalled_s)
     return f"job {verb} {shown}{f' = {of_ranks}' if of_ranks else ''}"
 
@@ -194,17 +177,16 @@ def gap_lines(gaps: Sequence[Gap]) -> Iterator[str]:
         yield f"{name_ranks(ranks)}: {what}: {why}" if ranks else f"{what}: {why}"
 
 
-def _headline(verdict: Verdict) -> list[str]:
+def _headline(verdict: Verdict, most: int) -> list[str]:
     """The kind, the summary and the cost, on one line where they fit."""
     cost = stall_cost(verdict)
-    kind = f"{verdict.verdict.upper()}  "
-    lines = wrapped(summary(verdict), kind, INDENT, MOST_HEADLINE - bool(cost))
-    if not cost:
-        return lines
+    lines = wrapped(summary(verdict), f"{verdict.verdict.upper()}  ", INDENT, most - bool(cost))
     room = WIDTH - len(lines[-1])
-    if room >= len(cost) + FEWEST_BLANKS:
-        return [*lines[:-1], lines[-1] + cost.rjust(room)]
-    return [*lines, f"{INDENT}{cost}"]
+    if cost and room >= len(cost) + 2:
+        lines[-1] += cost.rjust(room)
+    elif cost:
+        lines.append(f"{INDENT}{cost}")
+    return lines
 
 
 def _aside(verdict: Verdict, kind: str) -> list[str]:
@@ -233,12 +215,11 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def number_ranks(ranks: Sequence[int]) -> str:
-    """Write ``1`` or ``0,2-7``; long lists are cut and counted."""
+    """Write ``1`` or ``0,2-7``; lists of more than 24 signs are cut and counted."""
     text = format_ranks(ranks)
-    if len(text) > LONGEST_RANKS:
-        shown = text[: LONGEST_RANKS - 10].rpartition(",")[0]
+    if len(text) > 24:
         more = "or more" if len(ranks) == MOST_LISTED else "in all"
-        text = f"{shown},... ({len(ranks)} {more})"
+        text = f"{text[:14].rpartition(',')[0]},... ({len(ranks)} {more})"
     return text
 
 
@@ -247,21 +228,27 @@ def short_path(path: str) -> str:
     return "/".join(path.split("/")[-2:])
 
 
-class Place(NamedTuple):
-    """A function and where in it, for example ``prepare`` and ``train.py:88``."""
-
-    function: str = ""
-    line: str = ""
-
-
 class Situation(NamedTuple):
-    """What ranks in equal standing have in common."""
+    """What ranks in equal standing have in common; its place is a function and a line."""
 
     is_culprit: bool
     state: tuple[str, str]
     doing: str
-    place: Place
-    phase: str
+    place: tuple[str, str] = ("", "")
+    phase: str = ""
+
+    @property
+    def standing(self) -> str:
+        """Where they stand, in few words."""
+        return " ".join(self.place).strip() or self.doing or self.phase
+
+
+class EqualRanks(NamedTuple):
+    """Ranks of which a verdict says the same, ascending, and the rows of the table that say it."""
+
+    situation: Situation
+    ranks: tuple[int, ...]
+    states: list[RankState]
 
 
 def users_frame(frames: Sequence[str]) -> Frame | None:
@@ -270,12 +257,14 @@ def users_frame(frames: Sequence[str]) -> Frame | None:
     return next((frame for frame in read if frame is not None and is_users(frame.file)), None)
 
 
-def _place(frames: Sequence[str]) -> Place:
+def _place(frames: Sequence[str]) -> tuple[str, str]:
     """The user's innermost frame; the innermost of all where none is theirs and it can be read."""
     read = (frame for text in reversed(frames) if (frame := Frame.parse(text)))
     frame = users_frame(frames) or next(read, None)
-    function = "" if frame is None or frame.function == MODULE else frame.function
-    return Place(function, f"{short_path(frame.file)}:{frame.line}") if frame else Place()
+    if frame is None:
+        return "", ""
+    function = "" if frame.function == MODULE else frame.function
+    return function, f"{short_path(frame.file)}:{frame.line}"
 
 
 def edges_by_source(verdict: Verdict) -> dict[str, list[Edge]]:
@@ -286,13 +275,17 @@ def edges_by_source(verdict: Verdict) -> dict[str, list[Edge]]:
     return edges
 
 
-def situations(verdict: Verdict) -> list[tuple[Situation, list[RankState]]]:
-    """Group the ranks of the table by what they have in common, culprits first, then by rank."""
+def equal_ranks(verdict: Verdict) -> list[EqualRanks]:
+    """Group all ranks by what they have in common, culprits first, then by rank.
+
+    Above 1,024 ranks a verdict's table has only culprits and one rank of each stack group; the
+    others stand where that one stands.
+    """
     edges = edges_by_source(verdict)
     places = {group.id: _place(group.frames) for group in verdict.stack_groups}
     culprits = frozenset(verdict.culprits)
     words = PAST_WORDS if verdict.verdict == "recovered" else STATE_WORDS
-    rows: dict[Situation, list[RankState]] = {}
+    together: dict[Situation, list[RankState]] = {}
     for state in verdict.ranks:
         inside = f"in {plain(state.open_sections[-1])}" if state.open_sections else ""
         waits = edges.get(f"rank:{state.rank}")
@@ -300,23 +293,36 @@ def situations(verdict: Verdict) -> list[tuple[Situation, list[RankState]]]:
             is_culprit=state.rank in culprits,
             state=("ended",) * 2 if verdict.verdict == "finished" else words[state.state],
             doing=plain(waits[0].through) if waits else inside,
-            place=places.get(-1 if state.stack_group is None else state.stack_group, Place()),
+            place=places.get(-1 if state.stack_group is None else state.stack_group, ("", "")),
             phase=state.phase or "",
         )
-        rows.setdefault(situation, []).append(state)
-    return sorted(rows.items(), key=lambda row: (not row[0].is_culprit, row[1][0].rank))
+        together.setdefault(situation, []).append(state)
+    tabled = {state.rank for state in verdict.ranks}
+    untabled = {
+        group.id: [rank for rank in parse_ranks(group.ranks) if rank not in tabled]
+        for group in verdict.stack_groups
+        if group.process == "rank"
+    }
+    found = []
+    for situation, states in together.items():
+        ranks = {state.rank for state in states}
+        for state in states:
+            if state.stack_group is not None and not situation.is_culprit:
+                ranks.update(untabled.pop(state.stack_group, ()))
+        found.append(EqualRanks(situation, tuple(sorted(ranks)), states))
+    return sorted(found, key=lambda one: (not one.situation.is_culprit, one.states[0].rank))
 
 
 def _rank_rows(verdict: Verdict, case: Case | None, most: int) -> list[str]:
     """The rank table; ranks that do not fit share the last line."""
     edges, seen = edges_by_source(verdict), _last_seen(case)
-    rows = situations(verdict)
-    fitting = most if len(rows) <= most else most - 1
-    cells = [_cells(situation, states, edges, seen) for situation, states in rows[:fitting]]
-    lines = aligned(cells, shrinking=(DOING, FUNCTION, LINE), tails=LINE)
-    left_out = [state.rank for _, states in rows[fitting:] for state in states]
+    every = equal_ranks(verdict)
+    fitting = most if len(every) <= most else most - 1
+    cells = [_cells(one, edges, seen) for one in every[:fitting]]
+    lines = aligned(cells, shrinking=(2, 3, 4), tails=4)
+    left_out = [rank for one in every[fitting:] for rank in one.ranks]
     if left_out:
-        rest = f"in {len(rows) - fitting} more situations, see verdict.json"
+        rest = f"in {len(every) - fitting} more situations, see verdict.json"
         lines.append(f"{INDENT}{name_ranks(left_out)}  {rest}")
     return lines
 
@@ -346,14 +352,13 @@ def _last_seen(case: Case | None) -> dict[int, tuple[float, str]]:
 
 
 def _cells(
-    situation: Situation,
-    states: Sequence[RankState],
+    equal: EqualRanks,
     edges: Mapping[str, Sequence[Edge]],
     seen: Mapping[int, tuple[float, str]],
 ) -> tuple[str, ...]:
-    ranks = [state.rank for state in states]
-    runs, own = situation.state == STATE_WORDS["running"], {f"rank:{rank}" for rank in ranks}
-    targets = [edge.target for rank in ranks for edge in edges.get(f"rank:{rank}", ())]
+    situation, ranks, states = equal
+    own = {f"rank:{rank}" for rank in ranks}
+    targets = [edge.target for node in own for edge in edges.get(node, ())]
     made = [state.step for state in states if state.step is not None and not targets]
     steps = ""
     if made:
@@ -364,12 +369,14 @@ def _cells(
         waited_for = waited_for.removeprefix("for ")
     mark = states[0].last_checkpoint
     passed = f"after checkpoint {mark.number} {plain(mark.name)}" if mark else ""
+    function, line = situation.place
+    runs = situation.state == STATE_WORDS["running"]
     return (
         name_ranks(ranks),
         situation.state[len(ranks) > 1],
         ", ".join(filter(None, (steps, situation.doing, waited_for))) or passed,
-        plain(situation.place.function),
-        plain(situation.place.line).rpartition("/")[2],
+        plain(function),
+        plain(line).rpartition("/")[2],
         f"phase {situation.phase}" if situation.phase else "",
         "" if runs else min((seen[rank] for rank in ranks if rank in seen), default=(0, ""))[1],
     )
@@ -393,11 +400,22 @@ def render_stacks(case: Case) -> str:
         Text that ends in a newline; what could not be seen stands at its end.
     """
     lines = [f"stacks of run {case.run.run_id}, taken at {case.taken_at}"]
-    for view in case.ranks:
-        for look in view.processes:
-            count = several(len(look.samples), "sample")
-            lines += ["", f"{name_process(view.rank, look)} (pid {look.pid}), {count}"]
-            lines += _samples(look, case.taken_ns)
+    for rank, look in ((view.rank, look) for view in case.ranks for look in view.processes):
+        count = several(len(look.samples), "sample")
+        lines += ["", f"{name_process(rank, look)} (pid {look.pid}), {count}"]
+        for sample in look.samples:
+            lines.append(
+                f"  {(case.taken_ns - sample.taken_ns) / NANOSECONDS:.1f} s before the end"
+            )
+            if (kernel := sample.kernel) is not None:
+                waits = kernel.threads[0].wchan if kernel.threads else ""
+                where = f", main thread in {waits}" if waits else ""
+                lines.append(f"    kernel: state {kernel.state}, {kernel.cpu_s:.2f} s CPU{where}")
+            for thread in shown_threads(sample.stack) if sample.stack is not None else ():
+                marks = ", ".join(filter(None, ("active" * thread.active, "gil" * thread.owns_gil)))
+                holds = f" ({marks})" if marks else ""
+                lines.append(f"    thread {thread.name or thread.tid or '?'}{holds}")
+                lines += [f"      {frame}" for frame in thread.frames]
     if case.gaps:
         lines += ["", "not seen"]
     for gap in case.gaps:
@@ -409,19 +427,3 @@ def render_stacks(case: Case) -> str:
 def name_process(rank: int, look: ProcessLook) -> str:
     """Name a process of a rank, for example ``rank 1`` or ``worker 1/0``."""
     return f"rank {rank}" if look.role == "rank" else f"{look.role} {rank}/{look.index}"
-
-
-def _samples(look: ProcessLook, taken_ns: int) -> Iterator[str]:
-    for sample in look.samples:
-        yield f"  {(taken_ns - sample.taken_ns) / NANOSECONDS:.1f} s before the end"
-        if (kernel := sample.kernel) is not None:
-            waits = kernel.threads[0].wchan if kernel.threads else ""
-            where = f", main thread in {waits}" if waits else ""
-            yield f"    kernel: state {kernel.state}, {kernel.cpu_s:.2f} s CPU{where}"
-        for thread in shown_threads(sample.stack) if sample.stack is not None else ():
-            marks = filter(None, ("active" * thread.active, "gil" * thread.owns_gil))
-            shown = ", ".join(marks)
-            holds = f" ({shown})" if shown else ""
-            yield f"    thread {thread.name or thread.tid or '?'}{holds}"
-            for frame in thread.frames:
-                yield f"      {frame}"

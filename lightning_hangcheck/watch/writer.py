@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
-from lightning_hangcheck.alerts.alert_settings import AT_THE_END_S, AlertsAskedFor, Errand, HangNews
+from lightning_hangcheck.alerts.messenger import AT_THE_END_S, AlertsAskedFor, Errand, HangNews
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.files.safe import FOR_ALL, write_atomically
 from lightning_hangcheck.isolation.command import environment_of_module, own_command

@@ -1,4 +1,4 @@
-"""Bad usage is one line that says what to write instead, and help is help."""
+"""Bad usage is one line that says what to write instead, help is help, and exit codes hold."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from report.constructed import verdict
 
-from lightning_hangcheck.cli.main import hangcheck, invoke
+from lightning_hangcheck.cli.main import COMMANDS, invoke
+from lightning_hangcheck.cli.showing import exit_code_of
+from lightning_hangcheck.model.slugs import VERDICT_KINDS
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from lightning_hangcheck.model.slugs import VerdictKind
 
 
 @pytest.mark.parametrize(
@@ -55,12 +60,11 @@ def test_alone_it_shows_each_command_by_when_it_helps(capsys: pytest.CaptureFixt
     shown = capsys.readouterr().out
     titles = ["Before a run:", "While it runs:", "It is stuck:", "It is dead:"]
     assert [line for line in shown.splitlines() if line in titles] == titles
-    assert {line.split()[0] for line in shown.splitlines() if line.startswith("  ")} >= {
-        *hangcheck.commands
-    }
+    words = {line.split()[0] for line in shown.splitlines() if line.startswith("  ")}
+    assert words >= set(COMMANDS)
 
 
-@pytest.mark.parametrize("command", ["", *hangcheck.commands])
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke([*filter(None, [command]), "--help"]) == 0
     examples = capsys.readouterr().out.partition("Examples:\n")[2]
@@ -136,3 +140,12 @@ def test_a_command_loads_nothing_that_it_does_not_need(
     command = [sys.executable, "-c", LOADED, " ".join(never), *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+HANGS = ("hang", "dead", "crashed")
+
+
+@pytest.mark.parametrize("kind", VERDICT_KINDS)
+def test_only_a_hang_that_was_found_gives_three(kind: VerdictKind) -> None:
+    """A script may end a job on 3; a suspicion, a slow job and a recovery are no reason to."""
+    assert exit_code_of(verdict(kind)) == (3 if kind in HANGS else 0)

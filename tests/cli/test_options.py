@@ -6,8 +6,8 @@ import click
 import msgspec
 import pytest
 
-from lightning_hangcheck.cli.main import hangcheck, invoke
-from lightning_hangcheck.cli.options import run_options, settings_from
+from lightning_hangcheck.cli.main import COMMANDS, command_named, invoke
+from lightning_hangcheck.cli.options import OF_RUN, setting_options, settings_from
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.limits import Limits
 from lightning_hangcheck.observe.discovery import patience_of
@@ -86,7 +86,7 @@ def _settings(*arguments: str) -> Settings:
     """What the option block makes of these arguments, by way of a command of its own."""
 
     @click.command()
-    @run_options
+    @setting_options(*OF_RUN)
     def watch(**options: object) -> Settings:
         return settings_from(options)
 
@@ -96,18 +96,18 @@ def _settings(*arguments: str) -> Settings:
 
 
 def test_commands_are_frozen() -> None:
-    assert sorted(hangcheck.commands) == sorted(OPTIONS)
+    assert sorted(OPTIONS) == COMMANDS
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options_are_frozen(name: str) -> None:
-    command = hangcheck.commands[name]
+    command = command_named(name)
     options = [param.opts[0] for param in command.params if isinstance(param, click.Option)]
     assert options == OPTIONS[name].split()
 
 
 @pytest.mark.parametrize(
-    "words", [[], *([name] for name in hangcheck.commands), ["ledger", "check"]], ids=" ".join
+    "words", [[], *([name] for name in COMMANDS), ["ledger", "check"]], ids=" ".join
 )
 def test_help_fits_on_a_screen(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke([*words, "--help"]) == 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import lightning_hangcheck
-from lightning_hangcheck.cli.main import hangcheck
+from lightning_hangcheck.cli.main import command_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,10 +32,6 @@ SBATCH = {
     "output": r"[\w%.-]+",
 }
 """Options of sbatch(1) that the examples use, each with what its value looks like."""
-POD_FIELDS = {"restartPolicy", "securityContext", "containers", "volumes"}
-CONTAINER_FIELDS = {
-    "name", "image", "command", "env", "args", "securityContext", "resources", "volumeMounts",
-}  # fmt: skip
 
 
 def _name(path: Path) -> str:
@@ -91,7 +87,7 @@ COMMANDS = [(name, words) for name, text in _shell_texts() for words in _command
 def test_each_command_of_ours_is_one_and_those_of_all_files_are_found() -> None:
     """Parsed by the real command line, without running anything."""
     for name, words in COMMANDS:
-        context = hangcheck.commands[words[0]].make_context(words[0], words[1:])
+        context = command_named(words[0]).make_context(words[0], words[1:])
         assert words[0] != "run" or context.params["command"], name
     silent = {"lightning.sbatch", "kubectl-as-ssh.sh", "debug-container.yaml", "ray_train.py"}
     named = {Path(name).name for name, _ in COMMANDS}
@@ -119,25 +115,6 @@ def test_sbatch_reads_the_options_at_the_top_of_a_script(path: Path) -> None:
         found = re.fullmatch(r"#SBATCH --([a-z-]+)=(\S+)", option)
         assert found is not None, option
         assert re.fullmatch(SBATCH[found[1]], found[2]), option
-
-
-@pytest.mark.parametrize("path", MANIFESTS, ids=_name)
-def test_manifests_are_of_their_kind(path: Path) -> None:
-    manifest = _load(path)
-    assert set(manifest) == {"apiVersion", "kind", "metadata", "spec"}
-    kinds = {"PyTorchJob": "kubeflow.org/v1", "JobSet": "jobset.x-k8s.io/v1alpha2"}
-    assert manifest["apiVersion"] == kinds[manifest["kind"]]
-    assert re.fullmatch(r"[a-z0-9-]{1,40}", manifest["metadata"]["name"])
-    pods = list(_pods(manifest))
-    assert len(pods) == (2 if manifest["kind"] == "PyTorchJob" else 1)
-    for pod in pods:
-        assert set(pod) <= POD_FIELDS
-        volumes = {volume["name"] for volume in pod["volumes"]}
-        for container in pod["containers"]:
-            assert set(container) == CONTAINER_FIELDS
-            assert container["command"] == ["bash", "-c"]
-            assert {mount["name"] for mount in container["volumeMounts"]} == volumes
-            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
 def test_a_pytorchjob_has_a_master_whose_container_its_operator_finds() -> None:

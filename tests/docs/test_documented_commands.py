@@ -1,16 +1,19 @@
-"""What the documentation shows must work: commands parse, scripts exist, Python compiles."""
+"""What the documentation shows must work: commands parse, files and names of the code exist."""
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import click
 import pytest
 
 import lightning_hangcheck
-from lightning_hangcheck.cli.main import hangcheck
+from lightning_hangcheck.cli.main import COMMANDS, command_named, hangcheck
 from lightning_hangcheck.model.slugs import CAUSES, PHASES, VERDICT_KINDS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -53,13 +56,13 @@ def test_documented_hangcheck_commands_parse() -> None:
         if words and words[0].startswith("--"):
             assert words[0] in [name for option in own_options for name in option.opts], page
         elif words:
-            context = hangcheck.commands[words[0]].make_context(words[0], words[1:])
+            context = command_named(words[0]).make_context(words[0], words[1:])
             assert words[0] != "run" or context.params["command"], f"{page}: run without a command"
 
 
 def test_documentation_shows_every_command() -> None:
     """Guards the test above against finding nothing to test."""
-    assert {words[0] for _, words in HANGCHECK if words} >= set(hangcheck.commands)
+    assert {words[0] for _, words in HANGCHECK if words} >= set(COMMANDS)
 
 
 def test_documented_scripts_exist_and_python_compiles() -> None:
@@ -68,7 +71,7 @@ def test_documented_scripts_exist_and_python_compiles() -> None:
         compile(code, page, "exec")
 
 
-@pytest.mark.parametrize("command", hangcheck.commands.values(), ids=lambda command: command.name)
+@pytest.mark.parametrize("command", [*map(command_named, COMMANDS)], ids=COMMANDS)
 def test_every_option_is_on_the_command_line_page(command: click.Command) -> None:
     """With its environment variable and default, where it has them."""
     page = (ROOT / "docs" / "command-line.md").read_text()
@@ -91,3 +94,95 @@ def test_every_slug_is_in_the_vocabulary_and_every_public_name_on_the_python_pag
     page = (ROOT / "docs" / "python-interface.md").read_text()
     names = [name for name in lightning_hangcheck.__all__ if "__" not in name]
     assert [one for one in names if f"hc.{one}(" not in page] == []
+
+
+PACKAGE = Path(str(lightning_hangcheck.__file__)).parent
+"""Beside the documentation in a checkout, elsewhere where the tests run on what is installed."""
+TOP_PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+WORKED_EXAMPLE = re.compile(r"^```(?:diff|python|toml)\n.*?^```", re.MULTILINE | re.DOTALL)
+"""It adds files that are not there; what stands outside of it must be."""
+ADDED = re.compile(r"^```python\n# (\S+\.py)$", re.MULTILINE)
+CHANGED = re.compile(r"^--- ([^\s,]+)", re.MULTILINE)
+CODE = re.compile(r"`([^`\n]+)`")
+SOURCE_FILE = re.compile(r"(?:[\w.-]+/)+(?!NAME\.)[\w-]+\.(?:py|toml|md)\b")
+"""A file of the repository; ``NAME`` stands for one that a reader will write."""
+DOTTED = re.compile(r"lightning_hangcheck(?:\.\w+)+")
+WALKS = "how-it-works.md"
+
+
+def _named(pattern: re.Pattern[str]) -> list[tuple[str, str]]:
+    """What the pages name between backticks, each with its page."""
+    return sorted(
+        {
+            (page.relative_to(ROOT).as_posix(), found)
+            for page in TOP_PAGES
+            for code in CODE.findall(WORKED_EXAMPLE.sub("", page.read_text()))
+            for found in pattern.findall(code)
+        }
+    )
+
+
+FILES = _named(SOURCE_FILE)
+NAMES = _named(DOTTED)
+
+
+@pytest.mark.parametrize(("page", "file"), FILES)
+def test_a_file_that_a_page_names_exists(page: str, file: str) -> None:
+    """By its path from the root, or from the package."""
+    assert _is_there(file) or (PACKAGE / file).is_file(), f"{page} names {file}"
+
+
+def test_a_worked_example_changes_files_that_are_there() -> None:
+    """Or that it has added itself."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    added, changed = set(ADDED.findall(text)), set(CHANGED.findall(text))
+    assert added
+    assert changed
+    assert [file for file in changed - added if not _is_there(file)] == []
+    assert [file for file in added if _is_there(file)] == []
+
+
+@pytest.mark.parametrize(("page", "name"), NAMES)
+def test_a_name_that_a_page_names_exists(page: str, name: str) -> None:
+    module, *attributes = _longest_module(name)
+    found = importlib.import_module(module)
+    for attribute in attributes:
+        found = getattr(found, attribute)
+
+
+def _is_there(file: str) -> bool:
+    """Whether a file of the repository exists, by its path from the root."""
+    return (ROOT / file).is_file() or (PACKAGE.parent / file).is_file()
+
+
+def _longest_module(name: str) -> list[str]:
+    """Split a dotted name into its module, as far as there is one, and the attributes."""
+    parts = name.split(".")
+    for end in range(len(parts), 1, -1):
+        file = PACKAGE.parent.joinpath(*parts[:end])
+        if file.with_suffix(".py").is_file() or (file / "__init__.py").is_file():
+            return [".".join(parts[:end]), *parts[end:]]
+    return [parts[0], *parts[1:]]
+
+
+def test_the_walks_name_files() -> None:
+    """Guards the tests above against finding nothing to test."""
+    assert len([file for page, file in FILES if page.endswith(WALKS)]) >= 20
+    assert len([file for page, file in FILES if page == "CONTRIBUTING.md"]) >= 10
+
+
+@pytest.mark.parametrize("script", ["make_causes", "make_schema", "make_settings"])
+def test_generated_pages_are_up_to_date(script: str) -> None:
+    """After a change of causes.toml, verdict.py or settings.py, run the script without --check."""
+    check = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / script), "--check"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert check.returncode == 0, check.stdout + check.stderr

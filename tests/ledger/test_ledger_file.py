@@ -1,12 +1,9 @@
-"""The ledger's file: what is in it stays, whatever happens to its writers."""
+"""The ledger's file, whatever happens to its writers, and whether files are as they were."""
 
 from __future__ import annotations
 
 import os
-import signal
 import stat
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -18,20 +15,9 @@ from ledger.lines import begun, ended, run
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.ledger import ledger_file
+from lightning_hangcheck.ledger.ledger_file import WHOLE_BYTES, difference, fingerprint
 
 LINES = (begun("a", "prepare"), ended("a", val_acc=0.9), run("r1"))
-APPEND_FOR_EVER = """
-import sys
-from pathlib import Path
-from lightning_hangcheck.ledger import ledger_file
-from lightning_hangcheck.ledger.ledger_file import Reused
-number = 0
-while True:
-    number += 1
-    line = Reused(id=sys.argv[2], at="", phase=str(number), why="x" * 2000)
-    ledger_file.append(Path(sys.argv[1]), line)
-    print(number, flush=True)
-"""
 
 
 @given(cut=st.integers(0, 5000), count=st.integers(1, 3))
@@ -51,28 +37,6 @@ def test_a_writer_that_is_killed_at_any_byte_loses_no_other_line(cut: int, count
     assert after.lines[:count] == LINES[:count]
     assert after.lines[-1] == LINES[2]
     assert len(after.lines) + after.unreadable == count + 1 + (len(torn) > 0)
-
-
-def test_a_writer_that_is_really_killed_keeps_what_it_had_told(tmp_path: Path) -> None:
-    ledger = tmp_path / "hangcheck_runs" / "ledger.jsonl"
-    writers = [_writer(ledger, name) for name in ("first", "second")]
-    told = {}
-    for name, writer in zip(("first", "second"), writers, strict=True):
-        assert writer.stdout is not None
-        told[name] = [int(writer.stdout.readline()) for _ in range(40)][-1]
-    for writer in writers:
-        writer.send_signal(signal.SIGKILL)
-        writer.communicate(timeout=120)
-    lines = ledger_file.read(ledger).lines
-    for name, most in told.items():
-        numbers = [int(line.phase) for line in lines if line.id == name]  # type: ignore[union-attr]
-        assert numbers == list(range(1, len(numbers) + 1))
-        assert len(numbers) >= most
-
-
-def _writer(ledger: Path, name: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", APPEND_FOR_EVER, str(ledger), name]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def test_the_ledger_is_for_its_owner_alone(tmp_path: Path) -> None:
@@ -117,3 +81,57 @@ def test_a_ledger_that_is_none_is_one_sentence(tmp_path: Path) -> None:
         ledger_file.read(tmp_path / "pipe")
     with pytest.raises(UnreadableRun, match="there is no ledger"):
         ledger_file.read(tmp_path / "nothing")
+
+
+def test_content_tells_and_time_does_not(tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    file.write_text("1,2\n")
+    before = fingerprint(str(file))
+    os.utime(file, (1, 1))
+    assert difference(before, fingerprint(str(file))) == ""
+    file.write_text("1,3\n")
+    assert difference(before, fingerprint(str(file))).endswith("(known by its whole content)")
+
+
+def test_a_large_file_is_told_by_its_ends_and_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "model.bin"
+    with file.open("wb") as sparse:
+        sparse.truncate(WHOLE_BYTES + 1)
+    before = fingerprint(str(file))
+    assert before.how == "size, time, first and last MiB"
+    with file.open("r+b") as sparse:
+        sparse.seek(WHOLE_BYTES)
+        sparse.write(b"1")
+    assert "has changed" in difference(before, fingerprint(str(file)))
+
+
+def test_a_folder_changes_with_any_of_its_files(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "a").write_text("1")
+    before = fingerprint(str(tmp_path))
+    assert before.how == "names, sizes and times of 1 files"
+    assert difference(before, fingerprint(str(tmp_path))) == ""
+    (tmp_path / "inner" / "b").write_text("2")
+    assert "has changed: 1 bytes then, 2 now" in difference(before, fingerprint(str(tmp_path)))
+
+
+def test_what_cannot_be_looked_at_says_why(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert fingerprint(str(tmp_path / "none")).how == "it is not there"
+    assert fingerprint(str(tmp_path / "pipe")).how.startswith("not looked at")
+    remote = fingerprint("s3://bucket/data")
+    assert (
+        difference(remote, remote)
+        == "s3://bucket/data cannot be compared (not looked at: it is remote)"
+    )
+
+
+def test_a_name_that_no_file_can_have_and_a_folder_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fingerprint("a\0b").how.startswith("not read: ")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert fingerprint("raw.txt").how == "it is not there"

@@ -1,10 +1,14 @@
-"""Where a rank's time goes, and what a restart would throw away."""
+"""Where a rank's time goes, its silences, what a restart throws away, and what an hour costs."""
 
 from __future__ import annotations
 
-from lightning_hangcheck.ledger.spending import Spending, rank_hours
+import pytest
+
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.ledger.spending import Spending, Stalls, read_prices
 from lightning_hangcheck.model.beat import Beat, SaveMark
 from lightning_hangcheck.model.case import PhaseTime
+from lightning_hangcheck.model.verdict import Verdict
 
 SECOND = 1_000_000_000
 
@@ -67,10 +71,6 @@ def test_what_was_saved_before_anybody_looked_was_saved_at_an_unknown_moment() -
     assert spending.spent().unsaved_s is None
 
 
-def test_every_rank_pays_for_a_silence() -> None:
-    assert rank_hours(8, 3600.0) == 8.0
-
-
 def test_epochs_are_measured_from_one_change_of_their_number_to_another() -> None:
     spending = Spending()
     for at_s, epoch, step in (
@@ -98,3 +98,67 @@ def test_an_epoch_that_was_not_seen_whole_has_no_duration() -> None:
     for at_s, epoch in ((0, 3), (5, 3), (10, 4), (30, 0), (31, 0)):
         spending.read(Beat(pid=1, epoch=epoch), at_s * SECOND)
     assert spending.spent().epoch_s is None, "another training began"
+
+
+def verdict(kind: str, stalled_for_s: float, cause: str | None = "file_lock") -> Verdict:
+    return Verdict(
+        verdict=kind,  # type: ignore[arg-type]
+        run_id="r",
+        command="c",
+        started_at="2026-11-20T10:00:00Z",
+        detected_at="2026-11-20T10:00:00Z",
+        stalled_for_s=stalled_for_s,
+        world_size=4,
+        cause=cause,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "ended_s", "stall"),
+    [
+        # one that passes costs what it lasted on every rank
+        ([("suspect", 5, 0), ("hang", 30, 25), ("recovered", 900, 895)], 2000, ("hang", 900)),
+        # one that stands lasts to the end
+        ([("hang", 30, 100)], 150, ("hang", 80)),
+        # its aftermath is no other stall, and not its beginning
+        ([("hang", 30, 100), ("hang", 30, 200)], 210, ("hang", 140)),
+        # the end of a round ends it
+        ([("dead", 10, 100), ("crashed", 0, 105)], 900, ("dead", 15)),
+    ],
+)
+def test_a_stall_lasts_from_its_silence_to_what_ends_it(
+    told: list[tuple[str, int, int]], ended_s: int, stall: tuple[str, int]
+) -> None:
+    stalls = Stalls()
+    for kind, stalled_for_s, at_s in told:
+        stalls.take(verdict(kind, stalled_for_s), at_s * SECOND)
+    (found,) = stalls.ended(ended_s * SECOND)
+    assert (found.verdict, found.seconds) == stall
+    assert (found.rank_hours, found.explained) == (
+        pytest.approx(stall[1] * 4 / 3600, abs=1e-6),
+        True,
+    )
+
+
+def test_a_stall_of_unknown_cause_is_not_explained() -> None:
+    stalls = Stalls()
+    stalls.take(verdict("hang", 30, "unknown"), 100 * SECOND)
+    assert [one.explained for one in stalls.ended(150 * SECOND)] == [False]
+
+
+def test_the_price_of_a_model_comes_before_that_of_all_others() -> None:
+    prices = read_prices(["0.89/h", "a100=1.89/h, H100=2.99"])
+    assert prices.cost(["NVIDIA A100-SXM4-80GB"], 2, 1800) == pytest.approx(1.89)
+    assert prices.cost(["NVIDIA H100"], 1, 3600) == pytest.approx(2.99)
+    assert prices.cost([], 1, 3600) == pytest.approx(0.89)
+
+
+def test_without_a_price_nothing_is_made_up() -> None:
+    assert read_prices(["A100=1.89/h"]).cost(["NVIDIA L4"], 1, 3600) is None
+    assert read_prices([""]).cost([], 1, 3600) is None
+
+
+@pytest.mark.parametrize("text", ["cheap", "-1/h", "nan", "=0.5", "A100=", "0.5/d"])
+def test_what_is_no_price_is_one_sentence(text: str) -> None:
+    with pytest.raises(BadUsage, match="is not a price per hour; write for example"):
+        read_prices([text])

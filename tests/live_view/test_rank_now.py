@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.live_view.rank_now import (
+    ProcessMeter,
     RankNow,
     RankUse,
-    RecentSteps,
     ranks_now,
 )
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark, StepTimes
 from lightning_hangcheck.model.run import RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import Edge, LastCheckpoint, RankState, StackGroup, Verdict
-from lightning_hangcheck.report.running_ranks import RunningRank
-from lightning_hangcheck.report.saved_run import JournalEnd
+from lightning_hangcheck.report.saved_run import JournalEnd, RunningRank
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import VerdictKind
@@ -175,11 +174,14 @@ def test_ranks_that_are_alike_have_no_slowest_and_one_alone_neither() -> None:
 
 
 def test_the_newest_steps_count_not_those_of_long_ago() -> None:
-    steps = RecentSteps()
-    assert steps.read(None) is None
-    assert steps.read(StepTimes(9, 9.0, 9.0, 9.0)) is None
-    first = steps.read(StepTimes(10, 10.0, 10.0, 10.0))
-    assert first == StepTimes(1, 1.0, 1.0, 1.0)
+    meter = ProcessMeter()
+
+    def recent(sums: StepTimes | None) -> StepTimes | None:
+        return meter.read(running(0, step_times=sums), 0, ()).a_step
+
+    assert recent(None) is None
+    assert recent(StepTimes(9, 9.0, 9.0, 9.0)) is None
+    assert recent(StepTimes(10, 10.0, 10.0, 10.0)) == StepTimes(1, 1.0, 1.0, 1.0)
     for made in range(11, 41):
-        newest = steps.read(StepTimes(made, 10.0 + (made - 10) * 5.0, 10.0, 10.0))
+        newest = recent(StepTimes(made, 10.0 + (made - 10) * 5.0, 10.0, 10.0))
     assert newest == StepTimes(1, 5.0, 0.0, 0.0)

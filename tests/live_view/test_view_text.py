@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_hangcheck.live_view.rank_now import RankNow, RankUse, Slowest, Standing
-from lightning_hangcheck.live_view.view_text import RunNow, change_key, fitted, rows, view_lines
+from lightning_hangcheck.live_view.view_text import RunNow, fitted, rows, view_lines
 from lightning_hangcheck.model.beat import StepTimes
 from lightning_hangcheck.model.verdict import Verdict
 
@@ -154,7 +154,7 @@ def test_steps_ages_and_phases_are_no_news() -> None:
     after = run(
         full(0, step=123_457, phase="backward", silent_s=1.0), verdict=verdict("rank 1 for 32 s")
     )
-    assert change_key(before) == change_key(after)
+    assert before.change_key == after.change_key
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_steps_ages_and_phases_are_no_news() -> None:
     ],
 )
 def test_a_save_another_standing_a_verdict_and_the_end_are_news(changed: RunNow) -> None:
-    assert change_key(run(full(0))) != change_key(changed)
+    assert run(full(0)).change_key != changed.change_key
 
 
 def test_own_work_and_the_rest_of_a_step_are_told_and_why_a_rank_is_the_slowest() -> None:

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from long_tests import WHEN_ASKED_FOR
 from watch.launched import LONGEST_RUN_S
 
 ROOT = Path(__file__).parent.parent.parent
@@ -73,24 +72,6 @@ def test_torchrun_passes_twelve_checkpoints_on_both_ranks(tmp_path: Path) -> Non
     for constructor in ("WandbLogger", "Trainer"):
         assert run.stderr.count(f"About to call {constructor} constructor...") >= 2
         assert run.stderr.count(f"{constructor} constructor returned (") >= 2
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_lightning_launches_the_second_rank_itself_and_no_secret_is_reported(
-    tmp_path: Path,
-) -> None:
-    """`python train.py` with two devices: the second rank starts inside ``fit``."""
-    run = _train(tmp_path, "--max_steps", "2", "--devices", "2", "--num_workers", "1")
-    assert "distributed_backend=gloo" in run.stderr
-    assert "/1]" not in run.stderr, "the first process never claims to be the only one"
-    assert _checkpoints(run) == [ALL_TWELVE, ALL_TWELVE], run.stderr
-    assert "environment: WANDB_API_KEY=" in run.stderr
-    assert "environment: WORLD_SIZE is not set" in run.stderr
-    assert SECRET not in run.stdout + run.stderr
-    for moment in ("at the start", "before the Trainer", "after the Trainer"):
-        assert f"state {moment}: CUDA: " in run.stderr
-        assert f"state {moment}: process group: " in run.stderr
 
 
 def test_unknown_fault_ends_before_anything_heavy_is_imported(tmp_path: Path) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from test_terminal import CASES, FOLDER, GOLDEN
 
 from lightning_hangcheck.report import verdict_text

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from lightning_hangcheck.attach import hosts, job_search, visit
+from lightning_hangcheck.attach.kept_output import kept_output
+from lightning_hangcheck.attach.recorded_session import find_session, hang_stands, watch_over
 from lightning_hangcheck.cli.options import (
     FILES,
     GroupedCommand,
     Whole,
+    many,
     option,
-    patience_options,
     positive,
+    setting_options,
     settings_from,
 )
 from lightning_hangcheck.cli.showing import HANG, as_typed, exit_code_of, say, show
 from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.observe.discovery import patience_of
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.rundir import folder_of_node, name_run_folder, refuse_used
 from lightning_hangcheck.session.whose import place_of_task
@@ -26,8 +31,8 @@ from lightning_hangcheck.session.whose import place_of_task
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lightning_hangcheck.attach.job_search import FoundJob
     from lightning_hangcheck.attach.recorded_session import Watch
+    from lightning_hangcheck.cli.options import Command
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
 
@@ -35,6 +40,17 @@ LONGEST_COMMAND = 240
 MOST_CHARACTERS = 4 * 1024 * 1024
 FOUND = "What to look at"
 HOSTS = "On several hosts"
+OF_HOSTS = {
+    "--remote-command": (
+        "CMD",
+        "hangcheck",
+        "What starts hangcheck there, such as /env/bin/hangcheck",
+    ),
+    "--ssh": ("CMD", "ssh", "How to get there, such as 'ssh -p 2222' [default: ssh]"),
+    "--host-timeout": ("SECONDS", "60", "Time for one host [default: 60]"),
+    "--at-once": ("N", 32, "Hosts at a time [default: 32]"),
+}
+"""Each with its unit and default; its variable is named as it is."""
 EPILOG = """\b
 Examples:
   hangcheck attach
@@ -44,71 +60,37 @@ Examples:
 """
 
 
+def _host_options(command: Command) -> Command:
+    for name, (unit, default, text) in reversed(OF_HOSTS.items()):
+        kind: dict[str, Any] = {"type": Whole(1, 1024)} if unit == "N" else {}
+        kind |= {"callback": positive} if unit == "SECONDS" else {}
+        variable = f"HANGCHECK{name[1:].replace('-', '_').upper()}"
+        command = option(name, unit, text, HOSTS, default=default, envvar=variable, **kind)(command)
+    return command
+
+
 @click.command("attach", cls=GroupedCommand, epilog=EPILOG)
-@option(
-    "--pid pids",
-    "PID",
-    "A rank, its worker, or the launcher; repeatable",
-    FOUND,
-    type=Whole(min=1),
-    multiple=True,
+@many(
+    "--pid pids", "PID", "A rank, its worker, or the launcher; repeatable", FOUND, type=Whole(min=1)
 )
-@option(
-    "--locals local_values",
-    None,
-    "Also read local variables of the ranks; secrets are hidden",
-    FOUND,
-)
-@patience_options
+@option("--locals", None, "Also read local variables of the ranks; secrets are hidden", FOUND)
+@setting_options("patience")
 @option("--run-dir", "DIR", "Run folder [default: a new one below hangcheck_runs]", FILES)
 @option("--json-case", None, "Print the evidence as a line of JSON; judge and keep nothing", FILES)
 @option("--hostfile", "FILE", "Look on these hosts by ssh, one a line; - for stdin", HOSTS)
-@option(
-    "--remote-command",
-    "CMD",
-    "What starts hangcheck there, such as /env/bin/hangcheck",
-    HOSTS,
-    envvar="HANGCHECK_REMOTE_COMMAND",
-    default="hangcheck",
-)
-@option(
-    "--ssh",
-    "CMD",
-    "How to get there, such as 'ssh -p 2222' [default: ssh]",
-    HOSTS,
-    envvar="HANGCHECK_SSH",
-    default="ssh",
-)
-@option(
-    "--host-timeout",
-    "SECONDS",
-    "Time for one host [default: 60]",
-    HOSTS,
-    callback=positive,
-    envvar="HANGCHECK_HOST_TIMEOUT",
-    default="60",
-)
-@option(
-    "--at-once",
-    "N",
-    "Hosts at a time [default: 32]",
-    HOSTS,
-    type=Whole(1, 1024),
-    envvar="HANGCHECK_AT_ONCE",
-    default=32,
-)
+@_host_options
 @click.argument("more", nargs=-1, type=Whole(min=1), metavar="[PID...]")
 def attach(
     pids: tuple[int, ...],
+    more: tuple[int, ...],
     run_dir: str | None,
-    local_values: bool,
+    locals: bool,
     json_case: bool,
     hostfile: str | None,
     remote_command: str,
     ssh: str,
     host_timeout: float,
     at_once: int,
-    more: tuple[int, ...],
     **options: object,
 ) -> int:
     """Say which rank of a running job hangs, where, why, and what to do.
@@ -116,17 +98,8 @@ def attach(
     The job needs no preparation and is not disturbed. Exit code 0: no hang was found, or only a
     suspicion: look again. 3: it hangs. 4: there is no job, or it may not be read.
     """
-    # imported here so that the other commands need no part of the sidecar
-    from lightning_hangcheck.attach import visit
-    from lightning_hangcheck.attach.recorded_session import find_session, hang_stands, watch_over
-    from lightning_hangcheck.judge import judge
-    from lightning_hangcheck.observe.discovery import patience_of
-
-    if hostfile is not None or json_case:
-        from lightning_hangcheck.attach import hosts
-
     settings = settings_from(options)
-    asked, pids = local_values or settings.locals, (*pids, *more)
+    asked, pids = locals or settings.locals, (*pids, *more)
     for one, other, both in (
         ("--json-case", "--hostfile", json_case and hostfile),
         ("--json-case", "--run-dir", json_case and run_dir),
@@ -183,43 +156,32 @@ def attach(
 
 def _hostfile_text(name: str) -> str:
     """Read the file; it may be a pipe: ``--hostfile <(scontrol show hostnames)``."""
+    remedy = "name a file with one host a line"
     try:
-        if name == "-":
-            text = sys.stdin.read(MOST_CHARACTERS + 1)
-        else:
-            with open(name, encoding="utf-8") as file:  # noqa: PTH123 - no path where it is a pipe
-                text = file.read(MOST_CHARACTERS + 1)
+        with click.open_file(name, encoding="utf-8") as file:
+            text: str = file.read(MOST_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise BadUsage(
-            f"--hostfile {name} cannot be read ({why})", "name a file with one host a line"
-        ) from error
+        raise BadUsage(f"--hostfile {name} cannot be read ({why})", remedy) from error
     if len(text) > MOST_CHARACTERS:
-        raise BadUsage(f"--hostfile {name} has more than 4 MiB", "name a file with one host a line")
+        raise BadUsage(f"--hostfile {name} has more than 4 MiB", remedy)
     return text
 
 
-def _the_job(pids: Sequence[int]) -> FoundJob:
+def _the_job(pids: Sequence[int]) -> job_search.FoundJob:
     """Find the job to which these processes belong, or the only one that is here.
 
     Raises:
         NoJobFound: There is none, or it may not be read.
         BadUsage: There are several; they are listed, one a line.
     """
-    from lightning_hangcheck.attach.job_search import (
-        command_of,
-        find_jobs,
-        jobs_of_step,
-        look_around,
-    )
-
-    machine = look_around()
-    jobs = () if pids else jobs_of_step(machine, os.environ)
-    jobs = jobs or find_jobs(machine, pids)
+    machine = job_search.look_around()
+    jobs = () if pids else job_search.jobs_of_step(machine, os.environ)
+    jobs = jobs or job_search.find_jobs(machine, pids)
     if len(jobs) == 1:
         return jobs[0]
     for job in jobs:
-        command = command_of(job)
+        command = job_search.command_of(job)
         shown = command if len(command) <= LONGEST_COMMAND else f"{command[:LONGEST_COMMAND]}..."
         click.echo(f"pid {job.ranks[0].pid}  world size {job.world_size}  {shown}", err=True)
     raise BadUsage(
@@ -229,8 +191,6 @@ def _the_job(pids: Sequence[int]) -> FoundJob:
 
 def _beside_it(case: Case, verdict: Verdict, watch: Watch | None) -> Iterator[str]:
     """Say what is kept back of the job's output, and who watches it, what that found and when."""
-    from lightning_hangcheck.attach.kept_output import kept_output
-
     if (kept := kept_output(case, verdict)) is not None:
         yield kept
     if watch is None:

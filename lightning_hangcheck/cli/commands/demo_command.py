@@ -10,11 +10,12 @@ from pathlib import Path
 
 import click
 
+from lightning_hangcheck.cli.commands.run_command import run_watched
 from lightning_hangcheck.cli.showing import say
+from lightning_hangcheck.launch.run import ABORTED
 from lightning_hangcheck.settings import Settings
 
 JOB = Path(__file__).parent.parent / "demo_job.py"
-SCRIPT = "train.py"
 EPILOG = """\b
 Examples:
   hangcheck demo
@@ -28,17 +29,13 @@ def demo() -> int:
     It needs no torch and no rights. The job is watched as `hangcheck run --on-hang abort` watches
     one, and ended with the verdict. Exit code 0; 1 if no verdict came.
     """
-    # imported here so that the other commands need no part of the sidecar
-    from lightning_hangcheck.cli.commands.run_command import run_watched
-    from lightning_hangcheck.launch.run import ABORTED
-
     folder = Path(tempfile.mkdtemp(prefix="hangcheck-demo-"))
-    shutil.copyfile(JOB, folder / SCRIPT)
+    shutil.copyfile(JOB, folder / "train.py")
     before = Path.cwd()
     os.chdir(folder)
     try:
         settings = Settings(run_dir=str(folder / "run"), on_hang="abort", abort_grace=1.0)
-        code = run_watched([sys.executable, SCRIPT], settings)
+        code = run_watched([sys.executable, "train.py"], settings)
     finally:
         os.chdir(before)
     if code != ABORTED:

@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
-from lightning_hangcheck.cli.options import Whole, command_behind_dashes, json_option, option
+from lightning_hangcheck.cli.options import OWN_WORDS, Whole, command_behind_dashes, many, option
 from lightning_hangcheck.cli.showing import show
 from lightning_hangcheck.doctor.check import DEPTH, GROUPS, Subject
+from lightning_hangcheck.doctor.examination import STYLES, checks_of, examine, render
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.plan import read_extra
 from lightning_hangcheck.rundir import RUNS_FOLDER
 
-FRESH_MINUTES = 30.0
 EPILOG = """\b
 Examples:
   hangcheck doctor
@@ -29,64 +29,40 @@ Examples:
   hangcheck doctor --json -- srun --ntasks=8 python train.py
 """
 SEVERAL = "; may be given several times."
+PLACE = "Where the run saves: a folder, or s3://, gs://, hf:// and the like."
+PATTERN = f"A file that must be there, for example 'step_*/model.pt'{SEVERAL}"
+LOADED = f"A checkpoint that the run loads, file or folder{SEVERAL}"
+BACKBONE = "The model that loads it: its folder, or its name in the hub's cache."
+EXTRA = "What is kept in memory with that model, as for `hangcheck plan`."
+FRESH = "What --needs names must be newer than that [30 where no number is given]."
 
 
-@click.command("doctor", epilog=EPILOG, context_settings={"allow_interspersed_args": False})
-@click.option(
-    "--only",
-    "groups",
-    multiple=True,
-    type=click.Choice(GROUPS),
-    help=f"Checks of this group{SEVERAL}",
-)
-@option(
-    "--run-dir",
-    "DIR",
-    "Where the run will be recorded. (HANGCHECK_RUN_DIR)",
-    type=click.Path(path_type=Path),
-)
-@option(
-    "--checkpoints", "PLACE", "Where the run saves: a folder, or s3://, gs://, hf:// and the like."
-)
+@click.command("doctor", epilog=EPILOG, context_settings=OWN_WORDS)
+@many("--only groups", None, f"Checks of this group{SEVERAL}", type=click.Choice(GROUPS))
+@option("--run-dir", "DIR", "Where the run will be recorded. (HANGCHECK_RUN_DIR)", type=Path)
+@option("--checkpoints", "PLACE", PLACE)
 @option(
     "--depth",
     "FOLDERS",
-    "How deep that place is looked at and shown [3].",
+    f"How deep that place is looked at and shown [{DEPTH}].",
     type=Whole(1, 20),
     default=DEPTH,
 )
-@option(
-    "--expect",
-    "PATTERN",
-    f"A file that must be there, for example 'step_*/model.pt'{SEVERAL}",
-    multiple=True,
-)
-@option("--needs", "FILE", f"A file or folder that the run reads{SEVERAL}", multiple=True)
-@option(
-    "--loads",
-    "CHECKPOINT",
-    f"A checkpoint that the run loads, file or folder{SEVERAL}",
-    multiple=True,
-)
-@option(
-    "--backbone", "MODEL", "The model that loads it: its folder, or its name in the hub's cache."
-)
-@option(
-    "--extra extras",
-    "NAME=SIZE",
-    "What is kept in memory with that model, as for `hangcheck plan`.",
-    multiple=True,
-)
+@many("--expect", "PATTERN", PATTERN)
+@many("--needs", "FILE", f"A file or folder that the run reads{SEVERAL}")
+@many("--loads", "CHECKPOINT", LOADED)
+@option("--backbone", "MODEL", BACKBONE)
+@many("--extra extras", "NAME=SIZE", EXTRA)
 @option(
     "--fresh fresh_minutes",
     "MINUTES",
-    "What --needs names must be newer than that [30 where no number is given].",
+    FRESH,
     type=click.FloatRange(min=0, min_open=True),
     is_flag=False,
-    flag_value=FRESH_MINUTES,
+    flag_value=30.0,
     default=None,
 )
-@json_option("the answers")
+@option("--json as_json", None, "Print the answers as JSON, for programs.")
 @command_behind_dashes("[-- CMD...]")
 def doctor(
     groups: tuple[str, ...],
@@ -112,9 +88,6 @@ def doctor(
         extras=tuple(map(read_extra, extras)),
         **run,
     )
-    # imported here, so that other commands need not load what the checks need
-    from lightning_hangcheck.doctor.examination import STYLES, checks_of, examine, render
-
     found = examine(subject, checks_of(groups))
     if as_json:
         click.echo(encode_pretty(found), nl=False)

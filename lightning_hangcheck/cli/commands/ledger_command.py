@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from lightning_hangcheck.cli.options import option
+from lightning_hangcheck.cli.options import many, option
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.ledger import ledger_file
 from lightning_hangcheck.ledger.phase_history import decide, question, tell
-from lightning_hangcheck.ledger.spending import read_prices
+from lightning_hangcheck.ledger.spending import Prices, read_prices
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.report import ledger_text
 from lightning_hangcheck.settings import from_environment
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lightning_hangcheck.ledger.phase_history import Story
-    from lightning_hangcheck.ledger.spending import Prices
     from lightning_hangcheck.report.ledger_text import Bill
 
 Answer = TypeVar("Answer")
 READ_LIMIT_S = 10.0
 CHECK_LIMIT_S = 120.0
 """At most 64 MiB of each file are read."""
-EXIT_CODES = {"reuse": 0, "run": 1, "ask": 3}
 EPILOG = """\b
 Examples:
   hangcheck ledger
@@ -51,20 +49,30 @@ Examples:
   hangcheck ledger --price 0.89/h check train
 """
 RENDERERS: dict[str, Callable[[Bill], str]] = {
-    "text": ledger_text.render,
     "json": lambda bill: encode_pretty(bill).decode(),
     "csv": ledger_text.render_csv,
     "markdown": ledger_text.render_markdown,
 }
 
 
+class Asked(NamedTuple):
+    """Which ledger, at which prices."""
+
+    ledger: str | None
+    prices: Prices
+
+    def read(self) -> Story:
+        """Read it and put its lines together."""
+        file = ledger_file.find_ledger(self.ledger)
+        return tell(_answered(READ_LIMIT_S, lambda: ledger_file.read(file), str(file)))
+
+
 @click.group("ledger", epilog=EPILOG, invoke_without_command=True, no_args_is_help=False)
 @option("--ledger", "FILE", "The ledger [hangcheck_runs/ledger.jsonl] (HANGCHECK_LEDGER).")
-@option(
+@many(
     "--price prices",
     "PRICE",
     "One rank for an hour: 0.89/h, or by GPU model A100=1.89/h (HANGCHECK_PRICE).",
-    multiple=True,
 )
 @option("--json", None, "Print all of it as JSON, for programs.")
 @option("--csv", None, "Print phases and runs as CSV.")
@@ -85,7 +93,7 @@ def ledger(
     ledger cannot be read.
     """
     settings = from_environment(os.environ)
-    context.obj = (ledger or settings.ledger, read_prices(prices or [settings.price or ""]))
+    context.obj = Asked(ledger or settings.ledger, read_prices(prices or [settings.price or ""]))
     if context.invoked_subcommand is not None:
         return 0
     asked = [form for form, wanted in forms.items() if wanted]
@@ -93,10 +101,10 @@ def ledger(
         raise BadUsage(
             "ledger writes one form at a time", "name one of --json, --csv, --markdown, --chart"
         )
-    named, known = context.obj
-    bill = ledger_text.make_bill(_read(named), known)
+    bill = ledger_text.make_bill(context.obj.read(), context.obj.prices)
     if chart is None:
-        click.echo(RENDERERS[asked[0] if asked else "text"](bill), nl=False)
+        render = RENDERERS[asked[0]] if asked else ledger_text.render
+        click.echo(render(bill), nl=False)
         return 0
     picture = ledger_text.draw(bill)
     try:
@@ -112,7 +120,7 @@ def ledger(
 @ledger.command("compare", short_help="Show runs or phases side by side.", epilog=COMPARE_EPILOG)
 @click.argument("names", nargs=-1, required=True, metavar="NAME NAME...")
 @click.pass_obj
-def compare(given: tuple[str | None, Prices], names: tuple[str, ...]) -> int:
+def compare(given: Asked, names: tuple[str, ...]) -> int:
     """Show runs or phases beside each other: time, price, and where the time went.
 
     NAME is that of a run or of a phase, or words in a run's command; of several the newest counts.
@@ -120,8 +128,7 @@ def compare(given: tuple[str | None, Prices], names: tuple[str, ...]) -> int:
     """
     if len(names) < 2:
         raise BadUsage("compare needs two names", "hangcheck ledger compare 7b 70b")
-    named, prices = given
-    bill = ledger_text.make_bill(_read(named), prices)
+    bill = ledger_text.make_bill(given.read(), given.prices)
     click.echo(ledger_text.render_beside(ledger_text.find_rows(bill, names)), nl=False)
     return 0
 
@@ -129,14 +136,13 @@ def compare(given: tuple[str | None, Prices], names: tuple[str, ...]) -> int:
 @ledger.command("check", short_help="Say whether a phase must run again.", epilog=CHECK_EPILOG)
 @click.argument("name")
 @click.pass_obj
-def check(given: tuple[str | None, Prices], name: str) -> int:
+def check(given: Asked, name: str) -> int:
     """Say whether phase NAME must run again, by its metric and the files that it was made from.
 
     Exit code 0: what it made can be reused. 1: it must run. 3: a person must choose; the two ways
     are printed with time and price. 2 if the ledger cannot be read or has no such phase.
     """
-    named, prices = given
-    story = _read(named)
+    story = given.read()
     if not any(phase.name == name for phase in story.phases):
         known = ", ".join(dict.fromkeys(phase.name for phase in story.phases)) or "no phases yet"
         raise BadUsage(f"the ledger has no phase {name}", f"it has {known}")
@@ -146,13 +152,8 @@ def check(given: tuple[str | None, Prices], name: str) -> int:
     if decision.earlier is None or decision.act == "reuse":
         click.echo(f"{decision.act}: phase {name}: {decision.why}")
     else:
-        click.echo(f"{decision.act}: {question(decision, prices)}")
-    return EXIT_CODES[decision.act]
-
-
-def _read(named: str | None) -> Story:
-    file = ledger_file.find_ledger(named)
-    return tell(_answered(READ_LIMIT_S, lambda: ledger_file.read(file), str(file)))
+        click.echo(f"{decision.act}: {question(decision, given.prices)}")
+    return {"reuse": 0, "run": 1, "ask": 3}[decision.act]
 
 
 def _answered(limit_s: float, work: Callable[[], Answer], what: str) -> Answer:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from lightning_hangcheck.attach.merging import merge_runs
 from lightning_hangcheck.cli.options import run_dir_option
 from lightning_hangcheck.cli.showing import as_typed, exit_code_of, say, show
 from lightning_hangcheck.errors import BadUsage
@@ -39,9 +40,6 @@ def merge(folders: tuple[str, ...], run_dir: str | None) -> int:
         )
     folder = name_run_folder(run_dir)
     refuse_used(folder)
-    # imported here so that the other commands need no part of the sidecar
-    from lightning_hangcheck.attach.merging import merge_runs
-
     merged = merge_runs(folders, folder)
     show(verdict_text.render(merged.case, merged.verdict, run_dir or as_typed(folder.path)))
     for line in merged.moved:

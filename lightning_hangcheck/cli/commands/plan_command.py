@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from lightning_hangcheck.cli.options import Whole, json_option, option, positive
+from lightning_hangcheck.cli.options import Whole, many, option, positive
+from lightning_hangcheck.doctor.memory_checks import find_machine
 from lightning_hangcheck.hooks.plan import plan_memory
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.config import DTYPES
@@ -21,6 +22,9 @@ Examples:
   hangcheck plan ./my-model --extra operators=174M*complex64 --extra cache=2.5@cpu
   hangcheck plan ./my-model --phase 'rollout:context=16384,batch=8' --phase 'train:optimizer=12'
 """
+CONTEXT = "Prompt and answer together [4096, or what the model takes]."
+EXTRA = "What else is in memory: GB, or a count and a type (174M*complex64); @cpu: not on a GPU."
+PHASE = "A phase with another context, batch or extra: 'rollout:context=16384,batch=8'."
 
 
 @click.command("plan", epilog=EPILOG)
@@ -29,26 +33,11 @@ Examples:
 @option("--gpu-memory", "GB", "Memory of each GPU.", callback=positive)
 @option("--cpu-memory", "GB", "Main memory for weights [90 % of what is free].", callback=positive)
 @click.option("--dtype", type=click.Choice(DTYPES), help="Format of the weights [as stored].")
-@option(
-    "--context",
-    "TOKENS",
-    "Prompt and answer together [4096, or what the model takes].",
-    type=Whole(1, 100_000_000),
-)
+@option("--context", "TOKENS", CONTEXT, type=Whole(1, 100_000_000))
 @option("--batch", "N", "Sequences at a time.", type=Whole(1, 1_000_000), default=1)
-@option(
-    "--extra extras",
-    "NAME=SIZE",
-    "What else is in memory: GB, or a count and a type (174M*complex64); @cpu: not on a GPU.",
-    multiple=True,
-)
-@option(
-    "--phase phases",
-    "NAME:SETTINGS",
-    "A phase with another context, batch or extra: 'rollout:context=16384,batch=8'.",
-    multiple=True,
-)
-@json_option("the plan")
+@many("--extra extras", "NAME=SIZE", EXTRA)
+@many("--phase phases", "NAME:SETTINGS", PHASE)
+@option("--json as_json", None, "Print the plan as JSON, for programs.")
 def plan(
     model: str,
     gpus: int | None,
@@ -66,9 +55,6 @@ def plan(
     weights, KV cache and activations need, where they go, what to give to from_pretrained, how fast
     it will be, and what would help. Exit code 2 if the configuration cannot be used.
     """
-    # imported here, so that other commands need not load what checks of a machine need
-    from lightning_hangcheck.doctor.memory_checks import find_machine
-
     made = plan_memory(
         model,
         find_machine(gpus, gpu_memory, cpu_memory),

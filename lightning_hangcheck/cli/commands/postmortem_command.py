@@ -8,10 +8,10 @@ from lightning_hangcheck.cli.options import option, run_dir_option
 from lightning_hangcheck.cli.showing import HANG, as_typed, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.postmortem.postmortem import postmortem as look_at
 from lightning_hangcheck.report import postmortem_text, verdict_text
 from lightning_hangcheck.rundir import name_run_folder, refuse_used
 
-NOTHING_WRONG = ("healthy", "finished", "recovered")
 EPILOG = """\b
 Examples:
   hangcheck postmortem .
@@ -38,13 +38,10 @@ def postmortem(paths: tuple[str, ...], run_dir: str | None, as_json: bool) -> in
         )
     folder = name_run_folder(run_dir)
     refuse_used(folder)
-    # imported here so that the other commands need no part of the sidecar
-    from lightning_hangcheck.postmortem.postmortem import postmortem as look_at
-
     found = look_at(paths, folder)
     if as_json:
         click.echo(encode_pretty(found.verdict), nl=False)
     else:
         report = verdict_text.render(found.case, found.verdict, run_dir or as_typed(folder.path))
         show(postmortem_text.render(found.verdict, found.left) + report)
-    return 0 if found.verdict.verdict in NOTHING_WRONG else HANG
+    return 0 if found.verdict.verdict in ("healthy", "finished", "recovered") else HANG

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import click
 
 from lightning_hangcheck.cli.options import (
+    OWN_WORDS,
     Whole,
     command_behind_dashes,
     end_on_sigterm,
-    limit_option,
+    many,
     option,
+    positive,
     run_dir_option,
 )
 from lightning_hangcheck.cli.showing import HANG, as_typed, say
 from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.launch.job import refuse_unstartable
+from lightning_hangcheck.rehearse import text
+from lightning_hangcheck.rehearse.runner import Rehearsed, Stage, play_all
+from lightning_hangcheck.rehearse.scenes import NAMES
 from lightning_hangcheck.rundir import name_run_folder
 from lightning_hangcheck.text.shown import show_command
 
@@ -29,20 +36,16 @@ Scenes: fewer-samples, no-samples, smaller-last-batch, unusable-batch,
   non-finite-loss, save-fails, save-slow, early-stop, sigterm, no-workers,
   one-worker; as-it-is always comes first.
 """
+RANKS: dict[str, Any] = {"type": Whole(2, 16), "default": 2, "show_default": True}
+BATCHES: dict[str, Any] = {"type": Whole(2, 1000), "default": 4, "show_default": True}
+LIMIT: dict[str, Any] = {"callback": positive, "default": "600", "show_default": True}
 
 
-@click.command("rehearse", epilog=EPILOG, context_settings={"allow_interspersed_args": False})
-@option("--ranks", "N", "CPU ranks to run it on.", type=Whole(2, 16), default=2, show_default=True)
-@option(
-    "--batches",
-    "N",
-    "Most batches of a pass over a DataLoader.",
-    type=Whole(2, 1000),
-    default=4,
-    show_default=True,
-)
-@option("--scene scenes", "NAME", "Only this scene; may be repeated.", multiple=True)
-@limit_option("600", "Time that each scene may take at most.")
+@click.command("rehearse", epilog=EPILOG, context_settings=OWN_WORDS)
+@option("--ranks", "N", "CPU ranks to run it on.", **RANKS)
+@option("--batches", "N", "Most batches of a pass over a DataLoader.", **BATCHES)
+@many("--scene scenes", "NAME", "Only this scene; may be repeated.")
+@option("--limit limit_s", "SECONDS", "Time that each scene may take at most.", **LIMIT)
 @option("--json as_json", None, "Print one JSON object.")
 @run_dir_option("DIR", "Run folders DIR-...", "new ones")
 @command_behind_dashes()
@@ -61,12 +64,6 @@ def rehearse(
     What the program does not have is skipped. No file is changed; GPUs are hidden.
     Exit code 0 if no scene hung, 3 if one did, 2 if CMD cannot be rehearsed.
     """
-    # imported here so that the other commands need no part of it
-    from lightning_hangcheck.launch.job import refuse_unstartable
-    from lightning_hangcheck.rehearse import text
-    from lightning_hangcheck.rehearse.runner import Rehearsed, Stage, play_all
-    from lightning_hangcheck.rehearse.scenes import NAMES
-
     if not command:
         raise BadUsage(
             "rehearse needs a command to run",

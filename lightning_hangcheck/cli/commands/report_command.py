@@ -11,29 +11,23 @@ from typing import TYPE_CHECKING, get_args
 import click
 from msgspec.structs import replace
 
+from lightning_hangcheck.attach.recorded_session import RunningJobReader
 from lightning_hangcheck.cli.options import option
 from lightning_hangcheck.cli.showing import as_typed, found_run_folder, say, show
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.safe import write_atomically
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
-from lightning_hangcheck.report import verdict_text
-from lightning_hangcheck.report.page.forms import Form, prices_from, write_as
-from lightning_hangcheck.report.running_ranks import (
-    joined_rounds,
-    moved_ranks,
-    render_below,
-    render_unjudged,
-)
-from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run, records_of_job
+from lightning_hangcheck.report import saved_run, verdict_text
+from lightning_hangcheck.report.page.rendering import Form, write_as
+from lightning_hangcheck.report.saved_run import read_saved_run, records_of_job
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.rundir import folder_of_start, folders_of_nodes, starts_so_far
 
 if TYPE_CHECKING:
+    from lightning_hangcheck.report.saved_run import SavedRun
     from lightning_hangcheck.rundir import RunFolder
 
-
-STDOUT = "-"
 FORMS: dict[str, Form] = {form: form for form in get_args(Form)}
 EPILOG = """\b
 Examples:
@@ -78,43 +72,41 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
     saved = read_saved_run(folder)
     if not ways:
         _show(saved, folder, shown_folder)
-        return 0
-    if saved.verdict is None:
+    elif saved.verdict is None:
         raise UnreadableRun(
             saved.refused or f"{shown_folder} has no verdict yet",
             f"see each rank's last checkpoint: hangcheck report {quote(shown_folder)}",
         )
-    if ways == ["json"]:
+    elif ways == ["json"]:
         click.echo(encode_pretty(saved.verdict), nl=False)  # as docs/verdict.schema.json has it
-        return 0
-    text = write_as(
-        FORMS[ways[0]],
-        folder,
-        saved.verdict,
-        saved.case,
-        run_folder=shown_folder,
-        prices=prices_from(os.environ),
-        gaps=saved.gaps,
-    )
-    _write(text, asked[ways[0]])
+    else:
+        text = write_as(
+            FORMS[ways[0]],
+            folder,
+            saved.verdict,
+            saved.case,
+            run_folder=shown_folder,
+            environment=os.environ,
+            gaps=saved.gaps,
+        )
+        _write(text, asked[ways[0]])
     return 0
 
 
 def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
     """Print it for people."""
-    # imported here, so that the help of all commands need not load what looks at processes
-    from lightning_hangcheck.attach.recorded_session import RunningJobReader
-
     running = RunningJobReader(folder).read().ranks
     if saved.verdict is None:
-        click.echo(render_unjudged(saved, shown_folder, running), nl=False)
+        text = saved_run.render_unjudged(saved, shown_folder, running)
+        click.echo(text, nl=False)
     else:
         judged = replace(saved.verdict, gaps=(*saved.verdict.gaps, *map(Gap.of, saved.gaps)))
         show(verdict_text.render(saved.case, judged, shown_folder))
         for line in stragglers_lines(find_stragglers(saved.case)):
             click.echo(line)
-        click.echo(render_below(running, datetime.now(timezone.utc)), nl=False)
-    for line in moved_ranks(joined_rounds(records_of_job(folder))):
+        now = datetime.now(timezone.utc)
+        click.echo(saved_run.render_below(running, now), nl=False)
+    for line in saved_run.moved_ranks(saved_run.joined_rounds(records_of_job(folder))):
         click.echo(line)
     nodes = [one.run_id for one in folders_of_nodes(folder)]
     if nodes:
@@ -126,7 +118,7 @@ def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
 
 def _write(text: str, file: str | bool | None) -> None:
     """Print it, or write the named file so that nobody ever sees half of it."""
-    if not isinstance(file, str) or file == STDOUT:
+    if not isinstance(file, str) or file == "-":
         click.echo(text, nl=False)
         return
     path = Path(file)

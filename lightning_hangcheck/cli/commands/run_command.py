@@ -9,28 +9,31 @@ from typing import TYPE_CHECKING
 import click
 
 from lightning_hangcheck.cli.options import (
+    OF_RUN,
     ON_HANG,
-    SETTINGS_NOTE,
+    OWN_WORDS,
     TOLD,
     GroupedCommand,
     command_behind_dashes,
+    many,
     option,
-    refuse_without_folder,
-    refuse_without_secret,
-    run_options,
+    setting_options,
     settings_from,
 )
 from lightning_hangcheck.cli.showing import say
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.rundir import RUNS_FOLDER
+from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES
+from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.alerts.alert_settings import AlertsAskedFor
     from lightning_hangcheck.settings import Settings
 
-EPILOG = f"""{SETTINGS_NOTE}
+FOLDER_LIMIT_S = 1.0
+EPILOG = """\
+Each option has a variable: HANGCHECK_STALL_TIMEOUT and so on. docs/settings.md lists all settings.
 
 \b
 Examples:
@@ -40,10 +43,8 @@ Examples:
 """
 
 
-@click.command(
-    "run", cls=GroupedCommand, epilog=EPILOG, context_settings={"allow_interspersed_args": False}
-)
-@run_options
+@click.command("run", cls=GroupedCommand, epilog=EPILOG, context_settings=OWN_WORDS)
+@setting_options(*OF_RUN)
 @option(
     "--on-hang-exec",
     "CMD",
@@ -51,14 +52,7 @@ Examples:
     ON_HANG,
     envvar="HANGCHECK_ON_HANG_EXEC",
 )
-@option(
-    "--notify",
-    "URL",
-    "Send a message on a hang; repeatable",
-    TOLD,
-    multiple=True,
-    envvar="HANGCHECK_NOTIFY",
-)
+@many("--notify", "URL", "Send a message on a hang; repeatable", TOLD, envvar="HANGCHECK_NOTIFY")
 @command_behind_dashes()
 def run(
     command: tuple[str, ...], on_hang_exec: str | None, notify: tuple[str, ...], **options: object
@@ -73,9 +67,23 @@ def run(
             "write it behind two dashes: hangcheck run -- torchrun --nproc_per_node=2 train.py",
         )
     settings = settings_from(options)
-    refuse_without_secret(settings)
-    if not settings.disable:
-        refuse_without_folder("--prometheus", settings.prometheus)
+    if settings.nodes_port is not None and len(os.environ.get(SHARED_BY_NODES, "")) < LEAST_SECRET:
+        # what keeps strangers from being heard there
+        raise BadUsage(
+            f"--nodes-port needs a secret of {LEAST_SECRET} characters or more, the same on all "
+            "nodes",
+            f"export {SHARED_BY_NODES}=$(openssl rand -hex 16) where the job is started",
+        )
+    if settings.prometheus is not None and not settings.disable:
+        try:
+            there = within(FOLDER_LIMIT_S, Path(settings.prometheus).absolute().parent.is_dir)
+        except NoAnswer:  # of storage that does not answer nothing is said
+            there = True
+        if not there:
+            raise BadUsage(
+                f"--prometheus {settings.prometheus}: its folder is not there",
+                "make it, or name another file",
+            )
     if not (settings.disable or settings.quiet):
         # before the run, what will be missing from its verdict, and how to mend it
         from lightning_hangcheck.doctor.seeing_checks import checks_before_run
@@ -92,36 +100,30 @@ def run_watched(
     notify: tuple[str, ...] = (),
     on_hang_exec: str | None = None,
 ) -> int:
-    """Run a command as `hangcheck run` does with these settings; return its exit code."""
+    """Run a command as `hangcheck run` does with these settings; return its exit code.
+
+    Raises:
+        BadUsage: A message could not be sent: a package is missing, or an address unknown. What
+            would fail in the night is refused at the start.
+    """
     # imported here so that `hangcheck report` needs no part of the sidecar
+    from lightning_hangcheck.alerts import messenger
     from lightning_hangcheck.doctor.launch_command import job_of_nodes
     from lightning_hangcheck.hooks.zero_code.start import injected
     from lightning_hangcheck.launch.run import run_command
 
-    alerts = alerts_of(notify, on_hang_exec, settings)
+    alerts = messenger.AlertsAskedFor()
+    if (notify or on_hang_exec is not None) and not settings.disable:
+        packages: tuple[str, ...] = ()
+        if notify:
+            packages = (messenger.apprise_folder(),)
+            messenger.refuse_unknown(notify)
+        alerts = messenger.AlertsAskedFor(
+            notify=notify,
+            on_hang_exec=on_hang_exec,
+            environment=dict(os.environ),
+            packages=packages,
+        )
     given = {"PYTHONPATH": injected(os.environ.get("PYTHONPATH"))}
     job = job_of_nodes(command, os.environ)
     return run_command(command, settings, given, alerts, job.place, job.name, job.store)
-
-
-def alerts_of(
-    notify: tuple[str, ...], on_hang_exec: str | None, settings: Settings
-) -> AlertsAskedFor:
-    """Say whom to tell of a hang; what would fail in the night is refused at the start.
-
-    Raises:
-        BadUsage: A message could not be sent: a package is missing, or an address unknown.
-    """
-    from lightning_hangcheck.alerts.alert_settings import AlertsAskedFor
-
-    if settings.disable or not (notify or on_hang_exec is not None):
-        return AlertsAskedFor()
-    packages: tuple[str, ...] = ()
-    if notify:
-        from lightning_hangcheck.alerts import messenger
-
-        packages = (messenger.apprise_folder(),)
-        messenger.refuse_unknown(notify)
-    return AlertsAskedFor(
-        notify=notify, on_hang_exec=on_hang_exec, environment=dict(os.environ), packages=packages
-    )

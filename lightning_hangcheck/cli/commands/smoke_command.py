@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 from msgspec.structs import replace
 
 from lightning_hangcheck.cli.options import (
+    OWN_WORDS,
     command_behind_dashes,
     end_on_sigterm,
-    limit_option,
+    option,
+    positive,
     run_dir_option,
 )
 from lightning_hangcheck.cli.showing import HANG, as_typed, say
+from lightning_hangcheck.launch.job import refuse_unstartable
 from lightning_hangcheck.rundir import RunFolder, name_run_folder
+from lightning_hangcheck.smoke.sequence import plan_trials, reference_trials, render, run_trial
 
 EPILOG = """\b
 Examples:
@@ -20,10 +26,11 @@ Examples:
   hangcheck smoke -- torchrun --nproc_per_node={devices} train.py --num_workers {workers}
   hangcheck smoke --limit 60 -- python train.py --devices {devices}
 """
+LIMIT: dict[str, Any] = {"callback": positive, "default": "300", "show_default": True}
 
 
-@click.command("smoke", epilog=EPILOG, context_settings={"allow_interspersed_args": False})
-@limit_option("300", "Time that each run may take.")
+@click.command("smoke", epilog=EPILOG, context_settings=OWN_WORDS)
+@option("--limit limit_s", "SECONDS", "Time that each run may take.", **LIMIT)
 @run_dir_option("DIR", "Run folders DIR-...", "new ones")
 @command_behind_dashes("[-- CMD...]")
 def smoke(command: tuple[str, ...], limit_s: float, run_dir: str | None) -> int:
@@ -33,10 +40,6 @@ def smoke(command: tuple[str, ...], limit_s: float, run_dir: str | None) -> int:
     Exit code 0 if all runs passed, 3 if one hung, failed, or went over its limit, 2 if CMD cannot
     be started.
     """
-    # imported here so that the other commands need no part of it
-    from lightning_hangcheck.launch.job import refuse_unstartable
-    from lightning_hangcheck.smoke.sequence import plan_trials, reference_trials, render, run_trial
-
     end_on_sigterm()
     root = name_run_folder(run_dir)
     reference = root.path.with_name(f"{root.run_id}-reference")

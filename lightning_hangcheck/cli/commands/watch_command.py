@@ -7,6 +7,8 @@ import sys
 import click
 
 from lightning_hangcheck.cli.showing import as_typed, found_run_folder
+from lightning_hangcheck.live_view.run_follower import RunFollower
+from lightning_hangcheck.live_view.view_text import show_run
 
 EPILOG = """\b
 Examples:
@@ -25,10 +27,6 @@ def watch(run_dir: str | None) -> int:
     view alone. It ends by itself when the run has ended; one that is over is shown once. Where
     there is no terminal it prints a block for each change.
     """
-    # imported here, so that the help of all commands need not load what looks at processes
-    from lightning_hangcheck.live_view.run_follower import RunFollower
-    from lightning_hangcheck.live_view.view_text import show_run
-
     folder = found_run_folder(run_dir, "hangcheck watch RUN_DIR")
     follower = RunFollower(folder, run_dir or as_typed(folder.path))
     show_run(follower.read, sys.stdout)

@@ -1,6 +1,5 @@
-"""report.html: one self-contained file that is read at night on a phone, and by a colleague.
+"""A run in the forms that leave the terminal: page, issue, prompt for a coding agent, trace.
 
 `page_facts` reads what a page needs, `rendering` fills the template with the blocks that `history`,
-`wait_graph`, `stacks` and `tables` make; `copied_text` writes the same as Markdown. `forms` is what
-others call.
+`wait_graph` and `blocks` make; `copied_text` writes the same as Markdown.
 """

@@ -1,6 +1,6 @@
-"""The page's blocks but for graph and lanes: ranks, steps, collectives, stacks, threads, kernel.
+"""The page's blocks but for graph and lanes: what its template cannot read off the facts as is.
 
-Each is what its part of the template walks through; ``keys`` in it are unique on the page.
+``keys`` are unique on the page: frames, threads and ranks can be linked to.
 """
 
 from __future__ import annotations
@@ -8,43 +8,32 @@ from __future__ import annotations
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec.structs import replace
+
 from lightning_hangcheck.judge.alike import shown_threads
 from lightning_hangcheck.model.code_owner import is_ours, owner_of
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.report.page.history import UNNAMED, group_title
+from lightning_hangcheck.model.verdict import RankState
+from lightning_hangcheck.report.page.history import group_title
 from lightning_hangcheck.report.start_report import NOT_SET, OWN, by_value
-from lightning_hangcheck.report.stragglers import find_stragglers, trend_words
-from lightning_hangcheck.report.verdict_text import name_process, name_ranks
-from lightning_hangcheck.text.shown import (
-    bytes_in_words,
-    format_ranks,
-    parse_ranks,
-    seconds_in_words,
-)
+from lightning_hangcheck.report.verdict_text import name_ranks
+from lightning_hangcheck.text.shown import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.model.beat import StepTimes
-    from lightning_hangcheck.model.evidence import ProcessLook
+    from lightning_hangcheck.model.evidence import ProcessLook, Sample
     from lightning_hangcheck.model.flight import CollectiveRecord
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.report.page.page_facts import PageFacts
+    from lightning_hangcheck.report.page.page_facts import Entry, PageFacts
 
 Block = dict[str, Any]
-MOST_TIMED = 16
 MOST_NUMBERS, MOST_GROUPS, MOST_ROWS = 10, 12, 24
-MOST_VALUES, LONGEST_VALUE = 6, 200
-LONGEST_RANKS = 60
 MOST_FRAMES = 1_600
 """Of the stacks that are merged (the culprits', then the largest others'), were none shared; some
 300 bytes each on the page."""
-MOST_OPENED = 12
-"""Ranks whose threads are shown, culprits first."""
 MOST_PROCESSES, MOST_THREADS = 6, 24
 """Of a rank, and of a process with Python frames."""
-MOST_FRAMES_IN_ALL = 1_200
-"""Of all processes together, some 250 bytes each on the page."""
 ENTERED = {
     "ended": "entered and ended",
     "open": "entered, not ended",
@@ -56,59 +45,15 @@ Cell = tuple[str, str]
 """Of a collective, for one rank: a word of `ENTERED`, and the operation."""
 
 
-def identities(facts: PageFacts) -> dict[int, Block]:
-    """Who each rank is that the page tells of by itself; what is not known of it is empty."""
-    states = {state.rank: state for state in facts.verdict.ranks}
+def identities(facts: PageFacts) -> dict[int, tuple[RankState, Entry]]:
+    """Each rank that the page tells of by itself: its row of the table, and its journal's start."""
     found = {}
     for rank in facts.shown:
-        state, view, start = states.get(rank), facts.views.get(rank), facts.starts.get(rank, {})
-        found[rank] = {
-            "rank": rank,
-            "host": view.host if view is not None else "",
-            "pid": None,
-            "started_at": str(start.get("at", "")),
-            "state": "",
-            "phase": "",
-            "step": None,
-            "checkpoint": "",
-            "sections": (),
-            "command": str(start.get("command") or facts.verdict.command),
-        }
-        if state is not None:
-            mark = state.last_checkpoint
-            found[rank] |= {
-                "host": state.host or found[rank]["host"],
-                "pid": state.pid,
-                "state": state.state,
-                "phase": state.phase or "",
-                "step": state.step,
-                "checkpoint": f"{mark.number} {mark.name}" if mark is not None else "",
-                "sections": state.open_sections,
-            }
+        state = facts.states.get(rank) or RankState(rank=rank, state="unseen")
+        view = facts.views.get(rank)
+        host = state.host or (view.host if view is not None else "")
+        found[rank] = replace(state, host=host), facts.starts.get(rank, {})
     return found
-
-
-def step_table(facts: PageFacts) -> Block | None:
-    """The slowest ranks' mean steps, the median last; None where no rank has timed its steps.
-
-    A row says whether it has more work of its own than the others, and its cells: the rank, steps
-    timed, step, loader, forward, rest, times the median, trend.
-    """
-    found = find_stragglers(facts.case)
-    if found is None:
-        return None
-
-    def cells(mean: StepTimes) -> tuple[str, ...]:
-        return tuple(map(seconds_in_words, (mean.seconds, *mean.parts)))
-
-    rows = []
-    for number, one in enumerate(found.ranks[:MOST_TIMED]):
-        trend = trend_words(one.trend) if one.trend is not None else ""
-        row = (str(one.rank), str(one.steps), *cells(one.mean), f"{one.ratio:.1f}", trend)
-        rows.append((found.stands_out and number == 0, row))
-    if len(found.ranks) > 1:
-        rows.append((False, ("median", "", *cells(found.typical), "", "")))
-    return {"rows": rows, "left_out": max(0, len(found.ranks) - MOST_TIMED)}
 
 
 def collective_grids(facts: PageFacts) -> list[Block]:
@@ -120,9 +65,8 @@ def collective_grids(facts: PageFacts) -> list[Block]:
                 groups.setdefault(record.group, {})[rank] = record
     culprits = frozenset(facts.verdict.culprits)
     grids = [_grid(name, records, culprits) for name, records in groups.items()]
-    return sorted((one for one in grids if one["numbers"]), key=lambda one: one["alike"])[
-        :MOST_GROUPS
-    ]
+    told = sorted((one for one in grids if one["numbers"]), key=lambda one: one["alike"])
+    return told[:MOST_GROUPS]
 
 
 def _grid(name: str, records: Mapping[int, CollectiveRecord], culprits: frozenset[int]) -> Block:
@@ -146,31 +90,26 @@ def _grid(name: str, records: Mapping[int, CollectiveRecord], culprits: frozense
     rows: dict[tuple[Cell, ...], list[int]] = {}
     for rank, row in cells.items():
         marked = tuple(
-            ("apart", operation) if differs and operation else (entered, operation)
+            ("apart" if differs and operation else entered, operation)
             for (entered, operation), differs in zip(row, apart, strict=True)
         )
         rows.setdefault(marked, []).append(rank)
     ordered = sorted(rows.items(), key=lambda row: (culprits.isdisjoint(row[1]), row[1]))
-    told = (one.description for one in records.values())
-    seen = {entered for row, _ in ordered for entered, _ in row}
+    titles = [group_title(name, one.description) for one in records.values()]
     return {
-        "group": group_title(name, next((text for text in told if text not in ("", UNNAMED)), "")),
+        "group": max(titles, key=len),
         "numbers": numbers,
         "rows": [
             (name_ranks(ranks), not culprits.isdisjoint(ranks), row)
             for row, ranks in ordered[:MOST_ROWS]
         ],
         "rows_left_out": max(0, len(ordered) - MOST_ROWS),
-        "alike": seen.isdisjoint(("missing", "apart")),
+        "alike": {entered for row in rows for entered, _ in row}.isdisjoint(("missing", "apart")),
     }
 
 
 def differences(facts: PageFacts) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Compare all ranks that run.json has, and what the shown ones' journals tell of their start.
-
-    Returns:
-        Names of what differs, each with its values and who has which, that of most ranks first.
-    """
+    """What differs by run.json and the shown ranks' journals: each name with values and who."""
     ranks = facts.record.ranks if facts.record is not None else ()
     told = {"host": {one.rank: one.host for one in ranks}}
     for name in sorted({name for one in ranks for name in one.environment} - OWN):
@@ -186,7 +125,7 @@ def differences(facts: PageFacts) -> list[tuple[str, list[tuple[str, str]]]]:
         told[f"version of {name}"] = by_rank
     shown = []
     for name, values in told.items():
-        spread = by_value(values, MOST_VALUES, LONGEST_VALUE)
+        spread = by_value(values, most=6, longest=200)
         if len(spread) > 1:
             shown.append((name, [(value, name_ranks(who)) for value, who in spread]))
     # times in logs of these nodes do not compare with the first one's
@@ -247,8 +186,8 @@ def _branches(
         branches.append(
             {
                 "lines": folded_lines(together[0][0][:depth], f"{key}.{number}"),
-                "inside": shortened(format_ranks(inside), LONGEST_RANKS),
-                "outside": shortened(format_ranks(everybody - inside), LONGEST_RANKS),
+                "inside": format_ranks(inside),
+                "outside": format_ranks(everybody - inside),
                 "has_culprit": bool(inside & culprits),
                 "branches": _branches(below, f"{key}.{number}", everybody, culprits),
             }
@@ -282,44 +221,34 @@ def stack_diff(verdict: Verdict) -> StackDiff | None:
         return None
     most = max(others, key=lambda group: group.count)
     apart = _shared([odd.frames, most.frames])
-    return StackDiff(
-        odd=name_ranks(parse_ranks(odd.ranks)),
-        majority=name_ranks(parse_ranks(most.ranks)),
-        shared=odd.frames[:apart],
-        odd_frames=odd.frames[apart:],
-        majority_frames=most.frames[apart:],
-    )
+    names = [name_ranks(parse_ranks(one.ranks)) for one in (odd, most)]
+    parts = odd.frames[:apart], odd.frames[apart:], most.frames[apart:]
+    return StackDiff(names[0], names[1], *parts)
 
 
 def folded_lines(frames: Sequence[str], key: str) -> list[Line]:
-    """Fold each run of frames that are not the user's into one line.
+    """Fold each run of frames (``func (file:line)``) that are not the user's into one line."""
 
-    Args:
-        frames: Outermost first, each ``func (file:line)``.
-        key: Of the frames' permalinks, a number behind it.
-    """
+    def package(text: str) -> str:
+        """Whose code a frame is; empty of the user's."""
+        if (frame := Frame.parse(text)) is None:
+            return "unknown files"
+        owner = owner_of(frame.file)
+        named = {"user": "", "standard": "Python", "ours": "this tool", "framework": owner.package}
+        return named[owner.kind]
+
     lines: list[Line] = []
     at = 0
-    for package, run in groupby(frames, key=_package):
+    for name, run in groupby(frames, key=package):
         together = tuple(run)
-        if not package or len(together) == 1:
+        if not name or len(together) == 1:
             for number, frame in enumerate(together, start=at):
-                lines.append(Line(f"{key}-{number}", frame, not package))
+                lines.append(Line(f"{key}-{number}", frame, not name))
         else:
-            shown = f"{len(together)} frames of {package}, innermost {together[-1]}"
+            shown = f"{len(together)} frames of {name}, innermost {together[-1]}"
             lines.append(Line(f"{key}-{at}", shown, False, together))
         at += len(together)
     return lines
-
-
-def _package(text: str) -> str:
-    """Whose code a frame is; empty of the user's."""
-    frame = Frame.parse(text)
-    owner = owner_of(frame.file) if frame is not None else None
-    if owner is None:
-        return "unknown files"
-    named = {"user": "", "standard": "Python", "ours": "this tool", "framework": owner.package}
-    return named[owner.kind]
 
 
 def shortened(text: str, most: int) -> str:
@@ -327,50 +256,26 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def kernel_rows(facts: PageFacts) -> list[tuple[int, tuple[str, ...]]]:
-    """The processes of the shown ranks as the kernel last showed them, culprits first.
-
-    Returns:
-        Of each its rank, and its cells: who, pid, state, CPU, memory, where the main thread is,
-        what it waits for, GPUs.
-    """
-    rows: list[tuple[int, tuple[str, ...]]] = []
-    for rank, look in _looks(facts, len(facts.shown)):
-        sample = next((one for one in reversed(look.samples) if one.kernel is not None), None)
-        if sample is None or (kernel := sample.kernel) is None:
-            continue
-        waits = []
-        for target in kernel.threads[0].waits_for if kernel.threads else ():
-            held = " ".join(f"{holder.program} (pid {holder.pid})" for holder in target.holders)
-            shown = f"{target.call}: {target.kind} {target.name}".rstrip()
-            waits.append(shown + (f", by {held}" if held else ""))
-        gpus = [
-            f"GPU {gpu.index}" + ("" if gpu.busy_percent is None else f" {gpu.busy_percent} % busy")
-            for gpu in sample.gpus
-        ]
-        cells = (
-            name_process(rank, look),
-            str(look.pid),
-            kernel.state,
-            f"{kernel.cpu_s:.2f} s",
-            bytes_in_words(kernel.rss_bytes),
-            kernel.threads[0].wchan if kernel.threads else "",
-            ", ".join(waits),
-            ", ".join(gpus),
-        )
-        rows.append((rank, cells))
-    return rows
+def looks(facts: PageFacts, most: int, part: str) -> Iterator[tuple[int, ProcessLook, Sample]]:
+    """The processes of so many shown ranks, culprits first, with their newest sample of a part."""
+    culprits = frozenset(facts.verdict.culprits)
+    for rank in sorted(facts.shown, key=lambda one: one not in culprits)[:most]:
+        view = facts.views.get(rank)
+        for look in view.processes[:MOST_PROCESSES] if view is not None else ():
+            for sample in reversed(look.samples):
+                if getattr(sample, part) is not None:
+                    yield rank, look, sample
+                    break
 
 
 def shown_processes(facts: PageFacts) -> list[Block]:
     """The threads of culprits, and of one rank of each other group, as far as they fit."""
     found: list[Block] = []
-    left = MOST_FRAMES_IN_ALL
-    for rank, look in _looks(facts, MOST_OPENED):
-        sample = next((one for one in reversed(look.samples) if one.stack is not None), None)
-        if sample is None or sample.stack is None:
+    left = 1_200  # frames of all processes together, some 250 bytes each on the page
+    for rank, look, sample in looks(facts, 12, "stack"):
+        if (stack := sample.stack) is None:
             continue
-        left -= sum(len(thread.frames) for thread in sample.stack.threads[:MOST_THREADS])
+        left -= sum(len(thread.frames) for thread in stack.threads[:MOST_THREADS])
         if left < 0 and found:
             break
         # local variables of the innermost call of which somebody asked for them
@@ -380,12 +285,9 @@ def shown_processes(facts: PageFacts) -> list[Block]:
             for one in reversed(earlier.local_values)
             if not is_ours(one.frame.file)
         )
-        innermost = next(asked, None)
-        values = innermost.values.items() if innermost is not None else ()
-        function = innermost.frame.function if innermost is not None else ""
         by_kernel = {one.tid: one for one in (sample.kernel.threads if sample.kernel else ())}
         threads = []
-        for number, thread in enumerate(shown_threads(sample.stack)[:MOST_THREADS]):
+        for number, thread in enumerate(shown_threads(stack)[:MOST_THREADS]):
             known = by_kernel.get(thread.tid or 0)
             marks = [
                 "holds the interpreter lock" if thread.owns_gil else "",
@@ -399,21 +301,12 @@ def shown_processes(facts: PageFacts) -> list[Block]:
             threads.append((key, name, ", ".join(filter(None, marks)), lines))
         found.append(
             {
-                "who": name_process(rank, look),
                 "rank": rank,
-                "pid": look.pid,
-                "source": sample.stack.source,
+                "look": look,
+                "source": stack.source,
                 "threads": threads,
                 "native_calls": sample.native_calls,
-                "local_values": [(f"{function}: {name}", value) for name, value in values],
+                "innermost": next(asked, None),
             }
         )
     return found
-
-
-def _looks(facts: PageFacts, most: int) -> Iterator[tuple[int, ProcessLook]]:
-    culprits = frozenset(facts.verdict.culprits)
-    for rank in sorted(facts.shown, key=lambda one: one not in culprits)[:most]:
-        view = facts.views.get(rank)
-        for look in view.processes[:MOST_PROCESSES] if view is not None else ():
-            yield rank, look

@@ -65,19 +65,17 @@ def _cut(text: str, facts: PageFacts) -> str:
 
 def _clean(lines: Iterable[str]) -> str:
     """One pass over the whole: a secret may stand on several lines."""
-    text = redact_text("\n".join(piece for line in lines for piece in line.split("\n")))
+    text = redact_text("\n".join(lines))
     return "\n".join(visible(line)[:LONGEST_LINE] for line in text.split("\n")) + "\n"
 
 
 def _facts(facts: PageFacts) -> Iterator[str]:
-    verdict = facts.verdict
-    yield from _block([summary(verdict)])
-    yield ""
-    if reason(verdict):
-        yield f"- why: {_inline(reason(verdict))}"
+    verdict, cost = facts.verdict, stall_cost(facts.verdict)
+    yield from [*_block([summary(verdict)]), ""]
+    if why := reason(verdict):
+        yield f"- why: {_inline(why)}"
     yield f"- command: {_inline(verdict.command)}"
-    cost = f"; {stall_cost(verdict)}" if stall_cost(verdict) else ""
-    yield f"- started {verdict.started_at}, found {verdict.detected_at}{cost}"
+    yield f"- started {verdict.started_at}, found {verdict.detected_at}{cost and f'; {cost}'}"
     versions = facts.record.versions if facts.record is not None else {}
     told = "".join(f", {_inline(f'{name} {number}')}" for name, number in versions.items())
     yield f"- {several(verdict.world_size, 'rank')} on {several(verdict.nnodes, 'node')}{told}"
@@ -97,8 +95,14 @@ def _facts(facts: PageFacts) -> Iterator[str]:
     evidence = [of_rank(item.rank, item.text) for item in verdict.evidence]
     remedies = [f"{n}. {one.in_words} {one.see}" for n, one in enumerate(verdict.remedies, start=1)]
     missed = list(gap_lines((*verdict.gaps, *facts.gaps)))
+    apart = []
+    if (diff := stack_diff(verdict)) is not None:
+        apart = [f"--- {diff.majority}", f"+++ {diff.odd}"]
+        apart += [f"  {frame}" for frame in diff.shared[-4:]]
+        apart += [f"- {frame}" for frame in diff.majority_frames[:MOST_FRAMES]]
+        apart += [f"+ {frame}" for frame in diff.odd_frames[:MOST_FRAMES]]
     yield from _section("Who waits for whom", _mermaid(facts))
-    yield from _section("Stacks that differ", _diff(facts))
+    yield from _section("Stacks that differ", _block(apart, "diff"))
     yield from _section("Evidence", _block(evidence[:MOST_ITEMS]))
     yield from _section("Collectives", _block(groups[:MOST_ITEMS]))
     yield from _section("What may help", _block(remedies))
@@ -110,46 +114,34 @@ def _section(title: str, body: list[str]) -> list[str]:
 
 
 def _mermaid(facts: PageFacts) -> list[str]:
-    graph = wait_graph(facts)
-    if not graph.edges:
+    nodes, edges = wait_graph(facts)
+    if not edges:
         return []
-    names = {node.key: f"n{number}" for number, node in enumerate(graph.nodes)}
+
+    def label(text: str) -> str:
+        """Letters that mermaid or Markdown would read as their own are left out."""
+        return re.sub(r"[^\w .,:;/()+*=@-]", "_", text, flags=re.ASCII)[:80]
+
+    names = {node.key: f"n{number}" for number, node in enumerate(nodes)}
     lines = ["```mermaid", "graph TD"]
-    lines += [f'  {names[node.key]}["{_label(node.title)}"]' for node in graph.nodes]
+    lines += [f'  {names[node.key]}["{label(node.title)}"]' for node in nodes]
     lines += [
-        f'  {names[edge.source]} -->|"{_label(edge.through)}"| {names[edge.target]}'
-        for edge in graph.edges
+        f'  {names[edge.source]} -->|"{label(edge.through)}"| {names[edge.target]}'
+        for edge in edges
     ]
-    if red := [names[node.key] for node in graph.nodes if node.is_culprit or node.in_cycle]:
+    if red := [names[node.key] for node in nodes if node.is_culprit or node.in_cycle]:
         lines.append("  classDef culprit stroke:#c00,stroke-width:3px")
         lines.append(f"  class {','.join(red)} culprit")
     return [*lines, "```"]
-
-
-def _label(text: str) -> str:
-    """Letters that mermaid or Markdown would read as their own are left out."""
-    return re.sub(r"[^\w .,:;/()+*=@-]", "_", text, flags=re.ASCII)[:80]
-
-
-def _diff(facts: PageFacts) -> list[str]:
-    diff = stack_diff(facts.verdict)
-    if diff is None:
-        return []
-    lines = [f"--- {diff.majority}", f"+++ {diff.odd}"]
-    lines += [f"  {frame}" for frame in diff.shared[-4:]]
-    lines += [f"- {frame}" for frame in diff.majority_frames[:MOST_FRAMES]]
-    lines += [f"+ {frame}" for frame in diff.odd_frames[:MOST_FRAMES]]
-    return _block(lines, "diff")
 
 
 def _block(lines: Sequence[str], language: str = "text") -> list[str]:
     """A code block that nothing in it can end; none without lines."""
     if not lines:
         return []
-    body = [piece for line in lines for piece in line.split("\n")]
-    longest = max((len(run) for line in body for run in re.findall(r"`+", line)), default=0)
+    longest = max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
-    return [f"{fence}{language}", *body, fence]
+    return [f"{fence}{language}", *lines, fence]
 
 
 def _inline(text: str) -> str:

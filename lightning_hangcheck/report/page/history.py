@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import Struct
 
-from lightning_hangcheck.report.page.page_facts import is_moment
+from lightning_hangcheck.report.page.page_facts import moment
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.verdict_text import name_ranks
-from lightning_hangcheck.text.shown import moment_of, read_utc, seconds_in_words
+from lightning_hangcheck.text.shown import moment_of, seconds_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -20,13 +19,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.report.page.page_facts import Entry, PageFacts
 
-MOST_COLLECTIVES = 20
-"""Of each group, the newest."""
-UNNAMED = "undefined"
-"""What torch says of a group to which the program gave no description."""
 MOST_ITEMS = 1_200
 """Of all lanes together, some 150 bytes each on the page."""
-DEEPEST = 2
 TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 MOST_TICKS = 7
 
@@ -77,10 +71,10 @@ class EnteredCollective(NamedTuple):
 class RankHistory(Struct, frozen=True, kw_only=True):
     """One rank, each list in the order in which it was told, and when its process ended."""
 
-    gone_at: datetime | None = None
-    spans: tuple[Span, ...] = ()
-    happenings: tuple[Happening, ...] = ()
-    collectives: tuple[EnteredCollective, ...] = ()
+    gone_at: datetime | None
+    spans: list[Span]
+    happenings: list[Happening]
+    collectives: list[EnteredCollective]
 
 
 class RunHistory(NamedTuple):
@@ -90,19 +84,22 @@ class RunHistory(NamedTuple):
     ends: datetime
     ranks: dict[int, RankHistory]
 
-    def place(self, moment: datetime) -> float:
+    def place(self, at: datetime) -> float:
         """Return where a moment lies on the axis of the lanes, in percent."""
-        share = (moment - self.begins) / (self.ends - self.begins)
+        share = (at - self.begins) / (self.ends - self.begins)
         return round(100 * min(1.0, max(0.0, share)), 3)
 
 
 def run_history(facts: PageFacts) -> RunHistory | None:
     """Put together what happened; None where no time passed between the start and the verdict."""
-    timed = {rank: _timed(entries) for rank, entries in facts.journals.items()}
-    taken = _moment(facts.case.taken_at) if facts.case is not None else None
-    ends = [at for at in (taken, _moment(facts.verdict.detected_at)) if at is not None]
+    timed = {
+        rank: [(at, entry) for entry in entries if (at := moment(entry.get("at")))]
+        for rank, entries in facts.journals.items()
+    }
+    taken = moment(facts.case.taken_at) if facts.case is not None else None
+    ends = [at for at in (taken, moment(facts.verdict.detected_at)) if at is not None]
     begins = [entries[0][0] for entries in timed.values() if entries]
-    started = _moment(facts.verdict.started_at)
+    started = moment(facts.verdict.started_at)
     begins = begins or ([started] if started is not None else [])
     if not begins or not ends or min(begins) >= max(ends):
         return None
@@ -120,53 +117,21 @@ def longest_first(spans: Iterable[Span]) -> list[Span]:
 
 def group_title(name: str, description: str) -> str:
     """Name a process group: as torch numbers it, and as the program calls it."""
-    return plain(f"{name} {'' if description == UNNAMED else description}".strip())
-
-
-def _moment(text: str) -> datetime | None:
-    return read_utc(text) if is_moment(text) else None
-
-
-_Timed = tuple[datetime, "Entry"]
-
-
-def _timed(entries: Sequence[Entry]) -> list[_Timed]:
-    """Give each entry its moment; one that tells none is left out.
-
-    Those of one process count back from its newest by its monotonic clock: a wall clock that was
-    set back turns nothing back. Containers number their processes alike, so the host counts, too.
-    """
-    told = []
-    newest: dict[tuple[str, int], tuple[datetime, int]] = {}
-    for entry in entries:
-        if not is_moment(entry.get("at")):
-            continue
-        at, pid, ns = read_utc(entry["at"]), entry.get("pid"), entry.get("ns")
-        process = None
-        if isinstance(pid, int) and isinstance(ns, int):
-            process = str(entry.get("host", "")), pid
-            newest[process] = at, ns
-        told.append((at, process, entry))
-    timed = []
-    for at, process, entry in told:
-        moment = at
-        if process is not None:
-            newest_at, newest_ns = newest[process]
-            # one that no clock of a machine shows is somebody else's line
-            with suppress(OverflowError):
-                moment = newest_at + timedelta(microseconds=(entry["ns"] - newest_ns) // 1000)
-        timed.append((moment, entry))
-    return timed
+    # what torch says of a group to which the program gave no description
+    return plain(f"{name} {'' if description == 'undefined' else description}".strip())
 
 
 def _history(
-    entries: Sequence[_Timed], view: RankView | None, taken: datetime | None, end: datetime
+    entries: Sequence[tuple[datetime, Entry]],
+    view: RankView | None,
+    taken: datetime | None,
+    end: datetime,
 ) -> RankHistory:
     gone_at = None
     if view is not None and view.process_exit is not None:
-        gone_at = _moment(view.process_exit.at) or taken
+        gone_at = moment(view.process_exit.at) or taken
     spans = list(_sections(entries, gone_at or end))
-    happenings = []
+    happenings, collectives = [], []
     marks = []  # at this moment the rank had made so many steps
     for at, entry in entries:
         kind, step = entry.get("kind"), entry.get("step")
@@ -179,45 +144,44 @@ def _history(
         elif kind in ("raised", "finished"):
             name = plain(f"{kind} {entry.get('last_words', '')}")
             happenings.append(Happening("end", name, at))
-    if view is None or taken is None:
-        return RankHistory(spans=(*spans, *_steps(marks)), happenings=tuple(happenings))
-    marks += ((taken - timedelta(seconds=mark.ago_s), mark.step) for mark in view.steps)
-    if view.steps and view.spent is not None:  # the newest steps were seen; this is the first seen
-        newest, spent = view.steps[-1], view.spent
-        began = taken - timedelta(seconds=newest.ago_s + spent.training_s)
-        marks.append((began, newest.step - spent.steps))
-    spans += _steps(marks)
-    last = taken - timedelta(seconds=view.silent_for_s)
-    if view.process_exit is not None:
-        name = f"process ended, exit code {view.process_exit.exit_code}"
-        happenings.append(Happening("end", name, gone_at or taken))
-    else:
-        if view.silent_for_s > 0:
-            spans.append(Span("stall", "no progress", last, taken))
-        step = view.beat.step if view.beat is not None else None
-        told = "" if step is None else f", step {step}"
-        happenings.append(Happening("progress", f"last progress{told}", last))
-    entered = [
-        EnteredCollective(
-            group_title(record.group, record.description),
-            entry.seq,
-            plain(entry.op),
-            moment_of(entry.created_ns),
-            record.has_ended(entry),
-        )
-        for record in (view.flight.groups if view.flight is not None else ())
-        for entry in record.entries[-MOST_COLLECTIVES:]
-        if entry.created_ns > 0
-    ]
-    return RankHistory(
-        gone_at=gone_at,
-        spans=tuple(spans),
-        happenings=tuple(happenings),
-        collectives=tuple(entered),
-    )
+    if view is not None and taken is not None:
+        marks += ((taken - timedelta(seconds=mark.ago_s), mark.step) for mark in view.steps)
+        if view.steps and view.spent is not None:  # the newest were seen; this is the first seen
+            newest, spent = view.steps[-1], view.spent
+            began = taken - timedelta(seconds=newest.ago_s + spent.training_s)
+            marks.append((began, newest.step - spent.steps))
+    # what lies between two moments at which a count of steps is known
+    for (began, before), (ended, after) in pairwise(sorted(set(marks))):
+        if (made := after - before) > 0:
+            name = f"step {after}" if made == 1 else f"steps {before + 1}-{after}"
+            spans.append(Span("steps", name, began, ended, steps=made))
+    if view is not None and taken is not None:
+        last = taken - timedelta(seconds=view.silent_for_s)
+        if view.process_exit is not None:
+            name = f"process ended, exit code {view.process_exit.exit_code}"
+            happenings.append(Happening("end", name, gone_at or taken))
+        else:
+            if view.silent_for_s > 0:
+                spans.append(Span("stall", "no progress", last, taken))
+            step = view.beat.step if view.beat is not None else None
+            told = "" if step is None else f", step {step}"
+            happenings.append(Happening("progress", f"last progress{told}", last))
+        collectives = [
+            EnteredCollective(
+                group_title(record.group, record.description),
+                entry.seq,
+                plain(entry.op),
+                moment_of(entry.created_ns),
+                record.has_ended(entry),
+            )
+            for record in (view.flight.groups if view.flight is not None else ())
+            for entry in record.entries[-20:]
+            if entry.created_ns > 0
+        ]
+    return RankHistory(gone_at=gone_at, spans=spans, happenings=happenings, collectives=collectives)
 
 
-def _sections(entries: Sequence[_Timed], end: datetime) -> Iterator[Span]:
+def _sections(entries: Sequence[tuple[datetime, Entry]], end: datetime) -> Iterator[Span]:
     """A section that began and did not end goes on until the verdict.
 
     Of one that was open where lines are missing nobody knows.
@@ -238,26 +202,17 @@ def _sections(entries: Sequence[_Timed], end: datetime) -> Iterator[Span]:
         yield Span("open", f"{name}, not left", began, max(began, end), depth)
 
 
-def _steps(marks: Iterable[tuple[datetime, int]]) -> Iterator[Span]:
-    """What lies between two moments at which a count of steps is known."""
-    for (began, before), (ended, after) in pairwise(sorted(set(marks))):
-        made = after - before
-        if made > 0:
-            name = f"step {after}" if made == 1 else f"steps {before + 1}-{after}"
-            yield Span("steps", name, began, ended, steps=made)
-
-
 def lanes(facts: PageFacts, history: RunHistory) -> list[dict[str, Any]]:
     """Choose what has room on the lanes; one rank stands for its equals.
 
     A mark is its kind, its moment and its title; when a collective was entered, the lane tells.
     """
-    names = {group.ranks[0]: name_ranks(group.ranks) for group in facts.groups}
-    single = len(facts.shown) == len(facts.verdict.ranks) == facts.verdict.world_size
+    names = {}
+    if not len(facts.shown) == len(facts.states) == facts.verdict.world_size:
+        names = {group.ranks[0]: name_ranks(group.ranks) for group in facts.groups}
     most = max(20, MOST_ITEMS // max(1, len(facts.shown))) // 2
     found = []
     for rank, one in history.ranks.items():
-        name = name_ranks([rank])
         marks = [
             ("collective", entry.at, f"{entry.group} #{entry.number} {entry.operation}")
             for entry in one.collectives
@@ -266,17 +221,11 @@ def lanes(facts: PageFacts, history: RunHistory) -> list[dict[str, Any]]:
         marks += [
             (mark.kind, mark.at, f"{mark.at:%H:%M:%S} {mark.name}") for mark in one.happenings
         ]
-        found.append(
-            {
-                "name": name if single else names.get(rank, name),
-                "rank": rank,
-                "bars": sorted(
-                    longest_first(one.spans)[:most], key=lambda bar: (bar.depth, bar.began)
-                ),
-                "marks": marks[-most:],
-                "left_out": max(0, len(one.spans) - most) + max(0, len(marks) - most),
-            }
-        )
+        bars = sorted(longest_first(one.spans)[:most], key=lambda bar: (bar.depth, bar.began))
+        left_out = max(0, len(one.spans) - most) + max(0, len(marks) - most)
+        name = names.get(rank, name_ranks([rank]))
+        lane = {"name": name, "rank": rank, "bars": bars, "marks": marks[-most:]}
+        found.append({**lane, "left_out": left_out})
     return found
 
 

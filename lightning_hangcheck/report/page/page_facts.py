@@ -15,8 +15,13 @@ from lightning_hangcheck.ledger.spending import Prices
 from lightning_hangcheck.model.case import Case, RankView
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Gap, RankState, Verdict
-from lightning_hangcheck.report.saved_run import Parts, read_fact, read_record
-from lightning_hangcheck.report.verdict_text import Situation, name_ranks, situations, users_frame
+from lightning_hangcheck.report.saved_run import Parts, read_fact
+from lightning_hangcheck.report.verdict_text import (
+    EqualRanks,
+    equal_ranks,
+    name_ranks,
+    users_frame,
+)
 from lightning_hangcheck.rundir import journals_of_job, read_rank
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import parse_ranks, read_utc, utc
@@ -28,56 +33,11 @@ if TYPE_CHECKING:
     from lightning_hangcheck.rundir import RunFolder
 
 AROUND = 3
-LARGEST_BYTES = 4 * 2**20
-"""Of a source file; the largest of torch has half a megabyte."""
-MOST_PLACES = 3
-LONGEST_LINE = 300
 MOST_JOURNALS = 32
 """As many ranks have a lane of their own; of more, one stands for each group of equals."""
 MOST_ENTRIES = 200_000
 """Of all journals together, where all ranks' are read: some 600 bytes each in memory."""
-JOURNALS_LIMIT_S = 10.0
-"""For all of them; the rest of the time is for what else a page needs."""
-MOST_EARLIER = 50
-
 Entry = dict[str, Any]
-
-
-class EqualRanks(Struct, frozen=True, kw_only=True):
-    """Ranks, ascending, of which the verdict says the same, and the table's row of one of them."""
-
-    situation: Situation
-    ranks: tuple[int, ...]
-    example: RankState
-
-    @property
-    def standing(self) -> str:
-        """Where they stand, in few words."""
-        where = " ".join(self.situation.place).strip()
-        return where or self.situation.doing or self.situation.phase
-
-
-def equal_ranks(verdict: Verdict) -> tuple[EqualRanks, ...]:
-    """Group all ranks, culprits first.
-
-    Above 1,024 ranks a verdict's table has only culprits and one rank of each stack group; the
-    others stand where that one stands.
-    """
-    tabled = {state.rank for state in verdict.ranks}
-    untabled = {
-        group.id: [rank for rank in parse_ranks(group.ranks) if rank not in tabled]
-        for group in verdict.stack_groups
-        if group.process == "rank"
-    }
-    groups = []
-    for situation, states in situations(verdict):
-        ranks = {state.rank for state in states}
-        for state in states:
-            if state.stack_group is not None and not situation.is_culprit:
-                ranks.update(untabled.pop(state.stack_group, ()))
-        alike = EqualRanks(situation=situation, ranks=tuple(sorted(ranks)), example=states[0])
-        groups.append(alike)
-    return tuple(groups)
 
 
 class SourceLines(NamedTuple):
@@ -104,8 +64,10 @@ class PageFacts(Struct, frozen=True, kw_only=True):
         case: What the verdict was made from, None where it was not kept.
         goes_on: The page will be written again at the same place: it reloads itself.
         views: What the case has of each rank; the first view of a rank that was seen twice.
+        states: The verdict's table, by rank.
         shown: Ranks of which the page tells by themselves: culprits, and one of each other group.
         journals: Of those, in the order in which they were written.
+        starts: When each of their processes started, and in which folder, by its journal.
         earlier: The verdicts before it with their numbers, oldest first.
         gaps: What could not be read for the page, as in a verdict.
     """
@@ -118,6 +80,7 @@ class PageFacts(Struct, frozen=True, kw_only=True):
     record: RunRecord | None = None
     groups: tuple[EqualRanks, ...] = ()
     views: dict[int, RankView] = {}
+    states: dict[int, RankState] = {}
     shown: tuple[int, ...] = ()
     journals: dict[int, tuple[Entry, ...]] = {}
     starts: dict[int, Entry] = {}
@@ -127,24 +90,18 @@ class PageFacts(Struct, frozen=True, kw_only=True):
 
 
 def read_page_facts(folder: RunFolder, known: PageFacts, *, all_ranks: bool) -> PageFacts:
-    """Read the rest of a run for its page.
-
-    Args:
-        folder: Of the run.
-        known: What is known without its folder.
-        all_ranks: Tell of every rank by itself, of long journals their ends only.
-    """
+    """Read the rest of a run; ``all_ranks`` for a form that tells of each of them by itself."""
     parts, verdict = Parts(), known.verdict
-    groups = equal_ranks(verdict)
+    groups = tuple(equal_ranks(verdict))
     every = known.case.ranks if known.case is not None else ()
     views = {view.rank: view for view in reversed(every)}
-    tabled = tuple(state.rank for state in verdict.ranks)
+    states = {state.rank: state for state in verdict.ranks}
     most = None
     if all_ranks:  # a verdict's table does not have them all above 1,024; its case does
-        shown = tuple(sorted({*tabled, *views}))
+        shown = tuple(sorted({*states, *views}))
         most = MOST_ENTRIES // max(1, len(shown))
-    elif len(tabled) <= MOST_JOURNALS and len(tabled) == verdict.world_size:
-        shown = tabled
+    elif len(states) <= MOST_JOURNALS and len(states) == verdict.world_size:
+        shown = tuple(states)
     else:
         blamed = verdict.culprits[: MOST_JOURNALS // 2]
         shown = tuple(dict.fromkeys((*blamed, *(group.ranks[0] for group in groups))))
@@ -154,31 +111,29 @@ def read_page_facts(folder: RunFolder, known: PageFacts, *, all_ranks: bool) -> 
         rank: entry
         for rank, entries in journals.items()
         for entry in entries
-        if entry.get("kind") == "start" and is_moment(entry.get("at"))
+        if entry.get("kind") == "start" and moment(entry.get("at"))
     }
-    record = parts.read(folder.run_file, lambda: read_record(folder))
-    earlier = parts.read(folder.path / "verdicts", lambda: _earlier(folder, verdict))
-    sources = parts.read(Path("source"), lambda: source_lines(verdict, starts))
     return replace(
         known,
         groups=groups,
         views=views,
+        states=states,
         shown=shown,
         journals=journals,
         starts=starts,
-        record=record,
-        earlier=earlier or (),
-        sources=sources or (),
+        record=parts.read(folder.run_file, lambda: read_fact(folder.run_file, RunRecord)),
+        earlier=parts.read(folder.path / "verdicts", lambda: _earlier(folder, verdict)) or (),
+        sources=parts.read(Path("source"), lambda: source_lines(verdict, starts)) or (),
         gaps=(*known.gaps, *map(Gap.of, parts.gaps), *torn),
     )
 
 
-def is_moment(text: object) -> bool:
-    """Whether a journal's ``at`` can be read: its line may be torn, or of somebody else."""
+def moment(text: object) -> datetime | None:
+    """Read a journal's ``at``; None where it is none: its line may be torn, or somebody else's."""
     try:
-        return isinstance(text, str) and bool(read_utc(text))
+        return read_utc(text) if isinstance(text, str) else None
     except ValueError:
-        return False
+        return None
 
 
 def _journals(
@@ -201,7 +156,7 @@ def _journals(
             read[rank] = tuple(entries[-(most or len(entries)) :]), gaps
         return True
 
-    parts.read(folder.journals, work, JOURNALS_LIMIT_S)
+    parts.read(folder.journals, work, 10.0)
     known = dict(read)  # the thread may still go on
     gaps = [gap for _, found in known.values() for gap in found]
     return {rank: known[rank][0] if rank in known else () for rank in ranks}, gaps
@@ -209,7 +164,7 @@ def _journals(
 
 def _earlier(folder: RunFolder, newest: Verdict) -> tuple[tuple[int, Verdict], ...]:
     found = []
-    for number in folder.verdict_numbers()[-MOST_EARLIER:]:
+    for number in folder.verdict_numbers()[-50:]:
         try:
             one = read_fact(folder.numbered_verdict(number), Verdict)
         except (OSError, UnreadableRun):
@@ -222,10 +177,7 @@ def _earlier(folder: RunFolder, newest: Verdict) -> tuple[tuple[int, Verdict], .
 def source_lines(verdict: Verdict, starts: Mapping[int, Entry]) -> tuple[SourceLines, ...]:
     """Read the lines on which culprits stand, then those where most others wait, each once.
 
-    Args:
-        verdict: Whose stacks.
-        starts: When a rank's process started, and in which folder: a path on a stack may be
-            relative. The run's start stands for others.
+    A path on a stack may be relative to the folder in which its process started.
     """
     culprits = frozenset(verdict.culprits)
     found: dict[tuple[str, int], SourceLines] = {}
@@ -238,17 +190,17 @@ def source_lines(verdict: Verdict, starts: Mapping[int, Entry]) -> tuple[SourceL
             start = starts.get(ranks[0], {})
             path = Path(str(start.get("folder") or "/"), frame.file)
             lines, trouble = _read(path, frame.line, str(start.get("at", verdict.started_at)))
-            who = name_ranks(ranks)
-            who = who if group.process == "rank" else f"a worker of {who}"
+            who = f"{'' if group.process == 'rank' else 'a worker of '}{name_ranks(ranks)}"
             found[frame.file, frame.line] = SourceLines(who, blamed, frame, lines, trouble)
-            if len(found) == MOST_PLACES:
+            if len(found) == 3:
                 return tuple(found.values())
     return tuple(found.values())
 
 
 def _read(path: Path, line: int, started: str) -> tuple[tuple[tuple[int, str], ...], str]:
     try:
-        text = read_regular(path, LARGEST_BYTES).decode(errors="replace")
+        # the largest of torch has half a megabyte
+        text = read_regular(path, 4 * 2**20).decode(errors="replace")
         changed = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "its name is none"
@@ -258,10 +210,10 @@ def _read(path: Path, line: int, started: str) -> tuple[tuple[tuple[int, str], .
         return (), f"the file has {len(every)} lines now: it has changed since the process started"
     first = max(1, line - AROUND)
     hidden = redact_text("\n".join(every[first - 1 : line + AROUND])).split("\n")
-    lines = tuple((first + at, shown[:LONGEST_LINE]) for at, shown in enumerate(hidden))
+    trouble = ""
     if changed > read_utc(started):
-        return lines, (
+        trouble = (
             f"the file has changed since the process started ({utc(changed, 'seconds')}, the "
             f"process {started}): these may not be the lines that ran"
         )
-    return lines, ""
+    return tuple((first + at, shown[:300]) for at, shown in enumerate(hidden)), trouble

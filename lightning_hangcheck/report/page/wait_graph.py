@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lightning_hangcheck.report.page.page_facts import EqualRanks
 from lightning_hangcheck.report.paragraphs import plain
-from lightning_hangcheck.report.verdict_text import Place, name_ranks, short_path
+from lightning_hangcheck.report.verdict_text import EqualRanks, Situation, name_ranks, short_path
 from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
@@ -14,11 +13,8 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.report.page.page_facts import PageFacts
 
-MOST_OPENED = 8
-"""Culprits with a node each; more of them are grouped as the others are."""
 MOST_GROUPS = 8
 """Of ranks; of more, those are one that wait alike, wherever they stand."""
-MOST_NODES = 40
 WIDTH, HEIGHT = 210, 46
 """Of a node: 30 characters of 12 pixels in the smaller of its two lines."""
 BETWEEN, BELOW = 26, 64
@@ -59,42 +55,33 @@ class GraphEdge(NamedTuple):
     in_cycle: bool
 
 
-class WaitGraph(NamedTuple):
-    """Nodes and edges."""
-
-    nodes: list[GraphNode]
-    edges: list[GraphEdge]
-
-
-def wait_graph(facts: PageFacts) -> WaitGraph:
+def wait_graph(facts: PageFacts) -> tuple[list[GraphNode], list[GraphEdge]]:
     """Collapse the verdict's graph: ranks in equal standing are one node."""
     groups, culprits = facts.groups, facts.verdict.culprits
     if len(groups) > MOST_GROUPS:  # of those that wait for the same, where they stand is left out
-        merged: dict[object, list[EqualRanks]] = {}
+        merged: dict[Situation, list[EqualRanks]] = {}
         for group in groups:
-            merged.setdefault(group.situation._replace(place=Place(), phase=""), []).append(group)
+            alike = group.situation._replace(place=("", ""), phase="")
+            merged.setdefault(alike, []).append(group)
         groups = tuple(
-            EqualRanks(
-                situation=alike[0].situation._replace(place=Place(), phase="")
-                if len(alike) > 1
-                else alike[0].situation,
-                ranks=tuple(sorted(rank for group in alike for rank in group.ranks)),
-                example=alike[0].example,
-            )
-            for alike in merged.values()
+            same[0]
+            if len(same) == 1
+            else EqualRanks(alike, tuple(sorted(rank for one in same for rank in one.ranks)), [])
+            for alike, same in merged.items()
         )
     nodes: dict[str, GraphNode] = {}
     key_of: dict[str, str] = {}
-    blamed = set()
+    only_wait = set()
     for group in groups:
         is_culprit = group.situation.is_culprit
-        single = is_culprit and len(culprits) <= MOST_OPENED
+        single = is_culprit and len(culprits) <= 8
         for ranks in [(rank,) for rank in group.ranks] if single else [group.ranks]:
             key = f"ranks:{format_ranks(ranks)}"
             title = f"{name_ranks(ranks)} {group.situation.state[len(ranks) > 1]}"
-            nodes[key] = GraphNode(key, title, plain(group.standing), ranks[0], is_culprit)
+            detail = plain(group.situation.standing)
+            nodes[key] = GraphNode(key, title, detail, ranks[0], is_culprit)
             key_of |= {f"rank:{rank}": key for rank in ranks}
-            blamed |= {key} if any(rank in culprits for rank in ranks) else set()
+            only_wait |= set() if any(rank in culprits for rank in ranks) else {key}
     ranked = set(nodes)
     throughs: dict[tuple[str, str], dict[str, None]] = {}
     for edge in facts.verdict.wait_for:
@@ -104,9 +91,9 @@ def wait_graph(facts: PageFacts) -> WaitGraph:
         kind, _, name = key.partition(":")
         shown = short_path(name) if kind == "file" else name
         nodes.setdefault(key, GraphNode(key, plain(f"{kind} {shown}")))
-    kept = set(list(nodes)[:MOST_NODES])
+    kept = set(list(nodes)[:40])
     pairs = [pair for pair in throughs if kept.issuperset(pair)]
-    heights, cycles = _heights_and_cycles(pairs, ranked - blamed)
+    heights, cycles = _heights_and_cycles(pairs, only_wait)
     edges = []
     for source, target in pairs:
         names = list(throughs[source, target])
@@ -118,7 +105,7 @@ def wait_graph(facts: PageFacts) -> WaitGraph:
         for key, node in nodes.items()
         if key in kept and (key in heights or key in ranked)
     ]
-    return WaitGraph(drawn, edges)
+    return drawn, edges
 
 
 def _heights_and_cycles(
@@ -137,35 +124,25 @@ def _heights_and_cycles(
     whole = networkx.condensation(graph)
     heights: dict[str, int] = {}
     cycles: dict[str, int] = {}
-    below: dict[int, int] = {}
-    for part in reversed(list(networkx.topological_sort(whole))):
-        members = whole.nodes[part]["members"]
-        below[part] = max((below[lower] + 1 for lower in whole.successors(part)), default=0)
-        heights.update(dict.fromkeys(members, below[part]))
-        turns = len(members) > 1 or any(graph.has_edge(key, key) for key in members)
-        if turns and members.isdisjoint(only_wait):
-            cycles.update(dict.fromkeys(members, part))
+    for height, parts in enumerate(networkx.topological_generations(whole.reverse())):
+        for part in parts:
+            members = whole.nodes[part]["members"]
+            heights.update(dict.fromkeys(members, height))
+            turns = len(members) > 1 or any(graph.has_edge(key, key) for key in members)
+            if turns and members.isdisjoint(only_wait):
+                cycles.update(dict.fromkeys(members, part))
     return heights, cycles
 
 
-class GraphDrawing(NamedTuple):
-    """A whole graph, in pixels.
+def draw_graph(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> dict[str, Any]:
+    """Place a graph's nodes, at least one, in rows, the end of the waiting below.
 
-    Attributes:
-        nodes: Each with its upper left corner.
-        edges: Each as the path of an SVG, and where the middle of its label stands.
+    Returns:
+        In pixels its width and height; its nodes, each with its upper left corner; its edges, each
+        as the path of an SVG, and where the middle of its label stands.
     """
-
-    width: int
-    height: int
-    nodes: list[tuple[GraphNode, int, int]]
-    edges: list[tuple[GraphEdge, str, int, int]]
-
-
-def draw_graph(graph: WaitGraph) -> GraphDrawing:
-    """Place a graph's nodes, at least one, in rows, the end of the waiting below."""
     heights: dict[int, list[GraphNode]] = {}
-    for node in graph.nodes:
+    for node in nodes:
         heights.setdefault(node.height, []).append(node)
     rows = [
         members[first : first + MOST_BESIDE]
@@ -174,7 +151,7 @@ def draw_graph(graph: WaitGraph) -> GraphDrawing:
     ]
     widest = max(map(len, rows))
     row_of = {node.key: number for number, row in enumerate(rows) for node in row}
-    arcs = any(row_of[edge.source] == row_of[edge.target] for edge in graph.edges)
+    arcs = any(row_of[edge.source] == row_of[edge.target] for edge in edges)
     room = ROOM_ABOVE if arcs else 0
     corners: dict[str, tuple[int, int]] = {}
     for number, members in enumerate(rows):
@@ -183,17 +160,18 @@ def draw_graph(graph: WaitGraph) -> GraphDrawing:
             x = start + column * (WIDTH + BETWEEN)
             corners[node.key] = (x, MARGIN + room + number * (HEIGHT + BELOW))
     into: dict[str, int] = {}
-    edges = []
-    for edge in graph.edges:
+    drawn = []
+    for edge in edges:
         # labels of edges into one node stand at different heights, so that they do not meet
         number = into[edge.target] = into.get(edge.target, -1) + 1
-        edges.append((edge, *_path(corners[edge.source], corners[edge.target], number)))
-    return GraphDrawing(
-        width=2 * MARGIN + widest * (WIDTH + BETWEEN) - BETWEEN + (ASIDE if len(rows) > 2 else 0),
-        height=2 * (MARGIN + room) + len(rows) * (HEIGHT + BELOW) - BELOW,
-        nodes=[(node, *corners[node.key]) for node in graph.nodes],
-        edges=edges,
-    )
+        drawn.append((edge, *_path(corners[edge.source], corners[edge.target], number)))
+    aside = ASIDE if len(rows) > 2 else 0
+    return {
+        "width": 2 * MARGIN + widest * (WIDTH + BETWEEN) - BETWEEN + aside,
+        "height": 2 * (MARGIN + room) + len(rows) * (HEIGHT + BELOW) - BELOW,
+        "nodes": [(node, *corners[node.key]) for node in nodes],
+        "edges": drawn,
+    }
 
 
 def _path(start: tuple[int, int], end: tuple[int, int], number: int) -> tuple[str, int, int]:

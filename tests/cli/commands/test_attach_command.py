@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -100,12 +99,6 @@ def test_the_run_folder_has_everything(program: StartProgram) -> None:
     assert not any(b"s3cr3t" in path.read_bytes() for path in folder.rglob("*.*") if path.is_file())
 
 
-def test_a_worker_or_the_launcher_names_the_job_as_well(program: StartProgram) -> None:
-    ranks = StartedRanks(program("starting_ranks.py", "stuck", "2"), 2)
-    code, folder = attach("--pid", str(ranks.launcher), str(ranks.pids[1]))
-    assert (code, verdict_in(folder)["culprits"]) == (3, [1])
-
-
 @pytest.mark.parametrize("mode", ["advancing", "saving"])
 def test_a_job_that_advances_is_healthy(
     mode: str, program: StartProgram, capsys: pytest.CaptureFixture[str]
@@ -139,15 +132,6 @@ def test_a_stopped_rank_is_proven_at_once_and_stays_stopped(program: StartProgra
     assert stopped.status() == psutil.STATUS_STOPPED
 
 
-def test_a_rank_that_died_is_gone_where_others_wait_in_a_collective(program: StartProgram) -> None:
-    ranks = StartedRanks(program("starting_ranks.py", "stuck", "3"), 3)
-    os.kill(ranks.pids[1], signal.SIGKILL)
-    until(lambda: not is_alive(psutil.Process(ranks.pids[1])), "rank 1 to end")
-    code, folder = attach("--pid", str(ranks.pids[0]))
-    verdict = verdict_in(folder)
-    assert (code, verdict["verdict"], verdict["culprits"]) == (3, "dead", [1])
-
-
 def test_a_single_process_without_a_launcher(program: StartProgram) -> None:
     """Nobody waits for it, but it is the whole job, and only it could end its own wait."""
     alone = program("starting_ranks.py", "alone", "1")
@@ -176,14 +160,6 @@ def test_several_jobs_are_listed_and_asked_about(
         (line,) = [line for line in listed if line.startswith(f"pid {job.pids[0]} ")]
         assert "world size 2  " in line
         assert "--api_key=[redacted]" in line
-
-
-def test_processes_of_two_jobs_are_refused(
-    program: StartProgram, capsys: pytest.CaptureFixture[str]
-) -> None:
-    jobs = [StartedRanks(program("starting_ranks.py", "stuck", "2"), 2) for _ in range(2)]
-    assert attach("--pid", str(jobs[0].pids[0]), str(jobs[1].pids[1]))[0] == 2
-    assert "belong to 2 jobs; name one of: --pid " in capsys.readouterr().err
 
 
 def test_a_process_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,20 +213,6 @@ def test_without_py_spy_there_is_no_verdict_but_a_remedy(
     said = refused(capsys, "--pid", str(ranks.pids[0]))
     assert "no stack of the job can be read: py-spy is not installed" in said
     assert said.rstrip().endswith("pip install py-spy")
-
-
-def test_a_py_spy_that_never_returns_is_given_up(
-    program: StartProgram,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    ranks = StartedRanks(program("starting_ranks.py", "stuck", "2"), 2)
-    (tmp_path / "py-spy").write_text("#!/bin/sh\nexec /bin/sleep 1000\n")
-    (tmp_path / "py-spy").chmod(0o700)
-    (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert "py-spy gave no answer within" in refused(capsys, "--pid", str(ranks.pids[0]))
 
 
 def test_a_used_run_folder_is_refused_before_anything_is_looked_at(

@@ -54,13 +54,6 @@ def test_a_warning_gives_one(
     assert code == 1
 
 
-def test_the_run_folder_is_the_one_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    code, answers = _answers(capsys, "--only", "seeing", "--run-dir", "/proc/self/run")
-    assert code == 2
-    failed = [answer for answer in answers if answer["status"] == "failed"]  # type: ignore[index]
-    assert failed[0]["check"] == "run folder writable"  # type: ignore[index]
-
-
 def test_text_is_plain_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     invoke(["doctor", "--only", "launch", "--", "torchrun", "--standalone", "train.py"])
     shown = capsys.readouterr().out
@@ -73,12 +66,6 @@ def test_where_nothing_was_checked_nothing_is_well(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.startswith("nothing was checked: ")
 
 
-def test_a_script_that_is_not_there_gives_two(capsys: pytest.CaptureFixture[str]) -> None:
-    code, answers = _answers(capsys, "--only", "launch", "--", "torchrun", "missing.py")
-    assert code == 2
-    assert any("missing.py is not there" in answer["found"] for answer in answers)  # type: ignore[index]
-
-
 def test_a_group_that_is_none_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["doctor", "--only", "weather"]) == 2
     assert "doctor --help" in capsys.readouterr().err
@@ -87,20 +74,6 @@ def test_a_group_that_is_none_is_bad_usage(capsys: pytest.CaptureFixture[str]) -
 def test_expected_files_need_a_place(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["doctor", "--expect", "step_*"]) == 2
     assert "--checkpoints" in capsys.readouterr().err
-
-
-def test_a_place_of_checkpoints_is_looked_at(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "last.ckpt").write_bytes(b"x")
-    words = ("--checkpoints", str(tmp_path), "--expect", "*.ckpt", "--only", "storage")
-    code, answers = _answers(capsys, *words)
-    assert code == 0
-    assert [answer["check"] for answer in answers] == [  # type: ignore[index]
-        "checkpoints",
-        "expected files",
-        "writing checkpoints",
-    ]
 
 
 def test_a_needed_file_that_is_old_gives_two(

@@ -149,17 +149,6 @@ def test_the_chart_is_a_png_with_a_bar_for_each(tmp_path: Path) -> None:
     assert struct.unpack(">II", picture[16:24]) == (1320, 420)
 
 
-@pytest.mark.usefixtures("ledger")
-def test_a_chart_that_cannot_be_written_is_one_sentence() -> None:
-    pytest.importorskip("matplotlib", exc_type=ImportError)
-    chart = ["ledger", "--chart", "none/costs.png"]
-    command = [sys.executable, "-m", "lightning_hangcheck", *chart]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert "--chart none/costs.png cannot be written" in line
-
-
 def test_a_chart_without_matplotlib_says_what_to_install(
     ledger: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

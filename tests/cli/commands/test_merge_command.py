@@ -12,7 +12,6 @@ from cases import IN_BARRIER, IN_LOAD, job, rank
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RankPlace, Round, RunRecord
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.run_record import save_run
@@ -58,10 +57,6 @@ def test_what_was_merged_can_be_reported_and_merged_again(nodes: list[str]) -> N
     assert invoke(["merge", *nodes, "--run-dir", "whole"]) == 3
     assert invoke(["report", "whole"]) == 0
     assert invoke(["merge", "whole", "--run-dir", "again"]) == 3
-
-
-def test_nothing_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "merge needs the run folders" in refused(capsys)
 
 
 def test_a_folder_named_twice(nodes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,25 +115,6 @@ def test_folders_of_which_none_can_be_used_are_refused(
     said = refused(capsys, *nodes)
     assert SPOILED[how].replace("node1", "node0").split(";")[0] in said
     assert "(and none of 1 more can be used)" in said
-
-
-def test_a_hundred_folders_with_one_that_is_torn(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    folders = [f"node{number}-run" for number in range(100)]
-    for number, folder in enumerate(folders):
-        stands = rank(number, IN_LOAD if number == 3 else IN_BARRIER)
-        case = job(stands, world_size=100, local_world_size=1, nnodes=100)
-        evidence = Path(folder) / "evidence" / "1"
-        evidence.mkdir(parents=True)
-        (evidence / "case.json").write_bytes(encode_pretty(case))
-    spoiled("node57-run", "torn")
-    assert invoke(["merge", *folders, "--run-dir", "whole"]) == 3
-    verdict = msgspec.json.decode(Path("whole/verdict.json").read_bytes(), type=Verdict)
-    assert verdict.culprits == (3,)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "node57-run" in line
 
 
 def test_older_evidence_stands_in_for_what_was_not_finished(nodes: list[str]) -> None:

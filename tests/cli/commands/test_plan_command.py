@@ -32,14 +32,6 @@ def test_a_plan_as_json_holds_everything(llama: str, capsys: pytest.CaptureFixtu
     assert plan["max_memory"] == {"0": "72GB", "cpu": "64GB"}
 
 
-def test_phases_are_planned_each_for_itself(llama: str, capsys: pytest.CaptureFixture[str]) -> None:
-    phases = ("--phase", "rollout:context=32768,batch=4", "--phase", "train:optimizer=40")
-    assert invoke(["plan", llama, *MACHINE, *phases, "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert [phase["name"] for phase in plan["phases"]] == ["rollout", "train"]
-    assert plan["extras"] == {"optimizer": 40_000_000_000}
-
-
 def test_a_plan_as_text_begins_with_the_class(
     llama: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -47,22 +39,6 @@ def test_a_plan_as_text_begins_with_the_class(
     said = capsys.readouterr()
     assert said.out.startswith("FAST  ")
     assert said.err == ""
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [
-        ("174M*complex64", 1_392_000_000),
-        ("0.5B*bfloat16", 1_000_000_000),
-        ("1000*int8", 1000),
-        ("2.5", 2_500_000_000),
-    ],
-)
-def test_what_is_beside_the_model_may_be_counted_in_numbers(
-    llama: str, size: str, expected: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert invoke(["plan", llama, *MACHINE, "--extra", f"operators={size}", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["extras"] == {"operators": expected}
 
 
 @pytest.mark.parametrize(

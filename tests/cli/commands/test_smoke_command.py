@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -39,19 +38,6 @@ def _hangcheck(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         timeout=LONGEST_RUN_S,
         check=False,
     )
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_all_pass(tmp_path: Path) -> None:
-    ran = _smoke(tmp_path, "never", "stop", "--run-dir", "smoke")
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert ran.stdout.startswith("SMOKE  3 runs passed\n")
-    slugs = ("2-ranks-0-workers", "2-ranks-1-worker", "1-process")
-    assert all((tmp_path / f"smoke-{slug}" / "verdict.json").is_file() for slug in slugs)
-    printed = tmp_path / "smoke-2-ranks-1-worker.log"
-    assert printed.read_text().count("CHECKPOINT 1: Script started") == 2
-    assert stat.S_IMODE(printed.stat().st_mode) == 0o600
 
 
 def test_a_folder_that_holds_a_run_is_refused_before_its_verdict_is_taken_for_this_one(
@@ -123,16 +109,6 @@ def test_whoever_ends_it_ends_the_run_too(tmp_path: Path) -> None:
         until(lambda: not is_alive(rank), "the rank to end")
     finally:
         end(process)
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_run_that_fails_is_no_hang(tmp_path: Path) -> None:
-    program = [sys.executable, str(PROGRAMS / "smoking.py"), "1", "0", "always", "fail"]
-    ran = _hangcheck(tmp_path, "--", *program)
-    assert ran.returncode == 3
-    assert ran.stdout.startswith("SMOKE  as given: failed;")
-    assert "ValueError: no such split" in ran.stdout
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.model.verdict import RankState, StackGroup, Verdict
 from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 
 if TYPE_CHECKING:
@@ -50,32 +49,6 @@ def test_a_run_without_a_verdict_is_shown_by_its_journals(
     assert lines[0] == "no verdict yet"
     assert lines[1].endswith("the run has ended after <1 ms, exit code 0")
     assert lines[5].startswith("0     ended  12: Training finished")
-
-
-def test_4096_ranks_are_a_handful_of_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = ended_run(tmp_path / "run", 4096)
-    group = StackGroup(id=0, process="rank", ranks="0-6,8-4095", count=4095, frames=())
-    verdict = Verdict(
-        verdict="hang",
-        run_id="r",
-        command="c",
-        started_at=AT,
-        detected_at=AT,
-        world_size=4096,
-        culprits=(7,),
-        ranks=(
-            RankState(rank=7, state="stalled"),
-            RankState(rank=0, state="waiting", stack_group=0),
-        ),
-        stack_groups=(group,),
-    )
-    folder.verdict_file.write_bytes(encode(verdict))
-    lines = shown(folder, capsys)
-    assert lines[0].startswith("HANG  ")
-    assert [line.split()[:2] for line in lines[5:7]] == [["7", "stuck"], ["0-6,8-4095", "waits"]]
-    assert len(lines) == 8
 
 
 def test_without_any_run_the_way_out_is_named(

@@ -21,7 +21,7 @@ from cases import (
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import Case, RunFacts
 from lightning_hangcheck.model.evidence import ThreadStack
-from lightning_hangcheck.report.page.forms import prices_from, write_as
+from lightning_hangcheck.report.page.rendering import write_as
 from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.report.page.forms import Form
+    from lightning_hangcheck.report.page.rendering import Form
 
 VOID = {"meta", "br", "link", "input"}
 ODD = 5
@@ -81,8 +81,10 @@ def written(
     price: str = "",
 ) -> str:
     """Write a case in one of its forms; its folder may be empty."""
-    judged, prices = verdict or judge(case), prices_from({"HANGCHECK_PRICE": price})
-    return write_as(form, RunFolder(folder), judged, case, run_folder="run", prices=prices)
+    judged, environment = verdict or judge(case), {"HANGCHECK_PRICE": price}
+    return write_as(
+        form, RunFolder(folder), judged, case, run_folder="run", environment=environment
+    )
 
 
 class ReadPage(HTMLParser):

@@ -17,7 +17,7 @@ from lightning_hangcheck.report import verdict_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.report.page.forms import Form
+    from lightning_hangcheck.report.page.rendering import Form
 
 SECRET = "hf_" + "a1B2" * 8
 

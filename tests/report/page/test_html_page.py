@@ -1,4 +1,4 @@
-"""What the page says, block by block."""
+"""What the page says, block by block, at any size, whatever a job calls its functions and ranks."""
 
 from __future__ import annotations
 
@@ -6,26 +6,32 @@ import json
 import os
 import re
 from html import escape
+from time import process_time
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, look, rank, user
 from hangbench.recorded import SHOWN, case_of_program
-from page_runs import ODD, ReadPage, alike, all_different, case_of, written
+from page_runs import ODD, ReadPage, alike, all_different, case_of, deep, written
 
 from lightning_hangcheck.judge import judge
+from lightning_hangcheck.model.beat import Beat, StepTimes
 from lightning_hangcheck.model.case import Spent, StepMark
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
 from lightning_hangcheck.model.run import NodeClock, RankRecord, RunRecord
-from lightning_hangcheck.model.verdict import Edge
-from lightning_hangcheck.report.page.forms import write_as
+from lightning_hangcheck.model.verdict import Edge, EvidenceItem, Remedy
+from lightning_hangcheck.report.page.rendering import write_as
 from lightning_hangcheck.rundir import RunFolder
+from lightning_hangcheck.text.shown import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from lightning_hangcheck.model.case import Case, RankView
 
 
 @pytest.mark.parametrize("program", SHOWN)
@@ -285,3 +291,126 @@ def test_a_verdict_without_its_case_has_a_page(tmp_path: Path) -> None:
     page = write_as("page", RunFolder(tmp_path), judge(alike(8)), None, run_folder="run")
     assert ReadPage(page).open_elements == []
     assert f"rank {ODD}" in page
+
+
+def stepping(number: int, loader_s: float) -> RankView:
+    """A rank that has timed a hundred steps."""
+    times = StepTimes(100, 100 * loader_s, 10.0, 20.0)
+    beat = Beat(pid=4000 + number, rank=number, step_times=times)
+    return msgspec.structs.replace(rank(number, IN_ALL_REDUCE), beat=beat)
+
+
+def shown(page: str) -> tuple[str, list[str]]:
+    """The rows of the table, and the ranks in them."""
+    block = page.partition('<section id="steps"')[2].partition("</section>")[0]
+    return block, re.findall(r'<th scope="row">(\w+)</th>', block)
+
+
+def test_the_slowest_rank_comes_first_and_is_marked(tmp_path: Path) -> None:
+    page = written(tmp_path, case_of(stepping(0, 0.1), stepping(1, 0.1), stepping(2, 0.5)))
+    block, rows = shown(page)
+    assert rows == ["2", "0", "1", "median"]
+    assert block.count('class="culprit"') == 1
+    assert re.search(r'class="culprit"><th scope="row">2</th><td>100</td><td>0.8 s</td>', block)
+    assert not ReadPage(page).open_elements
+
+
+def test_of_many_ranks_the_slowest_are_shown(tmp_path: Path) -> None:
+    block, rows = shown(written(tmp_path, case_of(*(stepping(r, 0.1 + r) for r in range(64)))))
+    assert rows == [*(str(r) for r in range(63, 47, -1)), "median"]
+    assert "48 ranks with less work of their own are not shown" in block
+
+
+def test_ranks_that_time_nothing_have_no_table(tmp_path: Path) -> None:
+    assert shown(written(tmp_path, case_of(rank(0, IN_ALL_REDUCE)))) == ("", [])
+
+
+HOSTILE = [
+    "<script>document.title='owned'</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</textarea></style></svg><script>alert(1)</script>",
+    "\x1b[2J\x1b]0;owned\x07\u202egnp\u200b",
+    "{{ 7 * 7 }}{% raw %}",
+    "a" * 1000,
+    "\u05d0\u0627" * 300,
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_name_is_text(name: str, tmp_path: Path) -> None:
+    """In frames, hosts, commands, edges, evidence, remedies, journals, sections and environment."""
+    at = "2026-11-20T10:23:05Z"
+    (tmp_path / "ranks").mkdir()
+    entries = [
+        {"kind": "start", "at": at, "command": name, "folder": name, "versions": {name: name}},
+        {"kind": "checkpoint", "at": at, "number": 1, "name": name},
+        {"kind": "section_begin", "at": at, "name": name},
+        {"kind": "raised", "at": at, "error": name},
+    ]
+    (tmp_path / "ranks/rank-0.jsonl").write_text("\n".join(map(json.dumps, entries)) + "\n")
+    stack = (user(name, 3, f"{name}.py"),)
+    views = [rank(0, stack), rank(1, IN_ALL_REDUCE)]
+    case = case_of(*(msgspec.structs.replace(view, host=name) for view in views), command=name)
+    verdict = msgspec.structs.replace(
+        judge(case),
+        verdict="hang",
+        summary=name,
+        culprits=(0,),
+        wait_for=(Edge("rank:1", f"file:{name}", name), Edge(f"key:{name}", "rank:0", name)),
+        evidence=(EvidenceItem(name, 0, name),),
+        remedies=(Remedy(f"{name}\n{name}", f"javascript:{name}"),),
+    )
+    page = written(tmp_path, case, verdict)
+    read = ReadPage(page)
+    assert read.open_elements == []
+    assert [tag for tag, _ in read.elements].count("script") == 1
+    assert not [tag for tag, _ in read.elements if tag == "img"]
+    assert not [named for _, named in read.elements if any(at.startswith("on") for at in named)]
+    assert not [named for _, named in read.elements if named.get("href", "").startswith("java")]
+    assert visible(name)[:200] in read.text
+    assert all(sign.isprintable() or sign == "\n" for sign in page)
+
+
+MB = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("make", "world_size", "largest", "most_s"),
+    [
+        (alike, 8, MB, 2.0),
+        (alike, 64, MB, 4.0),
+        (all_different, 64, MB, 4.0),
+        (deep, 8, MB, 4.0),
+        (deep, 64, MB, 8.0),
+        (alike, 4096, 3 * MB, 20.0),
+        (all_different, 1024, 3 * MB, 20.0),
+    ],
+)
+def test_size_and_time(
+    make: Callable[[int], Case], world_size: int, largest: int, most_s: float, tmp_path: Path
+) -> None:
+    """Processor time of one page, its templates included; four times what is promised."""
+    case = make(world_size)
+    verdict = judge(case)
+    began = process_time()
+    page = written(tmp_path, case, verdict)
+    assert process_time() - began < most_s
+    assert len(page.encode()) < largest
+
+
+def test_long_journals(tmp_path: Path) -> None:
+    """As many lanes as there may be, each with a thousand lines, beside deep stacks."""
+    (tmp_path / "ranks").mkdir()
+    at = [f"2026-11-20T10:23:{number // 20:02}.{number % 20:02}Z" for number in range(1000)]
+    lines = [{"kind": "checkpoint", "at": at[0], "number": 1, "name": "Script started"}]
+    for number in range(1, 1000, 2):
+        name = f"section {number} of the user's own code"
+        lines.append({"kind": "section_begin", "at": at[number - 1], "name": name})
+        lines.append({"kind": "section_end", "at": at[number], "name": name})
+    text = "\n".join(map(json.dumps, lines)) + "\n"
+    for number in range(32):
+        (tmp_path / "ranks" / f"rank-{number}.jsonl").write_text(text)
+    page = written(tmp_path, deep(32))
+    assert page.count('<g class="lane') == 32
+    assert "shorter or older ones are left out" in page
+    assert len(page.encode()) < MB

@@ -12,9 +12,8 @@ from long_tests import WHEN_ASKED_FOR
 from page_runs import alike, case_of, written
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.case import StepMark
 from lightning_hangcheck.model.verdict import Edge, EvidenceItem
-from lightning_hangcheck.report.page.forms import write_as
+from lightning_hangcheck.report.page.rendering import write_as
 from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
@@ -51,16 +50,6 @@ COPIES = """
 """
 
 
-HOVERS = """
-(() => {
-  const steps = document.querySelectorAll("svg.timeline .lane rect.steps");
-  steps[0].dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
-  const wide = [...steps].map((one) => one.getBoundingClientRect().width > 0);
-  return [...wide, document.getElementById("hovered").textContent];
-})()
-"""
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     program = installed_browser()
@@ -90,17 +79,6 @@ def test_the_page_works(browser: Browser, width: int, tmp_path: Path) -> None:
 
 
 @WHEN_ASKED_FOR
-def test_steps_are_on_the_lanes(browser: Browser, tmp_path: Path) -> None:
-    marks = (StepMark(100, 35.0), StepMark(101, 33.0), StepMark(103, 31.0))
-    view = msgspec.structs.replace(rank(0, IN_ALL_REDUCE), steps=marks)
-    page = tmp_path / "report.html"
-    page.write_text(written(tmp_path, case_of(view, rank(1, IN_ALL_REDUCE))))
-    browser.open(page, 1200)
-    assert browser.evaluate(HOVERS) == [True, True, "step 101: 2 s from 10:23:41"]
-    assert browser.complaints == []
-
-
-@WHEN_ASKED_FOR
 def test_a_page_of_a_run_that_goes_on_reloads_itself_until_it_is_read(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -115,17 +93,6 @@ def test_a_page_of_a_run_that_goes_on_reloads_itself_until_it_is_read(
     browser.evaluate("document.dispatchEvent(new Event('pointerdown'))")
     assert browser.evaluate(said).startswith("no longer reloads itself")
     assert browser.complaints == []
-
-
-@WHEN_ASKED_FOR
-def test_dark_is_dark(browser: Browser, tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    page.write_text(written(tmp_path, alike(8)))
-    shown = []
-    for dark in (False, True):
-        browser.open(page, 800, dark=dark)
-        shown.append(browser.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert shown == ["rgb(255, 255, 255)", "rgb(21, 23, 26)"]
 
 
 def test_hostile_names_do_nothing(browser: Browser, tmp_path: Path) -> None:

@@ -105,25 +105,6 @@ def test_sections_of_two_threads_that_overlap_have_rows_of_their_own(tmp_path: P
     assert {"sections", "sections 2"} <= set(named(checked(text), "thread_name").values())
 
 
-def test_a_clock_that_was_set_back_turns_nothing_back(tmp_path: Path) -> None:
-    """The process's monotonic clock goes on; the newest line says what the time is now."""
-    (tmp_path / "ranks").mkdir()
-    entries = [
-        {
-            "at": f"{DAY}59Z",
-            "kind": "section_begin",
-            "name": "load",
-            "pid": 7,
-            "ns": 10 * SECOND_NS,
-        },
-        {"at": f"{DAY}05Z", "kind": "section_end", "name": "load", "pid": 7, "ns": 13 * SECOND_NS},
-    ]
-    lines = "\n".join(map(json.dumps, entries))
-    (tmp_path / "ranks/rank-0.jsonl").write_text(f"{lines}\n")
-    text = written(tmp_path, case_of(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE)), form="perfetto")
-    assert _lasting(text, "load") == [(2, 3)]
-
-
 def test_what_was_not_seen_is_in_it(tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()
     (tmp_path / "ranks/rank-0.jsonl").write_text('{"at":"2026-11')

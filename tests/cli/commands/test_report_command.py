@@ -1,25 +1,61 @@
-"""`hangcheck report` on folders as runs leave them, in all its forms."""
+"""`hangcheck report` on folders as runs leave them, in all its forms, and on those that are bad."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import shutil
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from cli.commands.report.reported_run import AT, HANG
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.codec import encode, encode_pretty
+from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.model.verdict import RankState, Verdict
 from lightning_hangcheck.rundir import RunFolder, folder_of_start, prepare_run_folder
-from lightning_hangcheck.session.session import SessionFacts, open_session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+
+AT = "2026-11-20T10:24:16.000000Z"
+RECORD = RunRecord(run_id="r", command="python train.py", started_at=AT, world_size=2)
+HANG = Verdict(
+    verdict="hang",
+    run_id="r",
+    command="python train.py",
+    started_at=AT,
+    detected_at=AT,
+    stalled_for_s=31.0,
+    world_size=2,
+    culprits=(1,),
+    cause="rank_stalled",
+    summary="rank 1 is stuck in wait_for_feed (train.py:88)",
+    ranks=(RankState(rank=0, state="waiting"), RankState(rank=1, state="stalled")),
+)
+
+
+def refused(folder: Path | str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line with which a folder is refused."""
+    assert invoke(["report", str(folder)]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("hangcheck: ")
+    assert output.err.count("\n") == 1
+    assert "; " in output.err
+    return output.err
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    made = RunFolder(tmp_path / "hangcheck_runs" / "run")
+    prepare_run_folder(made)
+    made.run_file.write_bytes(encode_pretty(RECORD))
+    return made
 
 
 def test_report_names_the_newest_start_of_a_job_that_was_started_again(
@@ -125,27 +161,6 @@ def test_no_verdict_yet_shows_the_last_save(
     assert "rank 1  no checkpoint yet  " in text
 
 
-def test_a_journal_that_a_rank_really_wrote(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    facts = SessionFacts(
-        run_dir=str(tmp_path / "run"), command="x", started_at=AT, root_pid=os.getpid()
-    )
-    session = open_session(tmp_path / "session", facts)
-    program = "import lightning_hangcheck as hc; hc.checkpoint('Model created', number=5)"
-    rank = {"RANK": "3", "WORLD_SIZE": "4", "HANGCHECK_SESSION": str(session.path)}
-    subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **rank}, timeout=120, check=True
-    )
-    assert invoke(["report", facts.run_dir]) == 0
-    assert "rank 3  CHECKPOINT 5: Model created" in capsys.readouterr().out
-
-
-def test_no_verdict_yet_has_no_json(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["report", "--json", str(folder.path)]) == 2
-    assert "has no verdict yet; see each rank's last checkpoint" in capsys.readouterr().err
-
-
 def test_the_page_of_a_run(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     folder.verdict_file.write_bytes(encode_pretty(HANG))
     file = folder.path / "page.html"
@@ -211,3 +226,117 @@ def test_a_page_that_cannot_be_written_there(
     output = capsys.readouterr()
     assert "name a file that you may write" in output.err
     assert output.err.count("\n") == 1
+
+
+def test_nothing_to_report_at_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["report"]) == 2
+    assert "there is no run below" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda folder: folder.run_file.unlink(), "holds no run"),
+        (lambda folder: shutil.rmtree(folder.path), "is no folder"),
+        (lambda folder: _torn(folder.verdict_file), "verdict.json cannot be read"),
+        (
+            lambda folder: folder.verdict_file.write_text('{"schema_version": 2}'),
+            "schema_version 2; this version reads 1",
+        ),
+        # a folder fails for every user, root too, where a file mode would not
+        (lambda folder: folder.verdict_file.mkdir(), "cannot be read (Is a directory)"),
+        (
+            lambda folder: os.mkfifo(folder.verdict_file),
+            "verdict.json cannot be read (it is a FIFO, not a file); remove it",
+        ),
+        (lambda folder: folder.run_file.write_text("[]"), "run.json cannot be read"),
+    ],
+)
+def test_a_run_of_which_nothing_can_be_read_is_refused(
+    make: Callable[[RunFolder], object],
+    said: str,
+    folder: RunFolder,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make(folder)
+    assert said in refused(folder.path, capsys)
+
+
+def _a_journal(folder: RunFolder) -> None:
+    line = {"at": AT, "kind": "checkpoint", "number": 5, "name": "Model created"}
+    folder.journal(0, 0).write_text(json.dumps(line) + "\n")
+
+
+def _evidence(folder: RunFolder) -> None:
+    facts = RunFacts(run_id="r", command="python train.py", started_at=AT)
+    case = Case(run=facts, taken_at=AT, taken_ns=0, ranks=(RankView(rank=0, pid=7),))
+    folder.evidence(1).mkdir()
+    (folder.evidence(1) / "case.json").write_bytes(encode(case))
+
+
+def _endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _huge(path: Path) -> None:
+    path.write_bytes(b"{")
+    os.truncate(path, 1 << 40)
+
+
+def _torn(path: Path) -> None:
+    path.write_bytes(encode_pretty(HANG)[:100])
+
+
+BAD = {"fifo": os.mkfifo, "endless": _endless, "huge": _huge, "torn": _torn}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_bad_verdict_costs_no_journal(
+    bad: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    BAD[bad](folder.verdict_file)
+    _a_journal(folder)
+    assert invoke(["report", str(folder.path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("no verdict that can be read\n")
+    assert "rank 0  CHECKPOINT 5: Model created" in shown
+    assert "verdict.json cannot be read" in " ".join(shown.split())
+    assert invoke(["report", "--json", str(folder.path)]) == 2
+    assert "verdict.json cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bad", ["fifo", "endless", "huge"])
+def test_a_bad_journal_costs_no_other(
+    bad: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    BAD[bad](folder.journal(1, 0))
+    _a_journal(folder)
+    assert invoke(["report", str(folder.path)]) == 0
+    shown = capsys.readouterr().out
+    assert "CHECKPOINT 5: Model created" in shown
+    assert "journal rank-1.jsonl: " in shown
+
+
+@pytest.mark.parametrize("bad", ["fifo", "endless", "huge"])
+def test_bad_evidence_costs_no_older(
+    bad: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _evidence(folder)
+    folder.evidence(2).mkdir()
+    BAD[bad](folder.evidence(2) / "case.json")
+    assert invoke(["report", str(folder.path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("HEALTHY")
+    assert f"evidence 2 of {folder.path}" in " ".join(shown.split())
+
+
+def test_a_page_of_a_torn_verdict_comes_from_its_evidence(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.verdict_file.write_bytes(encode_pretty(HANG)[:50])
+    _evidence(folder)
+    assert invoke(["report", str(folder.path), "--html", "-"]) == 0
+    assert "verdict.json cannot be read" in capsys.readouterr().out
