@@ -8,14 +8,12 @@ import pty
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from subjects import subject
 
 from lightning_hangcheck.doctor.environment_checks import (
-    cache_folder,
     computing_threads,
     debug_settings,
     flight_recorder,
@@ -23,7 +21,6 @@ from lightning_hangcheck.doctor.environment_checks import (
     hugging_face_locks,
     known_versions,
     nccl_variables,
-    no_answer,
     output_buffering,
     tokenizers_threads,
     wandb,
@@ -31,6 +28,7 @@ from lightning_hangcheck.doctor.environment_checks import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -54,20 +52,6 @@ def test_a_setting_that_is_in_the_way_is_named_with_a_remedy(
     assert variable in check.sentence
     assert named in check.sentence
     assert variable in check.remedy or "HANGCHECK_STALL_TIMEOUT" in check.remedy
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {},
-        {"TORCH_DISTRIBUTED_DEBUG": "INFO"},
-        {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "480"},
-        {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "never"},
-    ],
-)
-def test_harmless_settings_give_one_ok(environment: dict[str, str]) -> None:
-    (check,) = debug_settings(subject(**environment))
-    assert check.status == "ok"
 
 
 @pytest.fixture
@@ -182,10 +166,6 @@ def test_a_version_is_compared_as_numbers(
     assert all(what in check.sentence for check in checks)
 
 
-def test_what_is_installed_here_is_looked_at() -> None:
-    assert "linux" in known_versions(subject())[0].sentence
-
-
 class _Answers(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.send_response(404)
@@ -204,14 +184,6 @@ def server() -> Iterator[str]:
     answering.shutdown()
     thread.join()
     answering.server_close()
-
-
-@pytest.fixture
-def silent_port() -> Iterator[int]:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(1)
-        yield listener.getsockname()[1]
 
 
 def test_a_server_that_answers_and_a_key_are_fine(server: str) -> None:
@@ -242,7 +214,7 @@ def test_without_a_key_somebody_will_be_asked(server: str, tmp_path: Path) -> No
     assert "wandb login" in check.remedy
 
 
-def test_a_server_that_refuses_fails(silent_port: int) -> None:
+def test_a_server_that_refuses_fails() -> None:
     with socket.socket() as once:
         once.bind(("127.0.0.1", 0))
         closed = once.getsockname()[1]
@@ -250,10 +222,6 @@ def test_a_server_that_refuses_fails(silent_port: int) -> None:
     (check,) = wandb(run)
     assert check.status == "failed"
     assert "WANDB_MODE=offline" in check.remedy
-
-
-def test_a_server_that_keeps_silent_is_given_up(silent_port: int) -> None:
-    assert no_answer("http", "127.0.0.1", silent_port, 0.1) == "nothing within 0.1 s"
 
 
 @pytest.mark.parametrize("mode", ["offline", "disabled"])
@@ -269,19 +237,6 @@ def test_a_run_without_wandb_is_not_asked(tmp_path: Path) -> None:
     script.write_text("from lightning.pytorch.loggers import WandbLogger\n")
     (check,) = wandb(subject(f"python {script}", HOME=str(tmp_path)))
     assert check.status == "warning"
-
-
-@pytest.mark.parametrize(
-    ("variables", "folder"),
-    [
-        ({"HOME": "/h"}, "/h/.cache/huggingface/hub"),
-        ({"HOME": "/h", "XDG_CACHE_HOME": "/c"}, "/c/huggingface/hub"),
-        ({"HOME": "/h", "HF_HOME": "/hf"}, "/hf/hub"),
-        ({"HF_HOME": "/hf", "HF_HUB_CACHE": "/hub"}, "/hub"),
-    ],
-)
-def test_the_cache_is_where_the_library_has_it(variables: dict[str, str], folder: str) -> None:
-    assert cache_folder(variables) == Path(folder)
 
 
 def test_a_cache_that_can_be_made_is_fine(tmp_path: Path) -> None:

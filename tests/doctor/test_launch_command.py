@@ -133,10 +133,6 @@ def test_the_place_of_a_node_is_read_from_torchruns_options(
     assert job_of_nodes(command, environment).place == place
 
 
-def test_a_program_without_torchrun_has_no_place_among_nodes() -> None:
-    assert job_of_nodes(["python", "train.py", "--nnodes=2", "--node-rank=1"], {}).place is None
-
-
 def test_accelerate_starts_torchrun_and_has_names_of_its_own_for_its_options() -> None:
     options = "--num_machines 2 --machine_rank=1 --main_process_ip n0 --main_process_port 29501"
     command = ["accelerate", "launch", *shlex.split(options), "train.py"]
