@@ -56,10 +56,9 @@ def test_the_most_that_is_shown_fits_into_one_place() -> None:
     page.show_sections([OpenSection(wide, most, most, 1.5, False)] * 20)
     page.mark_save(most)
     page.time_step(most, most, most)
-    page.show_handled(tuple(range(1, 65)))
     page.show(announced=most)
-    page.show_awaiting([Frame("f" * 90, wide, 9)] + [Frame("f" * 90, "g" * 90, 9)] * 20)
-    page.show_handling(wide)
+    frames = [Frame("f" * 90, wide, 9)] + [Frame("f" * 90, "g" * 90, 9)] * 20
+    page.show_wait(tuple(range(1, 65)), frames, wide)
     page.end("finished", wide)
     page.end("raised", wide)
     _, second = layout.PLACES
