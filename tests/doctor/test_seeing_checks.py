@@ -122,9 +122,7 @@ def test_a_folder_that_is_not_there_yet_has_the_disk_above_it(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("ahead_s", "status"), [(-1e9, "failed"), (90.0, "warning"), (0.5, "ok")]
-)
+@pytest.mark.parametrize(("ahead_s", "status"), [(-1e9, "failed"), (90.0, "warning"), (0.5, "ok")])
 def test_a_clock_is_judged_by_the_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float, status: str
 ) -> None:

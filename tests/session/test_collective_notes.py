@@ -49,15 +49,6 @@ def test_messages_are_counted_by_their_other_end(tmp_path: Path) -> None:
     assert noted_messages(server) == counts
 
 
-def test_messages_with_ranks_of_a_large_job_are_counted(tmp_path: Path) -> None:
-    server = tmp_path / "torch" / "4711"
-    counter = MessageCounter(server)
-    counter.post_send(131_071)
-    noted = noted_messages(server)
-    assert noted is not None
-    assert noted.sent == {131_071: 1}
-
-
 def test_with_more_ranks_than_there_is_room_for_nothing_is_told(tmp_path: Path) -> None:
     server = tmp_path / "torch" / "4711"
     counter = MessageCounter(server)
@@ -91,12 +82,6 @@ def test_the_order_of_the_newest_messages_is_kept_by_thread(tmp_path: Path) -> N
     assert noted is not None
     main, other = noted.newest
     assert (main[-2:], len(main), other) == ((8, -1), POSTED_KEPT - 1, (4,))
-
-
-def test_where_nothing_was_noted_nothing_is_known(tmp_path: Path) -> None:
-    server = tmp_path / "4711"
-    assert noted_groups(server) == {}
-    assert noted_messages(server) is None
 
 
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:

@@ -109,12 +109,6 @@ def test_the_first_host_of_a_slurm_step(hosts: str, first: str) -> None:
     assert first_host({"SLURM_STEP_NODELIST": hosts, "SLURM_JOB_NODELIST": "other"}) == first
 
 
-def test_a_job_of_several_nodes_may_go_on_with_one() -> None:
-    place = place_in(TORCHRUN | {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "WORLD_SIZE": "2"})
-    assert place is not None
-    assert (place.number, place.nnodes) == (0, 1)
-
-
 def test_what_a_rank_learns_late_its_sidecar_reads(tmp_path: Path) -> None:
     """As in Ray's actors, which set their variables after they have started."""
     session = _session(tmp_path)
@@ -161,12 +155,6 @@ def test_a_task_that_watches_its_own_rank_is_no_whole_node(tmp_path: Path) -> No
     session = _session(tmp_path, task)
     tell_place(session, NodePlace(number=1, nnodes=2, ranks=2, job="slurm-7-0"))
     assert place_of(session) == task
-
-
-def test_what_is_no_place_is_as_if_nobody_had_told_it(tmp_path: Path) -> None:
-    session = _session(tmp_path)
-    session.place_file.write_text("{")
-    assert place_of(session) is None
 
 
 def _tell(session: Session, environment: dict[str, str]) -> None:

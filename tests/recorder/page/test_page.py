@@ -114,14 +114,6 @@ def test_a_page_reads_as_it_was_written(
     assert read.last_beat_ns >= read.phase_since_ns > 0
 
 
-@given(texts, some.integers(0, 40))
-def test_a_text_is_cut_between_characters(text: str, width: int) -> None:
-    cut = layout.fit_text(text, width)
-    assert len(cut.encode()) <= width
-    assert text.startswith(cut)
-    assert len(text.encode()) > width or cut == text
-
-
 def test_a_new_page_says_that_the_process_lives_and_no_more() -> None:
     page = read_page(PageWriter.unseen().buffer)
     assert page.beats == 0
@@ -130,13 +122,6 @@ def test_a_new_page_says_that_the_process_lives_and_no_more() -> None:
     assert page.ending == "running"
     assert page.save is None
     assert page.step_times is None
-
-
-def test_a_phase_that_a_name_implies_promises_no_beats() -> None:
-    page = PageWriter.unseen()
-    page.show_phase("tokenizer")
-    read = read_page(page.buffer)
-    assert (read.phase, read.beats) == ("tokenizer", 0)
 
 
 def test_of_too_many_sections_the_newest_are_shown() -> None:
@@ -258,12 +243,6 @@ def test_a_created_page_is_private_and_whole_at_once(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_a_page_that_cannot_be_made_is_an_os_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
-    with pytest.raises(OSError, match="Not a directory"):
-        PageWriter.create(tmp_path / "file" / "1.page")
-
-
 @pytest.mark.parametrize(
     ("data", "why"),
     [
@@ -310,10 +289,3 @@ def test_a_page_that_appears_later_is_read_then(tmp_path: Path) -> None:
     PageWriter.create(tmp_path / "17.page")
     assert isinstance(reader.read(), Beat)
     reader.close()
-
-
-def test_a_wrong_phase_changes_nothing() -> None:
-    page = PageWriter.unseen()
-    page.enter_phase("backward")
-    page.enter_phase("lunch")
-    assert read_page(page.buffer).phase == "backward"
