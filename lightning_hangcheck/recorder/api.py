@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from lightning_hangcheck import log
-from lightning_hangcheck.recorder.announcer import clean_name
+from lightning_hangcheck.recorder.announcer import attempt, clean_name
 from lightning_hangcheck.recorder.lifecycle import Section, current, process_recorder
 from lightning_hangcheck.text.shown import seconds_in_words, text_of
 
@@ -37,11 +37,11 @@ class Times(Struct):
     total_s: float = 0.0
     longest_s: float = 0.0
 
-    def add(self, seconds: float, longest_s: float | None = None, count: int = 1) -> None:
+    def add(self, total_s: float, longest_s: float | None = None, count: int = 1) -> None:
         """Take one more, or so many that took these seconds together."""
         self.count += count
-        self.total_s += seconds
-        self.longest_s = max(self.longest_s, seconds if longest_s is None else longest_s)
+        self.total_s += total_s
+        self.longest_s = max(self.longest_s, total_s if longest_s is None else longest_s)
 
     def __str__(self) -> str:
         total = seconds_in_words(self.total_s)
@@ -50,28 +50,23 @@ class Times(Struct):
         return f"{self.count}x, {total} in all, longest {seconds_in_words(self.longest_s)}"
 
 
-class StepTimes:
+class StepTimes(dict[str, Times]):
     """Durations by the name of the step, in the order in which they first came."""
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, Times] = {}
 
     def of(self, name: str) -> Times:
         """The times of this step, begun if it is new."""
-        found = self.by_name.get(name)
-        if found is None:
-            name = name if len(self.by_name) < MOST_NAMES else OTHERS
-            found = self.by_name.setdefault(name, Times())
-        return found
+        if name not in self and len(self) >= MOST_NAMES:
+            name = OTHERS
+        return self.setdefault(name, Times())
 
     def join(self, other: StepTimes) -> None:
         """Take all of another's."""
-        for name, times in other.by_name.items():
+        for name, times in other.items():
             self.of(name).add(times.total_s, times.longest_s, times.count)
 
     def __str__(self) -> str:
         """The steps that took most, for example ``; get observation 41x, ...``."""
-        most = sorted(self.by_name.items(), key=lambda one: -one[1].total_s)
+        most = sorted(self.items(), key=lambda one: -one[1].total_s)
         shown = "".join(f"; {name} {times}" for name, times in most[:MOST_SHOWN])
         return shown + ("; ..." if len(most) > MOST_SHOWN else "")
 
@@ -271,7 +266,7 @@ class _Loop(Scope):
             seconds=seconds,
             whole=self.whole,
             items=asdict(self._items),
-            steps={name: asdict(times) for name, times in self._all.by_name.items()},
+            steps={name: asdict(times) for name, times in self._all.items()},
         )
 
     def _end_item(self) -> None:
@@ -299,52 +294,51 @@ class _ProgressBar:
     def __init__(self, kind: Bar, name: str, total: int | None) -> None:
         self._done, self._drawn_s = 0, 0.0
         # what shows how many items are done, and what takes the bar away
-        self._show: Callable[[int], object] | None = None
-        self._close: Callable[[], object] = int
-        if kind != "off":
-            self._do(self._open, kind, name, total)
-
-    def _open(self, kind: Bar, name: str, total: int | None) -> None:
-        if not sys.stderr.isatty():
-            return
-        if kind == "tqdm":
-            from tqdm import tqdm
-
-            drawn = tqdm(
-                desc=clean_name(name), total=total, file=sys.stderr, mininterval=0, leave=False
-            )
-            self._show, self._close = (lambda done: drawn.update(done - drawn.n)), drawn.close
-            return
-        from rich.console import Console
-        from rich.markup import escape
-        from rich.progress import Progress
-
-        # drawn by us: rich's own thread would run in every process forked from here
-        bar = Progress(
-            console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False
-        )
-        task = bar.add_task(escape(clean_name(name)), total=total)
-        bar.start()
-        self._show = lambda done: bar.update(task, completed=done, refresh=True)
-        self._close = bar.stop
+        self._drawing: tuple[Callable[[int], bool], Callable[[], object]] | None = None
+        if kind != "off" and sys.stderr.isatty():
+            self._drawing = attempt("the progress bar", _open_bar, kind, clean_name(name), total)
 
     def advance(self, now_s: float) -> None:
         self._done += 1
-        if self._show is not None and now_s - self._drawn_s >= PAUSE_S:
+        if self._drawing is not None and now_s - self._drawn_s >= PAUSE_S:
             self._drawn_s = now_s
-            self._do(self._show, self._done)
+            if attempt("the progress bar", self._drawing[0], self._done) is None:
+                self._drawing = None
 
     def close(self) -> None:
-        if self._show is not None:
-            self._do(self._show, self._done)
-            self._do(self._close)
+        if self._drawing is not None:
+            attempt("the progress bar", self._drawing[0], self._done)
+            attempt("the progress bar", self._drawing[1])
 
-    def _do(self, drawing: Callable[..., object], *given: object) -> None:
-        try:
-            drawing(*given)
-        except Exception as error:  # noqa: BLE001 - no tqdm, another display, a terminal that left
-            log.once("progress bar", f"no progress bar: {error!r}")
-            self._show = None
+
+def _open_bar(
+    kind: Bar, name: str, total: int | None
+) -> tuple[Callable[[int], bool], Callable[[], object]]:
+    if kind == "tqdm":
+        from tqdm import tqdm
+
+        drawn = tqdm(desc=name, total=total, file=sys.stderr, mininterval=0, leave=False)
+
+        def count(done: int) -> bool:
+            drawn.update(done - drawn.n)
+            return True
+
+        return count, drawn.close
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress
+
+    # drawn by us: rich's own thread would run in every process forked from here
+    console = Console(stderr=True)
+    bar = Progress(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
+    task = bar.add_task(escape(name), total=total)
+    bar.start()
+
+    def show(done: int) -> bool:
+        bar.update(task, completed=done, refresh=True)
+        return True
+
+    return show, bar.stop
 
 
 def checkpoint(name: str, number: int | None = None) -> None:

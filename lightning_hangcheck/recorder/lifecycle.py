@@ -45,7 +45,6 @@ from lightning_hangcheck.text.shown import NANOSECONDS, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
-    from types import TracebackType
 
     from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.rundir import RunFolder
@@ -503,7 +502,7 @@ class Section:
     then the wait is no hang.
     """
 
-    __slots__ = ("_begin", "_opened", "_recorder")
+    __slots__ = ("_given", "_opened", "_recorder")
 
     def __init__(
         self,
@@ -513,21 +512,15 @@ class Section:
         spoken: bool = True,
         goes_on_after_s: float | None = None,
     ) -> None:
-        self._recorder = recorder
-        self._begin = functools.partial(
-            recorder.open_section, name, spoken=spoken, goes_on_after_s=goes_on_after_s
-        )
+        self._recorder, self._given = recorder, (name, spoken, goes_on_after_s)
         self._opened: list[OpenedSection | None] = []
 
     def __enter__(self) -> None:
-        self._opened.append(self._begin())
+        name, spoken, limit_s = self._given
+        opened = self._recorder.open_section(name, spoken=spoken, goes_on_after_s=limit_s)
+        self._opened.append(opened)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         opened = self._opened.pop()
         if opened is not None:
             self._recorder.close_section(opened, error)

@@ -14,12 +14,11 @@ from lightning_hangcheck.session.collective_notes import (
     POSTED_KEPT,
     CallNoter,
     MessageCounter,
-    groups_file,
-    messages_file,
     note_group,
     noted_groups,
     noted_messages,
     noted_sites,
+    notes_file,
 )
 
 
@@ -28,13 +27,13 @@ def test_members_of_groups_come_back(tmp_path: Path) -> None:
     note_group(server, "0", range(3))
     note_group(server, "1", [0, 2])
     assert noted_groups(server) == {"0": (0, 1, 2), "1": (0, 2)}
-    assert groups_file(server).stat().st_mode & 0o777 == 0o600
+    assert notes_file(server, "groups").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_line_that_is_just_being_written_is_left_out(tmp_path: Path) -> None:
     server = tmp_path / "torch" / "4711"
     note_group(server, "0", [0, 1])
-    with groups_file(server).open("ab") as file:
+    with notes_file(server, "groups").open("ab") as file:
         file.write(b'{"group":"1","ra')
     assert noted_groups(server) == {"0": (0, 1)}
 
@@ -86,8 +85,8 @@ def test_the_order_of_the_newest_messages_is_kept_by_thread(tmp_path: Path) -> N
 
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     server = tmp_path / "4711"
-    os.mkfifo(groups_file(server))
-    os.mkfifo(messages_file(server))
+    os.mkfifo(notes_file(server, "groups"))
+    os.mkfifo(notes_file(server, "messages"))
     assert noted_groups(server) == {}
     assert noted_messages(server) is None
 
