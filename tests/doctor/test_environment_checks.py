@@ -14,44 +14,16 @@ import pytest
 from subjects import subject
 
 from lightning_hangcheck.doctor.environment_checks import (
-    computing_threads,
-    debug_settings,
-    flight_recorder,
     hugging_face_cache,
     hugging_face_locks,
     known_versions,
-    nccl_variables,
     output_buffering,
-    tokenizers_threads,
     wandb,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "named"),
-    [
-        ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "crashes DDP on gloo"),
-        ("TORCH_DISTRIBUTED_DEBUG", "detail", "4.4 times"),
-        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", "without end"),
-        ("NCCL_ASYNC_ERROR_HANDLING", "0", "without end"),
-        ("TORCH_NCCL_BLOCKING_WAIT", "1", "watchdog"),
-        ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "100", "stall timeout of 300 s"),
-        ("HANGCHECK_DISABLE", "1", "switches everything off"),
-        ("HANGCHECK_STALL_TIMEOUT", "soon", "the defaults apply"),
-    ],
-)
-def test_a_setting_that_is_in_the_way_is_named_with_a_remedy(
-    variable: str, value: str, named: str
-) -> None:
-    (check,) = debug_settings(subject(**{variable: value}))
-    assert check.status == "warning"
-    assert variable in check.sentence
-    assert named in check.sentence
-    assert variable in check.remedy or "HANGCHECK_STALL_TIMEOUT" in check.remedy
 
 
 @pytest.fixture
@@ -94,56 +66,6 @@ def test_a_terminal_shows_each_line(terminal: int) -> None:
 def test_slurm_writes_to_a_log_wherever_doctor_runs(terminal: int) -> None:
     (check,) = output_buffering(subject("srun python train.py"), descriptor=terminal)
     assert check.status == "warning"
-
-
-@pytest.mark.parametrize(
-    ("value", "status"), [("true", "warning"), ("1", "warning"), ("false", "ok"), ("", "ok")]
-)
-def test_threads_of_tokenizers_do_not_live_through_a_fork(value: str, status: str) -> None:
-    (check,) = tokenizers_threads(subject(TOKENIZERS_PARALLELISM=value))
-    assert check.status == status
-
-
-@pytest.mark.parametrize(
-    ("command", "threads", "status"),
-    [
-        ("torchrun --nproc_per_node=4 a.py", "16", "warning"),
-        ("torchrun --nproc_per_node=4 a.py", "", "ok"),
-        ("torchrun --nproc_per_node=4 a.py", "2", "ok"),
-        ("mpirun -np 4 python a.py", "", "warning"),
-        ("python a.py", "16", "ok"),
-    ],
-)
-def test_threads_of_all_ranks_count(command: str, threads: str, status: str) -> None:
-    (check,) = computing_threads(subject(command, OMP_NUM_THREADS=threads), processors=8)
-    assert check.status == status
-    assert check.remedy == ("export OMP_NUM_THREADS=2" if status == "warning" else "")
-
-
-def test_a_name_of_old_comes_with_the_new_one() -> None:
-    (check,) = nccl_variables(subject(NCCL_BLOCKING_WAIT="1"))
-    assert check.status == "warning"
-    assert check.remedy == "unset NCCL_BLOCKING_WAIT; export TORCH_NCCL_BLOCKING_WAIT=1"
-
-
-@pytest.mark.parametrize("name", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])
-@pytest.mark.parametrize(("size", "status"), [("0", "warning"), ("2000", "ok")])
-def test_a_recorder_that_is_off_is_a_warning(name: str, size: str, status: str) -> None:
-    (check,) = flight_recorder(subject(**{name: size}))
-    assert check.status == status
-
-
-@pytest.mark.parametrize(("value", "status"), [("0", "warning"), ("false", "warning"), ("1", "ok")])
-def test_a_time_out_that_leaves_no_record_is_a_warning(value: str, status: str) -> None:
-    (check,) = flight_recorder(subject(TORCH_NCCL_DUMP_ON_TIMEOUT=value))
-    assert check.status == status
-
-
-@pytest.mark.parametrize("name", ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"])
-def test_a_folder_for_dumps_that_is_not_there_is_a_warning(name: str, tmp_path: Path) -> None:
-    (check,) = flight_recorder(subject(**{name: f"{tmp_path}/absent/rank_"}))
-    assert (check.status, check.remedy) == ("warning", f"mkdir -p {tmp_path}/absent")
-    assert [one.status for one in flight_recorder(subject(**{name: f"{tmp_path}/rank_"}))] == ["ok"]
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,14 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 from doctor.runs import run
 from subjects import subject
 
 from lightning_hangcheck.doctor.launch_checks import (
     expect,
-    launch_variables,
-    master_address,
     master_port,
-    meeting_point,
-    network_interface,
     script_parses,
-    slurm_tasks,
     time_left,
     trainers_strategy,
 )
@@ -30,75 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning_hangcheck.doctor.check import Finding
-
-
-@pytest.mark.parametrize(
-    ("variables", "named"),
-    [
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 cannot be with WORLD_SIZE=2"),
-        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK='x' is not a whole number"),
-        ({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "1"}, "LOCAL_RANK=1"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "waits for other ranks"),
-        ({"LOCAL_RANK": "1"}, "waits for other ranks"),
-    ],
-)
-def test_numbers_that_cannot_be_fail_with_the_variables_to_unset(
-    variables: dict[str, str], named: str
-) -> None:
-    (check, *_) = launch_variables(subject("python train.py", **variables))
-    assert check.status == "failed"
-    assert named in check.sentence
-    assert check.remedy.startswith("unset RANK")
-
-
-@pytest.mark.parametrize(
-    ("command", "variables"),
-    [
-        ("python train.py", {}),
-        ("torchrun --nproc_per_node=2 train.py", {"RANK": "0", "WORLD_SIZE": "2"}),
-        ("python train.py", {"RANK": "0", "WORLD_SIZE": "1"}),
-        ("python train.py", {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "a"}),
-    ],
-)
-def test_what_the_launcher_sets_itself_is_no_problem(
-    command: str, variables: dict[str, str]
-) -> None:
-    assert [one.status for one in launch_variables(subject(command, **variables))] == ["ok"]
-
-
-@pytest.mark.parametrize(
-    ("command", "variables", "remedy"),
-    [
-        ("python train.py", {"SLURM_NTASKS": "2"}, "srun python train.py"),
-        ("srun python train.py", {"SLURM_NTASKS": "4"}, "#SBATCH --ntasks-per-node=4"),
-        (
-            "srun python train.py --devices 2",
-            {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4"},
-            "#SBATCH --ntasks-per-node=2",
-        ),
-    ],
-)
-def test_tasks_that_nobody_starts_fail(
-    command: str, variables: dict[str, str], remedy: str
-) -> None:
-    (check,) = slurm_tasks(subject(command, **variables))
-    assert (check.status, check.remedy) == ("failed", remedy)
-
-
-@pytest.mark.parametrize(
-    ("command", "variables", "asked"),
-    [
-        ("srun python a.py", {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"}, True),
-        ("python a.py", {"SLURM_NTASKS": "1"}, True),
-        ("srun --ntasks-per-node=2 python a.py", {"SLURM_NTASKS": "2"}, True),
-        ("python a.py", {"SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}, True),
-        ("python a.py", {"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "bash"}, False),
-        ("python a.py", {}, False),
-    ],
-)
-def test_tasks_that_agree_are_fine(command: str, variables: dict[str, str], *, asked: bool) -> None:
-    checks = slurm_tasks(subject(command, **variables))
-    assert [check.status for check in checks] == (["ok"] if asked else [])
 
 
 @pytest.fixture
@@ -116,41 +41,6 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-@pytest.mark.parametrize(
-    ("command", "point"),
-    [
-        ("torchrun --nproc_per_node=2 a.py", None),
-        ("torchrun --nnodes=2 --nproc_per_node=2 a.py", ("127.0.0.1", 29500)),
-        ("torchrun --nproc_per_node=2 --master_port=123 a.py", ("127.0.0.1", 123)),
-        ("torchrun --rdzv_endpoint=node0:400 a.py", ("node0", 400)),
-        ("torchrun --master_addr=node0 a.py", ("node0", 29500)),
-        ("torchrun --rdzv_endpoint=node0 a.py", ("node0", 29400)),
-        ("torchrun --rdzv_endpoint=localhost:0 a.py", ("localhost", None)),
-        ("torchrun --rdzv_endpoint=[::1]:400 a.py", ("::1", 400)),
-        ("torchrun --rdzv_endpoint=[fe80::2] a.py", ("fe80::2", 29400)),
-        ("torchrun --rdzv_backend=c10d a.py", ("localhost", 29400)),
-        ("torchrun --standalone a.py", None),
-        ("python a.py", ("from-variable", 77)),
-    ],
-)
-def test_options_win_over_variables(command: str, point: tuple[str, int] | None) -> None:
-    found = meeting_point(subject(command, MASTER_ADDR="from-variable", MASTER_PORT="77"))
-    assert (found and found[:2]) == point
-
-
-def test_a_name_that_nobody_knows_fails() -> None:
-    (check,) = master_address(subject("python a.py", MASTER_ADDR="no-such-node.invalid"))
-    assert check.status == "failed"
-    assert "does not resolve" in check.sentence
-
-
-@pytest.mark.parametrize(("nodes", "status"), [("1", "ok"), ("2", "failed")])
-def test_loopback_will_do_for_one_node_only_of_meeting_point(nodes: str, status: str) -> None:
-    run = subject(f"torchrun --nnodes={nodes} --master_addr=127.0.0.1 a.py")
-    (check,) = master_address(run)
-    assert check.status == status
-
-
 def test_a_port_that_is_taken_fails_and_names_who_has_it(taken_port: int) -> None:
     run = subject("python a.py", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(taken_port))
     (check,) = master_port(run)
@@ -161,40 +51,6 @@ def test_a_port_that_is_taken_fails_and_names_who_has_it(taken_port: int) -> Non
 def test_a_free_port_is_fine(free_port: int) -> None:
     run = subject("python a.py", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port))
     assert [check.status for check in master_port(run)] == ["ok"]
-
-
-UP = next(name for name, state in psutil.net_if_stats().items() if state.isup)
-
-
-@pytest.mark.parametrize("chosen", [UP, UP[:2], f"={UP}", "^no-such", f"other,{UP}"])
-def test_an_interface_that_is_up_is_fine(chosen: str) -> None:
-    (check,) = network_interface(subject("torchrun a.py", NCCL_SOCKET_IFNAME=chosen))
-    assert check.status == "ok"
-
-
-@pytest.mark.parametrize(("nodes", "status"), [(2, "failed"), (1, "ok")])
-@pytest.mark.parametrize("variable", ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"])
-def test_loopback_will_do_for_one_node_only_of_interfaces(
-    variable: str, nodes: int, status: str
-) -> None:
-    command = f"torchrun --nnodes={nodes} --nproc_per_node=2 a.py"
-    (check,) = network_interface(subject(command, **{variable: "lo"}))
-    assert check.status == status
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"NCCL_SOCKET_IFNAME": "ib77"},
-        {"NCCL_SOCKET_IFNAME": f"={UP}x"},
-        {"GLOO_SOCKET_IFNAME": "ib77"},
-        {"GLOO_SOCKET_IFNAME": f"{UP},ib77"},
-    ],
-)
-def test_an_interface_that_is_not_there_fails(variables: dict[str, str]) -> None:
-    (check,) = network_interface(subject("torchrun a.py", **variables))
-    assert check.status == "failed"
-    assert check.remedy.startswith(f"export {next(iter(variables))}=")
 
 
 PL = "import lightning.pytorch as pl\n"
