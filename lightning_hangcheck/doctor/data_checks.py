@@ -17,6 +17,7 @@ import re
 import time
 import zipfile
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -303,11 +304,15 @@ def _fit(files: ModelFiles, model: ModelFiles) -> Finding:
     # what contradicts the two without a tensor that proves it
     names = (name.rpartition("/")[2] for name in (files.base, model.name))
     sizes = [{float(one) for one in BILLIONS.findall(name)} for name in names]
+    hidden = model.fields.hidden if model.fields is not None else 0
     if all(sizes) and sizes[0].isdisjoint(sizes[1]):
         doubt = f"{files.name} was trained on {files.base}, and {model.name} would load it"
     elif files.tokens and model.tokens and files.tokens != model.tokens:
         tokens = f"{len(files.tokens)} and {len(model.tokens)} tokens"
         doubt = f"{files.name} and {model.name} have different tokenizers ({tokens})"
+    elif hidden and files.shapes and not (compared or hidden in chain(*files.shapes.values())):
+        side = f"a side of {hidden}, the hidden size of {model.name}"
+        doubt = f"none of the {number} of {files.name} has {side}"
     since = f" (trained on {files.base})" if files.base else ""
     if problems or doubt:
         found = f"{files.name}{since} does not belong to {model.name}: {_some(problems)}"
@@ -394,8 +399,8 @@ def find_model(name: str, environment: Mapping[str, str]) -> Path:
 def _read_model(name: str, path: Path) -> ModelFiles:
     """Read a folder of a model, a file of weights, or a config.json; OSError as `open` raises."""
     index: dict[str, str] = {}
-    is_folder, config, files = path.is_dir(), path / CONFIG_NAME, [path]
-    if is_folder:
+    config, files, safe = path / CONFIG_NAME, [path], []
+    if path.is_dir():
         files = sorted(one for one in path.iterdir() if one.suffix in (SAFE, *OF_TORCH))
         # as from_pretrained takes them: safetensors where there are any
         safe = [one for one in files if one.suffix == SAFE]
@@ -417,7 +422,7 @@ def _read_model(name: str, path: Path) -> ModelFiles:
         except CannotBeRead as error:
             complaints.append(f"{file.name}: {error}")
     # what is in files of torch before 1.6 is not known
-    missing = [tensor for tensor in index if files[0].suffix == SAFE and tensor not in shapes]
+    missing = [tensor for tensor in index if safe and tensor not in shapes]
     if missing and not complaints:
         which = f"{len(missing)} tensors, {missing[0]} for one"
         complaints = [f"an index names {which}, that no file here holds"]

@@ -388,8 +388,9 @@ def _strategies(tree: ast.Module, *, starts_ranks: bool) -> Iterator[tuple[int, 
             module = getattr(node, "module", None)
             for one in node.names:
                 if (module or one.name).split(".")[0] in LIGHTNING:
-                    bound = one.asname or (one.name if module else one.name.split(".")[0])
-                    known[bound] = one.name if module else "module"
+                    name = "Trainer" if one.name == "*" else one.name
+                    bound = one.asname or (name if module else name.split(".")[0])
+                    known[bound] = name if module else "module"
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue

@@ -213,6 +213,16 @@ def test_an_adapter_of_layers_that_are_stored_the_other_way_round_fits(tmp_path:
     assert (check.status, "2 of 2 tensors" in check.sentence) == ("ok", True)
 
 
+@pytest.mark.parametrize(("hidden", "status"), [(8, "ok"), (12, "warning")])
+def test_modules_of_ones_own_must_take_the_backbones_vectors(
+    tmp_path: Path, small: Path, hidden: int, status: str
+) -> None:
+    file = _saved(tmp_path / "model.pt", {"operator.proj.weight": (5, hidden)})
+    check = _fit(file, small)
+    assert check.status == status
+    assert ("has a side of 8" in check.sentence) == (status == "warning")
+
+
 def test_many_layers_of_ones_own_are_not_the_backbones(tmp_path: Path, small: Path) -> None:
     file = _saved(tmp_path / "head.pt", {f"net.layers.{n}.weight": (8, 8) for n in range(9)})
     assert _fit(file, small).status == "ok"
