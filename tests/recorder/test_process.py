@@ -93,7 +93,7 @@ def test_a_sidecar_that_is_replaced_in_time_is_not_missed(
     assert lost == [sidecar.pid], "nobody replaces it, and patience ends"
 
 
-def test_a_sidecar_that_left_on_purpose_is_not_missed(
+def test_a_sidecar_that_left_on_purpose_is_not_missed_and_another_with_its_id_is_none(
     tmp_path: Path, sidecar: subprocess.Popen[bytes]
 ) -> None:
     lost: list[int] = []
@@ -102,24 +102,14 @@ def test_a_sidecar_that_left_on_purpose_is_not_missed(
     name_sidecar(file, sidecar.pid)
     watch.look()
     file.unlink()
-    sidecar.kill()
-    sidecar.wait(120)
+    end(sidecar)
+    watch.look()
+    file.write_text("{")
     watch.look()
     assert lost == []
-
-
-def test_another_process_with_its_id_is_not_the_sidecar(tmp_path: Path) -> None:
-    lost: list[int] = []
-    file = tmp_path / "sidecar.json"
     file.write_bytes(encode(SidecarFacts(pid=os.getpid(), started_ticks=1)))
-    watching(file, lost.append).look()
+    watch.look()
     assert lost == [os.getpid()]
-
-
-def test_a_file_that_names_no_sidecar_is_ignored(tmp_path: Path) -> None:
-    file = tmp_path / "sidecar.json"
-    file.write_text("{")
-    watching(file, lambda pid: pytest.fail(str(pid))).look()
 
 
 def test_a_rank_says_that_its_sidecar_is_gone_and_calls_for_another(

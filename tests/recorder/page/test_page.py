@@ -261,24 +261,20 @@ def test_a_file_that_is_no_page_of_ours_is_a_gap(tmp_path: Path, data: bytes, wh
     assert why in read.why
 
 
-def test_a_fifo_in_place_of_a_page_is_a_gap_at_once(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "17.page")
-    read = PageReader(tmp_path / "17.page").read()
-    assert isinstance(read, Gap)
-    assert "it is a FIFO" in read.why
-
-
-def test_a_page_that_somebody_cuts_off_is_a_gap(tmp_path: Path) -> None:
+def test_a_fifo_in_place_of_a_page_and_one_that_somebody_cuts_off_are_gaps(tmp_path: Path) -> None:
     """A reader that maps it would be ended by the kernel."""
+    os.mkfifo(tmp_path / "16.page")
+    fifo = PageReader(tmp_path / "16.page").read()
     path = tmp_path / "17.page"
     PageWriter.create(path)
     reader = PageReader(path)
     assert isinstance(reader.read(), Beat)
     os.truncate(path, 0)
-    read = reader.read()
-    assert isinstance(read, Gap)
-    assert "0 bytes" in read.why
+    cut = reader.read()
     reader.close()
+    assert isinstance(fifo, Gap)
+    assert isinstance(cut, Gap)
+    assert ("it is a FIFO" in fifo.why, "0 bytes" in cut.why) == (True, True)
 
 
 def test_a_page_that_appears_later_is_read_then(tmp_path: Path) -> None:
