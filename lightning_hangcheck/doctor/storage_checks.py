@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.doctor.check import DEPTH, Finding, beginning, check, failed, ok, warning
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.text.redaction import redact_value
 from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words, several
 
 if TYPE_CHECKING:
@@ -274,12 +273,9 @@ def rclone_remotes(subject: Subject) -> Iterator[Finding]:
         for sentence, corrections, sure in _problems(values, environment, home):
             problems += 1
             told = f"{file}:{number}: [{name}] {sentence}"
-            # the block as it would be right, to be compared with what is there
-            right = {key: redact_value(key, value) for key, value in values.items()} | corrections
-            settings = [f"{key} = {value}" for key, value in right.items()]
-            settings.sort(key=lambda setting: not setting.startswith("type "))
-            block = "\n".join([f"[{name}]", *settings])
-            yield (worst if sure else warning)(told, block)
+            lines_there = [f"{key} = {value}" for key, value in corrections.items()]
+            block = "\n".join([f"[{name}]", *lines_there])
+            yield (worst if sure else warning)(told, block, advice="have these lines there:")
     if remotes and not problems:
         yield ok(f"complete in {file}: {', '.join(remotes)}")
 

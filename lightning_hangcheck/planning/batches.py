@@ -5,8 +5,6 @@ from __future__ import annotations
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.text.shown import several
 
-SMALLEST_TABLE = 8  # ranks; one machine of eight GPUs
-
 
 def gradient_accumulation(buffer: int, world_size: int, micro_batch: int) -> int:
     """Steps over which gradients add up until all ranks together have seen a buffer of samples.
@@ -24,8 +22,8 @@ def gradient_accumulation(buffer: int, world_size: int, micro_batch: int) -> int
         micro_batch: Samples that one rank takes at once.
 
     Raises:
-        BadUsage: It is no whole number: the nearest buffers and micro batches that fit, and a table
-            for other world sizes; or an argument is not a whole number above 0.
+        BadUsage: It is no whole number: the nearest buffers and micro batches that fit; or an
+            argument is not a whole number above 0.
     """
     numbers = {"buffer": buffer, "world_size": world_size, "micro_batch": micro_batch}
     for name, value in numbers.items():
@@ -36,33 +34,17 @@ def gradient_accumulation(buffer: int, world_size: int, micro_batch: int) -> int
     if buffer % at_once == 0:
         return buffer // at_once
 
-    def nearest(at_once: int) -> list[int]:
-        """Multiples on both sides, the nearer one first; of 0 samples nothing is learnt."""
-        below = buffer - buffer % at_once
-        return sorted(filter(None, (below, below + at_once)), key=lambda one: abs(one - buffer))
-
-    # the nearest buffers, and the micro batches on both sides that fit the buffer as it is
-    ways = [f"buffer={one} ({several(one // at_once, 'step')})" for one in nearest(at_once)]
+    # the nearest buffers, none of 0 samples, and the micro batches on both sides that fit this one
+    below = buffer - buffer % at_once
+    buffers = sorted(filter(None, (below, below + at_once)), key=lambda one: abs(one - buffer))
+    ways = [f"buffer={one} ({several(one // at_once, 'step')})" for one in buffers]
     share, left = divmod(buffer, world_size)
     sides = [range(micro_batch + 1, share + 1), range(micro_batch - 1, 0, -1)] if not left else []
     firsts = (next((one for one in side if share % one == 0), 0) for side in sides)
     fitting = sorted(filter(None, firsts), key=lambda one: abs(one - micro_batch))
     ways += [f"micro_batch={one} ({several(share // one, 'step')})" for one in fitting]
-    # for powers of two up to twice as many ranks or one machine's, and sizes beside that asked
-    most = max(2 * world_size, SMALLEST_TABLE)
-    sizes = {2**power for power in range((most - 1).bit_length() + 1)}
-    table = [f"micro batches of {micro_batch} with other world sizes:"]
-    rows = [("world_size", "steps", "buffer")]
-    for ranks in sorted({*sizes, max(1, world_size - 1), world_size, world_size + 1}):
-        size = ranks * micro_batch
-        other = " or ".join(f"{one} ({one // size})" for one in nearest(size))
-        fits = buffer % size == 0
-        rows.append(
-            (str(ranks), str(buffer // size) if fits else "-", str(buffer) if fits else other)
-        )
-    table += [f"  {ranks:<12}{steps:<8}{buffers}" for ranks, steps, buffers in rows]
     raise BadUsage(
         f"buffer {buffer} is not a multiple of world_size {world_size} x micro_batch {micro_batch} "
         f"= {at_once}: gradient accumulation would be {buffer / at_once:.4g}",
-        "\n".join([f"write {' or '.join(ways)}", *table]),
+        f"write {' or '.join(ways)}",
     )

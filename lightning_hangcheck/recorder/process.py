@@ -146,12 +146,6 @@ class Pulse:
 
     A sidecar that leaves on purpose removes its file first, so only one that was killed is missed,
     unless whoever keeps it puts a new one in its place within ``patience_s``.
-
-    Args:
-        file: Where the session names the sidecar.
-        on_lost: Told its process id, once.
-        errand: Done at each beat.
-        ranks: On this machine; see `start_thread`.
     """
 
     def __init__(
