@@ -253,8 +253,18 @@ class PageWriter:
         index = _PHASE_INDEX[phase]
         self.phase = phase
         self._phase_stamp = stamp = self._phase_stamp + 1
-        place = (index, self._epoch, self._step, self._batch)
-        _pack_phase(self.buffer, _PHASE_START, stamp, monotonic_ns(), *place, self._entries, stamp)
+        _pack_phase(
+            self.buffer,
+            _PHASE_START,
+            stamp,
+            monotonic_ns(),
+            index,
+            self._epoch,
+            self._step,
+            self._batch,
+            self._entries,
+            stamp,
+        )
 
     def identify(self, me: Identity) -> None:
         """Say which rank this is, in which round, and where its store is, as far as known."""

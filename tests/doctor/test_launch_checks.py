@@ -7,7 +7,6 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from doctor.runs import run
 from subjects import subject
 
 from lightning_hangcheck.doctor.launch_checks import (
@@ -18,6 +17,8 @@ from lightning_hangcheck.doctor.launch_checks import (
     trainers_strategy,
 )
 from lightning_hangcheck.ledger import ledger_file
+from lightning_hangcheck.ledger.ledger_file import Run
+from lightning_hangcheck.model.case import PhaseTime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,6 +140,23 @@ def test_a_script_is_fine_only_where_it_was_parsed(tmp_path: Path) -> None:
 
 
 TRAIN = "torchrun --nproc_per_node=2 train.py --lr 1e-4"
+AT = "2026-11-20T10:00:00.000Z"
+
+
+def run(command: str, duration_s: float, verdict: str = "finished", loading_s: float = 0.0) -> Run:
+    """A run of two ranks, as the ledger has it; each loaded its model for so long."""
+    return Run(
+        id="1",
+        at=AT,
+        run_id="20261120T100000-aaaa",
+        command=command,
+        started_at=AT,
+        duration_s=duration_s,
+        ranks=2,
+        verdict=verdict,
+        exit_code=0 if verdict == "finished" else 1,
+        spent=(PhaseTime("model_load", 2 * loading_s), PhaseTime("training_step", 5.0)),
+    )
 
 
 def _seconds(command: str, *runs: object) -> float | None:
