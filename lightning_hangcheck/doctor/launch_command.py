@@ -137,8 +137,9 @@ def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launc
     elif _PYTHON.fullmatch(name):
         kind = "python"
         for at, (word, following) in enumerate(pairwise(command)):
-            if word == "-m" and following in _COMMANDS:
+            if word == "-m" and "." in following and following in _COMMANDS:
                 kind, start = _COMMANDS[following], at + 2
+                break
     if kind == "none":
         return Launch()
     flags, of_ranks, of_nodes = _SPELLINGS[kind]
@@ -238,8 +239,9 @@ def job_of_nodes(command: Sequence[str], environment: Mapping[str, str]) -> JobO
     if backend not in ("static", "c10d") or "store_type=file" in said("rdzv-conf"):
         endpoint = ""
     host, text = split_endpoint(endpoint)
-    port = default if host and not text else int(text) if text.isdecimal() else 0
-    host = host if port else ""
+    port = int(text) if text.isdecimal() else 0 if text else default
+    if not host or not (text or "0").isdecimal():
+        host, port = "", 0
     nnodes = said("nnodes").rpartition(":")[2]
     number = said("node-rank") or environment.get("SLURM_NODEID", "")
     place = None
