@@ -86,41 +86,29 @@ SLURM_TASK = {
 }
 
 
+C10D, PET = "--rdzv-backend=c10d --rdzv-endpoint=", {"PET_NNODES": "2", "PET_NODE_RANK": "1"}
+
+
 @pytest.mark.parametrize(
     ("options", "environment", "place"),
     [
-        (
-            "--nnodes=2 --node-rank=1 --master-addr=n0 --master-port=29501",
-            {},
-            NodePlace(number=1, nnodes=2, host="n0", port=29501),
-        ),
-        (
-            "--nnodes 1:4 --node_rank 3 --master_addr n0",
-            {},
-            NodePlace(number=3, nnodes=4, host="n0", port=DEFAULT_PORT),
-        ),
-        (
-            "--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=n0:29400",
-            {"SLURM_NODEID": "0"},
-            NodePlace(number=0, nnodes=2, host="n0", port=29400),
-        ),
-        (
-            "",
-            {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "n0"},
-            NodePlace(number=1, nnodes=2, host="n0", port=DEFAULT_PORT),
-        ),
-        ("--nnodes=2 --node-rank=0 --rdzv-backend=etcd", {}, NodePlace(number=0, nnodes=2)),
-        ("--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=n0", {}, None),
+        ("--nnodes=2 --node-rank=1 --master-addr=n0 --master-port=21", {}, (1, 2, "n0", 21)),
+        ("--nnodes 1:4 --node_rank 3 --master_addr n0", {}, (3, 4, "n0", DEFAULT_PORT)),
+        (f"--nnodes=2 {C10D}n0:29400", {"SLURM_NODEID": "0"}, (0, 2, "n0", 29400)),
+        ("", PET | {"PET_MASTER_ADDR": "n0"}, (1, 2, "n0", DEFAULT_PORT)),
+        ("--nnodes=2 --node-rank=0 --rdzv-backend=etcd", {}, (0, 2, "", 0)),
+        (f"--nnodes=2 {C10D}n0", {}, None),
         ("--nnodes=2 --node-rank=2", {}, None),
         ("--nnodes=two --node-rank=0", {}, None),
         ("--nproc-per-node=8", {"SLURM_NODEID": "0"}, None),
     ],
 )
 def test_the_place_of_a_node_is_read_from_torchruns_options(
-    options: str, environment: dict[str, str], place: NodePlace | None
+    options: str, environment: dict[str, str], place: tuple[int, int, str, int] | None
 ) -> None:
     command = ["torchrun", *shlex.split(options), "train.py", "--nnodes=7"]
-    assert job_of_nodes(command, environment).place == place
+    found = job_of_nodes(command, environment).place
+    assert (found and (found.number, found.nnodes, found.host, found.port)) == place
 
 
 def test_accelerate_starts_torchrun_and_has_names_of_its_own_for_its_options() -> None:

@@ -56,29 +56,20 @@ OF_TORCHRUN = NodePlace(
 )
 
 
+OF_SLURM = NodePlace(number=1, nnodes=2, ranks=1, job="slurm-7-0")
+OF_RAY = NodePlace(number=1, nnodes=2, ranks=2, job="environment-10.0.0.1-40001", first="10.0.0.1")
+THREE = {"SLURM_STEP_NUM_NODES": "3", "SLURM_STEP_TASKS_PER_NODE": "1(x3)"}
+
+
 @pytest.mark.parametrize(
     ("environment", "place"),
     [
         (TORCHRUN, OF_TORCHRUN),
-        (
-            TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "False"},
-            replace(OF_TORCHRUN, host="", port=0),
-        ),
-        (SLURM, NodePlace(number=1, nnodes=2, ranks=1, job="slurm-7-0")),
-        (
-            SLURM | {"SLURM_STEP_NUM_NODES": "3", "SLURM_STEP_TASKS_PER_NODE": "1(x3)"},
-            NodePlace(number=1, nnodes=3, ranks=1, job="slurm-7-0"),
-        ),
-        (
-            SLURM | {"SLURM_JOB_NODELIST": "n[07-09],m1"},
-            NodePlace(number=1, nnodes=2, ranks=1, job="slurm-7-0", first="n07"),
-        ),
-        (
-            RAY,
-            NodePlace(
-                number=1, nnodes=2, ranks=2, job="environment-10.0.0.1-40001", first="10.0.0.1"
-            ),
-        ),
+        (TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "0"}, replace(OF_TORCHRUN, host="", port=0)),
+        (SLURM, OF_SLURM),
+        (SLURM | THREE, replace(OF_SLURM, nnodes=3)),
+        (SLURM | {"SLURM_JOB_NODELIST": "n[07-09],m1"}, replace(OF_SLURM, first="n07")),
+        (RAY, OF_RAY),
         (RAY | {"LOCAL_WORLD_SIZE": "4"}, None),
         ({"RANK": "2", "WORLD_SIZE": "4"}, None),
         (TORCHRUN | {"GROUP_RANK": "two"}, None),
