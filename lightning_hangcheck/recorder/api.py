@@ -200,88 +200,72 @@ class Track(Generic[Item]):
         return self._total
 
     def __iter__(self) -> Generator[Item, None, None]:
-        if self._recorder.settings.disable:
+        recorder, name = self._recorder, self._name
+        if recorder.settings.disable:
             yield from self._iterable
             return
-        loop = _Loop(self._recorder, self._name, self._total, self._bar, says=self._says)
+        stack, loop = _scopes.stack, _Loop(StepTimes())
+        is_outermost = not any(isinstance(scope, _Loop) for scope in stack)
+        draws = is_outermost and recorder.identity.rank in (None, 0)
+        bar = _ProgressBar(self._bar if draws else "off", name, self._total)
+        items, steps, whole = Times(), StepTimes(), False
+        recorder.leave_startup()
+        opened = recorder.open_section(name, spoken=False)
+        stack.append(loop)
+        began = item_began = perf_counter()
+
+        def end_item() -> None:
+            nonlocal item_began
+            loop.end_plain()
+            now = perf_counter()
+            if loop.number:
+                items.add(now - item_began)
+                bar.advance(now)
+                if self._says:  # with what took most of it; then its steps are the whole loop's
+                    took = seconds_in_words(now - item_began)
+                    recorder.say(f"{name} {loop.number}: {took}{loop.times}")
+                    steps.join(loop.times)
+                    loop.times = StepTimes()
+            item_began = now
+
         try:
             for item in self._iterable:
-                loop.next_item()
+                end_item()  # the last one: the time of an item includes waiting for it
+                loop.number += 1
+                recorder.beat()
+                if opened is not None:
+                    recorder.advance(opened, loop.number)
                 yield item
-            loop.whole = True
-        finally:
-            loop.end()
+            whole = True
+        finally:  # at its end, by break or return, or by an exception
+            end_item()
+            if loop in stack:
+                stack.remove(loop)
+            if opened is not None:
+                recorder.close_section(opened, None)
+            bar.close()
+            seconds = perf_counter() - began
+            steps.join(loop.times)
+            if is_outermost:
+                ended = "" if whole else " (left early)"
+                longest = f", longest {seconds_in_words(items.longest_s)}" if loop.number else ""
+                took = f"{loop.number} items in {seconds_in_words(seconds)}"
+                recorder.say(f"{name}: {took}{ended}{longest}{steps}")
+                recorder.note(
+                    "track",
+                    name=name,
+                    seconds=seconds,
+                    whole=whole,
+                    items=asdict(items),
+                    steps={one: asdict(times) for one, times in steps.items()},
+                )
+            else:
+                stack[-1].times.of(name).add(seconds)
+                stack[-1].times.join(steps)
 
 
 class _Loop(Scope):
     """One passage through a tracked loop."""
-
-    def __init__(
-        self, recorder: Recorder, name: str, total: int | None, bar: Bar, *, says: bool
-    ) -> None:
-        super().__init__(StepTimes())
-        self.whole = False
-        self._recorder, self._name, self._says = recorder, name, says
-        self._stack = _scopes.stack
-        self._is_outermost = not any(isinstance(scope, _Loop) for scope in self._stack)
-        draws = self._is_outermost and recorder.identity.rank in (None, 0)
-        self._bar = _ProgressBar(bar if draws else "off", name, total)
-        self._items, self._all = Times(), StepTimes()
-        recorder.leave_startup()
-        self._opened = recorder.open_section(name, spoken=False)
-        self._stack.append(self)
-        self._began = self._item_began = perf_counter()
-
-    def next_item(self) -> None:
-        """The last item is done, and the next one there; its time includes waiting for it."""
-        self._end_item()
-        self.number += 1
-        self._recorder.beat()
-        if self._opened is not None:
-            self._recorder.advance(self._opened, self.number)
-
-    def end(self) -> None:
-        """The loop was left: at its end, by break or return, or by an exception."""
-        self._end_item()
-        if self in self._stack:
-            self._stack.remove(self)
-        if self._opened is not None:
-            self._recorder.close_section(self._opened, None)
-        self._bar.close()
-        seconds = perf_counter() - self._began
-        self._all.join(self.times)
-        if not self._is_outermost:
-            self._stack[-1].times.of(self._name).add(seconds)
-            self._stack[-1].times.join(self._all)
-            return
-        ended = "" if self.whole else " (left early)"
-        slowest = f", longest {seconds_in_words(self._items.longest_s)}" if self.number else ""
-        took = seconds_in_words(seconds)
-        self._recorder.say(
-            f"{self._name}: {self.number} items in {took}{ended}{slowest}{self._all}"
-        )
-        self._recorder.note(
-            "track",
-            name=self._name,
-            seconds=seconds,
-            whole=self.whole,
-            items=asdict(self._items),
-            steps={name: asdict(times) for name, times in self._all.items()},
-        )
-
-    def _end_item(self) -> None:
-        self.end_plain()
-        now = perf_counter()
-        if self.number:
-            seconds = now - self._item_began
-            self._items.add(seconds)
-            self._bar.advance(now)
-            if self._says:  # with what took most of it; then its steps go over to the whole loop's
-                took = seconds_in_words(seconds)
-                self._recorder.say(f"{self._name} {self.number}: {took}{self.times}")
-                self._all.join(self.times)
-                self.times = StepTimes()
-        self._item_began = now
 
 
 PAUSE_S = 0.1
