@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,8 +25,7 @@ DEPTH = 3
 """Folders of a place of checkpoints: run, step and part."""
 LIMIT_S = 4.0
 """More than any healthy machine needs for what is not about other machines."""
-SCRIPT_LIMIT_S = 2.0
-LEDGER_LIMIT_S = 2.0
+READ_LIMIT_S = 2.0
 MOST_BYTES = 2**20
 """Of a script or configuration that is read."""
 
@@ -70,15 +69,12 @@ def failed(sentence: str, *commands: str, advice: str = "", check: str = "") -> 
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """A run before it starts.
+    """A run before it starts: what the options of ``hangcheck doctor`` say of it.
 
     Attributes:
         command: As it would stand behind `hangcheck run --`; empty where none was given.
         checkpoints: Where it will save, as fsspec names places; None where nobody says.
-        depth: How many folders deep that place is looked at.
-        expect: Patterns of files that must be there, each by its path from there.
-        backbone: The model that loads them: folder, file, or name in the hub's cache.
-        extras: What is kept in memory beside that model.
+        backbone: The model that loads ``loads``: folder, file, or name in the hub's cache.
         fresh_minutes: Age above which what it needs is too old; None where age does not matter.
     """
 
@@ -101,13 +97,14 @@ class Subject(Struct, frozen=True, kw_only=True):
 
     def uses(self, tool: str) -> bool:
         """Whether a variable of a tool is set, or command or script name it (in lower case)."""
-        if any(name.startswith(f"{tool.upper()}_") for name in self.environment):
-            return True
-        if tool in " ".join(self.command).lower().split():
-            return True
+        named = any(name.startswith(f"{tool.upper()}_") for name in self.environment)
         script = self.launch.script
         try:
-            return script is not None and tool.encode() in beginning(Path(script)).lower()
+            return (
+                named
+                or tool in " ".join(self.command).lower().split()
+                or (script is not None and tool.encode() in beginning(Path(script)).lower())
+            )
         except (OSError, NoAnswerFromStorage):
             return False
 
@@ -117,9 +114,13 @@ class Subject(Struct, frozen=True, kw_only=True):
 
         ledger = ledger_file.find_ledger(self.environment.get("HANGCHECK_LEDGER") or None)
         try:
-            return apart(LEDGER_LIMIT_S, lambda: ledger_file.read(ledger))
+            return apart(READ_LIMIT_S, lambda: ledger_file.read(ledger))
         except (UnreadableRun, NoAnswerFromStorage):
             return ledger_file.Pages()
+
+
+Look: TypeAlias = "Callable[..., Finding | Iterable[Finding] | None]"
+"""Finds something; nothing where the question does not arise in this run."""
 
 
 class Check(NamedTuple):
@@ -127,7 +128,6 @@ class Check(NamedTuple):
 
     Attributes:
         why: What goes wrong in a run where it is not ok.
-        look: Finds something; nothing where the question does not arise in this run.
         alone: It starts processes, or takes what others want to find free: made after the others,
             where Ctrl-C ends what it started, and within limits of its own.
         well: Said where nothing is found; empty where nothing is said then.
@@ -137,7 +137,7 @@ class Check(NamedTuple):
     name: str
     looked_at: str
     why: str
-    look: Callable[..., Finding | Iterable[Finding] | None]
+    look: Look
     limit_s: float = LIMIT_S
     alone: bool = False
     well: str = ""
@@ -146,8 +146,8 @@ class Check(NamedTuple):
         """Make the check."""
         found = self.look(subject, **given)
         findings = (found,) if isinstance(found, Finding) else tuple(found or ())
-        if self.well:
-            findings = findings or (ok(self.well),)
+        if self.well and not findings:
+            findings = (ok(self.well),)
         return tuple(one if one.check else replace(one, check=self.name) for one in findings)
 
 
@@ -163,10 +163,10 @@ def check(
     limit_s: float = LIMIT_S,
     alone: bool = False,
     well: str = "",
-) -> Callable[[Callable[..., Finding | Iterable[Finding] | None]], Check]:
+) -> Callable[[Look], Check]:
     """Make a check of a function, whose docstring says what it looks at."""
 
-    def register(look: Callable[..., Finding | Iterable[Finding] | None]) -> Check:
+    def register(look: Look) -> Check:
         words = " ".join((look.__doc__ or "").split()).removesuffix(".")
         looked_at = words if words[1:2].isupper() else words[:1].lower() + words[1:]
         named = name or look.__name__.replace("_", " ")
@@ -183,16 +183,11 @@ def nearest(folder: Path) -> Path:
     return folder
 
 
-def beginning(file: Path, time_limit_s: float = SCRIPT_LIMIT_S) -> bytes:
-    """Read the first MiB of a file.
-
-    Raises:
-        NoAnswerFromStorage: It took longer than the limit.
-        OSError: It is not there, or may not be read.
-    """
+def beginning(file: Path) -> bytes:
+    """Read the first MiB of a file; OSError, or NoAnswerFromStorage after 2 s."""
 
     def read() -> bytes:
         with file.open("rb") as opened:
             return opened.read(MOST_BYTES)
 
-    return apart(time_limit_s, read)
+    return apart(READ_LIMIT_S, read)

@@ -3,25 +3,40 @@
 "Trained on Qwen2.5-1.5B, evaluated on 0.5B" costs a run that fails late, or one that goes on with
 weights that were never trained. A tensor is compared with the one that the backbone's own weights
 have under that name, else with the shape that its config.json asks for.
+
+Nothing is loaded or run. safetensors reads the headers of its files. A file of torch is a zip
+archive whose index is a pickle: every class and function that it names is replaced by one that does
+nothing, so nothing that a stranger put there is imported or called.
 """
 
 from __future__ import annotations
 
+import json
+import pickle
 import re
 import time
+import zipfile
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
+from msgspec import Struct
 
 from lightning_hangcheck.doctor.check import Finding, check, failed, ok, warning
-from lightning_hangcheck.doctor.weights import ModelFiles, Shape, find_model, read_model_files
+from lightning_hangcheck.doctor.environment_checks import cache_folder
+from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.ledger.ledger_file import difference, fingerprint
 from lightning_hangcheck.ledger.phase_history import tell
-from lightning_hangcheck.planning.config import FAMILIES
+from lightning_hangcheck.planning.config import (
+    CONFIG_NAME,
+    FAMILIES,
+    Fields,
+    read_config,
+    read_fields,
+)
 from lightning_hangcheck.text.shown import bytes_in_words, several
 
 if TYPE_CHECKING:
@@ -29,7 +44,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.doctor.check import Subject
     from lightning_hangcheck.ledger.phase_history import PhaseStory
-    from lightning_hangcheck.planning.config import Fields
 
 FILE_LIMIT_S = 3.0
 FIRST_BYTES = 4096
@@ -56,13 +70,29 @@ LORA = re.compile(r"\.lora_([AB])(?:\.\w+)?\.weight$")
 """peft's names: A takes what the layer takes, B gives what the layer gives."""
 LAYER = re.compile(r"(?:layers|h)\.(\d+)\.")
 WRAPPERS = re.compile(
-    r"(?:(?:state_dict|model_state_dict|model|module|base_model|backbone|llm|language_model"
+    r"^(?:(?:state_dict|model_state_dict|model|module|base_model|backbone|llm|language_model"
     r"|transformer|net|_orig_mod|_forward_module|_fsdp_wrapped_module)\.)*"
 )
 """Words that trainers, compilers and scripts put before a tensor's own name; a module of another
 name may hold layers of its own, so its tensors are not taken for the backbone's."""
 BILLIONS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![\w.])")
 """The size in a model's name, Qwen2.5-1.5B; not the 2.5."""
+SAFE = ".safetensors"
+OF_TORCH = (".bin", ".pt", ".pth", ".ckpt")
+ARCHIVE = b"PK\x03\x04"
+"""With this torch begins since 1.6; before that it wrote bare pickles, and so do others."""
+POINTER = b"version https://git-lfs"
+LONGEST_INDEX = 100_000_000
+"""Bytes of a pickle, far more than any index takes."""
+LONGEST_JSON = 200_000_000
+"""Bytes; the largest tokenizer.json known has 33 million."""
+DEEPEST = 6
+"""Folders within folders of a checkpoint: Lightning's optimizer states lie four deep."""
+NAMES_OF_A_BASE = (
+    *("base_model_name_or_path", "pretrained_model_name_or_path", "model_name_or_path"),
+    *("base_model", "backbone", "model_name"),
+)
+"""Under these, trainers note which model they began with (peft, transformers, usual scripts)."""
 
 
 @check(
@@ -135,21 +165,64 @@ def files_belong_together(subject: Subject) -> tuple[Finding, ...]:
 
 def _of_other_versions(made: Mapping[str, PhaseStory]) -> Iterator[tuple[str, str]]:
     """Each problem in one sentence, with the phase to look at."""
+    first: dict[str, tuple[str, str]] = {}
+    older = []
     for path, phase in made.items():
         whole = str(Path(path).absolute())
         left = next(one for one in phase.outputs if one.path == whole)
         if changed := difference(left, fingerprint(whole)):
             yield f"{changed}, since phase {phase.name} made it", phase.name
-    first: dict[str, tuple[str, str]] = {}
-    for path, phase in made.items():
         for used in phase.inputs:
             other, digest = first.setdefault(used.path, (path, used.digest))
             if digest != used.digest:
                 yield f"{other} and {path} were made from two versions of {used.path}", phase.name
-    for path, phase in made.items():
-        for used in phase.inputs:
             if changed := difference(used, fingerprint(used.path)):
-                yield f"{path} was made from another version: {changed}", phase.name
+                older.append((f"{path} was made from another version: {changed}", phase.name))
+    yield from older
+
+
+class Shape(tuple[int, ...]):
+    """Sides of a tensor; a type of its own, to be told from other tuples of an index."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return " x ".join(map(str, self)) or "a single number"
+
+
+class ModelFiles(Struct, frozen=True, kw_only=True):
+    """What the files of a model or checkpoint say.
+
+    Attributes:
+        fields: Of its config.json; None where there is none, or none of a text model.
+        shapes: Of all tensors by name; names of nested dictionaries are joined by dots.
+        tokens: Numbers of the tokens in its tokenizer.json; none where there is none.
+        base: The model that it was trained on, as noted there; empty if unknown.
+        complaints: What is wrong with the files: a part is missing, cut off, or of another save.
+    """
+
+    name: str
+    fields: Fields | None = None
+    shapes: dict[str, Shape] = {}
+    tokens: dict[str, int] = {}
+    base: str = ""
+    files: int = 0
+    complaints: tuple[str, ...] = ()
+
+    def too_many_tokens_for(self, fields: Fields | None) -> str:
+        """Say that its tokens do not fit into an embedding; empty where they do."""
+        most = max(self.tokens.values(), default=-1)
+        if fields is None or most < fields.vocabulary:
+            return ""
+        return f"tokens go up to {most}, the embedding has {fields.vocabulary} rows"
+
+    def layers_beyond(self, fields: Fields | None) -> int:
+        """Return how many layers it has more than a configuration asks for."""
+        if fields is None or fields.two_stacks:
+            return 0
+        numbers = (LAYER.match(WRAPPERS.sub("", name)) for name in self.shapes)
+        most = max((int(number[1]) + 1 for number in numbers if number), default=0)
+        return max(0, most - fields.layers)
 
 
 @check(
@@ -165,18 +238,16 @@ def model_fits(subject: Subject) -> Iterator[Finding]:
         import safetensors.numpy  # noqa: F401 - as said
     for name in dict.fromkeys(filter(None, (*subject.loads, subject.backbone))):
         try:
-            files = apart(
+            read[name] = apart(
                 MODEL_LIMIT_S,
-                lambda name=name: read_model_files(find_model(name, subject.environment)),  # type: ignore[misc]
+                lambda name=name: _read_model(name, find_model(name, subject.environment)),  # type: ignore[misc]
             )
+            yield _whole(read[name])
         except FileNotFoundError:
             correct = "correct its name, or fetch it:"
             yield failed(f"{name} is not here", f"hf download {name}", advice=correct)
         except (OSError, NoAnswerFromStorage) as error:
             yield failed(f"{name} cannot be read: {error}", f"ls -l {name}")
-        else:
-            read[name] = replace(files, name=name)
-            yield _whole(read[name])
     # checkpoints that are loaded together, and by their names are of other steps
     steps = {name: found[-1] for name in subject.loads if (found := STEP.findall(name))}
     if len(set(steps.values())) > 1:
@@ -190,49 +261,59 @@ def model_fits(subject: Subject) -> Iterator[Finding]:
 
 def _whole(files: ModelFiles) -> Finding:
     """Whether the files of one model belong together."""
-    compared, differing = _compare_shapes(files, ModelFiles(fields=files.fields))
+    name = files.name
+    compared, differing = _compare_shapes(files.shapes, {}, files.fields)
     complaints = [*files.complaints, *(f"by config.json, {each}" for each in differing)]
-    beyond = _layers_beyond(files, files)
+    beyond = files.layers_beyond(files.fields)
     if beyond and compared:
         complaints.append(f"the weights have {several(beyond, 'layer')} more than config.json says")
     if complaints:
-        sentence = f"{files.name}: {_some(complaints)}"
-        return failed(sentence, advice=f"save or fetch it once more: {files.name}")
-    if tokens := _too_many_tokens(files, files):
-        sentence = f"{files.name}: {tokens}: such a token ends a run on a GPU without a clear word"
+        sentence = f"{name}: {_some(complaints)}"
+        return failed(sentence, advice=f"save or fetch it once more: {name}")
+    if tokens := files.too_many_tokens_for(files.fields):
+        sentence = f"{name}: {tokens}: such a token ends a run on a GPU without a clear word"
         again = "or fetch the tokenizer once more; in the script:"
         return warning(sentence, "model.resize_token_embeddings(len(tokenizer))", advice=again)
     if not files.shapes and files.fields is None:
-        sentence = f"{files.name}: neither weights nor config.json of a known format"
-        return warning(sentence, f"ls -l {files.name}")
+        return warning(
+            f"{name}: neither weights nor config.json of a known format", f"ls -l {name}"
+        )
+    tensors = f"{several(len(files.shapes), 'tensor')} in {several(files.files, 'file')}"
     told = [
-        f"{several(len(files.shapes), 'tensor')} in {several(files.files, 'file')}"
-        if files.shapes
-        else "config.json alone",
-        f"{files.tokens} tokens" if files.tokens else "",
-        f"trained on {files.base}" if files.base else "",
+        tensors if files.shapes else "config.json alone",
+        *([f"{len(files.tokens)} tokens"] if files.tokens else []),
+        *([f"trained on {files.base}"] if files.base else []),
     ]
-    return ok(f"{files.name}: {', '.join(filter(None, told))}")
+    return ok(f"{name}: {', '.join(told)}")
 
 
 def _fit(files: ModelFiles, model: ModelFiles) -> Finding:
     """Whether a checkpoint belongs to the backbone that will load it."""
-    compared, differing = _compare_shapes(files, model)
-    problems = []
+    compared, differing = _compare_shapes(files.shapes, model.shapes, model.fields)
+    number, problems, doubt = several(len(files.shapes), "tensor"), [], ""
     if files.fields is not None and model.fields is not None:
         pairs = ((w, getattr(files.fields, f), getattr(model.fields, f)) for f, w in SIZES.items())
-        problems += [
-            f"{words} {there}, not {here}" for words, there, here in pairs if there != here
-        ]
-    beyond = _layers_beyond(files, model)
+        problems = [f"{words} {there}, not {here}" for words, there, here in pairs if there != here]
+    beyond = files.layers_beyond(model.fields)
     if beyond and compared and not problems:
         problems.append(f"{several(beyond, 'layer')} more than it has")
     if differing:
         problems.append(f"{len(differing)} of {compared} tensors differ: {_some(differing)}")
-    if files.fields is None and (tokens := _too_many_tokens(files, model)):
+    if files.fields is None and (tokens := files.too_many_tokens_for(model.fields)):
         problems.append(tokens)
+    # what contradicts the two without a tensor that proves it
+    names = (name.rpartition("/")[2] for name in (files.base, model.name))
+    sizes = [{float(one) for one in BILLIONS.findall(name)} for name in names]
+    hidden = model.fields.hidden if model.fields is not None else 0
+    if all(sizes) and sizes[0].isdisjoint(sizes[1]):
+        doubt = f"{files.name} was trained on {files.base}, and {model.name} would load it"
+    elif files.tokens and model.tokens and files.tokens != model.tokens:
+        tokens = f"{len(files.tokens)} and {len(model.tokens)} tokens"
+        doubt = f"{files.name} and {model.name} have different tokenizers ({tokens})"
+    elif hidden and files.shapes and not (compared or hidden in chain(*files.shapes.values())):
+        side = f"a side of {hidden}, the hidden size of {model.name}"
+        doubt = f"none of the {number} of {files.name} has {side}"
     since = f" (trained on {files.base})" if files.base else ""
-    doubt = "" if problems else _doubt(files, model, compared)
     if problems or doubt:
         found = f"{files.name}{since} does not belong to {model.name}: {_some(problems)}"
         advice = (
@@ -240,41 +321,17 @@ def _fit(files: ModelFiles, model: ModelFiles) -> Finding:
             f"--backbone {files.base or 'MODEL-IT-WAS-TRAINED-ON'},\nor load what was trained on "
             f"this one: --loads CHECKPOINT-OF-{Path(model.name).name}"
         )
-        told = failed if problems else warning
-        return told(doubt or found, advice=advice, check=FIT)
+        if problems:
+            return failed(found, advice=advice, check=FIT)
+        return warning(doubt, advice=advice, check=FIT)
     said = [
         "the same sizes" if files.fields and model.fields else "",
-        f"{compared} of {several(len(files.shapes), 'tensor')} compared" if compared else "",
+        f"{compared} of {number} compared" if compared else "",
         "the same tokens" if files.tokens and model.tokens else "",
     ]
     nothing = "nothing contradicts it, but no tensor could be compared"
     agrees = ", ".join(filter(None, said)) or nothing
     return ok(f"{files.name}{since} fits {model.name}: {agrees}", FIT)
-
-
-def _doubt(files: ModelFiles, model: ModelFiles, compared: int) -> str:
-    """Say what contradicts the two without a tensor that proves it."""
-    names = (name.rpartition("/")[2] for name in (files.base, model.name))
-    sizes = [{float(one) for one in BILLIONS.findall(name)} for name in names]
-    if all(sizes) and sizes[0].isdisjoint(sizes[1]):
-        return f"{files.name} was trained on {files.base}, and {model.name} would load it"
-    if files.tokens and model.tokens and files.digest != model.digest:
-        tokens = f"{files.tokens} and {model.tokens} tokens"
-        return f"{files.name} and {model.name} have different tokenizers ({tokens})"
-    if compared or not files.shapes or model.fields is None:
-        return ""
-    if any(model.fields.hidden in shape for shape in files.shapes.values()):
-        return ""
-    number = several(len(files.shapes), "tensor")
-    side = f"a side of {model.fields.hidden}, the hidden size of {model.name}"
-    return f"none of the {number} of {files.name} has {side}"
-
-
-def _too_many_tokens(checkpoint: ModelFiles, backbone: ModelFiles) -> str:
-    fields = backbone.fields
-    if fields is None or checkpoint.rows <= fields.vocabulary:
-        return ""
-    return f"tokens go up to {checkpoint.rows - 1}, the embedding has {fields.vocabulary} rows"
 
 
 def _some(sentences: list[str]) -> str:
@@ -283,14 +340,16 @@ def _some(sentences: list[str]) -> str:
     return f"{shown}; and {more} more" if more > 0 else shown
 
 
-def _compare_shapes(checkpoint: ModelFiles, backbone: ModelFiles) -> tuple[int, list[str]]:
+def _compare_shapes(
+    found: Mapping[str, Shape], known: Mapping[str, Shape], fields: Fields | None
+) -> tuple[int, list[str]]:
     """Compare every tensor that both know: how many those are, and in words each that differs."""
-    asked = dict(_by_config(backbone.fields)) if backbone.fields is not None else {}
-    asked |= {WRAPPERS.sub("", name, count=1): one for name, one in backbone.shapes.items()}
+    asked = _by_config(fields) if fields is not None else {}
+    asked |= {WRAPPERS.sub("", name): one for name, one in known.items()}
     compared, differing = 0, []
-    for name, shape in checkpoint.shapes.items():
+    for name, shape in found.items():
         lora = LORA.search(name)
-        wanted = asked.get(WRAPPERS.sub("", LORA.sub(".weight", name), count=1))
+        wanted = asked.get(WRAPPERS.sub("", LORA.sub(".weight", name)))
         packed = len(shape) == 2 and shape[1] == 1  # four-bit weights of bitsandbytes
         if wanted is None or packed or (lora and (len(shape) != 2 or len(wanted) != 2)):
             continue
@@ -306,22 +365,11 @@ def _compare_shapes(checkpoint: ModelFiles, backbone: ModelFiles) -> tuple[int, 
     return compared, differing
 
 
-def _layers_beyond(checkpoint: ModelFiles, backbone: ModelFiles) -> int:
-    """Return how many layers the checkpoint has that the backbone does not have."""
-    if backbone.fields is None or backbone.fields.two_stacks:
-        return 0
-    numbers = (LAYER.match(WRAPPERS.sub("", name, count=1)) for name in checkpoint.shapes)
-    most = max((int(number[1]) + 1 for number in numbers if number), default=0)
-    return max(0, most - backbone.fields.layers)
-
-
-def _by_config(fields: Fields) -> Iterator[tuple[str, Shape]]:
+def _by_config(fields: Fields) -> dict[str, Shape]:
     """Shapes that follow from sizes, for families whose layers are built as these names say."""
     if fields.model_type not in FAMILIES or fields.latent or fields.two_stacks:
-        return
+        return {}
     hidden, wide = fields.hidden, fields.intermediate
-    for name in ("embed_tokens", "wte", "lm_head"):
-        yield f"{name}.weight", Shape((fields.vocabulary, hidden))
     queries, keys = fields.heads * fields.head_dim, fields.kv_heads * fields.head_dim
     parts = {
         "self_attn.q": (queries, hidden),
@@ -331,6 +379,180 @@ def _by_config(fields: Fields) -> Iterator[tuple[str, Shape]]:
     }
     if not fields.experts:
         parts |= {"mlp.gate": (wide, hidden), "mlp.up": (wide, hidden), "mlp.down": (hidden, wide)}
-    for layer in range(fields.layers):
-        for part, shape in parts.items():
-            yield f"layers.{layer}.{part}_proj.weight", Shape(shape)
+    tables = ("embed_tokens", "wte", "lm_head")
+    return {f"{name}.weight": Shape((fields.vocabulary, hidden)) for name in tables} | {
+        f"layers.{layer}.{part}_proj.weight": Shape(shape)
+        for layer in range(fields.layers)
+        for part, shape in parts.items()
+    }
+
+
+def find_model(name: str, environment: Mapping[str, str]) -> Path:
+    """Return a file or folder, else the newest snapshot of that name in the hub's cache."""
+    path = Path(name).expanduser()
+    if path.exists() or name.startswith(("/", ".", "~")):
+        return path
+    kept = cache_folder(environment) / f"models--{name.replace('/', '--')}" / "snapshots"
+    return max(kept.glob("*"), key=lambda one: one.stat().st_mtime, default=path)
+
+
+def _read_model(name: str, path: Path) -> ModelFiles:
+    """Read a folder of a model, a file of weights, or a config.json; OSError as `open` raises."""
+    index: dict[str, str] = {}
+    config, files, safe = path / CONFIG_NAME, [path], []
+    if path.is_dir():
+        files = sorted(one for one in path.iterdir() if one.suffix in (SAFE, *OF_TORCH))
+        # as from_pretrained takes them: safetensors where there are any
+        safe = [one for one in files if one.suffix == SAFE]
+        files = safe or files
+        for file in path.glob(f"*{SAFE}.index.json" if safe else "*.index.json"):
+            content = _json(file).get("weight_map")
+            index |= content if isinstance(content, dict) else {}
+    elif path.suffix == ".json":
+        config, files = path, []
+    path.stat()
+    shapes: dict[str, Shape] = {}
+    base = ""
+    parts = sorted({part for part in index.values() if not (path / part).exists()})
+    complaints = [f"{part} is missing, which an index names" for part in parts]
+    for file in files:
+        try:
+            more, noted = read_weight_file(file)
+            shapes, base = shapes | more, base or noted
+        except CannotBeRead as error:
+            complaints.append(f"{file.name}: {error}")
+    # what is in files of torch before 1.6 is not known
+    missing = [tensor for tensor in index if safe and tensor not in shapes]
+    if missing and not complaints:
+        which = f"{len(missing)} tensors, {missing[0]} for one"
+        complaints = [f"an index names {which}, that no file here holds"]
+    adapter = _json(path / "adapter_config.json")
+    # the vocabulary and the added tokens, as the tokenizers library keeps them
+    tokenizer = _json(path / "tokenizer.json")
+    model = tokenizer.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocabulary, list):
+        vocabulary = {pair[0]: number for number, pair in enumerate(vocabulary)}
+    tokens = {str(token): int(number) for token, number in (vocabulary or {}).items()}
+    tokens |= {str(one["content"]): int(one["id"]) for one in tokenizer.get("added_tokens") or ()}
+    fields = None
+    with suppress(BadUsage):  # no model of text, which is nobody's fault
+        fields = read_fields(read_config(config)) if config.exists() else None
+    return ModelFiles(
+        name=name,
+        fields=fields,
+        shapes=shapes,
+        tokens=tokens,
+        base=next((str(adapter[one]) for one in NAMES_OF_A_BASE if adapter.get(one)), base),
+        files=len(files),
+        complaints=tuple(complaints),
+    )
+
+
+def _json(file: Path) -> dict[str, Any]:
+    """An empty one where there is no such file, or it is no JSON object."""
+    with suppress(FileNotFoundError, NotADirectoryError, ValueError):
+        if file.stat().st_size <= LONGEST_JSON:
+            content = json.loads(file.read_bytes())
+            return content if isinstance(content, dict) else {}
+    return {}
+
+
+class CannotBeRead(Exception):
+    """A file of weights is damaged, or cannot be read here; the message says how."""
+
+
+def read_weight_file(path: Path) -> tuple[dict[str, Shape], str]:
+    """Read the shapes in a file of weights, and what it was trained on, if its trainer noted that.
+
+    Nothing is found in a format that is not known here.
+
+    Raises:
+        CannotBeRead: It is damaged, or no such file.
+        OSError: It may not be read.
+    """
+    with path.open("rb") as file:
+        beginning = file.read(len(POINTER))
+    if not beginning:
+        raise CannotBeRead("it is empty")
+    if beginning == POINTER:
+        raise CannotBeRead("it is a pointer of git-lfs to the real file: git lfs pull")
+    if path.suffix == SAFE:
+        try:
+            from safetensors import SafetensorError, safe_open
+        except ImportError as error:
+            raise CannotBeRead("it cannot be read here: pip install safetensors numpy") from error
+        try:
+            with safe_open(path, framework="numpy") as tensors:
+                names = tensors.keys()
+                return {name: Shape(tensors.get_slice(name).get_shape()) for name in names}, ""
+        except SafetensorError as error:
+            said = f"it is cut off, damaged, or no safetensors file ({error})"
+            raise CannotBeRead(said) from error
+    if not beginning.startswith(ARCHIVE):
+        return {}, ""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            found = [one for one in archive.infolist() if one.filename.endswith("data.pkl")]
+            if found and found[0].file_size <= LONGEST_INDEX:
+                with archive.open(found[0]) as file:
+                    content = _Inert(file).load()
+                # the note of a trainer, at the top or one below it; a name of the hub has a slash
+                notes = [content, *content.values()] if isinstance(content, dict) else []
+                pairs = ((one, name) for name in NAMES_OF_A_BASE for one in notes)
+                named = (one.get(name) for one, name in pairs if isinstance(one, dict))
+                base = (one for one in named if isinstance(one, str) and "/" in one)
+                return dict(_tensors(content, (), set())), next(base, "")
+    except zipfile.BadZipFile as error:
+        raise CannotBeRead("it is cut off: the end of the archive is missing") from error
+    except Exception as error:  # a pickle that is not torch's own may raise anything
+        raise CannotBeRead(f"its index cannot be read ({type(error).__name__})") from error
+    raise CannotBeRead("it is an archive without an index of torch")
+
+
+class _Nothing(dict[Any, Any]):
+    """Stands for whatever an index names: takes any arguments, state and items, does nothing."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        super().__init__()
+
+    def __call__(self, *_: object, **__: object) -> _Nothing:
+        return self
+
+    __setstate__ = append = extend = lambda self, _: None
+    __hash__ = object.__hash__  # type: ignore[assignment] # it may stand where a key is wanted
+
+
+class _Inert(pickle.Unpickler):
+    """Reads a pickle with nothing in the place of every class and function, but for shapes."""
+
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - any class may be meant
+        return _KNOWN.get((module, name), _Nothing)
+
+    def persistent_load(self, _: object) -> object:
+        return None
+
+
+_KNOWN: dict[tuple[str, str], Any] = {
+    **dict.fromkeys(
+        [("torch._utils", f"_rebuild_tensor{version}") for version in ("", "_v2", "_v3")],
+        lambda _storage, _offset, size, *_: Shape(size),
+    ),
+    ("torch._utils", "_rebuild_meta_tensor_no_storage"): lambda _dtype, size, *_: Shape(size),
+    ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
+    ("torch._utils", "_rebuild_parameter_with_state"): lambda data, *_: data,
+    ("torch", "Size"): tuple,
+}
+"""Ours, in the place of the functions by which torch rebuilds tensors (torch/_utils.py)."""
+
+
+def _tensors(
+    content: object, within: tuple[str, ...], seen: set[int]
+) -> Iterator[tuple[str, Shape]]:
+    """Walk through dictionaries and lists; each is walked once, however often it is named."""
+    if isinstance(content, Shape):
+        yield ".".join(within), content
+    elif isinstance(content, dict | list) and id(content) not in seen and len(within) < DEEPEST:
+        seen.add(id(content))
+        for name, one in content.items() if isinstance(content, dict) else enumerate(content):
+            yield from _tensors(one, (*within, str(name)), seen)

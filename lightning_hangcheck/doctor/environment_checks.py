@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from lightning_hangcheck.doctor.check import Finding, check, failed, nearest, ok, warning
@@ -44,11 +44,8 @@ STDERR = 2
 """Of doctor itself: its own stdout may go to a pipe where that of the run will not."""
 TIMES_TOO_MANY = 2.0
 """Below that threads take turns and nothing waits long: hyper-threads come in twos."""
-# torch 2.2 renamed them and reads the old names with a warning (ProcessGroupNCCL.hpp, 2.13)
-RENAMED = (
-    *("NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT"),
-    *("NCCL_DESYNC_DEBUG", "NCCL_ENABLE_TIMING"),
-)
+RENAMED = ("ASYNC_ERROR_HANDLING", "BLOCKING_WAIT", "DESYNC_DEBUG", "ENABLE_TIMING")
+"""Behind NCCL_; torch 2.2 put TORCH_ before that, and reads the old names with a warning."""
 RECORDER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """The name since torch 2.7, and the one before that."""
 DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT"
@@ -165,12 +162,10 @@ def computing_threads(subject: Subject, processors: int | None = None) -> Findin
 )
 def nccl_variables(subject: Subject) -> Iterator[Finding]:
     """Variables of NCCL under the names that torch had for them before 2.2."""
-    for old in RENAMED:
+    for old in (f"NCCL_{name}" for name in RENAMED):
         if old in subject.environment:
-            sentence = (
-                f"{old} is the name before torch 2.2: newer ones warn of it, and will drop it"
-            )
-            yield warning(sentence, f"unset {old}; export TORCH_{old}={subject.environment[old]}")
+            told = f"{old} is the name before torch 2.2: newer ones warn of it, and will drop it"
+            yield warning(told, f"unset {old}; export TORCH_{old}={subject.environment[old]}")
 
 
 @check(
@@ -198,23 +193,6 @@ def flight_recorder(subject: Subject) -> Iterator[Finding]:
         yield warning(sentence, f"mkdir -p {quote(str(folder))}")
 
 
-class KnownHang(NamedTuple):
-    """Versions of something that hang: from the first one before the first that does not.
-
-    Attributes:
-        what: A distribution, or ``linux`` for the kernel.
-        sentence: What hangs, with who says so.
-    """
-
-    what: str
-    from_: tuple[int, ...]
-    before: tuple[int, ...]
-    only_on: str
-    sentence: str
-    command: str = ""
-    advice: str = ""
-
-
 ARM = (
     "on ARM a lost compare-and-swap leaves NCCL's proxy without places: collectives hang silently "
     "(https://github.com/marin-community/marin/pull/8038)"
@@ -224,49 +202,41 @@ OLD_KERNEL = (
     "(accelerate/utils/other.py, check_os_kernel)"
 )
 ABORT = "ncclCommAbort may never return (https://github.com/pytorch/pytorch/pull/149546)"
-CUDA12, CUDA13 = "nvidia-nccl-cu12", "nvidia-nccl-cu13"
+NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 KNOWN_HANGS = (
-    KnownHang("linux", (0,), (5, 5), "", OLD_KERNEL, advice="boot a kernel of 5.5 or newer"),
-    *(
-        KnownHang(nccl, (2,), (2, 29, 3), "aarch64", ARM, f"pip install -U '{nccl}>=2.29.3'")
-        for nccl in (CUDA12, CUDA13)
-    ),
-    KnownHang(CUDA12, (2, 26), (2, 26, 2), "", ABORT, "pip install -U torch"),
+    ("linux", (0,), (5, 5), "", OLD_KERNEL, "boot a kernel of 5.5 or newer"),
+    *((one, (2,), (2, 29, 3), "aarch64", ARM, f"pip install -U '{one}>=2.29.3'") for one in NCCL),
+    (NCCL[0], (2, 26), (2, 26, 2), "", ABORT, "pip install -U torch"),
 )
+"""What hangs, from the first version before the first that does not, on which machine; with who
+says so, and what to do."""
 
 
 @check("environment", "what hangs inside a library cannot be mended in the script")
 def known_versions(
     _: Subject, installed: Mapping[str, str] | None = None, machine: str | None = None
-) -> tuple[Finding, ...]:
+) -> Iterator[Finding]:
     """The kernel and NCCL, against versions that are known to hang."""
     from importlib.metadata import PackageNotFoundError, version
 
     if installed is None:
-        found = {"linux": platform.release()}
-        for name in (CUDA12, CUDA13):
+        installed = {"linux": platform.release()}
+        for name in NCCL:
             with suppress(PackageNotFoundError):
-                found[name] = version(name)
-        installed = found
-    here = machine or platform.machine()
-    shown = ", ".join(f"{name} {text}" for name, text in installed.items())
-    return tuple(
-        warning(
-            f"{one.what} {installed[one.what]}: {one.sentence}",
-            *filter(None, [one.command]),
-            advice=one.advice,
-        )
-        for one in KNOWN_HANGS
-        if one.what in installed
-        and one.only_on in ("", here)
-        and one.from_ <= numbers(installed[one.what]) < one.before
-    ) or (ok(f"no version here is known to hang: {shown}"),)
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Return the numbers that a version begins with: ``5.15.0-91-generic`` is 5, 15, 0."""
-    head = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(map(int, head[0].split("."))) if head else ()
+                installed[name] = version(name)
+    hangs = False
+    for what, first, before, only_on, sentence, remedy in KNOWN_HANGS:
+        # 5.15.0-91-generic is 5, 15, 0
+        head = re.match(r"\d+(?:\.\d+)*", installed.get(what, ""))
+        found = tuple(map(int, head[0].split("."))) if head else ()
+        if first <= found < before and only_on in ("", machine or platform.machine()):
+            hangs = True
+            commands = [remedy] if remedy.startswith("pip") else []
+            advice = "" if commands else remedy
+            yield warning(f"{what} {installed[what]}: {sentence}", *commands, advice=advice)
+    if not hangs:
+        shown = ", ".join(f"{name} {text}" for name, text in installed.items())
+        yield ok(f"no version here is known to hang: {shown}")
 
 
 @check(
@@ -279,51 +249,36 @@ def wandb(subject: Subject) -> Finding | None:
     environment = subject.environment
     if find_spec("wandb") is None or not subject.uses("wandb"):
         return None
+    import netrc
+    import urllib.error
+    import urllib.request
+
     mode = environment.get("WANDB_MODE", "online")
     if mode in SILENT_MODES or environment.get("WANDB_DISABLED", "").lower() in ("true", "1"):
         return ok(f"WANDB_MODE is {mode}: no server is asked")
-    server = urlsplit(environment.get("WANDB_BASE_URL") or WANDB_SERVER)
-    host = server.hostname or ""
-    if not _has_key(environment, host):
+    url = environment.get("WANDB_BASE_URL") or WANDB_SERVER
+    host = urlsplit(url).hostname or ""
+    netrc_file = Path(environment.get("NETRC") or f"{environment.get('HOME', '~')}/.netrc")
+    has_key = bool(environment.get("WANDB_API_KEY"))
+    with suppress(OSError, NoAnswerFromStorage, netrc.NetrcParseError):
+        # `default` of a netrc answers for every host: no key of wandb's; none is kept or shown
+        has_key = has_key or apart(1.0, lambda: host in netrc.netrc(netrc_file.expanduser()).hosts)
+    if not has_key:
         sentence = f"there is no key for {host}: wandb asks at a terminal, or fails"
         return warning(sentence, "wandb login", advice=f"log in, or {OFFLINE}")
-    refusal = no_answer(server.scheme, host, server.port, ANSWER_LIMIT_S)
-    if refusal:
+    asked = urllib.request.Request(url, method="HEAD")  # noqa: S310 - wandb would ask it, too
+    try:
+        urllib.request.urlopen(asked, timeout=ANSWER_LIMIT_S).close()  # noqa: S310 - likewise
+    except urllib.error.HTTPError:
+        pass  # an answer, too
+    except (OSError, ValueError) as error:
+        why = getattr(error, "reason", error)
+        refusal = getattr(why, "strerror", None) or why
+        if isinstance(why, TimeoutError):
+            refusal = f"nothing within {ANSWER_LIMIT_S:g} s"
         sentence = f"{host} does not answer ({refusal}): creating the logger waits for it"
         return failed(sentence, OFFLINE, advice=LATER)
     return ok(f"mode {mode}, a key is there, {host} answers")
-
-
-def no_answer(scheme: str, host: str, port: int | None, time_limit_s: float) -> str | None:
-    """Ask a server for anything: why there is no answer; None where there is one."""
-    import http.client
-
-    kind = http.client.HTTPConnection if scheme == "http" else http.client.HTTPSConnection
-    connection = kind(host, port, timeout=time_limit_s)
-    try:
-        connection.request("HEAD", "/")
-        connection.getresponse()
-    except TimeoutError:
-        return f"nothing within {time_limit_s:g} s"
-    except (OSError, http.client.HTTPException) as error:
-        return str(getattr(error, "strerror", None) or error)
-    finally:
-        connection.close()
-    return None
-
-
-def _has_key(environment: Mapping[str, str], host: str) -> bool:
-    """Whether there is one for this server; it is neither kept nor shown."""
-    if environment.get("WANDB_API_KEY"):
-        return True
-    import netrc
-
-    file = Path(environment.get("NETRC") or Path(environment.get("HOME", "~")) / ".netrc")
-    try:
-        # `default` of a netrc answers for every host: no key of wandb's
-        return apart(1.0, lambda: host in netrc.netrc(file.expanduser()).hosts)
-    except (OSError, NoAnswerFromStorage, netrc.NetrcParseError):
-        return False
 
 
 @check(
@@ -358,8 +313,10 @@ def hugging_face_cache(subject: Subject) -> Finding:
     "from_pretrained waits without a limit for a lock that another process holds",
     name="Hugging Face locks",
 )
-def hugging_face_locks(subject: Subject) -> tuple[Finding, ...]:
+def hugging_face_locks(subject: Subject) -> Iterator[Finding]:
     """Lock files of the cache, and the kernel's table of who holds them."""
+    import psutil
+
     from lightning_hangcheck.look.open_files import file_locks, holders_of
 
     cache = cache_folder(subject.environment)
@@ -375,12 +332,16 @@ def hugging_face_locks(subject: Subject) -> tuple[Finding, ...]:
     try:
         files = apart(DISK_LIMIT_S, lock_files)
     except (OSError, NoAnswerFromStorage):
-        return ()  # `hugging_face_cache` says so
-    return tuple(
-        warning(f"{path} is held by pid {pid} ({_name(pid)})", f"ps -fp {pid}")
-        for path, state in files
-        for pid in holders_of(state, locks)
-    ) or (ok(f"{len(files)} lock files below {cache}, none of them held"),)
+        return  # `hugging_face_cache` says so
+    held = False
+    for path, state in files:
+        for pid in holders_of(state, locks):
+            held, holder = True, "of another user, or gone"
+            with suppress(psutil.Error):
+                holder = psutil.Process(pid).name()
+            yield warning(f"{path} is held by pid {pid} ({holder})", f"ps -fp {pid}")
+    if not held:
+        yield ok(f"{len(files)} lock files below {cache}, none of them held")
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
@@ -389,12 +350,3 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
     hub_home = environment.get("HF_HOME") or f"{caches}/huggingface"
     chosen = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
     return Path(chosen or f"{hub_home}/hub").expanduser()
-
-
-def _name(pid: int) -> str:
-    import psutil
-
-    try:
-        return psutil.Process(pid).name()
-    except psutil.Error:
-        return "of another user, or gone"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 
 from msgspec import Struct
 
-from lightning_hangcheck.doctor import (
+from lightning_hangcheck.doctor import (  # noqa: F401 - each registers its checks
     data_checks,
     environment_checks,
     launch_checks,
@@ -26,13 +26,8 @@ from lightning_hangcheck.text.shown import one_line, several, visible
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-MODULES = (
-    *(seeing_checks, launch_checks, ranks_checks, environment_checks, storage_checks),
-    *(data_checks, memory_checks),
-)
-"""The modules whose checks these are."""
 AT_ONCE = 8
 """Checks wait for others rather than compute, and `time_limit` gives 16 places to all of us."""
 WIDTH, STATUS_WIDTH, NAME_WIDTH = 110, 9, 24
@@ -85,23 +80,25 @@ class Examination(Struct, frozen=True, kw_only=True):
 
 def checks_of(groups: Sequence[str] = ()) -> list[Check]:
     """Return the checks of these groups, or all of them, in the order in which they are shown."""
-    asked = [one for one in CHECKS if not groups or one.group in groups]
-    return sorted(asked, key=lambda one: [*GROUPS].index(one.group))  # type: ignore[arg-type]
+    asked = [group for group in GROUPS if group in (groups or GROUPS)]
+    return [one for group in asked for one in CHECKS if one.group == group]
 
 
 def examine(subject: Subject, checks: Sequence[Check]) -> Examination:
     """Make all checks; those that would disturb others come when these are done."""
     began = time.monotonic()
+    ask = partial(_ask, subject)
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hangcheck-check") as pool:
-        quiet = [one for one in checks if not one.alone]
-        answers = [one for some in pool.map(partial(_ask, subject), quiet) for one in some]
-    answers += [one for check in checks if check.alone for one in _ask(subject, check)]
+        answers = [*pool.map(ask, [one for one in checks if not one.alone])]
+    answers += map(ask, (one for one in checks if one.alone))
     order = list(dict.fromkeys(check.group for check in checks))
-    answers.sort(key=lambda answer: order.index(answer.group))
+    found = sorted(
+        (one for some in answers for one in some), key=lambda one: order.index(one.group)
+    )
     return Examination(
-        status=max((one.status for one in answers), key=get_args(Status).index, default="warning"),
+        status=max((one.status for one in found), key=get_args(Status).index, default="warning"),
         seconds=round(time.monotonic() - began, 3),
-        answers=tuple(answers),
+        answers=tuple(found),
     )
 
 
@@ -139,33 +136,32 @@ def _ask(subject: Subject, check: Check) -> list[Answer]:
 def render(examination: Examination) -> str:
     """Write an examination for people: why and what to do below what is not ok."""
     answers = examination.answers
-    checks = f"{several(len(answers), 'check')} in {examination.seconds:.1f} s"
+    if not answers:
+        return (
+            "nothing was checked: no check of these groups applies; name what the run needs, for "
+            "example: hangcheck doctor --needs FILE --checkpoints PLACE -- torchrun train.py\n"
+        )
     statuses = [answer.status for answer in answers]
     failures, warnings = statuses.count("failed"), statuses.count("warning")
     told = [f"{failures} failed"] * bool(failures) + [several(warnings, "warning")] * bool(warnings)
+    checks = f"{several(len(answers), 'check')} in {examination.seconds:.1f} s"
     lines = [f"{', '.join(told) or 'all is well'}: {checks}"]
-    if not answers:
-        lines = [
-            "nothing was checked: no check of these groups applies; name what the run needs, for "
-            "example: hangcheck doctor --needs FILE --checkpoints PLACE -- torchrun train.py"
-        ]
+
+    def add(label: str, texts: Sequence[str], status: str = "") -> None:
+        first, *others = texts or [""]
+        lines.append(f"  {status:<{STATUS_WIDTH}}{label:<{NAME_WIDTH}}{first}".rstrip())
+        lines.extend(f"{MARGIN}{text}" for text in others)
+
+    def wrapped(text: str) -> list[str]:
+        width = WIDTH - len(MARGIN)
+        return wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
     for group, of_group in groupby(answers, key=lambda answer: answer.group):
         lines += ["", group]
         for answer in of_group:
-            lines += _row(answer.status, answer.check, _wrapped(answer.found))
-            lines += [f"{MARGIN}{line}" for line in answer.details]
+            add(answer.check, [*wrapped(answer.found), *answer.details], answer.status)
             if answer.status != "ok":
-                lines += _row("", "looked at", _wrapped(answer.looked_at))
-                lines += _row("", "why", _wrapped(answer.why))
-                lines += _row("", "do", answer.remedy.splitlines())  # unbroken, to be copied
+                add("looked at", wrapped(answer.looked_at))
+                add("why", wrapped(answer.why))
+                add("do", answer.remedy.splitlines())  # unbroken, to be copied
     return "\n".join(lines) + "\n"
-
-
-def _row(status: str, label: str, texts: Sequence[str]) -> Iterator[str]:
-    first, *others = texts or [""]
-    yield f"  {status:<{STATUS_WIDTH}}{label:<{NAME_WIDTH}}{first}".rstrip()
-    yield from (f"{MARGIN}{text}" for text in others)
-
-
-def _wrapped(text: str) -> list[str]:
-    return wrap(text, WIDTH - len(MARGIN), break_long_words=False, break_on_hyphens=False)

@@ -30,7 +30,7 @@ from lightning_hangcheck.ledger.ledger_file import Run
 from lightning_hangcheck.text.shown import seconds_in_words, show_command
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lightning_hangcheck.doctor.check import Subject
 
@@ -70,9 +70,6 @@ def launch_variables(subject: Subject) -> Iterator[Finding]:
     for name, rank, of, size in pairs:
         if rank is not None and size is not None and rank >= size:
             problems.append(f"{name}={rank} cannot be with {of}={size}: ranks count from 0")
-    if (who.local_world_size or 0) > (who.world_size or who.local_world_size or 0):
-        sizes = f"LOCAL_WORLD_SIZE={who.local_world_size} is more than WORLD_SIZE={who.world_size}"
-        problems.append(sizes)
     # in a shell that is itself a rank (a step of srun, or under torchrun) they are no leftovers
     is_rank = "TORCHELASTIC_RUN_ID" in environment or "SLURM_STEP_ID" in environment
     if not problems and subject.launch.launcher in ("python", "none") and not is_rank:
@@ -124,55 +121,38 @@ def time_left(subject: Subject, now: float | None = None) -> Finding | None:
     if left < LEAST_LEFT_S:
         job = subject.environment.get("SLURM_JOB_ID", "JOB")
         return warning(ends, f"scontrol update JobId={job} TimeLimit=+2:00:00")
-    runs = (line for line in subject.ledger().lines if isinstance(line, Run))
     # the ledger has the words without secrets
     words = shlex.split(show_command(subject.command))
-    expected = expect(words, runs) if subject.command else None
-    if expected is None:
+    earlier = expect(words, subject.ledger().lines) if words else None
+    if earlier is None:
         return ok(ends)
-    took = seconds_in_words(expected.run.duration_s)
-    told = f"an earlier run ({expected.run.run_id}) was not done after {took}"
-    if expected.done:
-        takes = seconds_in_words(expected.seconds)
-        told = f"at the pace of {expected.run.run_id} ({took}) this run takes {takes}"
-    if expected.seconds < left:
-        return ok(f"{ends}; {told}" if expected.done else ends)
-    hours, minutes = divmod(round(expected.seconds * SPARE / 60), 60)
+    run, seconds = earlier
+    pace = f"the pace of {run.run_id} ({seconds_in_words(run.duration_s)})"
+    told = f"at {pace} this run takes {seconds_in_words(seconds)}"
+    if seconds < left:
+        return ok(f"{ends}; {told}")
+    hours, minutes = divmod(round(seconds * SPARE / 60), 60)
     resume = "ask for more time, or save in time and resume from there"
     return warning(f"{told}, but {ends}", f"#SBATCH --time={hours}:{minutes:02d}:00", advice=resume)
 
 
-class Expected(NamedTuple):
-    """Seconds to expect by an earlier run; at least so many where that did not come to its end."""
+def expect(command: Sequence[str], lines: Iterable[object]) -> tuple[Run, float] | None:
+    """Say how many seconds a command will take by the newest run of it that was done.
 
-    seconds: float
-    run: Run
-    done: bool
-
-
-def expect(command: Sequence[str], runs: Iterable[Run]) -> Expected | None:
-    """Say how long a command will take; None where no run of it is known.
-
-    The newest run that was done tells; without one, the longest that was not. A run of another
-    length tells the pace: ``--max_steps 100`` that took ten minutes makes 5,400 steps nine hours.
-    What comes once, such as loading the model, is not multiplied.
+    A run of another length tells the pace: ``--max_steps 100`` that took ten minutes makes 5,400
+    steps nine hours. What comes once, such as loading the model, is not multiplied.
     """
     wanted, length = _without_length(command)
-    alike: list[tuple[Run, float | None]] = []
-    for run in runs:
+    for run in reversed([one for one in lines if isinstance(one, Run)]):
         with suppress(ValueError):  # quotes that do not close
             words, known = _without_length(shlex.split(run.command))
-            alike += [(run, known)] * (words == wanted)
-    for run, known in reversed(alike):
-        one_says = (length is None) is not (known is None)
-        if (run.exit_code == 0 or run.verdict == "finished") and not one_says:
-            times = length / known if length and known else 1.0
-            in_ranks = sum(one.seconds for one in run.spent if one.phase in ONCE)
-            once = min(run.duration_s, in_ranks / max(1, run.ranks))
-            return Expected(once + (run.duration_s - once) * times, run, done=True)
-    unfinished = [run for run, known in alike if known == length]
-    longest = max(unfinished, key=lambda run: run.duration_s, default=None)
-    return None if longest is None else Expected(longest.duration_s, longest, done=False)
+            done = run.exit_code == 0 or run.verdict == "finished"
+            if words == wanted and done and (length is None) is (known is None):
+                times = length / known if length and known else 1.0
+                in_ranks = sum(one.seconds for one in run.spent if one.phase in ONCE)
+                once = min(run.duration_s, in_ranks / max(1, run.ranks))
+                return run, once + (run.duration_s - once) * times
+    return None
 
 
 def _without_length(words: Sequence[str]) -> tuple[list[str], float | None]:
@@ -242,20 +222,16 @@ def master_port(subject: Subject) -> Finding | None:
     except OSError:
         return None  # the address is what fails
     if here:
-        # by /proc/net alone, so that nothing is opened and nobody is disturbed
-        taken = [
-            one
-            for one in psutil.net_connections("tcp")
-            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port
-        ]
-        if not taken:
-            return ok(f"port {port} is free here")
-        holder = "a process that may not be seen"
-        with suppress(psutil.Error):
-            if taken[0].pid:
-                holder = f"pid {taken[0].pid} ({psutil.Process(taken[0].pid).name()})"
-        sentence = f"port {port} is taken by {holder}: ranks would meet a stranger, or none"
-        return failed(sentence, advice="torchrun --standalone, or --master-port with another one")
+        for one in psutil.net_connections("tcp"):  # by /proc/net: nobody is disturbed
+            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port:
+                holder = "a process that may not be seen"
+                with suppress(psutil.Error):
+                    if one.pid:
+                        holder = f"pid {one.pid} ({psutil.Process(one.pid).name()})"
+                taken = f"port {port} is taken by {holder}: ranks would meet a stranger, or none"
+                another = "torchrun --standalone, or --master-port with another one"
+                return failed(taken, advice=another)
+        return ok(f"port {port} is free here")
     try:
         socket.create_connection((host, port), CONNECT_LIMIT_S).close()
     except ConnectionRefusedError:  # the first node may simply not have started yet
@@ -269,33 +245,31 @@ def master_port(subject: Subject) -> Finding | None:
 def meeting_point(subject: Subject) -> MeetingPoint | None:
     """Find where the ranks of a command will meet; None where nothing fixes it beforehand."""
     options, environment = subject.launch.options, subject.environment
+
+    def at(host: str, port: str, source: str, default: int | None = DEFAULT_PORT) -> MeetingPoint:
+        if port.isdecimal():  # 0 lets the kernel choose one
+            default = int(port) if 0 < int(port) < 65536 else None
+        return MeetingPoint(host, default, source)
+
     if "--standalone" in options:
         return None
     if options.get("--rdzv-endpoint"):
-        host, port = split_endpoint(options["--rdzv-endpoint"])
-        return MeetingPoint(host, _port(port, C10D_PORT), "--rdzv-endpoint")
+        return at(*split_endpoint(options["--rdzv-endpoint"]), "--rdzv-endpoint", C10D_PORT)
     if options.get("--rdzv-backend", "static") != "static":
-        return MeetingPoint("localhost", C10D_PORT, "torchrun's own endpoint")
+        return at("localhost", "", "torchrun's own endpoint", C10D_PORT)
     port = options.get("--master-port") or options.get("--main-process-port", "")
     for name in ("--master-addr", "--main-process-ip"):
         if options.get(name):
-            return MeetingPoint(options[name], _port(port, DEFAULT_PORT), name)
+            return at(options[name], port, name)
     if subject.launch.launcher == "torchrun":
         port = port or environment.get("PET_MASTER_PORT", "")
         if subject.launch.nodes == 1 and not port:
             return None  # torchrun takes a port that is free (torch/distributed/run.py, 2.13)
-        return MeetingPoint("127.0.0.1", _port(port, DEFAULT_PORT), "torchrun's own address")
+        return at("127.0.0.1", port, "torchrun's own address")
     if "MASTER_ADDR" in environment:
         port = environment.get("MASTER_PORT", "")
-        return MeetingPoint(environment["MASTER_ADDR"], _port(port), "MASTER_ADDR")
+        return at(environment["MASTER_ADDR"], port, "MASTER_ADDR", None)
     return None
-
-
-def _port(text: str, default: int | None = None) -> int | None:
-    """The port that is fixed; None of 0, which lets the kernel choose one."""
-    if not text.isdecimal():
-        return default
-    return int(text) if 0 < int(text) < 65536 else None
 
 
 def _addresses(host: str) -> list[str]:
@@ -312,15 +286,21 @@ def network_interface(subject: Subject) -> Finding:
     outward = next((name for name in up if not name.startswith(NOT_OUTWARD)), None)
     name = outward or "NAME  # one of: ip -br link"
     several_nodes = subject.launch.nodes > 1
+    named = subject.environment.get("GLOO_SOCKET_IFNAME", "")
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        chosen = subject.environment.get(variable)
-        if chosen and not _matches(variable, chosen, up):
+        chosen = subject.environment.get(variable, "")
+        # NCCL takes beginnings of names; = goes before exact ones, ^ before those left out
+        names, exact = tuple(chosen.lstrip("^=").split(",")), chosen.lstrip("^").startswith("=")
+        fits = [one in names if exact else one.startswith(names) for one in up]
+        well = not all(fits) if chosen.startswith("^") else any(fits)
+        if variable == "GLOO_SOCKET_IFNAME":
+            well = set(chosen.split(",")) <= set(up)
+        if chosen and not well:
             sentence = f"{variable}={chosen} names no interface that is up here"
             return failed(sentence, f"export {variable}={name}")
-        if several_nodes and (chosen or "").lstrip("=") == LOOPBACK:
+        if several_nodes and chosen.lstrip("=") == LOOPBACK:
             sentence = f"{variable}={chosen} is loopback, where no other node can be reached"
             return failed(sentence, f"export {variable}={name}")
-    named = subject.environment.get("GLOO_SOCKET_IFNAME")
     if several_nodes and not named:
         with suppress(OSError):
             host = socket.gethostname()
@@ -334,38 +314,28 @@ def network_interface(subject: Subject) -> Finding:
     return ok(f"{named or 'no variable chooses one'}; up: {', '.join(up)}")
 
 
-def _matches(variable: str, chosen: str, up: Collection[str]) -> bool:
-    """NCCL takes beginnings of names; ``=`` goes before exact ones, ``^`` before those left out."""
-    if variable == "GLOO_SOCKET_IFNAME":
-        return all(name in up for name in chosen.split(","))
-    names = tuple(chosen.lstrip("^=").split(","))
-    exact = chosen.lstrip("^").startswith("=")
-    fits = [one in names if exact else one.startswith(names) for one in up]
-    return not all(fits) if chosen.startswith("^") else any(fits)
-
-
 @check("launch", "what is not there or cannot be parsed ends every rank at once", name="script")
 def script_parses(subject: Subject) -> Finding | None:
     """The script of the command: its path and its source, which is not run."""
-    if subject.launch.script is None:
+    script = subject.launch.script
+    if script is None:
         return None
+    found = _parsed(script)
+    if isinstance(found, ast.Module):
+        return ok(f"{script} is there and can be parsed")
     # srun and mpirun may start it in another folder, or in a container
-    elsewhere = subject.launch.launcher in ("slurm", "mpi")
-    found = _parsed(subject.launch.script, starts_here=not elsewhere)
-    if isinstance(found, Finding):
-        return found
-    return ok(f"{subject.launch.script} is there and can be parsed")
+    elsewhere = subject.launch.launcher in ("slurm", "mpi") and "is not there" in found.sentence
+    return warning(found.sentence, *found.commands) if elsewhere else found
 
 
-def _parsed(script: str, *, starts_here: bool) -> ast.Module | Finding:
+def _parsed(script: str) -> ast.Module | Finding:
     """The script's source, or what is wrong with it."""
     try:
         source = beginning(Path(script))
         if len(source) < MOST_BYTES:
             return ast.parse(source)
     except FileNotFoundError:
-        found = failed if starts_here else warning
-        return found(f"{script} is not there, as seen from {Path.cwd()}", f"ls {script}")
+        return failed(f"{script} is not there, as seen from {Path.cwd()}", f"ls {script}")
     except (OSError, NoAnswerFromStorage) as error:
         return warning(f"{script} cannot be read: {error}", f"ls -l {script}")
     except (SyntaxError, ValueError) as error:
@@ -391,7 +361,7 @@ def trainers_strategy(subject: Subject) -> Finding | None:
         return warning(f"--strategy auto {GUESSED}", advice="write --strategy ddp")
     if given is not None:
         return ok(f"the arguments ask for {given}")
-    tree = _parsed(launch.script, starts_here=True)
+    tree = _parsed(launch.script)
     if isinstance(tree, Finding):
         return None  # `script_parses` says so
     asked = list(_strategies(tree, starts_ranks=launch.launcher != "python"))
@@ -412,24 +382,22 @@ def _strategies(tree: ast.Module, *, starts_ranks: bool) -> Iterator[tuple[int, 
 
     None stands for one that only running the script would tell.
     """
-    known: dict[str, bool] = {}  # Lightning's names in the script, and whether each is its Trainer
+    known: dict[str, str] = {}  # what Lightning's names in the script stand for
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", None)
             for one in node.names:
-                package = one.name.split(".")[0]
-                known |= {one.asname or package: False} if package in LIGHTNING else {}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in LIGHTNING:
-            for one in node.names:
-                name = "Trainer" if one.name == "*" else one.name
-                known[one.asname or name] = name == "Trainer"
+                if (module or one.name).split(".")[0] in LIGHTNING:
+                    name = "Trainer" if one.name == "*" else one.name
+                    bound = one.asname or (name if module else name.split(".")[0])
+                    known[bound] = name if module else "module"
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
         given = {keyword.arg: keyword.value for keyword in node.keywords}
         value, devices = given.get("strategy"), given.get("devices")
-        words = ast.unparse(node.func).split(".")
-        alone = len(words) == 1
-        if known.get(words[0]) is not alone or not (alone or words[-1] == "Trainer"):
+        first, *rest = ast.unparse(node.func).split(".")
+        if known.get(first) is None or [known[first], *rest][-1] != "Trainer":
             if isinstance(value, ast.Constant) and value.value == "auto":
                 yield value.lineno, "auto"
             continue

@@ -12,42 +12,59 @@ from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.session.whose import place_of_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 LauncherKind = Literal["torchrun", "accelerate", "slurm", "mpi", "python", "none"]
 
-# Options of the launchers that take no value, by their own parsers: torch 2.13
-# (torch/distributed/run.py), accelerate 1.15 (accelerate/commands/launch.py), Python 3.
+
+class _Spelling(NamedTuple):
+    """How a launcher names what it is told.
+
+    ``flags`` are its options without a value, by its own parser: torch 2.13 (distributed/run.py),
+    accelerate 1.15 (commands/launch.py), Python 3. None where an option may or may not take one.
+    """
+
+    flags: frozenset[str] | None
+    ranks: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
 _MODULE = frozenset({"-m", "--module"})
-_WITHOUT_VALUE: dict[LauncherKind, frozenset[str]] = {
-    "torchrun": _MODULE
-    | {"--standalone", "--no-python", "--run-path", "--virtual-local-rank", "--use-env"},
-    "accelerate": _MODULE
-    | {"--quiet", "-q", "--cpu", "--multi-gpu", "--tpu", "--enable-cpu-affinity", "--debug"}
-    | {"--dynamo-use-fullgraph", "--dynamo-use-dynamic", "--dynamo-use-regional-compilation"}
-    | {"--use-deepspeed", "--use-fsdp", "--use-parallelism-config", "--use-megatron-lm"}
-    | {"--same-network", "--no-python", "--tpu-cluster", "--tpu-use-sudo", "--downcast-bf16"}
-    | {"--fp8-use-autocast-during-eval"},
-    "python": frozenset({"-u", "-B", "-b", "-d", "-E", "-i", "-I", "-O", "-OO", "-P", "-q", "-s"})
-    | {"-S", "-v", "-x"},
+_SPELLINGS: dict[LauncherKind, _Spelling] = {
+    "torchrun": _Spelling(
+        _MODULE
+        | {"--standalone", "--no-python", "--run-path", "--virtual-local-rank", "--use-env"},
+        ("--nproc-per-node",),
+        ("--nnodes",),
+    ),
+    "accelerate": _Spelling(
+        _MODULE
+        | {"--quiet", "-q", "--cpu", "--multi-gpu", "--tpu", "--enable-cpu-affinity", "--debug"}
+        | {"--dynamo-use-fullgraph", "--dynamo-use-dynamic", "--dynamo-use-regional-compilation"}
+        | {"--use-deepspeed", "--use-fsdp", "--use-parallelism-config", "--use-megatron-lm"}
+        | {"--same-network", "--no-python", "--tpu-cluster", "--tpu-use-sudo", "--downcast-bf16"}
+        | {"--fp8-use-autocast-during-eval"},
+        ("--num-processes",),
+        ("--num-machines",),
+    ),
+    "slurm": _Spelling(None, ("--ntasks", "-n"), ("--nodes", "-N")),
+    "mpi": _Spelling(None, ("-n", "-np")),
+    "python": _Spelling(
+        frozenset({"-u", "-B", "-b", "-d", "-E", "-i", "-I", "-O", "-OO", "-P", "-q", "-s"})
+        | {"-S", "-v", "-x"}
+    ),
 }
-_MODULES: dict[str, LauncherKind] = {
+_COMMANDS: dict[str, LauncherKind] = {
+    "torchrun": "torchrun",
+    "srun": "slurm",
+    "mpirun": "mpi",
+    "mpiexec": "mpi",
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate",
 }
+"""By the name of the program, or of the module behind ``python -m``."""
 _PYTHON = re.compile(r"python[\d.]*")
-_RANKS: dict[LauncherKind, tuple[str, ...]] = {
-    "torchrun": ("--nproc-per-node",),
-    "accelerate": ("--num-processes",),
-    "slurm": ("--ntasks", "-n"),
-    "mpi": ("-n", "-np"),
-}
-_NODES: dict[LauncherKind, tuple[str, ...]] = {
-    "torchrun": ("--nnodes",),
-    "accelerate": ("--num-machines",),
-    "slurm": ("--nodes", "-N"),
-}
 DEFAULT_PORT = 29500
 """Of torchrun, for --master-port; of accelerate, too."""
 C10D_PORT = 29400
@@ -113,79 +130,60 @@ def split_endpoint(endpoint: str) -> tuple[str, str]:
 
 def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launch:
     """Take a command apart."""
-    kind, start = _kind(command)
+    name = PurePath(command[0]).name if command else ""
+    kind, start = _COMMANDS.get(name, "none"), 1
+    if name == "accelerate" and "launch" in command[1:2]:
+        kind, start = "accelerate", 2
+    elif _PYTHON.fullmatch(name):
+        kind = "python"
+        for at, (word, following) in enumerate(pairwise(command)):
+            if word == "-m" and "." in following and following in _COMMANDS:
+                kind, start = _COMMANDS[following], at + 2
+                break
     if kind == "none":
         return Launch()
-    end = _end_of_options(command, start, kind)
-    without_value = _WITHOUT_VALUE.get(kind, frozenset())
-    options = _options(command[start:end], without_value)
-    of_program = _MODULE & without_value
+    flags, of_ranks, of_nodes = _SPELLINGS[kind]
+    end = start
+    if flags is None:  # a program is a word that is there: most options may or may not take one
+        rest = [(at, command[at]) for at in range(start, len(command))]
+        # a partition may be called `test` and a node `debug`, but hardly `python`
+        programs = (at for at, word in rest if _starts_ranks(PurePath(word).name))
+        perhaps = (at for at, word in rest if word[:1] != "-" and shutil.which(word))
+        end = next(programs, next(perhaps, len(command)))
+    else:
+        while end < len(command) and command[end].startswith("-"):
+            word = _spelt(command[end])
+            if kind == "python" and word in ("-m", "-c"):
+                break
+            end += 1 if "=" in word or word in flags else 2
+        end = min(end, len(command))
+    options = _options(command[start:end], flags or frozenset())
+    of_program = _MODULE & (flags or frozenset())
     prefix = (*command[:start], *(word for word in command[start:end] if word not in of_program))
-    nodes = _number(options, _NODES.get(kind, ())) or 1
-    ranks = _number(options, _RANKS.get(kind, ()))
-    if kind == "slurm":
-        # what srun is not told it takes from the allocation
-        here = {name: environment.get(f"SLURM_{name}", "") for name in ("NNODES", "NTASKS")}
-        nodes = _number(options, _NODES["slurm"]) or _number(here, ("NNODES",)) or 1
-        tasks = ranks or _number(here, ("NTASKS",))
+    nodes, ranks = _number(options, of_nodes) or 1, _number(options, of_ranks)
+    if kind == "slurm":  # what srun is not told it takes from the allocation
+        nodes = _number(options, of_nodes) or _number(environment, ("SLURM_NNODES",)) or 1
+        tasks = ranks or _number(environment, ("SLURM_NTASKS",))
         per_node = _number(options, ("--ntasks-per-node",))
         ranks = per_node or (max(1, tasks // nodes) if tasks is not None else None)
-    if kind == "torchrun" and ranks is None and "--nproc-per-node" not in options:
-        ranks = 1
-    if kind in ("accelerate", "mpi") and ranks is not None:
+    elif kind == "torchrun":
+        ranks = 1 if ranks is None and "--nproc-per-node" not in options else ranks
+    elif ranks is not None:
         ranks = max(1, ranks // nodes)
     return Launch(kind, prefix, options, tuple(command[end:]), ranks, nodes)
 
 
-def _kind(command: Sequence[str]) -> tuple[LauncherKind, int]:
-    """The launcher, and where its options begin."""
-    name = PurePath(command[0]).name if command else ""
-    if name == "torchrun":
-        return "torchrun", 1
-    if name == "accelerate" and "launch" in command[1:2]:
-        return "accelerate", 2
-    if name == "srun":
-        return "slurm", 1
-    if name in ("mpirun", "mpiexec"):
-        return "mpi", 1
-    if not _PYTHON.fullmatch(name):
-        return "none", 0
-    for at, (word, following) in enumerate(pairwise(command)):
-        if word == "-m" and following in _MODULES:
-            return _MODULES[following], at + 2
-    return "python", 1
+def _starts_ranks(name: str) -> bool:
+    return name in ("torchrun", "accelerate") or bool(_PYTHON.fullmatch(name))
 
 
-def _end_of_options(command: Sequence[str], start: int, kind: LauncherKind) -> int:
-    """Where the program begins."""
-    if kind in ("slurm", "mpi"):
-        # most of their options may or may not take the next word; a program is one that is there
-        places = range(start, len(command))
-        words = [(at, command[at], PurePath(command[at]).name) for at in places]
-        # a partition may be called `test` and a node `debug`, but hardly `python`
-        launchers = ("torchrun", "accelerate")
-        surely = (at for at, _, name in words if name in launchers or _PYTHON.fullmatch(name))
-        perhaps = (at for at, word, _ in words if word[0:1] != "-" and shutil.which(word))
-        return next(surely, next(perhaps, len(command)))
-    bare = _WITHOUT_VALUE[kind]
-    at = start
-    while at < len(command) and command[at].startswith("-"):
-        word = _spelt(command[at])
-        if kind == "python" and word in ("-m", "-c"):
-            return at
-        at += 1 if "=" in word or word in bare else 2
-    return min(at, len(command))
-
-
-def _options(words: Sequence[str], without_value: frozenset[str]) -> dict[str, str]:
+def _options(words: Sequence[str], flags: frozenset[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for word, following in pairwise((*words, "")):
-        if not word.startswith("-"):
-            continue
-        name, equals, value = word.partition("=")
-        name = _spelt(name)
-        follows = name not in without_value and not following.startswith("--")
-        found[name] = value if equals else following if follows else ""
+        if word.startswith("-"):
+            name, equals, value = _spelt(word).partition("=")
+            follows = name not in flags and not following.startswith("--")
+            found[name] = value if equals else following if follows else ""
     return found
 
 
@@ -195,9 +193,9 @@ def _spelt(word: str) -> str:
     return f"{name.replace('_', '-')}{equals}{value}"
 
 
-def _number(options: Mapping[str, str], names: Sequence[str]) -> int | None:
+def _number(given: Mapping[str, str], names: Sequence[str]) -> int | None:
     """The number that an option gives, of a range ``1:4`` the largest."""
-    texts = [options[name].rpartition(":")[2] for name in names if name in options]
+    texts = [given[name].rpartition(":")[2] for name in names if name in given]
     return next((int(text) for text in texts if text.isdecimal()), None)
 
 
@@ -224,6 +222,8 @@ def job_of_nodes(command: Sequence[str], environment: Mapping[str, str]) -> JobO
     without a launcher may be a SLURM task.
     """
     launch = read_launch(command, environment)
+    if launch.launcher not in ("torchrun", "accelerate"):
+        return JobOfNodes(None if launch.launcher == "slurm" else place_of_task(environment))
 
     def said(name: str) -> str:
         if launch.launcher == "accelerate":
@@ -231,29 +231,22 @@ def job_of_nodes(command: Sequence[str], environment: Mapping[str, str]) -> JobO
         variable = f"PET_{name.upper().replace('-', '_')}"
         return launch.options.get(f"--{name}") or environment.get(variable, "")
 
-    if launch.launcher not in ("torchrun", "accelerate"):
-        return JobOfNodes(None if launch.launcher == "slurm" else place_of_task(environment))
+    # the store that the first node's torchrun serves; others' rendezvous backends serve none
+    backend, endpoint = said("rdzv-backend") or "static", said("rdzv-endpoint")
+    default = C10D_PORT if backend == "c10d" else DEFAULT_PORT
+    if backend == "static" and not endpoint:
+        endpoint = f"{said('master-addr') or '127.0.0.1'}:{said('master-port') or default}"
+    if backend not in ("static", "c10d") or "store_type=file" in said("rdzv-conf"):
+        endpoint = ""
+    host, text = split_endpoint(endpoint)
+    port = int(text) if text.isdecimal() else 0 if text else default
+    if not host or not (text or "0").isdecimal():
+        host, port = "", 0
     nnodes = said("nnodes").rpartition(":")[2]
     number = said("node-rank") or environment.get("SLURM_NODEID", "")
-    host, port = _store(said)
     place = None
     if nnodes.isdecimal() and number.isdecimal() and int(number) < int(nnodes) > 1:
         place = NodePlace(number=int(number), nnodes=int(nnodes), host=host, port=port)
     if nnodes in ("", "0", "1") or not host:
         return JobOfNodes(place)
     return JobOfNodes(place, f"nodes-{said('rdzv-id')}-{host}-{port}", (host, port))
-
-
-def _store(said: Callable[[str], str]) -> tuple[str, int]:
-    """The store that the first node's torchrun serves; others' rendezvous backends serve none."""
-    backend, endpoint = said("rdzv-backend") or "static", said("rdzv-endpoint")
-    if backend not in ("static", "c10d") or "store_type=file" in said("rdzv-conf"):
-        return "", 0
-    if not endpoint:
-        if backend == "c10d":
-            return "", 0
-        endpoint = f"{said('master-addr') or '127.0.0.1'}:{said('master-port') or DEFAULT_PORT}"
-    host, port = split_endpoint(endpoint)
-    if not port:
-        return host, C10D_PORT if backend == "c10d" else DEFAULT_PORT
-    return (host, int(port)) if port.isdecimal() else ("", 0)

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.doctor.check import Finding, check, failed, ok, warning
-from lightning_hangcheck.doctor.weights import find_model
+from lightning_hangcheck.doctor.data_checks import find_model
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.look.gpu import gpu_memory
@@ -90,27 +90,24 @@ def find_machine(
     Raises:
         BadUsage: Something was not given and cannot be found here.
     """
-    if gpus == 0:
-        memory: tuple[int, ...] = ()
-    elif gpus is not None and gpu_gb is not None:
+    memory: tuple[int, ...] = ()
+    if gpus and gpu_gb is not None:
         memory = (int(gpu_gb * GB),) * gpus
-    else:
+    elif gpus != 0:
         found = gpu_memory()
         if isinstance(found, Gap) or not found:
             why = f" ({found.reason})" if isinstance(found, Gap) else ""
             raise BadUsage(f"no GPU was found here{why}", f"say what the job will have, {EXAMPLE}")
-        if gpus is not None and gpus > len(found):
+        if (gpus or 0) > len(found):
             sentence = f"--gpus {gpus} without --gpu-memory, and this machine has only {len(found)}"
             raise BadUsage(sentence, f"say both, {EXAMPLE}")
-        chosen = found[:gpus]
-        memory = chosen if gpu_gb is None else (int(gpu_gb * GB),) * len(chosen)
-    if cpu_gb is None:
-        use = memory_use(os.getpid())
-        if use is None:
-            sentence = "the main memory of this machine cannot be read"
-            raise BadUsage(sentence, "say it, for example --cpu-memory 64")
-        cpu = int((use.limit_bytes - use.used_bytes) * CPU_SHARE)
-    else:
-        cpu = int(cpu_gb * GB)
-    given = gpus is not None and cpu_gb is not None
-    return Machine(gpus=memory, cpu=cpu, source="given" if given else "found here")
+        memory = found[:gpus] if gpu_gb is None else (int(gpu_gb * GB),) * len(found)
+    if cpu_gb is not None:
+        source = "found here" if gpus is None else "given"
+        return Machine(gpus=memory, cpu=int(cpu_gb * GB), source=source)
+    use = memory_use(os.getpid())
+    if use is None:
+        sentence = "the main memory of this machine cannot be read"
+        raise BadUsage(sentence, "say it, for example --cpu-memory 64")
+    free = use.limit_bytes - use.used_bytes
+    return Machine(gpus=memory, cpu=int(free * CPU_SHARE), source="found here")

@@ -29,7 +29,7 @@ from lightning_hangcheck.machine import end_with_children
 from lightning_hangcheck.text.shown import bytes_in_words, format_ranks, several
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from lightning_hangcheck.doctor.check import Subject
 
@@ -87,7 +87,7 @@ class Limits(NamedTuple):
     step_s: float = 15.0
 
 
-class Trial(Struct, frozen=True, kw_only=True):
+class Trial(Struct, kw_only=True):
     """What came of a trial: what was heard, and how it ended (``silent``: by us, after a while).
 
     Attributes:
@@ -95,11 +95,27 @@ class Trial(Struct, frozen=True, kw_only=True):
         last_words: What the launcher and the ranks complained of until then.
     """
 
-    notes: tuple[Note, ...]
+    notes: list[Note]
     ended: Literal["by itself", "silent"] = "by itself"
     waited_s: float = 0.0
     exit_code: int | None = 0
     last_words: str = ""
+
+    @property
+    def is_through(self) -> bool:
+        """Whether every rank has said its last; launchers take seconds more to notice that."""
+        expected = max((note.world_size for note in self.notes), default=0)
+        return 0 < expected <= sum(note.did == "end" for note in self.notes)
+
+    @property
+    def ending(self) -> str:
+        """How it ended, with the first complaint."""
+        complaint = COMPLAINT.search(self.last_words)
+        if complaint:
+            return f": {complaint[1]}"
+        if self.ended == "silent":
+            return f" (given up after {self.waited_s:.0f} s without news)"
+        return f" (the launcher ended with exit code {self.exit_code})"
 
 
 @check(
@@ -107,7 +123,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     "ranks that cannot reach each other hang in their first collective, most often silently",
     alone=True,
 )
-def ranks_start(subject: Subject) -> tuple[Finding, ...]:
+def ranks_start(subject: Subject) -> Iterable[Finding]:
     """A small program of ours in place of yours, started by the same launcher.
 
     Rendezvous, a barrier, the sum of all_reduce, and every pair of ranks, on gloo and on NCCL.
@@ -141,7 +157,7 @@ def try_ranks(
     Raises:
         OSError: The launcher cannot be started.
     """
-    parent = os.getpid()
+    limits, parent = limits or Limits(), os.getpid()
 
     def end_with_parent() -> None:
         """Whatever ends us, even SIGKILL, asks the launcher to end its ranks."""
@@ -149,59 +165,46 @@ def try_ranks(
         if os.getppid() != parent:  # it was gone before that: nobody would ask
             os._exit(1)
 
-    with tempfile.TemporaryFile() as complaints:
-        launcher = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=complaints,
-            env=dict(environment),
-            start_new_session=True,
-            preexec_fn=end_with_parent,
-        )
+    trial = Trial(notes=[])
+    output, writer = os.pipe()
+    with os.fdopen(output, "rb", 0) as listened, tempfile.TemporaryFile() as complaints:
+        with os.fdopen(writer, "wb") as printed:
+            launcher = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=complaints,
+                env=dict(environment),
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
         try:
-            trial = _listen(launcher, limits or Limits())
-            if trial.ended == "by itself" and not _all_through(trial.notes):
-                with suppress(subprocess.TimeoutExpired):
-                    launcher.wait(GRACE_S)
-            exit_code = launcher.poll()
+            unread, began = b"", time.monotonic()
+            news = began
+            while not trial.is_through:
+                limit = limits.step_s if trial.notes else limits.start_s
+                left = min(news + limit, began + WHOLE_LIMIT_S) - time.monotonic()
+                if not select.select([listened], [], [], max(0.0, left))[0]:
+                    trial.ended, trial.waited_s = "silent", time.monotonic() - news
+                    break
+                data = listened.read(65536)
+                if not data:
+                    with suppress(subprocess.TimeoutExpired):
+                        launcher.wait(GRACE_S)
+                    break
+                *lines, unread = (unread + data).split(b"\n")
+                # what comes after a failure and a restart is no news of the failure
+                heard = [note for line in lines if (note := read_note(line)) and not note.restarts]
+                trial.notes += heard
+                news = time.monotonic() if heard else news
+            trial.exit_code = launcher.poll()
             # before they are ended, of which they complain too; pread, because the place in the
             # file is that of the writers
-            words = os.pread(complaints.fileno(), MOST_WORDS, 0).decode(errors="replace")
+            words = os.pread(complaints.fileno(), MOST_WORDS, 0)
+            trial.last_words = words.decode(errors="replace")
         finally:
             end_with_children(launcher, GRACE_S)
-            if launcher.stdout is not None:
-                launcher.stdout.close()
-    return msgspec.structs.replace(trial, exit_code=exit_code, last_words=words)
-
-
-def _listen(launcher: subprocess.Popen[bytes], limits: Limits) -> Trial:
-    """Hear notes until the output ends, or until there is no news for too long."""
-    notes: list[Note] = []
-    unread = b""
-    began = news = time.monotonic()
-    output = launcher.stdout.fileno() if launcher.stdout is not None else -1
-    while not _all_through(notes):
-        limit = limits.step_s if notes else limits.start_s
-        deadline = min(news + limit, began + WHOLE_LIMIT_S)
-        ready, _, _ = select.select([output], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            return Trial(notes=tuple(notes), ended="silent", waited_s=time.monotonic() - news)
-        data = os.read(output, 65536)
-        if not data:
-            break
-        *lines, unread = (unread + data).split(b"\n")
-        # what comes after a failure and a restart is no news of the failure
-        heard = [note for line in lines if (note := read_note(line)) and not note.restarts]
-        notes += heard
-        news = time.monotonic() if heard else news
-    return Trial(notes=tuple(notes))
-
-
-def _all_through(notes: Sequence[Note]) -> bool:
-    """Whether every rank has said its last; launchers take seconds more to notice that."""
-    expected = max((note.world_size for note in notes), default=0)
-    return 0 < expected <= sum(note.did == "end" for note in notes)
+    return trial
 
 
 def read_note(line: bytes) -> Note | None:
@@ -212,37 +215,37 @@ def read_note(line: bytes) -> Note | None:
         return None
 
 
-def judge_trial(trial: Trial) -> tuple[Finding, ...]:
+def judge_trial(trial: Trial) -> Iterator[Finding]:
     """Say how far the ranks came: each step that all have done, and the first that is not done."""
-    starts = [note for note in trial.notes if note.did == "start"]
+    notes, closer = trial.notes, LOOK_CLOSER["rendezvous"]
+    starts = [note for note in notes if note.did == "start"]
     if not starts:
-        found = f"no rank reported{_ending(trial)}"
+        found = f"no rank reported{trial.ending}"
         if trial.ended == "by itself" and trial.exit_code == 0:
             leave_out = "leave out options that send output elsewhere: --log-dir, --redirects"
-            return (warning(found, advice=f"{leave_out}, srun -o", check=START),)
-        return (failed(found, *LOOK_CLOSER["rendezvous"], check=START),)
+            yield warning(found, advice=f"{leave_out}, srun -o", check=START)
+        else:
+            yield failed(found, *closer, check=START)
+        return
     times = Counter(note.rank for note in starts)
-    ranks = sorted(times)
     expected = max(note.world_size for note in starts)
-    twice = [rank for rank in ranks if times[rank] > 1]
-    if twice:
+    found = f"{several(len(times), 'rank')} of {expected} on "
+    found += several(len({note.host for note in starts}), "host")
+    missing = set(range(expected)) - set(times)
+    if twice := [rank for rank in times if times[rank] > 1]:
         found = f"rank {format_ranks(twice)} was started more than once, of {expected} ranks"
-        return (failed(found, "unset RANK WORLD_SIZE LOCAL_RANK", check=START),)
-    hosts = len({note.host for note in starts})
-    found = f"{several(len(ranks), 'rank')} of {expected} on {several(hosts, 'host')}"
-    if len(ranks) < expected:
-        missing = format_ranks(set(range(expected)) - set(ranks))
-        found = f"rank {missing} never started; {found}{_ending(trial)}"
-        return (failed(found, *LOOK_CLOSER["rendezvous"], check=START),)
-    return (ok(found, START), *_steps(trial, ranks))
-
-
-def _steps(trial: Trial, ranks: Sequence[int]) -> Iterator[Finding]:
-    begun = [note for note in trial.notes if note.did == "begin"]
+        yield failed(found, "unset RANK WORLD_SIZE LOCAL_RANK", check=START)
+        return
+    if missing:
+        found = f"rank {format_ranks(missing)} never started; {found}{trial.ending}"
+        yield failed(found, *closer, check=START)
+        return
+    yield ok(found, START)
+    begun = [note for note in notes if note.did == "begin"]
     for name, step in dict.fromkeys((note.name, note.step) for note in begun):
-        done = {one.rank: one for one in trial.notes if one.did == "done" and one.name == name}
+        done = {one.rank: one for one in notes if one.did == "done" and one.name == name}
         pair = step.removeprefix("pair ").split("-") if step.startswith("pair ") else ()
-        needed = set(map(int, pair)) or set(ranks)
+        needed = set(map(int, pair)) or set(times)
         if needed - set(done):  # who has not come to the step keeps the others waiting in it
             inside = {one.rank for one in begun if one.name == name}
             waiting, absent = inside - set(done), needed - inside
@@ -252,10 +255,10 @@ def _steps(trial: Trial, ranks: Sequence[int]) -> Iterator[Finding]:
             found += f", rank {format_ranks(absent)} has not come there" if absent else ""
             found += f", rank {format_ranks(done)} is through" if done else ""
             kind = "rendezvous" if step == "rendezvous" else name.split()[-1][1:-1]
-            yield failed(found + _ending(trial), *LOOK_CLOSER[kind], check=name)
+            yield failed(found + trial.ending, *LOOK_CLOSER[kind], check=name)
             return
         if step == "all_reduce":
-            right = float(len(ranks) * (len(ranks) + 1) // 2)
+            right = float(len(times) * (len(times) + 1) // 2)
             wrong = [note for note in done.values() if note.sums != (right, right)]
             if wrong:
                 who = f"rank {format_ranks(one.rank for one in wrong)}"
@@ -266,29 +269,16 @@ def _steps(trial: Trial, ranks: Sequence[int]) -> Iterator[Finding]:
                 yield ok(f"every rank got the sum {right:g}", name)
         elif step in ("rendezvous", "barrier"):
             yield ok(f"ranks {format_ranks(done)} came through", name)
-    first_of_pair = [
-        note
-        for note in sorted(trial.notes, key=lambda one: -one.round_trip_s)
-        if note.round_trip_s and note.step.startswith(f"pair {note.rank}-")
-    ]
-    for backend in sorted({note.backend for note in first_of_pair}):
-        times = [
-            f"{note.step.removeprefix('pair ')} {note.round_trip_s * 1000:.2f} ms, "
-            f"{bytes_in_words(note.bytes_per_s)}/s"
-            for note in first_of_pair
-            if note.backend == backend
-        ]
-        yield ok("slowest first: " * (len(times) > 1) + "; ".join(times), f"pairs ({backend})")
-    if any(note.did == "no device" for note in trial.notes):
+    timed: dict[str, list[str]] = {}  # of each pair by the lower rank, slowest first
+    for note in sorted(notes, key=lambda one: -one.round_trip_s):
+        pair_of = note.step.removeprefix("pair ")
+        if note.round_trip_s and pair_of.startswith(f"{note.rank}-"):
+            there_and_back = f"{pair_of} {note.round_trip_s * 1000:.2f} ms"
+            speed = f"{there_and_back}, {bytes_in_words(note.bytes_per_s)}/s"
+            timed.setdefault(note.backend, []).append(speed)
+    for backend, speeds in sorted(timed.items()):
+        first = "slowest first: " * (len(speeds) > 1)
+        yield ok(first + "; ".join(speeds), f"pairs ({backend})")
+    if any(note.did == "no device" for note in notes):
         found = "not tried: there are fewer GPUs than ranks on a host"
         yield warning(found, "torchrun --nproc_per_node=gpu", check="nccl")
-
-
-def _ending(trial: Trial) -> str:
-    """How the trial ended, with the first complaint."""
-    complaint = COMPLAINT.search(trial.last_words)
-    if complaint:
-        return f": {complaint[1]}"
-    if trial.ended == "silent":
-        return f" (given up after {trial.waited_s:.0f} s without news)"
-    return f" (the launcher ended with exit code {trial.exit_code})"

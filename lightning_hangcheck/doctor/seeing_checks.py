@@ -154,11 +154,7 @@ def run_folders_disk(subject: Subject) -> Finding:
         return failed(f"{folder} cannot be looked at: {error}", advice=ELSEWHERE)
     mounts = {one.mountpoint: one.fstype for one in psutil.disk_partitions(all=True)}
     above = map(str, (there, *there.parents))
-    return judge_disk(folder, next((mounts[one] for one in above if one in mounts), "unknown"))
-
-
-def judge_disk(folder: Path, kind: str) -> Finding:
-    """Say what a type of file system, as the kernel names it, means for a run folder."""
+    kind = next((mounts[one] for one in above if one in mounts), "unknown")
     found = f"{folder} is on {kind}"
     if kind.startswith(OF_NETWORK):
         sentence = f"{found}: evidence comes late or not at all while that stalls"
@@ -175,32 +171,23 @@ def judge_disk(folder: Path, kind: str) -> Finding:
 )
 def clock(subject: Subject) -> Finding:
     """This machine's time beside the one that the file system gave to a new file."""
-    folder = _absolute(subject.run_dir)
+    folder, remedy = _absolute(subject.run_dir), "timedatectl set-ntp true"
 
-    def make_file() -> tuple[float, float]:
+    def skew() -> float:
         before = time.time()
         with _trial_file(nearest(folder).resolve()) as (_, path):
             # half of the time that making it took is the best guess of when it was made
-            return (before + time.time()) / 2, path.stat().st_mtime
+            return (before + time.time()) / 2 - path.stat().st_mtime
 
+    if time.time() < FIRST_RELEASE:
+        return failed(f"the clock shows {time.strftime('%Y-%m-%d')}: it was never set", remedy)
     try:
-        return judge_clock(*apart(DISK_LIMIT_S, make_file))
+        ahead = apart(DISK_LIMIT_S, skew)
     except (OSError, NoAnswerFromStorage):
-        return judge_clock(time.time(), None)
-
-
-def judge_clock(here: float, there: float | None) -> Finding:
-    """Say whether times of this machine can be compared with those of a file's own system."""
-    remedy = "timedatectl set-ntp true"
-    if here < FIRST_RELEASE:
-        stands = time.strftime("%Y-%m-%d", time.gmtime(here))
-        return failed(f"the clock shows {stands}: it was never set", remedy)
-    if there is None:
         sentence = "the clock could not be compared: the run folder cannot be written"
         return warning(sentence, advice=ELSEWHERE)
-    skew = here - there
-    if abs(skew) > MOST_SKEW_S:
-        sentence = f"the clock is {skew:+.1f} s from that of the run folder's file system"
+    if abs(ahead) > MOST_SKEW_S:
+        sentence = f"the clock is {ahead:+.1f} s from that of the run folder's file system"
         return warning(sentence, remedy)
     return ok("the clock agrees with the run folder's file system")
 

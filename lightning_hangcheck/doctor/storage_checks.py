@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.doctor.check import DEPTH, Finding, beginning, check, failed, ok, warning
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.text.redaction import redact_value
 from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words, several
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ KEPT_AT_ONCE = 2
 MOST_IN_A_FOLDER = 6
 """Entries shown of one folder: the first ones and the last, of steps the newest."""
 MOST_LINES = 30
+DIGITS = re.compile(r"(\d+)")
 NAME_WIDTH = 36
 RCLONE_LIMIT_S = 3.0
 ENCRYPTED = "RCLONE_ENCRYPT_V"
@@ -124,7 +124,10 @@ def writing_checkpoints(subject: Subject) -> Finding | None:
         f"written at {_rate(write_s)}, synchronised in {seconds_in_words(sync_s)} "
         f"({_rate(save_s)} together), read back at {_rate(read_s)}"
     )
-    largest = largest_checkpoint(files)
+    sizes: Counter[str] = Counter()  # of a checkpoint: a file, or a folder with all in it
+    for path, size in files.items():
+        sizes[path.split("/")[0]] += size
+    largest = max(sizes.values(), default=0)
     if largest:
         takes = seconds_in_words(largest / TRIAL_BYTES * save_s)
         speed += f"; at this rate saving {bytes_in_words(largest)} takes {takes}"
@@ -132,14 +135,6 @@ def writing_checkpoints(subject: Subject) -> Finding | None:
         left = f"{bytes_in_words(free)} are left, less than two checkpoints take; {speed}"
         return failed(left, f"du -sh {quote(url)}/*", advice="free some space:")
     return ok(speed)
-
-
-def largest_checkpoint(files: Mapping[str, int]) -> int:
-    """Bytes of the largest checkpoint: a file, or a folder with all in it."""
-    sizes: Counter[str] = Counter()
-    for path, size in files.items():
-        sizes[path.split("/")[0]] += size
-    return max(sizes.values(), default=0)
 
 
 def _look(url: str, depth: int) -> tuple[dict[str, int], int | None]:
@@ -212,36 +207,35 @@ def _unusable(url: str, error: Exception) -> Finding:
 
 def tree(files: Mapping[str, int]) -> tuple[str, ...]:
     """Draw files below a place as a tree: sizes at the right, what is too much counted."""
-    lines = list(_branches(files, ""))
+
+    def branches(files: Mapping[str, int], indent: str) -> Iterator[str]:
+        inside: dict[str, dict[str, int]] = {}
+        for path, size in files.items():
+            name, slash, rest = path.partition("/")
+            inside.setdefault(name + slash, {})[rest] = size
+        # step_9 before step_10: digits count by their value
+        names = sorted(inside, key=lambda name: [_number(part) for part in DIGITS.split(name)])
+        hidden = len(names) - MOST_IN_A_FOLDER
+        for at, name in enumerate(names):
+            if hidden > 0 and MOST_IN_A_FOLDER - 1 <= at < len(names) - 1:
+                if at == MOST_IN_A_FOLDER - 1:
+                    yield f"{indent}... {hidden} more"
+                continue
+            found = inside[name]
+            count = f"{several(len(found), 'file')}, " if name.endswith("/") else ""
+            in_all = f"{count}{bytes_in_words(sum(found.values()))}"
+            yield f"{indent}{name:<{NAME_WIDTH - len(indent)}}  {in_all}"
+            if name.endswith("/"):
+                yield from branches(found, indent + "  ")
+
+    lines = list(branches(files, ""))
     if len(lines) > MOST_LINES:
         lines[MOST_LINES:] = [f"... {several(len(lines) - MOST_LINES, 'more line')}"]
     return tuple(lines)
 
 
-def _branches(files: Mapping[str, int], indent: str) -> Iterator[str]:
-    folders: dict[str, dict[str, int]] = {}
-    for path, size in files.items():
-        name, slash, rest = path.partition("/")
-        folders.setdefault(name + slash, {})[rest] = size
-    names = sorted(folders, key=_by_number)
-    hidden = len(names) - MOST_IN_A_FOLDER
-    for at, name in enumerate(names):
-        if hidden > 0 and MOST_IN_A_FOLDER - 2 < at < len(names) - 1:
-            if at == MOST_IN_A_FOLDER - 1:
-                yield f"{indent}... {hidden} more"
-            continue
-        inside = folders[name]
-        in_all = bytes_in_words(sum(inside.values()))
-        count = f"{several(len(inside), 'file')}, " if name.endswith("/") else ""
-        yield f"{indent}{name:<{NAME_WIDTH - len(indent)}}  {count}{in_all}"
-        if name.endswith("/"):
-            yield from _branches(inside, indent + "  ")
-
-
-def _by_number(name: str) -> list[tuple[int, str]]:
-    """step_9 before step_10: digits count by their value."""
-    parts = re.findall(r"\d+|\D+", name.rstrip("/"))
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+def _number(part: str) -> tuple[int, str]:
+    return (int(part), "") if part.isdecimal() else (-1, part)
 
 
 @check(
@@ -249,40 +243,41 @@ def _by_number(name: str) -> list[tuple[int, str]]:
     'an incomplete remote fails late: "XML syntax error" where the endpoint is none of S3, '
     '"directory not found" where bucket or path are not those that were written',
 )
-def rclone_remotes(subject: Subject) -> tuple[Finding, ...]:
+def rclone_remotes(subject: Subject) -> Iterator[Finding]:
     """Each block of rclone.conf: stray lines, type, provider, endpoint, credentials."""
     used = subject.uses("rclone") or bool(REMOTE.match(subject.checkpoints or ""))
+    if subject.command and not used:
+        return
     environment = subject.environment
     home = Path(environment.get("HOME", "~")).expanduser()
     configs = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")  # rclone.org/docs
     file = Path(environment.get("RCLONE_CONFIG") or configs / "rclone" / "rclone.conf")
     try:
-        text = "" if subject.command and not used else beginning(file).decode(errors="replace")
+        text = beginning(file).decode(errors="replace")
     except FileNotFoundError:
-        return ()
+        return
     except (OSError, NoAnswerFromStorage) as error:
-        return (warning(f"{file} cannot be read: {error}", f"ls -l {file}"),)
-    remotes = _asked_of_rclone(file, environment) if text else {}
-    stray: list[int] = []
+        yield warning(f"{file} cannot be read: {error}", f"ls -l {file}")
+        return
+    worst, problems = failed if used else warning, 0
+    remotes = _asked_of_rclone(file, environment)
     if remotes is None and ENCRYPTED not in text:
-        remotes, stray = read_remotes(text)
-    if not (remotes or stray):
-        return ()  # none there, or nothing of them can be seen
-    worst = failed if used else warning
-    bad = "rclone cannot parse this line, and so reads nothing at all"
-    found = [worst(f"{file}:{number}: {bad}", advice=f"remove line {number}") for number in stray]
+        remotes, stray = _read_remotes(text)
+        bad = "rclone cannot parse this line, and so reads nothing at all"
+        problems = len(stray)
+        for number in stray:
+            yield worst(f"{file}:{number}: {bad}", advice=f"remove line {number}")
     lines = text.splitlines()
     for name, values in (remotes or {}).items():
         number = next((at for at, line in enumerate(lines, 1) if line.strip() == f"[{name}]"), 0)
         for sentence, corrections, sure in _problems(values, environment, home):
+            problems += 1
             told = f"{file}:{number}: [{name}] {sentence}"
-            # the block as it would be right, to be compared with what is there
-            right = {key: redact_value(key, value) for key, value in values.items()} | corrections
-            settings = [f"{key} = {value}" for key, value in right.items()]
-            settings.sort(key=lambda setting: not setting.startswith("type "))
-            block = "\n".join([f"[{name}]", *settings])
-            found.append((worst if sure else warning)(told, block))
-    return tuple(found) or (ok(f"complete in {file}: {', '.join(remotes or {})}"),)
+            lines_there = [f"{key} = {value}" for key, value in corrections.items()]
+            block = "\n".join([f"[{name}]", *lines_there])
+            yield (worst if sure else warning)(told, block, advice="have these lines there:")
+    if remotes and not problems:
+        yield ok(f"complete in {file}: {', '.join(remotes)}")
 
 
 def _asked_of_rclone(
@@ -290,24 +285,22 @@ def _asked_of_rclone(
 ) -> dict[str, dict[str, str]] | None:
     """What rclone itself makes of its configuration; None where it is not here, or refuses."""
     rclone = shutil.which("rclone", path=environment.get("PATH"))
-    if rclone is None:
-        return None
-    words = [rclone, "config", "dump", "--ask-password=false", "--config", str(file)]
     with suppress(OSError, ValueError, subprocess.SubprocessError):
-        ran = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=RCLONE_LIMIT_S,
-            check=True,
-            env=dict(environment),
-        )
-        told: dict[str, dict[str, str]] = json.loads(ran.stdout)
-        return told
+        if rclone is not None:
+            ran = subprocess.run(
+                [rclone, "config", "dump", "--ask-password=false", "--config", str(file)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=RCLONE_LIMIT_S,
+                check=True,
+                env=dict(environment),
+            )
+            told: dict[str, dict[str, str]] = json.loads(ran.stdout)
+            return told
     return None
 
 
-def read_remotes(text: str) -> tuple[dict[str, dict[str, str]], list[int]]:
+def _read_remotes(text: str) -> tuple[dict[str, dict[str, str]], list[int]]:
     """Return values by remote, and the numbers from 1 of the lines that are no configuration."""
     parser = configparser.ConfigParser(
         default_section="", interpolation=None, strict=False, comment_prefixes=("#", ";")
@@ -320,8 +313,7 @@ def read_remotes(text: str) -> tuple[dict[str, dict[str, str]], list[int]]:
         parser.read_string("\n".join([f"[{NO_BLOCK}]", *lines]))
     except configparser.ParsingError as error:
         stray = [number - 1 for number, _ in error.errors]
-    remotes = {name: dict(parser[name]) for name in parser.sections() if name != NO_BLOCK}
-    return remotes, stray
+    return {name: dict(parser[name]) for name in parser.sections() if name != NO_BLOCK}, stray
 
 
 def _problems(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.slugs import Phase
@@ -48,20 +49,14 @@ class StepTimes(Struct, frozen=True, array_like=True):
 
     def since(self, earlier: StepTimes) -> StepTimes:
         """Return what came after an earlier reading of the same sums."""
-        return StepTimes(
-            self.steps - earlier.steps,
-            self.loader_s - earlier.loader_s,
-            self.forward_s - earlier.forward_s,
-            self.rest_s - earlier.rest_s,
-        )
+        pairs = zip(astuple(self), astuple(earlier), strict=True)
+        return StepTimes(*(now - before for now, before in pairs))
 
     def a_step(self) -> StepTimes:
         """Return the mean of one step; all zero where none was timed."""
         if not self.steps:
             return self
-        return StepTimes(
-            1, self.loader_s / self.steps, self.forward_s / self.steps, self.rest_s / self.steps
-        )
+        return StepTimes(1, *(part / self.steps for part in self.parts))
 
 
 Ending = Literal["running", "finished", "raised"]
@@ -220,12 +215,7 @@ class SlowRank(Struct, frozen=True, kw_only=True):
     @property
     def grown(self) -> StepTimes:
         """What a step takes more, part by part."""
-        return StepTimes(
-            1,
-            self.now.loader_s - self.before.loader_s,
-            self.now.forward_s - self.before.forward_s,
-            self.now.rest_s - self.before.rest_s,
-        )
+        return StepTimes(1, *self.now.since(self.before).parts)
 
 
 class Slowness(Struct, frozen=True, kw_only=True):

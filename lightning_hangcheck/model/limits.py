@@ -8,7 +8,7 @@ from msgspec import Struct
 class Limits(Struct, frozen=True, kw_only=True):
     """Seconds since the last progress (busy_factor: a plain number), with their defaults.
 
-    Each field is a setting of the same name (`settings`, which says what each means);
+    Each field is a setting of the same name (docs/settings.md says what each means);
     `judge.patience` says which row is whose.
     """
 

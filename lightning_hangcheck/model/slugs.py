@@ -62,71 +62,64 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 NAMES_REMEMBERED = 1024
 UNKNOWN_PLACE = "unknown"
 """Where a rank stands of which there is no stack."""
 
-TOKENIZER = frozenset({"tokenizer", "tokenizers", "vocab", "vocabulary"})
-LOGGER = frozenset(
-    {"logger", "loggers", "wandb", "mlflow", "tensorboard", "comet", "neptune", "clearml"}
-)
-TRAINER = frozenset({"trainer"})
-MODEL = frozenset({"model", "models", "weights"})
-PARTS = frozenset({"backbone", "network", "encoder", "decoder", "adapter", "adapters", "llm"})
+TOKENIZER = _words("tokenizer tokenizers vocab vocabulary")
+LOGGER = _words("logger loggers wandb mlflow tensorboard comet neptune clearml")
+TRAINER = _words("trainer")
+MODEL = _words("model models weights")
+PARTS = _words("backbone network encoder decoder adapter adapters llm")
 """Of a model, or the whole of it: what only a verb beside them turns into its loading."""
-CHECKPOINT = frozenset({"checkpoint", "checkpoints", "ckpt", "snapshot", "state"})
-SOURCES = frozenset({"data", "corpus"})
-DATA = frozenset({"dataloader", "dataloaders", "dataloading", "dataset", "datasets", "datamodule"})
-SAVING = frozenset(
-    {"save", "saves", "saving", "write", "writing", "dump", "dumping", "persist", "persisting"}
+CHECKPOINT = _words("checkpoint checkpoints ckpt snapshot state")
+SOURCES = _words("data corpus")
+DATA = _words("dataloader dataloaders dataloading dataset datasets datamodule")
+SAVING = _words("save saves saving write writing dump dumping persist persisting")
+LOADING = _words("load loading restore restoring resume resuming download downloading pretrained")
+MAKING = _words(
+    "constructor construct constructing construction create creating creation init initialize "
+    "initializing initialization initialise initialising initialisation setup build building "
+    "make making login"
 )
-LOADING = frozenset(
-    {"load", "loading", "restore", "restoring", "resume", "resuming", "download", "downloading"}
-    | {"pretrained"}
-)
-MAKING = frozenset(
-    {"constructor", "construct", "constructing", "construction", "create", "creating", "creation"}
-    | {"init", "initialize", "initializing", "initialization", "initialise", "initialising"}
-    | {"initialisation", "setup", "build", "building", "make", "making", "login"}
-)
-ENDING = frozenset({"finish", "finishing", "close", "closing", "shutdown", "teardown"})
-VALIDATION = frozenset(
-    {"validation", "validate", "validating", "val"}
-    | {"evaluation", "evaluate", "evaluating", "eval", "evals"}
-)
-GENERATION = frozenset({"generate", "generation", "generating", "rollout", "rollouts"})
-CHECKED = frozenset(
-    {"config", "configuration", "arguments", "args", "settings", "options", "environment", "env"}
-    | {"input", "inputs", "path", "paths", "schema", "shape", "shapes"}
+ENDING = _words("finish finishing close closing shutdown teardown")
+VALIDATION = _words("validation validate validating val evaluation evaluate evaluating eval evals")
+GENERATION = _words("generate generation generating rollout rollouts")
+CHECKED = _words(
+    "config configuration arguments args settings options environment env input inputs path "
+    "paths schema shape shapes"
 )
 """What is validated before anything is trained: that is no validation of a model."""
-GENERATED = frozenset(
-    {"answer", "answers", "caption", "captions", "completion", "completions", "response"}
-    | {"responses", "sample", "samples", "sequence", "sequences", "text", "texts", "token"}
-    | {"tokens", "greedy", "beam", "search", "test", "run", "collect", "do", "step", "loop", "all"}
+GENERATED = _words(
+    "answer answers caption captions completion completions response responses sample samples "
+    "sequence sequences text texts token tokens greedy beam search test run collect do step "
+    "loop all"
 )
 """What a language model generates, and what is said beside that: noise or masks are no such."""
 OF_A_MODEL = CHECKED | {"output", "outputs", "prediction", "predictions", "loss", "logits", "name"}
 """What one gets from a model, or about it, without making it."""
-BATCHES = frozenset({"batch", "batches"})
-GETTING = frozenset({"next", "get", "fetch", "read", "collate"})
-PREPARING = frozenset({"prepare", "preparing", "preprocess", "preprocessing"})
-DISTRIBUTED = frozenset({"distributed", "dist", "ddp"})
-ONE_OF_MANY = frozenset({"epoch", "batch", "step", "steps"})
-ENDED = frozenset({"finish", "finishing", "end", "ending"})
-WHOLE_RUN = frozenset({"run", "train", "training", "fit", "job"})
-LEAVING = frozenset({"teardown", "shutdown", "cleanup", "finalize", "finalise"})
+BATCHES = _words("batch batches")
+GETTING = _words("next get fetch read collate")
+PREPARING = _words("prepare preparing preprocess preprocessing")
+DISTRIBUTED = _words("distributed dist ddp")
+ONE_OF_MANY = _words("epoch batch step steps")
+ENDED = _words("finish finishing end ending")
+WHOLE_RUN = _words("run train training fit job")
+LEAVING = _words("teardown shutdown cleanup finalize finalise")
 # the trainer's and the model's own work has phases of its own, which the callback shows
-WORK = frozenset({"fit", "train", "training", "test", "predict", "step", "epoch"})
-DONE = frozenset(
-    {"ready", "loaded", "created", "configured", "finished", "done", "initialized", "built"}
-    | {"parsed", "complete", "completed"}
+WORK = _words("fit train training test predict step epoch")
+DONE = _words(
+    "ready loaded created configured finished done initialized built parsed complete completed"
 )
-ARTICLES = frozenset({"the", "a", "an", "our", "new", "run", "experiment"})
+ARTICLES = _words("the a an our new run experiment")
 """Words that may stand between a logger and its creation: "wandb run creation"."""
-BESIDE = frozenset(
-    {"call", "calling", "client", "for", "instance", "main", "of", "offline", "on", "online"}
-    | {"process", "project", "rank", "session", "tracking", "tracker", "zero"}
+BESIDE = _words(
+    "call calling client for instance main of offline on online process project rank session "
+    "tracking tracker zero"
 )
 """Words beside those two; any other is a thing of the logger's, which is made: an artifact."""
 
@@ -137,33 +130,33 @@ MEANINGS: tuple[tuple[Phase | None, tuple[frozenset[str], ...]], ...] = (
     ("model_load", (LOADING, CHECKPOINT | MODEL | PARTS)),
     ("teardown", (ENDING, LOGGER)),
     (None, (LOGGER,)),
-    ("rendezvous", (frozenset({"rendezvous"}),)),
-    ("rendezvous", (frozenset({"init"}), frozenset({"process"}), frozenset({"group"}))),
-    ("rendezvous", (MAKING, frozenset({"parallel"}))),
+    ("rendezvous", (_words("rendezvous"),)),
+    ("rendezvous", (_words("init"), _words("process"), _words("group"))),
+    ("rendezvous", (MAKING, _words("parallel"))),
     ("dataloading", (DATA,)),
-    ("dataloading", (frozenset({"data"}), frozenset({"loader", "loaders", "loading"}))),
+    ("dataloading", (_words("data"), _words("loader loaders loading"))),
     ("dataloading", (SOURCES, LOADING | MAKING | GETTING | PREPARING)),
     ("dataloading", (BATCHES, GETTING | LOADING)),
-    ("dataloading", (frozenset({"getitem", "getitems", "collate"}),)),
+    ("dataloading", (_words("getitem getitems collate"),)),
     ("generate", (GENERATION,)),
     (None, (VALIDATION, CHECKED)),
     ("validation", (VALIDATION,)),
-    ("training_step", (frozenset({"train", "training"}), frozenset({"step"}))),
-    ("optimizer_step", (frozenset({"optimizer"}), frozenset({"step"}))),
-    ("optimizer_step", (frozenset({"apply"}), frozenset({"gradients", "grads"}))),
-    ("backward", (frozenset({"backward"}),)),
+    ("training_step", (_words("train training"), _words("step"))),
+    ("optimizer_step", (_words("optimizer"), _words("step"))),
+    ("optimizer_step", (_words("apply"), _words("gradients grads"))),
+    ("backward", (_words("backward"),)),
     (None, (ONE_OF_MANY,)),
     ("teardown", (ENDED, WHOLE_RUN)),
     (None, (WORK,)),
     ("teardown", (LEAVING,)),
-    ("teardown", (frozenset({"destroy"}), frozenset({"process"}), frozenset({"group"}))),
+    ("teardown", (_words("destroy"), _words("process"), _words("group"))),
     ("trainer_init", (MAKING, TRAINER)),
     ("model_load", (MAKING, MODEL | PARTS)),
     (None, (GETTING, OF_A_MODEL)),
     ("model_load", (GETTING, MODEL)),
-    (None, (frozenset({"sampler", "samplers"}),)),
+    (None, (_words("sampler samplers"),)),
     ("rendezvous", (MAKING, DISTRIBUTED)),
-    ("model_load", (frozenset({"from"}), frozenset({"config"}), MODEL)),
+    ("model_load", (_words("from"), _words("config"), MODEL)),
 )
 """The first line counts of which every set shares a word with the name."""
 SUBJECTS: dict[Phase, frozenset[str]] = {

@@ -117,14 +117,15 @@ def find_config(model: str) -> Path | None:
         BadUsage: The folder is there, and has no config.json.
     """
     path = Path(model).expanduser()
-    if not path.is_dir():
-        return path if path.exists() else None
-    if not (path / CONFIG_NAME).exists():
-        raise BadUsage(
-            f"the folder {model} has no {CONFIG_NAME}",
-            "name the folder that from_pretrained gets, which holds config.json and the weights",
-        )
-    return path / CONFIG_NAME
+    found = path / CONFIG_NAME if path.is_dir() else path
+    if found.exists():
+        return found
+    if found is path:
+        return None
+    raise BadUsage(
+        f"the folder {model} has no {CONFIG_NAME}",
+        "name the folder that from_pretrained gets, which holds config.json and the weights",
+    )
 
 
 def read_config(path: Path) -> Mapping[str, object]:
@@ -133,22 +134,19 @@ def read_config(path: Path) -> Mapping[str, object]:
     Raises:
         BadUsage: It cannot be read, or is no JSON object.
     """
+    again = f"fetch the model's {CONFIG_NAME} once more"
     try:
         if not path.is_file() or path.stat().st_size > LONGEST_CONFIG:
-            raise BadUsage(
-                f"{path} is no {CONFIG_NAME}", f"name a model's folder or its {CONFIG_NAME}"
-            )
+            way_out = f"name a model's folder or its {CONFIG_NAME}"
+            raise BadUsage(f"{path} is no {CONFIG_NAME}", way_out)
         content = msgspec.json.decode(path.read_bytes())
     except OSError as error:
-        raise BadUsage(
-            f"{path} cannot be read ({error.strerror})", f"name a {CONFIG_NAME} that you may read"
-        ) from error
+        why = f"{path} cannot be read ({error.strerror})"
+        raise BadUsage(why, f"name a {CONFIG_NAME} that you may read") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadUsage(
-            f"{path} is not JSON ({error})", f"fetch the model's {CONFIG_NAME} once more"
-        ) from error
+        raise BadUsage(f"{path} is not JSON ({error})", again) from error
     if not isinstance(content, dict):
-        raise BadUsage(f"{path} holds no JSON object", f"fetch the model's {CONFIG_NAME} once more")
+        raise BadUsage(f"{path} holds no JSON object", again)
     return content
 
 
@@ -191,16 +189,30 @@ class Fields(Struct, frozen=True, kw_only=True):
     attention_bias: bool | None = None
 
 
+def _text_part(config: Mapping[str, object]) -> Mapping[str, object]:
+    inner = config.get("text_config")
+    return {**config, **inner} if isinstance(inner, dict) else config
+
+
 def read_fields(config: Mapping[str, object]) -> Fields:
     """Take the sizes from a configuration; of a model with several parts, its text part.
 
     Raises:
         BadUsage: A size is missing, or is no positive whole number.
     """
-    inner = config.get("text_config")
-    text = {**config, **inner} if isinstance(inner, dict) else config
+    text = _text_part(config)
+    sizes: dict[str, int] = {}
+    for field, names in _NAMES.items():
+        name = next((one for one in names if text.get(one) is not None), None)
+        value, most = text.get(name or ""), LARGEST_SIZES.get(field, LARGEST_SIZE)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if name is not None and not (whole and 0 <= int(str(value)) <= most):
+            raise BadUsage(
+                f"config.json has {name}={value!r}, which is not a whole number from 0 to {most:,}",
+                "correct it, or fetch the model's config.json once more",
+            )
+        sizes[field] = int(str(value or 0))
     model_type = str(text.get("model_type") or "")
-    sizes = {field: _number(text, field, names) for field, names in _NAMES.items()}
     missing = [_NAMES[field][0] for field in _NEEDED if not sizes[field]]
     if missing:
         kind = f"its model_type is {model_type!r}" if model_type else "it has no model_type"
@@ -208,27 +220,29 @@ def read_fields(config: Mapping[str, object]) -> Fields:
             f"config.json has no {' and no '.join(missing)} ({kind})",
             "plan a text model whose config.json gives its sizes",
         )
-    heads, hidden = sizes["heads"] or 1, sizes["hidden"] or 0
+
+    def flag(name: str) -> bool | None:
+        value = text.get(name)
+        return value if isinstance(value, bool) else None
+
+    of_expert, window = sizes.pop("of_expert"), sizes.pop("window")
     one_for_all = bool(text.get("multi_query")) and not text.get("new_decoder_architecture")
-    sizes["kv_heads"] = 1 if one_for_all else sizes["kv_heads"] or heads
-    sizes["head_dim"] = sizes["head_dim"] or max(1, hidden // heads)
-    of_expert = sizes["of_expert"] if sizes["experts"] else None
-    sizes["intermediate"] = of_expert or sizes["intermediate"] or 4 * hidden
-    if text.get("use_sliding_window") is False:
-        sizes["window"] = None
+    sizes["kv_heads"] = 1 if one_for_all else sizes["kv_heads"] or sizes["heads"]
+    sizes["head_dim"] = sizes["head_dim"] or max(1, sizes["hidden"] // sizes["heads"])
+    of_expert = of_expert if sizes["experts"] else 0
+    sizes["intermediate"] = of_expert or sizes["intermediate"] or 4 * sizes["hidden"]
     acts = ("hidden_act", "activation_function", "hidden_activation", "dense_act_fn")
     kinds = text.get("layer_types")
-    plain = {name: size or 0 for name, size in sizes.items() if name not in ("window", "of_expert")}
     return Fields(
         model_type=model_type,
-        window=sizes["window"],
+        window=(window or None) if flag("use_sliding_window") is not False else None,
         kinds=tuple(map(str, kinds)) if isinstance(kinds, list) else (),
-        two_stacks=bool(_flag(config, "is_encoder_decoder")),
-        tied=_flag(text, "tie_word_embeddings"),
+        two_stacks=config.get("is_encoder_decoder") is True,
+        tied=flag("tie_word_embeddings"),
         gated=True if str(text.get("feed_forward_proj", "")).startswith("gated") else None,
         written_out=next((text[name] for name in acts if text.get(name)), "") in WRITTEN_OUT,
-        attention_bias=_flag(text, "attention_bias"),
-        **plain,
+        attention_bias=flag("attention_bias"),
+        **sizes,
     )
 
 
@@ -245,34 +259,11 @@ def stored_dtype(config: Mapping[str, object]) -> tuple[Dtype, str]:
             return "int8", why
         if bits == 4 or method in _FOUR_BITS or quantization.get("load_in_4bit"):
             return "int4", why
-    inner = config.get("text_config")
-    text = {**config, **inner} if isinstance(inner, dict) else config
+    text = _text_part(config)
     stored = str(text.get("dtype") or text.get("torch_dtype") or "").removeprefix("torch.")
     if stored in DTYPES:
         return stored, "says config.json"
     return "float32", "config.json names no number format, so transformers loads float32"
-
-
-def _number(config: Mapping[str, object], field: str, names: tuple[str, ...]) -> int | None:
-    """Read the first of these that is there; null counts as absent."""
-    for name in names:
-        value = config.get(name)
-        if value is None:
-            continue
-        most = LARGEST_SIZES.get(field, LARGEST_SIZE)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or not 0 <= value <= most:  # type: ignore[operator] # whole: it is an int
-            raise BadUsage(
-                f"config.json has {name}={value!r}, which is not a whole number from 0 to {most:,}",
-                "correct it, or fetch the model's config.json once more",
-            )
-        return int(str(value))
-    return None
-
-
-def _flag(config: Mapping[str, object], name: str) -> bool | None:
-    value = config.get(name)
-    return value if isinstance(value, bool) else None
 
 
 class Family(Struct, frozen=True, kw_only=True):
@@ -304,35 +295,31 @@ class Family(Struct, frozen=True, kw_only=True):
     fused_experts: bool = False
 
 
-_LLAMA = Family()
 _GPT2 = Family(
     gated=False, qkv_bias=True, biases=True, layer_norm=True, learned_positions=True, tied=True
 )
-_BERT = replace(
-    _GPT2,
-    tied=False,
-    final_norm=False,
-    embedding_norm=True,
-    pooler=True,
-    head=False,
-    generates=False,
-)
 FAMILIES: dict[str, Family] = {
-    "bert": _BERT,
+    "bert": replace(
+        _GPT2,
+        tied=False,
+        final_norm=False,
+        embedding_norm=True,
+        pooler=True,
+        head=False,
+        generates=False,
+    ),
     "gpt2": _GPT2,
-    "llama": _LLAMA,
-    "mistral": _LLAMA,
+    "llama": Family(),
+    "mistral": Family(),
     "mixtral": Family(fused_experts=True),
     "qwen2": Family(qkv_bias=True),
     "t5": Family(gated=False, tied=True, relative_positions=True),
 }
-UNKNOWN = _LLAMA
-"""Most models since 2023 are built like Llama."""
 
 
 def family_of(fields: Fields) -> Family:
-    """Return the family, or the most likely one where config.json names an unknown one."""
-    return FAMILIES.get(fields.model_type, UNKNOWN)
+    """Return the family; that of Llama, as which most are built since 2023, of an unknown one."""
+    return FAMILIES.get(fields.model_type, FAMILIES["llama"])
 
 
 def is_gated(fields: Fields) -> bool:
@@ -342,44 +329,40 @@ def is_gated(fields: Fields) -> bool:
 
 def count_weights(fields: Fields) -> Weights:
     """Count all weights from the sizes in config.json."""
-    family, hidden = family_of(fields), fields.hidden
-    known = fields.model_type in FAMILIES
-    name = fields.model_type or "unnamed"
+    family, hidden, wide = family_of(fields), fields.hidden, fields.intermediate
     norm = hidden * (2 if family.layer_norm else 1)
-    rows = fields.vocabulary + fields.token_types
-    rows += fields.positions if family.learned_positions else 0
-    tied = family.tied if fields.tied is None else fields.tied
-    after = norm * (2 if fields.two_stacks else 1) if family.final_norm else 0
-    after += fields.vocabulary * hidden if family.head and not tied else 0
-    after += hidden * (hidden + 1) if family.pooler else 0
-    return Weights(
-        before=Piece(rows * hidden + (norm if family.embedding_norm else 0)),
-        blocks=_blocks(fields, family, norm),
-        after=Piece(after, linear=hidden**2 if family.pooler else 0),
-        sureness="computed" if known else "guessed",
-        source=f"formulas for {name} models" if known else f"formulas for Llama, not for {name}",
-    )
-
-
-def _blocks(fields: Fields, family: Family, norm: int) -> tuple[Piece, ...]:
-    """All layers; of two stacks the encoder's, then the decoder's with a second attention."""
-    hidden, wide = fields.hidden, fields.intermediate
     queries, keys_and_values = fields.heads * fields.head_dim, 2 * fields.kv_heads * fields.head_dim
     attention = hidden * (2 * queries + keys_and_values)
     feed = (3 if is_gated(fields) else 2) * hidden * wide  # of one expert, where there are experts
-    if fields.two_stacks:
+    if fields.two_stacks:  # the encoder's layers, then the decoder's with a second attention
         encoder = Piece(attention + feed + 2 * norm, attention + feed)
         decoder = Piece(2 * attention + feed + 3 * norm, 2 * attention + feed)
         # the first of each holds the table of relative positions, if there is one (modeling_t5.py)
         table = 32 * fields.heads if family.relative_positions else 0
         firsts = [Piece(one.parameters + table, one.linear) for one in (encoder, decoder)]
         decoders = (fields.decoder_layers or fields.layers) - 1
-        return (firsts[0], *[encoder] * (fields.layers - 1), firsts[1], *[decoder] * decoders)
-    everywhere = family.biases or bool(fields.attention_bias)
-    biases = queries + keys_and_values if family.qkv_bias or everywhere else 0
-    biases += hidden if everywhere else 0
-    experts = max(1, fields.experts)
-    with_biases = feed + (wide + hidden if family.biases else 0)
-    others = biases + hidden * fields.experts + 2 * norm  # with the router
-    linear = attention + (0 if family.fused_experts and fields.experts else feed * experts)
-    return (Piece(attention + with_biases * experts + others, linear),) * fields.layers
+        encoders = [firsts[0], *[encoder] * (fields.layers - 1)]
+        blocks = (*encoders, firsts[1], *[decoder] * decoders)
+    else:
+        everywhere = family.biases or bool(fields.attention_bias)
+        biases = queries + keys_and_values if family.qkv_bias or everywhere else 0
+        biases += hidden if everywhere else 0
+        experts = max(1, fields.experts)
+        with_biases = feed + (wide + hidden if family.biases else 0)
+        others = biases + hidden * fields.experts + 2 * norm  # with the router
+        linear = attention + (0 if family.fused_experts and fields.experts else feed * experts)
+        blocks = (Piece(attention + with_biases * experts + others, linear),) * fields.layers
+    rows = fields.vocabulary + fields.token_types
+    rows += fields.positions if family.learned_positions else 0
+    tied = family.tied if fields.tied is None else fields.tied
+    after = norm * (2 if fields.two_stacks else 1) if family.final_norm else 0
+    after += fields.vocabulary * hidden if family.head and not tied else 0
+    after += hidden * (hidden + 1) if family.pooler else 0
+    known, name = fields.model_type in FAMILIES, fields.model_type or "unnamed"
+    return Weights(
+        before=Piece(rows * hidden + (norm if family.embedding_norm else 0)),
+        blocks=blocks,
+        after=Piece(after, linear=hidden**2 if family.pooler else 0),
+        sureness="computed" if known else "guessed",
+        source=f"formulas for {name} models" if known else f"formulas for Llama, not for {name}",
+    )

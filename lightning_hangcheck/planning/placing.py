@@ -196,25 +196,19 @@ def fitting_limits(sizes: Sizes, machine: Machine, placing: Placing) -> tuple[in
     Returns:
         Bytes for each GPU, then for the main memory.
     """
-    main = machine.cpu - sizes.extras_on_cpu
+    main = max(0, machine.cpu - sizes.extras_on_cpu)
     if not machine.gpus:
         return (max(0, main - sizes.cache - sizes.activations - sizes.extras),)
-    tenths = tuple(int(memory * GPU_SHARE) for memory in machine.gpus)
-    kept = (0,) * len(machine.gpus)
+    tenths = [int(memory * GPU_SHARE) for memory in machine.gpus]
+    kept = [0] * len(machine.gpus)
     for _ in range(sizes.layers + 1):
-        rooms = (memory - taken for memory, taken in zip(machine.gpus, kept, strict=True))
-        limits = (*(max(0, min(pair)) for pair in zip(tenths, rooms, strict=True)), max(0, main))
-        needed = tuple(
-            memory - share.weights - share.headroom
-            for memory, share in zip(
-                machine.gpus,
-                shares_of(sizes, machine, limits, placing(sizes, limits)),
-                strict=False,
-            )
-        )
-        if all(need <= keep for need, keep in zip(needed, kept, strict=True)):
+        left = [max(0, memory - room) for memory, room in zip(machine.gpus, kept, strict=True)]
+        limits = (*map(min, tenths, left), main)
+        shares = shares_of(sizes, machine, limits, placing(sizes, limits))
+        needed = [one.cache + one.activations + one.extras + CUDA_CONTEXT for one in shares]
+        if all(need <= room for need, room in zip(needed, kept, strict=False)):
             break
-        kept = tuple(map(max, needed, kept))
+        kept = [max(pair) for pair in zip(needed, kept, strict=False)]
     return limits
 
 
@@ -303,28 +297,24 @@ def speed_of(shares: tuple[Share, ...]) -> tuple[SpeedClass, str]:
         place = "the main memory" if short.device == "cpu" else f"GPU {short.device}"
         return "too slow", f"it does not fit: {place} lacks {-short.headroom / GB:.1f} GB"
     seconds = seconds_per_pass(shares)
-    if seconds:
-        answer_s = seconds * ANSWER
+    if seconds:  # for example ``9 layers (3.9 GB) in main memory must be copied ...``
+        answer_s, names = seconds * ANSWER, {"cpu": "in main memory", "disk": "on disk"}
+        where = " and ".join(
+            f"{several(share.layers, 'layer') if share.layers else 'what is outside the layers'} "
+            f"({share.weights / GB:.1f} GB) {names[share.device]}"
+            for share in shares
+            if share.device in names and share.weights
+        )
+        has_gpu = any(share.device == "0" for share in shares)
+        what = "must be copied to the GPU" if has_gpu else "must be read"
+        answer = f"{answer_s / 60:.0f} minutes" if answer_s > 99 else "under 2 minutes"
         slow: SpeedClass = "slow" if answer_s <= SLOW_S else "too slow"
-        return "acceptable" if answer_s <= ACCEPTABLE_S else slow, _carried(shares, seconds)
-    holding = [share for share in shares if share.weights]
-    if len(holding) > 1:
-        return "good", f"all on {len(holding)} GPUs, which work one after the other"
+        reason = f"{seconds:.2g} s each, {answer} for {ANSWER} tokens"
+        speed: SpeedClass = "acceptable" if answer_s <= ACCEPTABLE_S else slow
+        return speed, f"{where} {what} for every token: {reason}"
+    holding = sum(share.weights > 0 for share in shares)
+    if holding > 1:
+        return "good", f"all on {holding} GPUs, which work one after the other"
     tight = min(share.headroom / max(1, share.memory) for share in shares)
-    if tight < TIGHT:
-        return "good", f"all on one GPU, with {tight:.0%} of its memory left: little for surprises"
-    return "fast", f"all on one GPU, with {tight:.0%} of its memory left"
-
-
-def _carried(shares: tuple[Share, ...], seconds: float) -> str:
-    """For example ``9 layers (3.9 GB) in main memory: ...``."""
-    names = {"cpu": "in main memory", "disk": "on disk"}
-    where = " and ".join(
-        f"{several(share.layers, 'layer') if share.layers else 'what is outside the layers'} "
-        f"({share.weights / GB:.1f} GB) {names[share.device]}"
-        for share in shares
-        if share.device in names and share.weights
-    )
-    what = "must be copied to the GPU" if any(s.device == "0" for s in shares) else "must be read"
-    answer = f"{seconds * ANSWER / 60:.0f} minutes" if seconds * ANSWER > 99 else "under 2 minutes"
-    return f"{where} {what} for every token: {seconds:.2g} s each, {answer} for {ANSWER} tokens"
+    left = f"all on one GPU, with {tight:.0%} of its memory left"
+    return ("good", f"{left}: little for surprises") if tight < TIGHT else ("fast", left)

@@ -51,16 +51,11 @@ def clean_name(name: str) -> str:
 
 def one_line(text: str, longest: int) -> str:
     """Redact a text, join its lines and cut it, with an ellipsis where something is missing."""
-    line = plain_text.one_line(redact_text(_beginning(text)))
+    if len(text) > _LOOKED_AT:  # without the word that it ends in: half a secret has no shape
+        whole = _LOOKED_AT - _LONGEST_SHAPE
+        text = f"{text[:whole]}{_UNFINISHED_WORD.sub('', text[whole:_LOOKED_AT])}..."
+    line = plain_text.one_line(redact_text(text))
     return line if len(line) <= longest else line[: longest - 3] + "..."
-
-
-def _beginning(text: str) -> str:
-    """As much as is looked at, without the word that it ends in: half a secret has no shape."""
-    if len(text) <= _LOOKED_AT:
-        return text
-    whole = _LOOKED_AT - _LONGEST_SHAPE
-    return f"{text[:whole]}{_UNFINISHED_WORD.sub('', text[whole:_LOOKED_AT])}..."
 
 
 def describe_exception(error: BaseException, longest: int = LONGEST_LAST_WORDS) -> str:
@@ -96,21 +91,16 @@ def last_words(error: BaseException) -> str:
     longest = LONGEST_LAST_WORDS - len(place)
     if elsewhere is not None:
         return one_line(elsewhere[0], longest) + place
-    first = _first_of_chain(error)
-    if first is not error:
-        place = f" (from {describe_exception(first, LONGEST_LAST_WORDS // 3)}){place}"
-    return describe_exception(error, LONGEST_LAST_WORDS - len(place)) + place
-
-
-def _first_of_chain(error: BaseException) -> BaseException:
-    """What was raised first of what led to an exception, as Python's own traceback shows it."""
-    chain = [error]
+    chain = [error]  # to what was raised first, as Python's own traceback shows it
     while True:
         last = chain[-1]
         before = last.__cause__ if last.__suppress_context__ else last.__context__
         if before is None or any(before is one for one in chain):
-            return last
+            break
         chain.append(before)
+    if len(chain) > 1:
+        place = f" (from {describe_exception(chain[-1], LONGEST_LAST_WORDS // 3)}){place}"
+    return describe_exception(error, LONGEST_LAST_WORDS - len(place)) + place
 
 
 def _raised_in_worker(error: BaseException) -> tuple[str, Frame | None] | None:

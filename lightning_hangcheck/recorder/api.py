@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from lightning_hangcheck import log
-from lightning_hangcheck.recorder.announcer import clean_name
+from lightning_hangcheck.recorder.announcer import attempt, clean_name
 from lightning_hangcheck.recorder.lifecycle import Section, current, process_recorder
 from lightning_hangcheck.text.shown import seconds_in_words, text_of
 
@@ -37,11 +37,11 @@ class Times(Struct):
     total_s: float = 0.0
     longest_s: float = 0.0
 
-    def add(self, seconds: float, longest_s: float | None = None, count: int = 1) -> None:
+    def add(self, total_s: float, longest_s: float | None = None, count: int = 1) -> None:
         """Take one more, or so many that took these seconds together."""
         self.count += count
-        self.total_s += seconds
-        self.longest_s = max(self.longest_s, seconds if longest_s is None else longest_s)
+        self.total_s += total_s
+        self.longest_s = max(self.longest_s, total_s if longest_s is None else longest_s)
 
     def __str__(self) -> str:
         total = seconds_in_words(self.total_s)
@@ -50,28 +50,23 @@ class Times(Struct):
         return f"{self.count}x, {total} in all, longest {seconds_in_words(self.longest_s)}"
 
 
-class StepTimes:
+class StepTimes(dict[str, Times]):
     """Durations by the name of the step, in the order in which they first came."""
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, Times] = {}
 
     def of(self, name: str) -> Times:
         """The times of this step, begun if it is new."""
-        found = self.by_name.get(name)
-        if found is None:
-            name = name if len(self.by_name) < MOST_NAMES else OTHERS
-            found = self.by_name.setdefault(name, Times())
-        return found
+        if name not in self and len(self) >= MOST_NAMES:
+            name = OTHERS
+        return self.setdefault(name, Times())
 
     def join(self, other: StepTimes) -> None:
         """Take all of another's."""
-        for name, times in other.by_name.items():
+        for name, times in other.items():
             self.of(name).add(times.total_s, times.longest_s, times.count)
 
     def __str__(self) -> str:
         """The steps that took most, for example ``; get observation 41x, ...``."""
-        most = sorted(self.by_name.items(), key=lambda one: -one[1].total_s)
+        most = sorted(self.items(), key=lambda one: -one[1].total_s)
         shown = "".join(f"; {name} {times}" for name, times in most[:MOST_SHOWN])
         return shown + ("; ..." if len(most) > MOST_SHOWN else "")
 
@@ -205,88 +200,72 @@ class Track(Generic[Item]):
         return self._total
 
     def __iter__(self) -> Generator[Item, None, None]:
-        if self._recorder.settings.disable:
+        recorder, name = self._recorder, self._name
+        if recorder.settings.disable:
             yield from self._iterable
             return
-        loop = _Loop(self._recorder, self._name, self._total, self._bar, says=self._says)
+        stack, loop = _scopes.stack, _Loop(StepTimes())
+        is_outermost = not any(isinstance(scope, _Loop) for scope in stack)
+        draws = is_outermost and recorder.identity.rank in (None, 0)
+        bar = _ProgressBar(self._bar if draws else "off", name, self._total)
+        items, steps, whole = Times(), StepTimes(), False
+        recorder.leave_startup()
+        opened = recorder.open_section(name, spoken=False)
+        stack.append(loop)
+        began = item_began = perf_counter()
+
+        def end_item() -> None:
+            nonlocal item_began
+            loop.end_plain()
+            now = perf_counter()
+            if loop.number:
+                items.add(now - item_began)
+                bar.advance(now)
+                if self._says:  # with what took most of it; then its steps are the whole loop's
+                    took = seconds_in_words(now - item_began)
+                    recorder.say(f"{name} {loop.number}: {took}{loop.times}")
+                    steps.join(loop.times)
+                    loop.times = StepTimes()
+            item_began = now
+
         try:
             for item in self._iterable:
-                loop.next_item()
+                end_item()  # the last one: the time of an item includes waiting for it
+                loop.number += 1
+                recorder.beat()
+                if opened is not None:
+                    recorder.advance(opened, loop.number)
                 yield item
-            loop.whole = True
-        finally:
-            loop.end()
+            whole = True
+        finally:  # at its end, by break or return, or by an exception
+            end_item()
+            if loop in stack:
+                stack.remove(loop)
+            if opened is not None:
+                recorder.close_section(opened, None)
+            bar.close()
+            seconds = perf_counter() - began
+            steps.join(loop.times)
+            if is_outermost:
+                ended = "" if whole else " (left early)"
+                longest = f", longest {seconds_in_words(items.longest_s)}" if loop.number else ""
+                took = f"{loop.number} items in {seconds_in_words(seconds)}"
+                recorder.say(f"{name}: {took}{ended}{longest}{steps}")
+                recorder.note(
+                    "track",
+                    name=name,
+                    seconds=seconds,
+                    whole=whole,
+                    items=asdict(items),
+                    steps={one: asdict(times) for one, times in steps.items()},
+                )
+            else:
+                stack[-1].times.of(name).add(seconds)
+                stack[-1].times.join(steps)
 
 
 class _Loop(Scope):
     """One passage through a tracked loop."""
-
-    def __init__(
-        self, recorder: Recorder, name: str, total: int | None, bar: Bar, *, says: bool
-    ) -> None:
-        super().__init__(StepTimes())
-        self.whole = False
-        self._recorder, self._name, self._says = recorder, name, says
-        self._stack = _scopes.stack
-        self._is_outermost = not any(isinstance(scope, _Loop) for scope in self._stack)
-        draws = self._is_outermost and recorder.identity.rank in (None, 0)
-        self._bar = _ProgressBar(bar if draws else "off", name, total)
-        self._items, self._all = Times(), StepTimes()
-        recorder.leave_startup()
-        self._opened = recorder.open_section(name, spoken=False)
-        self._stack.append(self)
-        self._began = self._item_began = perf_counter()
-
-    def next_item(self) -> None:
-        """The last item is done, and the next one there; its time includes waiting for it."""
-        self._end_item()
-        self.number += 1
-        self._recorder.beat()
-        if self._opened is not None:
-            self._recorder.advance(self._opened, self.number)
-
-    def end(self) -> None:
-        """The loop was left: at its end, by break or return, or by an exception."""
-        self._end_item()
-        if self in self._stack:
-            self._stack.remove(self)
-        if self._opened is not None:
-            self._recorder.close_section(self._opened, None)
-        self._bar.close()
-        seconds = perf_counter() - self._began
-        self._all.join(self.times)
-        if not self._is_outermost:
-            self._stack[-1].times.of(self._name).add(seconds)
-            self._stack[-1].times.join(self._all)
-            return
-        ended = "" if self.whole else " (left early)"
-        slowest = f", longest {seconds_in_words(self._items.longest_s)}" if self.number else ""
-        took = seconds_in_words(seconds)
-        self._recorder.say(
-            f"{self._name}: {self.number} items in {took}{ended}{slowest}{self._all}"
-        )
-        self._recorder.note(
-            "track",
-            name=self._name,
-            seconds=seconds,
-            whole=self.whole,
-            items=asdict(self._items),
-            steps={name: asdict(times) for name, times in self._all.by_name.items()},
-        )
-
-    def _end_item(self) -> None:
-        self.end_plain()
-        now = perf_counter()
-        if self.number:
-            seconds = now - self._item_began
-            self._items.add(seconds)
-            self._bar.advance(now)
-            if self._says:  # with what took most of it; then its steps go over to the whole loop's
-                took = seconds_in_words(seconds)
-                self._recorder.say(f"{self._name} {self.number}: {took}{self.times}")
-                self._all.join(self.times)
-                self.times = StepTimes()
-        self._item_began = now
 
 
 PAUSE_S = 0.1
@@ -299,52 +278,51 @@ class _ProgressBar:
     def __init__(self, kind: Bar, name: str, total: int | None) -> None:
         self._done, self._drawn_s = 0, 0.0
         # what shows how many items are done, and what takes the bar away
-        self._show: Callable[[int], object] | None = None
-        self._close: Callable[[], object] = int
-        if kind != "off":
-            self._do(self._open, kind, name, total)
-
-    def _open(self, kind: Bar, name: str, total: int | None) -> None:
-        if not sys.stderr.isatty():
-            return
-        if kind == "tqdm":
-            from tqdm import tqdm
-
-            drawn = tqdm(
-                desc=clean_name(name), total=total, file=sys.stderr, mininterval=0, leave=False
-            )
-            self._show, self._close = (lambda done: drawn.update(done - drawn.n)), drawn.close
-            return
-        from rich.console import Console
-        from rich.markup import escape
-        from rich.progress import Progress
-
-        # drawn by us: rich's own thread would run in every process forked from here
-        bar = Progress(
-            console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False
-        )
-        task = bar.add_task(escape(clean_name(name)), total=total)
-        bar.start()
-        self._show = lambda done: bar.update(task, completed=done, refresh=True)
-        self._close = bar.stop
+        self._drawing: tuple[Callable[[int], bool], Callable[[], object]] | None = None
+        if kind != "off" and sys.stderr.isatty():
+            self._drawing = attempt("the progress bar", _open_bar, kind, clean_name(name), total)
 
     def advance(self, now_s: float) -> None:
         self._done += 1
-        if self._show is not None and now_s - self._drawn_s >= PAUSE_S:
+        if self._drawing is not None and now_s - self._drawn_s >= PAUSE_S:
             self._drawn_s = now_s
-            self._do(self._show, self._done)
+            if attempt("the progress bar", self._drawing[0], self._done) is None:
+                self._drawing = None
 
     def close(self) -> None:
-        if self._show is not None:
-            self._do(self._show, self._done)
-            self._do(self._close)
+        if self._drawing is not None:
+            attempt("the progress bar", self._drawing[0], self._done)
+            attempt("the progress bar", self._drawing[1])
 
-    def _do(self, drawing: Callable[..., object], *given: object) -> None:
-        try:
-            drawing(*given)
-        except Exception as error:  # noqa: BLE001 - no tqdm, another display, a terminal that left
-            log.once("progress bar", f"no progress bar: {error!r}")
-            self._show = None
+
+def _open_bar(
+    kind: Bar, name: str, total: int | None
+) -> tuple[Callable[[int], bool], Callable[[], object]]:
+    if kind == "tqdm":
+        from tqdm import tqdm
+
+        drawn = tqdm(desc=name, total=total, file=sys.stderr, mininterval=0, leave=False)
+
+        def count(done: int) -> bool:
+            drawn.update(done - drawn.n)
+            return True
+
+        return count, drawn.close
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress
+
+    # drawn by us: rich's own thread would run in every process forked from here
+    console = Console(stderr=True)
+    bar = Progress(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
+    task = bar.add_task(escape(name), total=total)
+    bar.start()
+
+    def show(done: int) -> bool:
+        bar.update(task, completed=done, refresh=True)
+        return True
+
+    return show, bar.stop
 
 
 def checkpoint(name: str, number: int | None = None) -> None:

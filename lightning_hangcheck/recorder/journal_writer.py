@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -82,7 +82,6 @@ class JournalWriter:
         self._name = ""
         if rank is not None:
             self.settle(rank)
-        self._broken = False
         self._closing = threading.Event()
         self._thread = start_thread(self._run, "hangcheck-journal", ranks)
 
@@ -107,17 +106,21 @@ class JournalWriter:
     def _run(self) -> None:
         unsettled: list[Entry] = []
         closed = False
-        while not closed:
-            items = self._next_items()
-            closed = None in items
-            unsettled += [item for item in items if item is not None]
-            if closed or len(unsettled) > MOST_UNSETTLED:
-                self.settle(None)
-            if self._name and unsettled:
-                self._guard(partial(self._leave_all, unsettled))
-                unsettled = []
-        self._guard(partial(self._leave, self._dropped_so_far()))
-        self._guard(self._carry_if_alone)
+        try:
+            while not closed:
+                items = self._next_items()
+                closed = None in items
+                unsettled += [item for item in items if item is not None]
+                if closed or len(unsettled) > MOST_UNSETTLED:
+                    self.settle(None)
+                if self._name and unsettled:
+                    self._leave_all(unsettled)
+                    unsettled = []
+            self._leave(self._dropped_so_far())
+            self._carry_if_alone()
+        except (OSError, UnpreparedRunFolder) as error:  # from here on lines are only counted
+            sentence = "the journal cannot be written, training goes on without it"
+            log.once("journal", f"{sentence}: {error}")
 
     def _next_items(self) -> list[Entry | None]:
         """Wait for an item, then a moment for those that follow it, unless the end is near.
@@ -128,7 +131,7 @@ class JournalWriter:
         while not items:
             waiting = self._waiting_bytes()
             if waiting:
-                self._guard(self._carry_if_alone)
+                self._carry_if_alone()
             with suppress(queue.Empty):
                 items.append(self._queue.get(timeout=WAIT_TO_BE_TAKEN_S if waiting else None))
         self._closing.wait(GATHER_S)
@@ -176,22 +179,10 @@ class JournalWriter:
         """Write to the disk ourselves where nobody else does, or will."""
         if self._session.facts.launched:
             return  # its launcher sees to it that there is a sidecar
-        if not self._closing.is_set() and time.monotonic() < self._alone_from:
-            return
-        sidecar = read_sidecar(self._session.sidecar_file)
-        if sidecar is None or not is_alive(sidecar.pid, sidecar.started_ticks):
-            self._carrier.carry(only_pid=self._pid)
-
-    def _guard(self, work: Callable[[], None]) -> None:
-        """Do it, unless an earlier piece of it has failed: then there is no journal any more."""
-        if self._broken:
-            return
-        try:
-            work()
-        except (OSError, UnpreparedRunFolder) as error:
-            self._broken = True
-            sentence = "the journal cannot be written, training goes on without it"
-            log.once("journal", f"{sentence}: {error}")
+        if self._closing.is_set() or time.monotonic() >= self._alone_from:
+            sidecar = read_sidecar(self._session.sidecar_file)
+            if sidecar is None or not is_alive(sidecar.pid, sidecar.started_ticks):
+                self._carrier.carry(only_pid=self._pid)
 
 
 def encode_entry(entry: Entry, pid: int) -> bytes:
@@ -212,21 +203,17 @@ def encode_entry(entry: Entry, pid: int) -> bytes:
 
 def _plain(value: object) -> object:
     """Redact strings wherever they stand, and show what JSON has no form for by its text."""
-    if isinstance(value, str):
-        return _plain_text(value)
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    if isinstance(value, dict):
-        named = ((str(key), each) for key, each in value.items())
-        return {
-            _plain_text(name): HIDDEN
-            if isinstance(each, str) and redact_value(name, each) == HIDDEN
-            else _plain(each)
-            for name, each in named
-        }
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
-    return _plain_text(str(value))
+    if not isinstance(value, dict):
+        return _plain_text(str(value))
+    found: dict[str, object] = {}
+    for key, inner in value.items():
+        hidden = isinstance(inner, str) and redact_value(str(key), inner) == HIDDEN
+        found[_plain_text(str(key))] = HIDDEN if hidden else _plain(inner)
+    return found
 
 
 @lru_cache(maxsize=512)

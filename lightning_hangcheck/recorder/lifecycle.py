@@ -30,7 +30,6 @@ from lightning_hangcheck.recorder.page import BeatWriter, PageWriter
 from lightning_hangcheck.recorder.process import (
     ProcessHooks,
     Pulse,
-    SidecarWatch,
     TrainingThread,
     is_helper,
     is_multiprocessing_child,
@@ -46,9 +45,8 @@ from lightning_hangcheck.text.shown import NANOSECONDS, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
-    from types import TracebackType
 
-    from lightning_hangcheck.recorder.process import TrainingEnd
+    from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.rundir import RunFolder
 
 EXIT_LIMIT_S = 1.0
@@ -261,31 +259,30 @@ class Recorder:
         self._state = "recording"
         self.note("start", **start_facts(self._environment, identity))
         self._hooks.install()
-        if session is not None:
-            self._place_is_told = False
+        if session is None:
+            return
+        self._place_is_told = False
+        self._tell_place()
+
+        def say_lost(pid: int) -> None:
+            gone = f"the sidecar (pid {pid}) is gone; training goes on unwatched"
+            log.once(f"sidecar-{pid}", gone)
+            if self.on_sidecar_lost is not None:
+                self.on_sidecar_lost()
+
+        def run_errand() -> None:
             self._tell_place()
+            if self.on_pulse is not None:
+                self.on_pulse()
 
-            def say_lost(pid: int) -> None:
-                gone = f"the sidecar (pid {pid}) is gone; training goes on unwatched"
-                log.once(f"sidecar-{pid}", gone)
-                if self.on_sidecar_lost is not None:
-                    self.on_sidecar_lost()
+        def patience_s() -> float:
+            """For whoever keeps the sidecar, the launcher or a rank, to say so and replace it."""
+            return REPLACED_WITHIN_S if self.on_sidecar_lost is None else 0.0
 
-            def run_errand() -> None:
-                self._tell_place()
-                if self.on_pulse is not None:
-                    self.on_pulse()
-
-            # for whoever keeps the sidecar, the launcher or a rank, to say so and replace it
-            def patience_s() -> float:
-                return REPLACED_WITHIN_S if self.on_sidecar_lost is None else 0.0
-
-            watch = SidecarWatch(session.sidecar_file, say_lost, patience_s)
-            self._pulse = unless_no_room(
-                session, lambda: Pulse(page, watch, run_errand, identity.ranks_here)
-            )
-            if self._pulse is None:
-                watch.look()  # this once
+        pulse = Pulse(page, session.sidecar_file, say_lost, patience_s, run_errand)
+        self._pulse = unless_no_room(session, lambda: pulse.start(identity.ranks_here))
+        if self._pulse is None:
+            pulse.look()  # this once
 
     def _create_page(self) -> PageWriter:
         page = PageWriter.unseen()
@@ -447,20 +444,18 @@ class Recorder:
             self.page.show(training="beside")
 
     @harmless
-    def _end_training(self, end: TrainingEnd) -> None:
+    def _end_training(self, well: bool, left_at: Frame) -> None:
         """Say how the training ended in a thread whose process goes on without it."""
-        if end.well:
+        if well:
             self.mark_finished()
         elif self.page.ending == "running":
-            self._mark_raised(f"an exception that left {end.left_at}")
+            self.mark_raised(f"an exception that left {left_at}")
         self.page.show(training="over")
 
     @harmless
-    def mark_raised(self, error: BaseException) -> None:
+    def mark_raised(self, error: BaseException | str) -> None:
         """Leave this exception as last words; they stay until training goes on or is finished."""
-        self._mark_raised(last_words(error))
-
-    def _mark_raised(self, words: str) -> None:
+        words = error if isinstance(error, str) else last_words(error)
         self._console.in_trouble = True
         self.page.end("raised", words)
         self.note("raised", last_words=words)
@@ -507,7 +502,7 @@ class Section:
     then the wait is no hang.
     """
 
-    __slots__ = ("_begin", "_opened", "_recorder")
+    __slots__ = ("_given", "_opened", "_recorder")
 
     def __init__(
         self,
@@ -517,21 +512,15 @@ class Section:
         spoken: bool = True,
         goes_on_after_s: float | None = None,
     ) -> None:
-        self._recorder = recorder
-        self._begin = functools.partial(
-            recorder.open_section, name, spoken=spoken, goes_on_after_s=goes_on_after_s
-        )
+        self._recorder, self._given = recorder, (name, spoken, goes_on_after_s)
         self._opened: list[OpenedSection | None] = []
 
     def __enter__(self) -> None:
-        self._opened.append(self._begin())
+        name, spoken, limit_s = self._given
+        opened = self._recorder.open_section(name, spoken=spoken, goes_on_after_s=limit_s)
+        self._opened.append(opened)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         opened = self._opened.pop()
         if opened is not None:
             self._recorder.close_section(opened, error)

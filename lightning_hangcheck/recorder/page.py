@@ -291,37 +291,32 @@ class PageWriter:
     def mark_save(self, at_ns: int) -> int | None:
         """Count a save of a checkpoint that ended well, at the step shown; return that."""
         self._saves += 1
-        self.show(save=(self._saves, at_ns, self.step))
+        self.mark_loaded(at_ns, self.step)
         return self.step
 
     def mark_loaded(self, at_ns: int, step: int | None) -> None:
         """Show a checkpoint that training goes on from as the last one; it is no save."""
         self.show(save=(self._saves, at_ns, step))
 
-    def show_handled(self, signals: tuple[int, ...]) -> None:
-        """Show which signals run Python code that may end a wait of the main thread."""
-        if signals != self._rest.handled_signals:
-            self.show(handled_signals=signals)
+    def show_wait(self, signals: tuple[int, ...], calls: Sequence[Frame], handling: str) -> None:
+        """Show what only the process itself can tell of a wait of its main thread.
 
-    def show_handling(self, words: str) -> None:
-        """Show the exception that the main thread handles, in one redacted line; empty if none."""
-        words = fit_text(words, HANDLING_BYTES)
-        if words != self._rest.handling:
-            self.show(handling=words)
-
-    def show_awaiting(self, calls: Sequence[Frame]) -> None:
-        """Show where the coroutine stands that the main thread's event loop is to end.
-
-        Of the calls, outermost first, those are shown that fit.
+        Args:
+            signals: Which run Python code that may end it.
+            calls: Of the coroutine that its event loop is to end, outermost first: those that fit.
+            handling: The exception that it handles, in one redacted line; empty if none.
         """
-        shown: tuple[Frame, ...] = ()
+        room, awaiting = AWAITING_BYTES, len(calls)
         for one in reversed(calls):
-            shown = (one, *shown)
-            if sum(len(str(each).encode(errors="replace")) for each in shown) > AWAITING_BYTES:
-                shown = shown[1:]
+            room -= len(str(one).encode(errors="replace"))
+            if room < 0:
                 break
-        if shown != self._rest.awaiting:
-            self.show(awaiting=shown)
+            awaiting -= 1
+        words = fit_text(handling, HANDLING_BYTES)
+        known = self._rest.handled_signals, self._rest.awaiting, self._rest.handling
+        told = signals, tuple(calls[awaiting:]), words
+        if told != known:
+            self.show(handled_signals=told[0], awaiting=told[1], handling=told[2])
 
     def time_step(self, loader_ns: int, forward_ns: int, rest_ns: int) -> None:
         """Add one step to the sums of their parts, as in `StepTimes`."""
@@ -401,7 +396,7 @@ class PageUnreadable(Exception):
 def read_page(memory: Memory) -> Beat:
     """Read each record of a page; `PageUnreadable` where it is none, or torn."""
     header = HEADER.form.unpack(memory[HEADER.start : HEADER.stop])
-    magic, version, _size, pid, created_ns, parent_pid = header
+    magic, version, _, pid, created_ns, parent_pid = header
     if magic != MAGIC:
         raise PageUnreadable("it is no page of lightning-hangcheck")
     if version != LAYOUT_VERSION:
@@ -410,10 +405,27 @@ def read_page(memory: Memory) -> Beat:
             "install the same lightning-hangcheck for the job and for its sidecar"
         )
 
-    stamp, beat_ns, _ = _read_stamped(memory, BEAT)
-    _, phase_ns, phase, epoch, step, batch, entries, _ = _read_stamped(memory, PHASE)
+    def stamped(record: Record) -> tuple[int, ...]:
+        """Copy until two copies agree, and their stamps too."""
+        for _ in range(ATTEMPTS):
+            copy, again = (memory[record.start : record.stop] for _ in range(2))
+            if copy[:8] == copy[-8:] and any(copy[:8]) and copy == again:
+                return record.form.unpack(copy)
+        raise PageUnreadable(_TORN)
+
+    stamp, beat_ns, _ = stamped(BEAT)
+    _, phase_ns, phase, epoch, step, batch, entries, _ = stamped(PHASE)
+    for _ in range(ATTEMPTS):
+        head = memory[REST.start : REST.stop]
+        rest_stamp, size = divmod(REST.form.unpack(head)[0], _SIZES)
+        place = PLACES[rest_stamp % 2]
+        data = memory[place : min(place + size, PAGE_SIZE)]
+        if rest_stamp and head == memory[REST.start : REST.stop]:
+            break
+    else:
+        raise PageUnreadable(_TORN)
     try:
-        rest = msgpack_decoder(Rest).decode(_read_rest(memory))
+        rest = msgpack_decoder(Rest).decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PageUnreadable(f"what it shows is of no version that is known: {error}") from error
     (pulse_ns,) = PULSE.form.unpack(memory[PULSE.start : PULSE.stop])
@@ -423,10 +435,10 @@ def read_page(memory: Memory) -> Beat:
     known["step_times"] = timed
     if rest.checkpoint is not None:
         number, name, at_ns = rest.checkpoint
-        known["checkpoint"] = CheckpointMark(number, name, _clock(at_ns))
+        known["checkpoint"] = CheckpointMark(number, name, utc(moment_of(at_ns), "microseconds"))
     if rest.save is not None:
         number, at_ns, saved_step = rest.save
-        known["save"] = SaveMark(number, _clock(at_ns), saved_step)
+        known["save"] = SaveMark(number, utc(moment_of(at_ns), "microseconds"), saved_step)
     return Beat(
         pid=pid,
         parent_pid=parent_pid,
@@ -441,28 +453,3 @@ def read_page(memory: Memory) -> Beat:
         pulse_ns=pulse_ns,
         **known,
     )
-
-
-def _read_stamped(memory: Memory, record: Record) -> tuple[int, ...]:
-    """Copy until two copies agree, and their stamps too."""
-    for _ in range(ATTEMPTS):
-        copy = memory[record.start : record.stop]
-        if copy[:8] == copy[-8:] and any(copy[:8]) and copy == memory[record.start : record.stop]:
-            return record.form.unpack(copy)
-    raise PageUnreadable(_TORN)
-
-
-def _read_rest(memory: Memory) -> bytes:
-    for _ in range(ATTEMPTS):
-        head = memory[REST.start : REST.stop]
-        (told,) = REST.form.unpack(head)
-        stamp, size = divmod(told, _SIZES)
-        place = PLACES[stamp % 2]
-        data = memory[place : min(place + size, PAGE_SIZE)]
-        if stamp and head == memory[REST.start : REST.stop]:
-            return data
-    raise PageUnreadable(_TORN)
-
-
-def _clock(ns: int) -> str:
-    return utc(moment_of(ns), "microseconds")

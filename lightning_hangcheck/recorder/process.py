@@ -141,23 +141,54 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **found}
 
 
-class SidecarWatch:
-    """Looks at the sidecar that the session names; called twice a second by the pulse thread.
+class Pulse:
+    """Writes the clock to the page twice a second and looks after the sidecar, if there is room.
 
     A sidecar that leaves on purpose removes its file first, so only one that was killed is missed,
     unless whoever keeps it puts a new one in its place within ``patience_s``.
     """
 
     def __init__(
-        self, file: Path, on_lost: Callable[[int], None], patience_s: Callable[[], float]
+        self,
+        page: PageWriter,
+        file: Path,
+        on_lost: Callable[[int], None],
+        patience_s: Callable[[], float],
+        errand: Callable[[], None],
     ) -> None:
-        self._file, self._on_lost, self._patience_s = file, on_lost, patience_s
+        self._page, self._file, self._errand = page, file, errand
+        self._on_lost, self._patience_s = on_lost, patience_s
         self._known: SidecarFacts | None = None
-        self._gone_since: float | None = None
         self._lost: SidecarFacts | None = None
+        self._gone_since: float | None = None
+        self._handling = Handling()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, ranks: int) -> Pulse:
+        """Begin; `NoRoom` where ``ranks`` of this machine leave none for a thread."""
+        self._thread = start_thread(self._run, "hangcheck-pulse", ranks)
+        self._page.pulse()
+        return self
+
+    def stop(self, limit_s: float) -> None:
+        """End the thread; wait for it at most so many seconds."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(limit_s)
+
+    def _run(self) -> None:
+        while not self._stop.wait(INTERVAL_S):
+            self._page.pulse()
+            attempt("telling signal handlers and coroutines", self._show_wait)
+            attempt("looking after the sidecar", self.look)
+            attempt("offering torch's flight record", self._errand)
+
+    def _show_wait(self) -> None:
+        self._page.show_wait(handled_signals(), awaiting(), self._handling.words())
 
     def look(self) -> None:
-        """Look once, about 50 microseconds."""
+        """Look for the sidecar once, about 50 microseconds."""
         named = read_sidecar(self._file)
         if named is None or named == self._lost:
             return
@@ -188,37 +219,6 @@ def allow_to_read(pid: int) -> None:
             ctypes.CDLL(None).prctl(_PR_SET_PTRACER, *numbers)
 
 
-class Pulse:
-    """Writes the clock to the page twice a second and looks after the sidecar, if there is room."""
-
-    def __init__(
-        self, page: PageWriter, watch: SidecarWatch, errand: Callable[[], None], ranks: int
-    ) -> None:
-        self._page, self._watch, self._errand = page, watch, errand
-        self._handling = Handling()
-        self._stop = threading.Event()
-        self._thread = start_thread(self._run, "hangcheck-pulse", ranks)
-        page.pulse()
-
-    def stop(self, limit_s: float) -> None:
-        """End the thread; wait for it at most so many seconds."""
-        self._stop.set()
-        self._thread.join(limit_s)
-
-    def _run(self) -> None:
-        while not self._stop.wait(INTERVAL_S):
-            self._page.pulse()
-            attempt("telling signal handlers and coroutines", self._show_facts)
-            attempt("looking after the sidecar", self._watch.look)
-            attempt("offering torch's flight record", self._errand)
-
-    def _show_facts(self) -> None:
-        """What nobody can see from outside."""
-        self._page.show_handled(handled_signals())
-        self._page.show_awaiting(awaiting())
-        self._page.show_handling(self._handling.words())
-
-
 def unless_no_room(session: Session, start: Callable[[], Started]) -> Started | None:
     """Start something that needs a thread; None where there is no room for one, which is said."""
     try:
@@ -236,12 +236,19 @@ def say_withheld(session: Session, why: str) -> None:
 
 
 class TrainingEnd:
-    """How training ended in a thread: whether its outermost call returned, and at which line."""
+    """How training ended in a thread: whether its outermost call returned, and at which line.
 
-    def __init__(self, call: FrameType) -> None:
-        code = call.f_code
-        self.well = opname[code.co_code[call.f_lasti]].startswith("RETURN_")
-        self.left_at = Frame(code.co_name, code.co_filename, call.f_lineno)
+    Kept by that thread, which lets go of it as it ends.
+    """
+
+    def __init__(self, call: FrameType, tell: Callable[[bool, Frame], None]) -> None:
+        self._call, self._tell = call, tell
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            call, code = self._call, self._call.f_code
+            well = opname[code.co_code[call.f_lasti]].startswith("RETURN_")
+            self._tell(well, Frame(code.co_name, code.co_filename, call.f_lineno))
 
 
 class TrainingThread:
@@ -253,7 +260,7 @@ class TrainingThread:
     which instruction its outermost call was left tells how it ended.
     """
 
-    def __init__(self, on_end: Callable[[TrainingEnd], None]) -> None:
+    def __init__(self, on_end: Callable[[bool, Frame], None]) -> None:
         self._on_end = on_end
         self._found: threading.Thread | None = None
         self._kept_by_thread = threading.local()
@@ -286,22 +293,9 @@ class TrainingThread:
         for call in reversed(list(_outwards(sys._getframe()))):  # noqa: SLF001
             file = call.f_code.co_filename
             if not is_standard(file) and owner_of(file) not in packages:
-                # what a thread keeps for itself is let go as it ends, by that thread
-                self._kept_by_thread.farewell = _Farewell(call, self._on_end)
+                self._kept_by_thread.end = TrainingEnd(call, self._on_end)
                 break
         return True
-
-
-class _Farewell:
-    """Tells the end of the thread that keeps it."""
-
-    def __init__(self, call: FrameType, tell: Callable[[TrainingEnd], None]) -> None:
-        self._call = call
-        self._tell = tell
-
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
-            self._tell(TrainingEnd(self._call))
 
 
 def _outwards(call: FrameType | None) -> Iterator[FrameType]:

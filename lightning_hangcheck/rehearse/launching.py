@@ -18,8 +18,9 @@ MOST_FILES = 200
 MOST_BYTES = 1_000_000
 STARTS_RANKS = re.compile(
     r"\b(mp\.spawn|multiprocessing\.spawn|start_processes|notebook_launcher|mp\.Process)\b"
+    r"|(?m:^\s*(?:import|from)\s+(?:pytorch_lightning|lightning)\b)"
 )
-WITH_LIGHTNING = re.compile(r"^\s*(?:import|from)\s+(?:pytorch_lightning|lightning)\b", re.M)
+"""In a script that starts its ranks itself; Lightning does."""
 NO_RANK = "write the launcher in front of it: hangcheck rehearse -- torchrun train.py"
 
 
@@ -55,70 +56,49 @@ def on_cpu_ranks(command: Sequence[str], ranks: int) -> tuple[tuple[str, ...], b
         CannotRehearse: Another program starts it, or none does.
     """
     launch = read_launch(command, {})
-    module = launch.program[:1] and any(word in ("-m", "--module") for word in command)
-    source = "" if launch.script is None else _source(Path(launch.script))
-    # --standalone: on a port of its own, so that another job of this machine is not met
-    torchrun = (
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-        f"--nproc_per_node={ranks}",
-    )
+    program, source = launch.program, _source(launch.script)
     if launch.launcher == "python":
-        starts_itself = WITH_LIGHTNING.search(source) or STARTS_RANKS.search(source)
-        words = tuple(command) if starts_itself else (*torchrun, *_python_program(command))
-    elif launch.launcher in ("torchrun", "accelerate") and launch.program:
-        as_module = ("-m",) if module and launch.script is None else ()
-        words = (*torchrun, *as_module, *launch.program)
-    else:
-        name = Path(command[0]).name
+        if not program:
+            raise CannotRehearse("python was given no script", NO_RANK)
+        if program[0] == "-c":
+            raise CannotRehearse("python -c has no file that ranks could start", NO_RANK)
+        if STARTS_RANKS.search(source):
+            return tuple(command), "cuda" in source
+    elif launch.launcher not in ("torchrun", "accelerate") or not program:
         raise CannotRehearse(
-            f"{name} is neither torchrun, accelerate launch nor python",
+            f"{Path(command[0]).name} is neither torchrun, accelerate launch nor python",
             "give the command that it starts on each node: hangcheck rehearse -- torchrun train.py",
         )
-    return words, "cuda" in source
+    elif launch.script is None and any(word in ("-m", "--module") for word in command):
+        program = ("-m", *program)
+    # --standalone: on a port of its own, so that another job of this machine is not met
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    return (*torchrun, f"--nproc_per_node={ranks}", *program), "cuda" in source
 
 
-def _python_program(command: Sequence[str]) -> tuple[str, ...]:
-    """What torchrun shall start of ``python train.py`` or ``python -m package``."""
-    for at, word in enumerate(command[1:], start=1):
-        if word == "-m":
-            return tuple(command[at:])
-        if word == "-c":
-            raise CannotRehearse("python -c has no file that ranks could start", NO_RANK)
-        if not word.startswith("-"):
-            return tuple(command[at:])
-    raise CannotRehearse("python was given no script", NO_RANK)
-
-
-def _source(script: Path) -> str:
+def _source(script: str | None) -> str:
     """The text of a script, and of what it imports from its own folder."""
-    texts: list[str] = []
-    seen: set[Path] = set()
-    todo = [script]
-    while todo and len(seen) < MOST_FILES:
+    texts: dict[Path, str] = {}
+    todo = [] if script is None else [Path(script)]
+    while todo and len(texts) < MOST_FILES:
         path = todo.pop()
-        if path in seen:
+        if path in texts:
             continue
-        seen.add(path)
+        texts[path] = ""
         try:
             with path.open(encoding="utf-8", errors="replace") as file:
-                text = file.read(MOST_BYTES)
-            names = _imported(text)
+                texts[path] = file.read(MOST_BYTES)
+            tree = ast.parse(texts[path])
         except (OSError, SyntaxError, ValueError):
             continue
-        texts.append(text)
+        names: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names |= {one.name for one in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
         for name in names:
-            place = script.parent.joinpath(*name.split("."))
-            todo += [one for one in (place.with_suffix(".py"), place / "__init__.py")
-                     if one.is_file()]  # fmt: skip
-    return "\n".join(texts)
-
-
-def _imported(text: str) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            names |= {one.name for one in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module)
-            names |= {f"{node.module}.{one.name}" for one in node.names}
-    return names
+            place = Path(script or "").parent.joinpath(*name.split("."))
+            beside = (place.with_suffix(".py"), place / "__init__.py")
+            todo += [one for one in beside if one.is_file()]
+    return "\n".join(texts.values())

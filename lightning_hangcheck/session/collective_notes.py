@@ -21,7 +21,6 @@ from lightning_hangcheck.files.safe import (
     FACT_BYTES,
     PRIVATE_FILE,
     make_private_folder,
-    open_owned,
     read_owned,
     reserve_file,
 )
@@ -55,32 +54,30 @@ class NotedGroup(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...]
 
 
-def groups_file(server: Path) -> Path:
-    """Return where the rank notes its groups, beside its worker server's socket."""
-    return server.with_name(f"{server.name}.groups")
+def notes_file(server: Path, what: str) -> Path:
+    """Return where a rank notes its ``groups``, ``messages``, ``calls`` and their ``sites``.
 
-
-def messages_file(server: Path) -> Path:
-    """Return where the rank counts its messages."""
-    return server.with_name(f"{server.name}.messages")
+    They are beside the socket of its worker server.
+    """
+    return server.with_name(f"{server.name}.{what}")
 
 
 def note_group(server: Path, group: str, ranks: Sequence[int]) -> None:
     """Note that this rank makes a group; OSError where shared memory cannot be used."""
     make_private_folder(server.parent)
-    _append(groups_file(server), NotedGroup(group, tuple(ranks)))
+    _append(notes_file(server, "groups"), NotedGroup(group, tuple(ranks)))
 
 
 def noted_groups(server: Path) -> dict[str, tuple[int, ...]]:
     """Return the members of each group that a rank noted; of a name used again the newest."""
-    return {noted.group: noted.ranks for noted in _noted(groups_file(server), NotedGroup)}
+    return {one.group: one.ranks for one in _noted(notes_file(server, "groups"), NotedGroup)}
 
 
 class MessageCounter:
     """Counts messages of this process in shared memory; `OSError` where there is no room."""
 
     def __init__(self, server: Path) -> None:
-        self._page = reserve_file(messages_file(server), MESSAGES_BYTES)
+        self._page = reserve_file(notes_file(server, "messages"), MESSAGES_BYTES)
         # of each peer: where its messages are counted, and the next numbers to it and from it
         self._peers: dict[int, tuple[int, count[int], count[int]]] = {}
         self._slots = count()
@@ -117,9 +114,9 @@ def noted_messages(server: Path) -> MessageCounts | None:
     Who notes groups counts messages, too: one that has not begun to has posted none.
     """
     try:
-        data = read_owned(messages_file(server))
+        data = read_owned(notes_file(server, "messages"))
     except FileNotFoundError:
-        return MessageCounts() if groups_file(server).exists() else None
+        return MessageCounts() if notes_file(server, "groups").exists() else None
     except OSError:
         return None
     if len(data) != MESSAGES_BYTES:
@@ -172,8 +169,8 @@ class CallNoter:
     """Notes the collectives of this process in shared memory; `OSError` where there is no room."""
 
     def __init__(self, server: Path) -> None:
-        self._page = reserve_file(_calls_file(server), CALLS_KEPT * SLOT.size)
-        self._sites_file = _sites_file(server)
+        self._page = reserve_file(notes_file(server, "calls"), CALLS_KEPT * SLOT.size)
+        self._sites_file = notes_file(server, "sites")
         self._calls = count()
         self._numbers = count(1)
         self._known: dict[tuple[int | str, ...], tuple[int, list[CodeType]]] = {}
@@ -218,20 +215,17 @@ class CallNoter:
 def noted_calls(server: Path) -> tuple[NotedCall, ...]:
     """Return the newest calls that a rank noted, oldest first; none where it notes nothing."""
     try:
-        descriptor = open_owned(_calls_file(server))
+        data = read_owned(notes_file(server, "calls"))
     except OSError:
         return ()
-    try:
-        data = os.read(descriptor, CALLS_KEPT * SLOT.size)
-    finally:
-        os.close(descriptor)
+    data = data[: len(data) - len(data) % SLOT.size]
     calls = (NotedCall(*slot) for slot in SLOT.iter_unpack(data) if slot[0] and slot[2])
     return tuple(sorted(calls, key=lambda call: call.at_ns))
 
 
 def noted_sites(server: Path) -> dict[int, CallSite]:
     """Return the places that a rank's collectives were called from, by number."""
-    noted = _noted(_sites_file(server), NotedSite, LARGEST_SITES)
+    noted = _noted(notes_file(server, "sites"), NotedSite, LARGEST_SITES)
     return {one.site: one.called for one in noted}
 
 
@@ -253,11 +247,3 @@ def _noted(file: Path, kind: type[Noted], largest: int = FACT_BYTES) -> list[Not
             with suppress(msgspec.MsgspecError):  # a line that is just being written
                 found.append(json_decoder(kind).decode(line))
     return found
-
-
-def _calls_file(server: Path) -> Path:
-    return server.with_name(f"{server.name}.calls")
-
-
-def _sites_file(server: Path) -> Path:
-    return server.with_name(f"{server.name}.sites")

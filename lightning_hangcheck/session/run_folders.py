@@ -51,16 +51,17 @@ def settle_run_folder(session: Session) -> Settled:
     Raises:
         UnpreparedRunFolder, OSError: Not even a temporary folder can be had.
     """
-    if session.facts.launched or session.run_folder_file.exists():
+    facts = session.facts
+    if facts.launched or session.run_folder_file.exists():
         return Settled(prepare_run_folder(session.run_folder))
-    named = RunFolder(Path(session.facts.run_dir))
+    named = RunFolder(Path(facts.run_dir))
     try:
         _take(named, session)
     except UNUSABLE as error:
         import hashlib  # 1 ms, and hardly ever needed
 
         # beside the named one, where all nodes of the job find it alike
-        mark = hashlib.sha256(session.facts.job.encode()).hexdigest()[:8]
+        mark = hashlib.sha256(facts.job.encode()).hexdigest()[:8]
         other = RunFolder(named.path.with_name(f"{named.path.name}-{mark}"))
         try:
             _take(other, session)
@@ -109,20 +110,16 @@ def _take(folder: RunFolder, session: Session) -> None:
     try:
         claim_run_folder(folder, encode_pretty(record))
     except UsedRunFolder:
-        if not facts.job or _job_of(folder) != facts.job:
+        # whose run it is, with a little patience for one who is just writing it
+        deadline, job = time.monotonic() + CLAIMED_WITHIN_S, None
+        while facts.job and job is None and time.monotonic() < deadline:
+            try:
+                data = read_owned(folder.run_file, EVIDENCE_BYTES)
+                job = decode(data, RunRecord, str(folder.run_file)).job
+            except (OSError, UnreadableRun):
+                time.sleep(POLL_S)
+        if not job or job != facts.job:
             raise
-
-
-def _job_of(folder: RunFolder) -> str:
-    """Read whose run it is, with a little patience for one who is just writing it."""
-    deadline, file = time.monotonic() + CLAIMED_WITHIN_S, folder.run_file
-    while True:
-        try:
-            return decode(read_owned(file, EVIDENCE_BYTES), RunRecord, str(file)).job
-        except (OSError, UnreadableRun):
-            if time.monotonic() > deadline:
-                return ""
-        time.sleep(POLL_S)
 
 
 MOST_LEFT_BYTES = 512 * 2**10

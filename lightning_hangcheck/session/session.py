@@ -59,7 +59,6 @@ LEFT_BEHIND_AFTER_S = 3600.0
 """What is to be written next in a session that is being made comes within moments."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own below it, mode 0700
 
-NOBODY_YET = -1
 MOST_NAMES = 10
 """Names to try for the folder of sessions: each but the last was taken by somebody on purpose."""
 
@@ -297,24 +296,21 @@ def remove_left_behind(sessions: Path) -> None:
     """
     for folder in sessions.iterdir() if sessions.is_dir() else ():
         pages = folder / "pages"
-        try:
+        with suppress(OSError):
             if not folder.is_dir() or not of_this_namespace(folder):
                 continue
             newest = max(path.stat().st_mtime for path in (folder, pages, *pages.iterdir()))
+            if time.time() - newest <= LEFT_BEHIND_AFTER_S:
+                continue
             pids = {page.stem for page in pages.glob("*.page")}
-        except OSError:
-            continue
-        if time.time() - newest <= LEFT_BEHIND_AFTER_S:
-            continue
-        with suppress(UnreadableRun):
-            pids.add(str(read_session(folder).facts.root_pid))
-        sidecar = read_sidecar(folder / SIDECAR_FILE)
-        if sidecar is not None:
-            pids.add(str(sidecar.pid))
-        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
-            import shutil  # 2 ms that a rank does not pay at its start
+            with suppress(UnreadableRun):
+                pids.add(str(read_session(folder).facts.root_pid))
+            if (sidecar := read_sidecar(folder / SIDECAR_FILE)) is not None:
+                pids.add(str(sidecar.pid))
+            if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+                import shutil  # 2 ms that a rank does not pay at its start
 
-            shutil.rmtree(folder, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def of_this_namespace(session: Path) -> bool:
@@ -329,42 +325,35 @@ def sessions_folder(user_id: int | None = None) -> Path:
     which all processes of the user find in the same way.
     """
     owner = os.getuid() if user_id is None else user_id
-    owners = {folder: _owner_of(folder) for folder in _session_folder_names(owner)}
-    for wanted in (owner, NOBODY_YET):
-        for folder, found in owners.items():
-            if found == wanted:
-                return folder
-    return next(iter(owners))
-
-
-def taken_sessions_folder() -> str | None:
-    """Say in one sentence that somebody else has the name of our sessions, None if nobody does."""
-    first = _session_folder_names(os.getuid())[0]
-    if _owner_of(first) in (os.getuid(), NOBODY_YET):
-        return None
-    return (
-        f"{first} is not ours (another user's folder, or a link), so {sessions_folder()} is used "
-        f"instead; have its owner or an administrator remove it: rm -r {first}"
-    )
-
-
-def _session_folder_names(user_id: int) -> list[Path]:
     top = SHARED_MEMORY
     if not os.access(SHARED_MEMORY, os.W_OK):
         import tempfile  # 2 ms, and hardly ever needed
 
         top = Path(tempfile.gettempdir())
-    further = (f"-{number}" for number in range(1, MOST_NAMES))
-    return [top / f"hangcheck-{user_id}{ending}" for ending in ("", *further)]
+    first = top / f"hangcheck-{owner}"
+    names = [first, *(Path(f"{first}-{number}") for number in range(1, MOST_NAMES))]
+    free = None
+    for folder in names:
+        try:
+            found = folder.lstat()
+        except FileNotFoundError:
+            free = free or folder
+            continue
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == owner:
+            return folder
+    return free or first
 
 
-def _owner_of(folder: Path) -> int | None:
-    """Whose folder it is: NOBODY_YET where there is none, None where it is no folder but a link."""
-    try:
-        found = folder.lstat()
-    except FileNotFoundError:
-        return NOBODY_YET
-    return found.st_uid if stat.S_ISDIR(found.st_mode) else None
+def taken_sessions_folder() -> str | None:
+    """Say in one sentence that somebody else has the name of our sessions, None if nobody does."""
+    used = sessions_folder()
+    first = used.with_name(f"hangcheck-{os.getuid()}")
+    if used == first or not os.path.lexists(first):
+        return None
+    return (
+        f"{first} is not ours (another user's folder, or a link), so {used} is used "
+        f"instead; have its owner or an administrator remove it: rm -r {first}"
+    )
 
 
 def session_folder(key: str) -> Path:

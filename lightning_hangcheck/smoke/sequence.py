@@ -26,7 +26,6 @@ from lightning_hangcheck.text.shown import several
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lightning_hangcheck.model.verdict import RankState
     from lightning_hangcheck.rundir import RunFolder
 
 Result = Literal["passed", "hang", "late", "failed"]
@@ -172,32 +171,29 @@ def run_trial(
         end_with_children(process, END_LIMIT_S)
     if exit_code == REFUSED and saved.record is not None and saved.record.exit_code is None:
         raise unstartable(trial.command[0], f"the reason is in {output}", "smoke")
+    verdict, where = saved.verdict, ""
+    hangs = verdict is not None and verdict.verdict in FOUND
     result: Result = "passed"  # a run that ended well, whatever was suspected on its way
     if exit_code != 0:
-        hangs = saved.verdict is not None and saved.verdict.verdict in FOUND
         result = "hang" if hangs else "late" if exit_code is None else "failed"
+        reached = [
+            f"{end.name.replace('-', ' ')} passed checkpoint {end.checkpoint.number} "
+            f"{end.checkpoint.name}"
+            for end in saved.journals
+            if end.checkpoint is not None
+        ]
+        said = verdict.summary if verdict is not None else ""
+        known = said or ", ".join(reached) or "no rank said where it is"
+        ending = f"still ran after {limit_s:g} s" if exit_code is None else f"exit code {exit_code}"
+        where = said if hangs and said else f"{ending}: {known}"
     return Outcome(
         trial=trial,
         result=result,
         seconds=seconds,
-        where="" if result == "passed" else _where(saved, exit_code, limit_s),
-        verdict=saved.verdict,
+        where=where,
+        verdict=verdict,
         run_folder=str(folder.path),
     )
-
-
-def _where(saved: SavedRun, exit_code: int | None, limit_s: float) -> str:
-    """Where it hangs, or all that is known of that."""
-    ending = f"still ran after {limit_s:g} s" if exit_code is None else f"exit code {exit_code}"
-    if saved.verdict is not None and saved.verdict.summary:
-        said = saved.verdict.summary
-        return said if saved.verdict.verdict in FOUND else f"{ending}: {said}"
-    reached = [
-        f"{end.name.replace('-', ' ')} passed checkpoint {mark.number} {mark.name}"
-        for end in saved.journals
-        if (mark := end.checkpoint) is not None
-    ]
-    return f"{ending}: {', '.join(reached) or 'no rank said where it is'}"
 
 
 SHOWN: dict[Result, tuple[str, str]] = {
@@ -291,20 +287,18 @@ def name_picture(verdict: Verdict) -> str:
         return f"at the logger: {who} creating the experiment logger, and none came out of it"
     if phases and phases <= {"trainer_init", "rendezvous"}:
         return f"at the Trainer: {who} in its constructor or in its first rendezvous"
-    furthest = max(map(_reached, verdict.ranks), default=(0, 0))
-    ahead = [state for state in verdict.ranks if _reached(state) == furthest]
-    if len(ahead) != 1 or len(verdict.ranks) < 2:
+    reached = []  # checkpoint and step of each rank
+    for state in verdict.ranks:
+        mark, step = state.last_checkpoint, state.step
+        reached.append((mark.number if mark is not None else 0, -1 if step is None else step))
+    if len(reached) < 2 or reached.count(max(reached)) > 1:
         return ""
-    mark, step = ahead[0].last_checkpoint, ahead[0].step
-    reached = [] if mark is None else [f"checkpoint {mark.number} {mark.name}"]
-    reached += [] if step is None else [f"step {step}"]
-    there = ", ".join(reached)
-    return f"one rank ahead: rank {ahead[0].rank} has come to {there}, and no other rank has"
-
-
-def _reached(state: RankState) -> tuple[int, int]:
-    mark = state.last_checkpoint
-    return mark.number if mark is not None else 0, -1 if state.step is None else state.step
+    ahead = verdict.ranks[reached.index(max(reached))]
+    mark = ahead.last_checkpoint
+    places = [] if mark is None else [f"checkpoint {mark.number} {mark.name}"]
+    places += [] if ahead.step is None else [f"step {ahead.step}"]
+    there = ", ".join(places)
+    return f"one rank ahead: rank {ahead.rank} has come to {there}, and no other rank has"
 
 
 def render(outcomes: Sequence[Outcome]) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import click
 import msgspec
 import pytest
@@ -11,7 +14,7 @@ from lightning_hangcheck.cli.options import OF_RUN, setting_options, settings_fr
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.limits import Limits
 from lightning_hangcheck.observe.discovery import patience_of
-from lightning_hangcheck.settings import MEANINGS, Settings
+from lightning_hangcheck.settings import Settings
 
 SETTINGS = {
     "patience": (1.0, "2", 2.0),
@@ -144,9 +147,17 @@ def test_an_option_wins_over_set_and_set_over_the_variable(
     assert getattr(_settings(*words, "--set", f"{name}={usual}"), name) == value
 
 
-def test_every_setting_has_a_meaning() -> None:
-    fields = [field.name for field in msgspec.structs.fields(Settings)]
-    assert set(MEANINGS) == set(fields) == set(SETTINGS)
+def test_the_page_of_settings_has_each_with_its_default_and_its_choices() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    rows = {name: row for name, *row in re.findall(r"^\| `(\w+)` \| (.*?) \| (.+) \|$", page, re.M)}
+    fields = {field.name: field for field in msgspec.structs.fields(Settings)}
+    assert set(rows) == set(fields) == set(SETTINGS)
+    for name, (default, meaning) in rows.items():
+        usual = {None: "", False: "off"}.get(fields[name].default, fields[name].default)  # type: ignore[call-overload]
+        shown = f"{usual:g}" if isinstance(usual, float) else str(usual)
+        assert default.removesuffix(" s").strip("`") == shown, name
+        choices = getattr(fields[name].type, "__args__", ()) if default else ()
+        assert all(f"`{one}`" in meaning for one in choices if isinstance(one, str)), name
 
 
 @pytest.mark.parametrize(

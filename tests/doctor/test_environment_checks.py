@@ -8,66 +8,22 @@ import pty
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from subjects import subject
 
 from lightning_hangcheck.doctor.environment_checks import (
-    cache_folder,
-    computing_threads,
-    debug_settings,
-    flight_recorder,
     hugging_face_cache,
     hugging_face_locks,
     known_versions,
-    nccl_variables,
-    no_answer,
     output_buffering,
-    tokenizers_threads,
     wandb,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "named"),
-    [
-        ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "crashes DDP on gloo"),
-        ("TORCH_DISTRIBUTED_DEBUG", "detail", "4.4 times"),
-        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", "without end"),
-        ("NCCL_ASYNC_ERROR_HANDLING", "0", "without end"),
-        ("TORCH_NCCL_BLOCKING_WAIT", "1", "watchdog"),
-        ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "100", "stall timeout of 300 s"),
-        ("HANGCHECK_DISABLE", "1", "switches everything off"),
-        ("HANGCHECK_STALL_TIMEOUT", "soon", "the defaults apply"),
-    ],
-)
-def test_a_setting_that_is_in_the_way_is_named_with_a_remedy(
-    variable: str, value: str, named: str
-) -> None:
-    (check,) = debug_settings(subject(**{variable: value}))
-    assert check.status == "warning"
-    assert variable in check.sentence
-    assert named in check.sentence
-    assert variable in check.remedy or "HANGCHECK_STALL_TIMEOUT" in check.remedy
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {},
-        {"TORCH_DISTRIBUTED_DEBUG": "INFO"},
-        {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "480"},
-        {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "never"},
-    ],
-)
-def test_harmless_settings_give_one_ok(environment: dict[str, str]) -> None:
-    (check,) = debug_settings(subject(**environment))
-    assert check.status == "ok"
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -86,80 +42,18 @@ def terminal() -> Iterator[int]:
     os.close(inner)
 
 
-def test_a_pipe_keeps_lines_back(pipe: int) -> None:
+def test_a_pipe_keeps_lines_back_unless_python_is_told_to_let_go(pipe: int) -> None:
     (check,) = output_buffering(subject("python train.py"), descriptor=pipe)
-    assert check.status == "warning"
-    assert "a pipe" in check.sentence
+    assert (check.status, "a pipe" in check.sentence) == ("warning", True)
     assert check.remedy == "export PYTHONUNBUFFERED=1"
+    told = subject("python -u a.py"), subject("python a.py", PYTHONUNBUFFERED="1")
+    assert [output_buffering(one, descriptor=pipe)[0].status for one in told] == ["ok", "ok"]
 
 
-@pytest.mark.parametrize(
-    ("command", "variables"),
-    [("python train.py", {"PYTHONUNBUFFERED": "1"}), ("python -u train.py", {})],
-)
-def test_python_can_be_told_to_let_go(pipe: int, command: str, variables: dict[str, str]) -> None:
-    (check,) = output_buffering(subject(command, **variables), descriptor=pipe)
-    assert check.status == "ok"
-
-
-def test_a_terminal_shows_each_line(terminal: int) -> None:
-    (check,) = output_buffering(subject("python train.py"), descriptor=terminal)
-    assert check.status == "ok"
-
-
-def test_slurm_writes_to_a_log_wherever_doctor_runs(terminal: int) -> None:
-    (check,) = output_buffering(subject("srun python train.py"), descriptor=terminal)
-    assert check.status == "warning"
-
-
-@pytest.mark.parametrize(
-    ("value", "status"), [("true", "warning"), ("1", "warning"), ("false", "ok"), ("", "ok")]
-)
-def test_threads_of_tokenizers_do_not_live_through_a_fork(value: str, status: str) -> None:
-    (check,) = tokenizers_threads(subject(TOKENIZERS_PARALLELISM=value))
-    assert check.status == status
-
-
-@pytest.mark.parametrize(
-    ("command", "threads", "status"),
-    [
-        ("torchrun --nproc_per_node=4 a.py", "16", "warning"),
-        ("torchrun --nproc_per_node=4 a.py", "", "ok"),
-        ("torchrun --nproc_per_node=4 a.py", "2", "ok"),
-        ("mpirun -np 4 python a.py", "", "warning"),
-        ("python a.py", "16", "ok"),
-    ],
-)
-def test_threads_of_all_ranks_count(command: str, threads: str, status: str) -> None:
-    (check,) = computing_threads(subject(command, OMP_NUM_THREADS=threads), processors=8)
-    assert check.status == status
-    assert check.remedy == ("export OMP_NUM_THREADS=2" if status == "warning" else "")
-
-
-def test_a_name_of_old_comes_with_the_new_one() -> None:
-    (check,) = nccl_variables(subject(NCCL_BLOCKING_WAIT="1"))
-    assert check.status == "warning"
-    assert check.remedy == "unset NCCL_BLOCKING_WAIT; export TORCH_NCCL_BLOCKING_WAIT=1"
-
-
-@pytest.mark.parametrize("name", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])
-@pytest.mark.parametrize(("size", "status"), [("0", "warning"), ("2000", "ok")])
-def test_a_recorder_that_is_off_is_a_warning(name: str, size: str, status: str) -> None:
-    (check,) = flight_recorder(subject(**{name: size}))
-    assert check.status == status
-
-
-@pytest.mark.parametrize(("value", "status"), [("0", "warning"), ("false", "warning"), ("1", "ok")])
-def test_a_time_out_that_leaves_no_record_is_a_warning(value: str, status: str) -> None:
-    (check,) = flight_recorder(subject(TORCH_NCCL_DUMP_ON_TIMEOUT=value))
-    assert check.status == status
-
-
-@pytest.mark.parametrize("name", ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"])
-def test_a_folder_for_dumps_that_is_not_there_is_a_warning(name: str, tmp_path: Path) -> None:
-    (check,) = flight_recorder(subject(**{name: f"{tmp_path}/absent/rank_"}))
-    assert (check.status, check.remedy) == ("warning", f"mkdir -p {tmp_path}/absent")
-    assert [one.status for one in flight_recorder(subject(**{name: f"{tmp_path}/rank_"}))] == ["ok"]
+def test_a_terminal_shows_each_line_but_slurm_writes_to_a_log(terminal: int) -> None:
+    for command, status in (("python train.py", "ok"), ("srun python train.py", "warning")):
+        (check,) = output_buffering(subject(command), descriptor=terminal)
+        assert check.status == status
 
 
 @pytest.mark.parametrize(
@@ -182,10 +76,6 @@ def test_a_version_is_compared_as_numbers(
     assert all(what in check.sentence for check in checks)
 
 
-def test_what_is_installed_here_is_looked_at() -> None:
-    assert "linux" in known_versions(subject())[0].sentence
-
-
 class _Answers(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.send_response(404)
@@ -206,34 +96,21 @@ def server() -> Iterator[str]:
     answering.server_close()
 
 
-@pytest.fixture
-def silent_port() -> Iterator[int]:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(1)
-        yield listener.getsockname()[1]
-
-
 def test_a_server_that_answers_and_a_key_are_fine(server: str) -> None:
     (check,) = wandb(subject(WANDB_API_KEY="0" * 40, WANDB_BASE_URL=server))
     assert check.status == "ok"
     assert "0000" not in check.sentence
 
 
-def test_a_key_may_be_in_netrc(server: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("machine", "status"), [("127.0.0.1", "ok"), ("other.example", "warning")])
+def test_a_key_may_be_in_netrc_and_one_for_other_hosts_is_none_of_wandbs(
+    server: str, tmp_path: Path, machine: str, status: str
+) -> None:
     file = tmp_path / "netrc"
-    file.write_text("machine 127.0.0.1 login user password secret\n")
+    file.write_text(f"machine {machine} login a password b\ndefault login c password d\n")
     file.chmod(0o600)
     (check,) = wandb(subject(NETRC=str(file), WANDB_BASE_URL=server))
-    assert check.status == "ok"
-
-
-def test_a_key_for_every_other_host_is_none_of_wandbs(server: str, tmp_path: Path) -> None:
-    file = tmp_path / "netrc"
-    file.write_text("machine other.example login a password b\ndefault login c password d\n")
-    file.chmod(0o600)
-    (check,) = wandb(subject(NETRC=str(file), WANDB_BASE_URL=server))
-    assert check.status == "warning"
+    assert check.status == status
 
 
 def test_without_a_key_somebody_will_be_asked(server: str, tmp_path: Path) -> None:
@@ -242,7 +119,7 @@ def test_without_a_key_somebody_will_be_asked(server: str, tmp_path: Path) -> No
     assert "wandb login" in check.remedy
 
 
-def test_a_server_that_refuses_fails(silent_port: int) -> None:
+def test_a_server_that_refuses_fails() -> None:
     with socket.socket() as once:
         once.bind(("127.0.0.1", 0))
         closed = once.getsockname()[1]
@@ -250,10 +127,6 @@ def test_a_server_that_refuses_fails(silent_port: int) -> None:
     (check,) = wandb(run)
     assert check.status == "failed"
     assert "WANDB_MODE=offline" in check.remedy
-
-
-def test_a_server_that_keeps_silent_is_given_up(silent_port: int) -> None:
-    assert no_answer("http", "127.0.0.1", silent_port, 0.1) == "nothing within 0.1 s"
 
 
 @pytest.mark.parametrize("mode", ["offline", "disabled"])
@@ -269,19 +142,6 @@ def test_a_run_without_wandb_is_not_asked(tmp_path: Path) -> None:
     script.write_text("from lightning.pytorch.loggers import WandbLogger\n")
     (check,) = wandb(subject(f"python {script}", HOME=str(tmp_path)))
     assert check.status == "warning"
-
-
-@pytest.mark.parametrize(
-    ("variables", "folder"),
-    [
-        ({"HOME": "/h"}, "/h/.cache/huggingface/hub"),
-        ({"HOME": "/h", "XDG_CACHE_HOME": "/c"}, "/c/huggingface/hub"),
-        ({"HOME": "/h", "HF_HOME": "/hf"}, "/hf/hub"),
-        ({"HF_HOME": "/hf", "HF_HUB_CACHE": "/hub"}, "/hub"),
-    ],
-)
-def test_the_cache_is_where_the_library_has_it(variables: dict[str, str], folder: str) -> None:
-    assert cache_folder(variables) == Path(folder)
 
 
 def test_a_cache_that_can_be_made_is_fine(tmp_path: Path) -> None:

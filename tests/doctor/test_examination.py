@@ -35,10 +35,6 @@ def test_the_exit_code_is_that_of_the_worst() -> None:
     assert examine(subject(), [WARNED, FAILED, WELL]).exit_code == 2
 
 
-def test_a_check_that_does_not_arise_has_no_answer() -> None:
-    assert examine(subject(), [_check(None)]).answers == ()
-
-
 def test_a_check_that_raises_is_a_warning_and_the_others_are_made() -> None:
     def breaks(_: Subject) -> tuple[Finding, ...]:
         raise KeyError("unforeseen")

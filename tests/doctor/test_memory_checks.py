@@ -52,12 +52,6 @@ def test_only_what_would_really_help_is_advised(llama: str) -> None:
     assert "--dtype" not in _check(llama, machine(0.2)).remedy
 
 
-def test_memory_that_stays_empty_is_said_of_what_fits(llama: str) -> None:
-    check = _check(llama, machine(80))
-    assert "stays empty" in check.sentence
-    assert "for 512 tokens" in check.sentence
-
-
 def test_what_stands_beside_it_counts(llama: str) -> None:
     check = _check(llama, machine(24), Extra("operators", 10 * GB))
     assert (check.status, "10.0 GB beside it" in check.sentence) == ("warning", True)
@@ -93,11 +87,6 @@ FOUND = gpu_memory()
 HAS_GPU = not isinstance(FOUND, Gap) and bool(FOUND)
 
 
-def test_what_is_given_is_taken() -> None:
-    machine = find_machine(2, 24, 64)
-    assert (machine.gpus, machine.cpu, machine.source) == ((24 * GB,) * 2, 64 * GB, "given")
-
-
 def test_main_memory_is_found_here() -> None:
     """Some of it, and not all: a tenth of what is free stays for the process itself."""
     machine = find_machine(0)
@@ -113,11 +102,3 @@ def test_without_a_gpu_one_sentence_says_what_to_type(
     with pytest.raises(BadUsage, match="no GPU was found here") as raised:
         find_machine(*arguments)
     assert "--gpus 2 --gpu-memory 80" in str(raised.value)
-
-
-@pytest.mark.skipif(not HAS_GPU, reason="no GPU here: nothing to be found")
-def test_gpus_are_found_here() -> None:
-    assert not isinstance(FOUND, Gap)
-    assert find_machine().gpus == FOUND
-    with pytest.raises(BadUsage, match="has only"):
-        find_machine(len(FOUND) + 1)

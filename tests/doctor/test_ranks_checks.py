@@ -22,7 +22,6 @@ from lightning_hangcheck.doctor.ranks_checks import (
     Trial,
     judge_trial,
     ranks_start,
-    read_note,
     trial_command,
     try_ranks,
 )
@@ -112,14 +111,6 @@ def test_the_program_takes_the_place_of_the_users(line: str, command: str) -> No
     assert trial_command(read_launch(line.split(), {})) == tuple(command.split())
 
 
-def test_a_note_is_read_behind_what_a_launcher_puts_in_front() -> None:
-    note = read_note(b'[default0]:hangcheck-trial: {"did": "start", "rank": 3, "world_size": 4}')
-    assert note is not None
-    assert (note.did, note.rank, note.world_size) == ("start", 3, 4)
-    assert read_note(b"Downloading...") is None
-    assert read_note(b"hangcheck-trial: {torn") is None
-
-
 STEPS = ("rendezvous", "barrier", "all_reduce")
 
 
@@ -160,7 +151,7 @@ WELL = Trial(
 
 
 def test_ranks_that_reach_each_other_are_fine_and_their_pairs_are_timed() -> None:
-    checks = judge_trial(WELL)
+    checks = [*judge_trial(WELL)]
     assert {check.status for check in checks} == {"ok"}
     assert [check.check for check in checks] == [
         "ranks start",
@@ -176,7 +167,7 @@ def test_a_wrong_sum_fails_and_names_the_rank() -> None:
     notes = [
         one for one in WELL.notes if (one.rank, one.did, one.step) != (1, "done", "all_reduce")
     ]
-    checks = judge_trial(Trial(notes=(*notes, _done(1, "all_reduce", total=2.0))))
+    checks = [*judge_trial(Trial(notes=[*notes, _done(1, "all_reduce", total=2.0)]))]
     (failed,) = [check for check in checks if check.status == "failed"]
     assert failed.check == "all_reduce (gloo)"
     assert failed.sentence.startswith("rank 1 got (2.0, 2.0), not 3")
@@ -184,7 +175,7 @@ def test_a_wrong_sum_fails_and_names_the_rank() -> None:
 
 def test_the_step_in_which_ranks_hang_is_named_and_who_has_not_come() -> None:
     notes = (_start(0), _start(1), *_through(0, "rendezvous"), *_through(1, "rendezvous"))
-    trial = Trial(notes=(*notes, _begin(0, "barrier")), ended="silent", waited_s=15.0)
+    trial = Trial(notes=[*notes, _begin(0, "barrier")], ended="silent", waited_s=15.0)
     *_, last = judge_trial(trial)
     assert last.status == "failed"
     assert last.sentence == (
@@ -194,23 +185,10 @@ def test_the_step_in_which_ranks_hang_is_named_and_who_has_not_come() -> None:
     assert "GLOO_SOCKET_IFNAME" in last.remedy
 
 
-def test_nccl_has_its_own_remedy() -> None:
-    notes = (*WELL.notes, _begin(0, "barrier", "nccl"), _begin(1, "barrier", "nccl"))
-    *_, last = judge_trial(Trial(notes=notes, ended="silent", waited_s=15.0))
-    assert "rank 0-1 hangs in barrier (nccl)" in last.sentence
-    assert "NCCL_DEBUG=INFO" in last.remedy
-
-
 def test_a_rank_that_never_starts_is_named() -> None:
     (check,) = judge_trial(Trial(notes=(_start(0, 3), _start(2, 3)), ended="silent", waited_s=60.0))
     assert check.status == "failed"
     assert check.sentence.startswith("rank 1 never started; 2 ranks of 3")
-
-
-def test_a_rank_that_is_there_twice_fails() -> None:
-    (check,) = judge_trial(Trial(notes=(_start(0), _start(0))))
-    assert check.status == "failed"
-    assert "rank 0 was started more than once" in check.sentence
 
 
 def test_a_complaint_is_quoted_without_what_torch_puts_in_front() -> None:
@@ -220,13 +198,6 @@ def test_a_complaint_is_quoted_without_what_torch_puts_in_front() -> None:
     assert last.sentence.endswith(
         "failed in rendezvous (gloo): RuntimeError: Connection refused by peer"
     )
-
-
-def test_ranks_that_failed_and_are_started_again_do_not_hang() -> None:
-    notes = (_start(0), _start(1), _begin(0, "rendezvous"), _begin(1, "rendezvous"))
-    words = "[rank1]: RuntimeError: no such interface\n"
-    *_, last = judge_trial(Trial(notes=notes, ended="silent", waited_s=15.0, last_words=words))
-    assert "failed in rendezvous (gloo): RuntimeError" in last.sentence
 
 
 def test_a_launcher_that_sends_output_elsewhere_is_a_warning() -> None:

@@ -6,15 +6,15 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from subjects import subject
 
 from lightning_hangcheck.doctor.seeing_checks import (
     FIRST_RELEASE,
     clock,
-    judge_clock,
-    judge_disk,
     python_version,
     run_folder_writable,
     run_folders_disk,
@@ -33,17 +33,6 @@ def test_without_py_spy_stacks_are_not_readable(
     (check,) = stacks_readable(subject(), time_limit_s=30.0)
     assert check.status == "failed"
     assert check.remedy == "pip install py-spy"
-
-
-def test_a_python_that_does_not_start_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "python").write_text("no program\0")
-    (tmp_path / "python").chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    (check,) = stacks_readable(subject(), time_limit_s=30.0)
-    assert check.status == "warning"
-    assert "cannot be started" in check.sentence
 
 
 def test_a_python_that_starts_too_slowly_is_a_warning(
@@ -68,11 +57,6 @@ def test_pythons_outside_the_known_range_are_told(version: tuple[int, int], stat
     assert bool(check.remedy) == (status != "ok")
 
 
-def test_this_python_will_do() -> None:
-    (check,) = python_version(subject())
-    assert check.sentence == "Python {}.{}".format(*sys.version_info[:2])
-
-
 def test_a_folder_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
     run = subject(run_dir=tmp_path / "a" / "b")
     assert [check.status for check in run_folder_writable(run)] == ["ok"]
@@ -85,12 +69,6 @@ def test_a_run_folder_below_a_file_fails_with_a_remedy(tmp_path: Path) -> None:
     assert check.status == "failed"
     assert "Not a directory" in check.sentence
     assert "--run-dir" in check.remedy
-
-
-def test_a_folder_that_takes_no_files_fails() -> None:
-    (check,) = run_folder_writable(subject(run_dir=Path("/proc/self")))
-    assert check.status == "failed"
-    assert "/proc/self cannot be written" in check.sentence
 
 
 def test_storage_that_does_not_answer_fails_within_the_limit(
@@ -115,20 +93,21 @@ def test_unusable_shared_memory_names_the_fallback_and_the_remedy(tmp_path: Path
     assert "--shm-size" in check.remedy
 
 
-FOLDER = Path("/data/runs")
-
-
-@pytest.mark.parametrize("kind", ["nfs4", "lustre", "fuse.sshfs", "tmpfs"])
-def test_disks_that_lose_evidence_are_a_warning(kind: str) -> None:
-    check = judge_disk(FOLDER, kind)
-    assert check.status == "warning"
-    assert kind in check.sentence
-    assert "--run-dir" in check.remedy
-
-
-@pytest.mark.parametrize("kind", ["ext4", "xfs", "overlay", "fuseblk", "unknown"])
-def test_local_disks_are_fine(kind: str) -> None:
-    assert judge_disk(FOLDER, kind).status == "ok"
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        *((one, "warning") for one in ("nfs4", "lustre", "fuse.sshfs", "tmpfs")),
+        *((one, "ok") for one in ("ext4", "xfs", "overlay", "fuseblk")),
+    ],
+)
+def test_disks_that_lose_evidence_are_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, status: str
+) -> None:
+    disk = SimpleNamespace(mountpoint=str(tmp_path), fstype=kind)
+    monkeypatch.setattr(psutil, "disk_partitions", lambda **_: [disk])
+    (check,) = run_folders_disk(subject(run_dir=tmp_path))
+    assert (check.status, f"is on {kind}" in check.sentence) == (status, True)
+    assert ("--run-dir" in check.remedy) is (status == "warning")
 
 
 def test_the_kernel_names_the_file_system() -> None:
@@ -143,18 +122,14 @@ def test_a_folder_that_is_not_there_yet_has_the_disk_above_it(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("here", "there", "status"),
-    [
-        (FIRST_RELEASE - 1, FIRST_RELEASE - 1, "failed"),
-        (FIRST_RELEASE + 9, FIRST_RELEASE + 90, "warning"),
-        (FIRST_RELEASE + 9, FIRST_RELEASE + 9.5, "ok"),
-    ],
-)
-def test_a_clock_is_judged_by_the_file_system(here: float, there: float, status: str) -> None:
-    check = judge_clock(here, there)
-    assert check.status == status
-    assert bool(check.remedy) == (status != "ok")
+@pytest.mark.parametrize(("ahead_s", "status"), [(-1e9, "failed"), (90.0, "warning"), (0.5, "ok")])
+def test_a_clock_is_judged_by_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float, status: str
+) -> None:
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + ahead_s)
+    (check,) = clock(subject(run_dir=tmp_path))
+    assert (check.status, bool(check.remedy)) == (status, status != "ok")
 
 
 def test_the_clock_of_this_machine_is_right_and_nothing_stays(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from subjects import saving, subject
 from lightning_hangcheck.doctor.storage_checks import (
     MOST_LINES,
     checkpoints,
-    largest_checkpoint,
     rclone_remotes,
     tree,
     writing_checkpoints,
@@ -41,28 +40,12 @@ def test_what_is_expected_and_there_is_fine(saved: Path) -> None:
     assert "2 files, 2.0 kB" in expected.sentence
 
 
-def test_what_is_there_is_shown_as_a_tree(saved: Path) -> None:
-    (place,) = checkpoints(saving(saved))
-    assert [line.split()[0] for line in place.details] == [
-        "step_1/",
-        "model.pt",
-        "step_2/",
-        "model.pt",
-    ]
-
-
 def test_the_depth_may_be_chosen(tmp_path: Path) -> None:
     (tmp_path / "a" / "b" / "c" / "d").mkdir(parents=True)
     (tmp_path / "a" / "b" / "c" / "d" / "model.pt").write_bytes(b"x")
     (shallow,) = checkpoints(saving(tmp_path))
     (deep,) = checkpoints(replace(saving(tmp_path), depth=5))
     assert (len(shallow.details), len(deep.details)) == (0, 5)
-
-
-def test_our_own_trial_is_not_shown(saved: Path) -> None:
-    (saved / "hangcheck-doctor-1").touch()
-    (place,) = checkpoints(saving(saved))
-    assert "2 files" in place.sentence
 
 
 def test_what_is_expected_and_missing_fails_and_shows_what_is_there(saved: Path) -> None:
@@ -141,15 +124,6 @@ def test_a_store_of_another_kind_is_looked_at_in_the_same_way() -> None:
     memory.rm("/doctor", recursive=True)
 
 
-def test_a_scheme_that_nobody_knows_fails() -> None:
-    (check,) = checkpoints(saving("nosuch://bucket/run"))
-    assert check.status == "failed"
-
-
-def test_the_largest_checkpoint_may_be_a_folder() -> None:
-    assert largest_checkpoint({"a/x": 3, "a/y": 4, "b.ckpt": 5}) == 7
-
-
 def test_folders_come_with_what_is_in_them() -> None:
     lines = tree({"step_1/model.pt": 3_000_000, "step_1/more/x": 5, "last.ckpt": 7})
     assert [line.split() for line in lines] == [
@@ -215,8 +189,7 @@ def test_what_is_missing_is_named_with_its_line_and_the_block_corrected(
     assert check.status == status
     assert "rclone.conf:1: " in check.sentence
     assert named in check.sentence
-    assert check.remedy.startswith("[store]\ntype = s3\n")
-    assert corrected in check.remedy
+    assert f"[store]\n{corrected}" in check.remedy
     assert SECRET not in check.remedy
 
 

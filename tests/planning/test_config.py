@@ -39,12 +39,6 @@ def test_one_head_of_keys_for_all_is_seen() -> None:
     assert read_fields({**falcon, "new_decoder_architecture": True}).kv_heads == 71
 
 
-def test_a_window_that_is_not_used_does_not_count() -> None:
-    windowed = {**LLAMA_8B, "sliding_window": 4096}
-    assert read_fields(windowed).window == 4096
-    assert read_fields({**windowed, "use_sliding_window": False}).window is None
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -62,13 +56,6 @@ def test_a_size_that_cannot_be_is_one_sentence(changes: dict[str, object], said:
         read_fields({**LLAMA_8B, **changes})
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_a_config_of_no_text_model_says_what_it_lacks() -> None:
-    with pytest.raises(
-        BadUsage, match=r"no hidden_size and no num_hidden_layers.*'vit_of_tomorrow'"
-    ):
-        read_fields({"model_type": "vit_of_tomorrow", "patch_size": 16})
 
 
 @pytest.mark.parametrize(

@@ -104,10 +104,6 @@ def test_a_smaller_context_is_offered_only_as_planned() -> None:
     assert not make_plan(model(), machine(24), use(context=2 * context)).fits
 
 
-def test_what_fits_needs_no_way_out() -> None:
-    assert make_plan(model(), machine(80), use()).ways_out == ()
-
-
 def test_eight_bits_do_not_help_experts_in_one_tensor() -> None:
     """bitsandbytes replaces linear layers, and transformers 5 keeps a layer's experts together."""
     experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "model_type": "mixtral"}
@@ -120,8 +116,3 @@ def test_an_unknown_family_is_planned_and_said_to_be_a_guess() -> None:
     plan = make_plan(model(model_type="llm_of_tomorrow"), machine(80), use())
     assert plan.sureness == "guessed"
     assert any("'llm_of_tomorrow' is not known here" in note for note in plan.notes)
-
-
-def test_a_context_beyond_the_models_own_is_noted() -> None:
-    plan = make_plan(model(max_position_embeddings=2048), machine(80), use(context=4096))
-    assert any("longer than the 2048" in note for note in plan.notes)

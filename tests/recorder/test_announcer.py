@@ -11,9 +11,7 @@ from hypothesis import strategies as some
 
 from lightning_hangcheck.recorder.announcer import (
     LONGEST_LAST_WORDS,
-    describe_exception,
     last_words,
-    one_line,
 )
 
 if TYPE_CHECKING:
@@ -99,19 +97,6 @@ except ZeroDivisionError as error:
     assert run(code + "current().mark_finished()").page().ending == "finished"
 
 
-class Unspeakable(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no message either")
-
-
-def test_an_exception_that_cannot_be_shown_still_has_a_type() -> None:
-    assert describe_exception(Unspeakable()) == "Unspeakable: (its message cannot be shown)"
-
-
-def test_an_exception_without_message_or_traceback_is_its_type() -> None:
-    assert last_words(KeyboardInterrupt()) == "KeyboardInterrupt"
-
-
 HANDED_ON = """Caught {} in DataLoader worker process 0.
 Original Traceback (most recent call last):
   File "/venv/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 374, in _worker_loop
@@ -172,11 +157,3 @@ def test_last_words_are_one_line_of_at_most_300_characters_and_keep_the_place(te
 
 def _raise(text: str) -> str:
     raise ValueError(text)
-
-
-@given(some.text(), some.integers(4, 50))
-def test_one_line_keeps_what_fits(text: str, longest: int) -> None:
-    line = one_line(text, longest)
-    assert len(line) <= longest
-    assert "\n" not in line
-    assert one_line(line, longest) == line

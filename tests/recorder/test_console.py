@@ -35,19 +35,6 @@ def test_a_line_looks_as_the_contract_says(monkeypatch: pytest.MonkeyPatch) -> N
     assert line == b"[22:13:45.123][+2.456s][R0/2][LR0][PID:12345] CHECKPOINT 5: Model created\n"
 
 
-@pytest.mark.parametrize(
-    ("identity", "who"),
-    [
-        (Identity(), "[R?/?][LR?][PID:7]"),
-        (Identity(rank=1), "[R?/?][LR?][PID:7]"),
-        (Identity(world_size=8), "[R?/8][LR?][PID:7]"),
-        (Identity(rank=3, world_size=8, local_rank=1), "[R3/8][LR1][PID:7]"),
-    ],
-)
-def test_what_is_not_known_yet_is_a_question_mark(identity: Identity, who: str) -> None:
-    assert name_rank(identity, 7) == who
-
-
 @given(some.text(max_size=6000))
 def test_a_line_is_short_enough_to_be_written_whole(text: str) -> None:
     line = format_line(0.0, 0.0, "[R?/?][LR?][PID:7]", text)
@@ -88,10 +75,6 @@ def test_above_16_ranks_only_rank_0_speaks_unless_asked(
         "section_end",
         "finished",
     ]
-
-
-def test_16_ranks_all_speak(run: Callable[..., Program]) -> None:
-    assert run(SPEAK, RANK="15", WORLD_SIZE="16", LOCAL_RANK="7").said
 
 
 def test_a_rank_in_trouble_speaks_at_any_world_size(run: Callable[..., Program]) -> None:

@@ -18,7 +18,7 @@ from processes import end, until
 from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.recorder.page import PageWriter, read_page
-from lightning_hangcheck.recorder.process import Pulse, SidecarWatch
+from lightning_hangcheck.recorder.process import Pulse
 from lightning_hangcheck.recorder.wait_facts import awaiting, handled_signals
 from lightning_hangcheck.session.session import SidecarFacts
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.session.session import Session
 
-AT_ONCE = float  # no seconds
 WAITING = [sys.executable, "-c", "input()"]
 
 
@@ -39,6 +38,13 @@ def sidecar() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(WAITING, stdin=subprocess.PIPE)
     yield process
     end(process)
+
+
+def watching(
+    file: Path, on_lost: Callable[[int], None], patience_s: Callable[[], float] = float
+) -> Pulse:
+    """One that looks when it is told to; without patience."""
+    return Pulse(PageWriter.unseen(), file, on_lost, patience_s, lambda: None)
 
 
 def name_sidecar(file: Path, pid: int) -> None:
@@ -51,7 +57,7 @@ def test_a_killed_sidecar_is_missed_once(tmp_path: Path, sidecar: subprocess.Pop
     """Already as a zombie: whoever started it may be too busy to reap it."""
     lost: list[int] = []
     file = tmp_path / "sidecar.json"
-    watch = SidecarWatch(file, lost.append, AT_ONCE)
+    watch = watching(file, lost.append)
     watch.look()
     name_sidecar(file, sidecar.pid)
     watch.look()
@@ -72,7 +78,7 @@ def test_a_sidecar_that_is_replaced_in_time_is_not_missed(
     lost: list[int] = []
     patience_s = [60.0]
     file = tmp_path / "sidecar.json"
-    watch = SidecarWatch(file, lost.append, lambda: patience_s[0])
+    watch = watching(file, lost.append, lambda: patience_s[0])
     name_sidecar(file, sidecar.pid)
     sidecar.kill()
     sidecar.wait(120)
@@ -87,33 +93,23 @@ def test_a_sidecar_that_is_replaced_in_time_is_not_missed(
     assert lost == [sidecar.pid], "nobody replaces it, and patience ends"
 
 
-def test_a_sidecar_that_left_on_purpose_is_not_missed(
+def test_a_sidecar_that_left_on_purpose_is_not_missed_and_another_with_its_id_is_none(
     tmp_path: Path, sidecar: subprocess.Popen[bytes]
 ) -> None:
     lost: list[int] = []
     file = tmp_path / "sidecar.json"
-    watch = SidecarWatch(file, lost.append, AT_ONCE)
+    watch = watching(file, lost.append)
     name_sidecar(file, sidecar.pid)
     watch.look()
     file.unlink()
-    sidecar.kill()
-    sidecar.wait(120)
+    end(sidecar)
+    watch.look()
+    file.write_text("{")
     watch.look()
     assert lost == []
-
-
-def test_another_process_with_its_id_is_not_the_sidecar(tmp_path: Path) -> None:
-    lost: list[int] = []
-    file = tmp_path / "sidecar.json"
     file.write_bytes(encode(SidecarFacts(pid=os.getpid(), started_ticks=1)))
-    SidecarWatch(file, lost.append, AT_ONCE).look()
+    watch.look()
     assert lost == [os.getpid()]
-
-
-def test_a_file_that_names_no_sidecar_is_ignored(tmp_path: Path) -> None:
-    file = tmp_path / "sidecar.json"
-    file.write_text("{")
-    SidecarWatch(file, lambda pid: pytest.fail(str(pid)), AT_ONCE).look()
 
 
 def test_a_rank_says_that_its_sidecar_is_gone_and_calls_for_another(
@@ -249,8 +245,8 @@ def test_where_a_coroutine_stands_is_told_while_its_loop_waits(
 
 def test_an_exception_that_is_handled_for_long_is_told(tmp_path: Path) -> None:
     page = PageWriter.unseen()
-    watch = SidecarWatch(tmp_path / "sidecar.json", lambda _: None, AT_ONCE)
-    pulse = Pulse(page, watch, lambda: None, 1)
+    sidecar_file = tmp_path / "sidecar.json"
+    pulse = Pulse(page, sidecar_file, lambda _: None, float, lambda: None).start(1)
     try:
         int("no such split")
     except ValueError:

@@ -154,11 +154,6 @@ def test_an_option_that_cannot_be_used(run: Callable[..., Program]) -> None:
     assert "write for example HANGCHECK_STALL_TIMEOUT=300;" in program.troubles[0]
 
 
-def test_a_bad_option_does_not_undo_disable(run: Callable[..., Program]) -> None:
-    program = run(TRAIN, HANGCHECK_STALL_TIMEOUT="soon", HANGCHECK_DISABLE="1")
-    assert program.said == []
-
-
 def test_a_session_that_is_gone(run: Callable[..., Program], session: Session) -> None:
     session.remove()
     assert_trained(run(TRAIN), "is gone")

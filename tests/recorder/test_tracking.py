@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.judge.frames import tracked_place
-from lightning_hangcheck.recorder.api import MOST_NAMES, MOST_SHOWN, OTHERS, StepTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,22 +226,3 @@ for number in hc.track(range(2), "simulation"):
     assert program.process.returncode == 0, program.err
     (entry,) = [entry for entry in program.journal() if entry["kind"] == "track"]
     assert entry["steps"]["fork"]["count"] == 2
-
-
-def test_names_beyond_the_bound_share_one_entry() -> None:
-    times = StepTimes()
-    for number in range(1000):
-        times.of(f"step {number}").add(1.0)
-    assert len(times.by_name) == MOST_NAMES + 1
-    assert times.by_name[OTHERS].count == 1000 - MOST_NAMES
-
-
-def test_the_slowest_come_first_in_words() -> None:
-    times = StepTimes()
-    for number in range(MOST_SHOWN + 1):
-        times.of(f"s{number}").add(float(number))
-    times.of(f"s{MOST_SHOWN}").add(1.0)
-    words = str(times)
-    most = f"s{MOST_SHOWN} 2x, {MOST_SHOWN + 1} s in all, longest {MOST_SHOWN} s"
-    assert words.startswith(f"; {most}; s{MOST_SHOWN - 1} {MOST_SHOWN - 1} s; ")
-    assert words.endswith("; ...")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lightning_hangcheck.model.rehearsal import Note
-from lightning_hangcheck.rehearse.scenes import SCENES, Facts, facts_of
+from lightning_hangcheck.rehearse.scenes import SCENES, Facts
 
 
 def _loader(rank: int, mark: str, *, key: str = "Data", shared: bool = False) -> Note:
@@ -30,7 +30,7 @@ def _missing(name: str, facts: Facts) -> str:
 def test_a_loader_may_be_uneven_where_ranks_read_different_data_and_nothing_evens_it(
     loaders: list[Note], uneven: tuple[str, ...]
 ) -> None:
-    facts = facts_of(loaders, ranks=2)
+    facts = Facts(loaders, ranks=2)
     assert facts.uneven == uneven
     for name in ("fewer-samples", "no-samples", "smaller-last-batch"):
         assert bool(_missing(name, facts)) != bool(uneven)
@@ -41,7 +41,7 @@ def test_a_loader_may_be_uneven_where_ranks_read_different_data_and_nothing_even
     [("", "nothing of the program"), ("Lightning", "only Lightning"), ("program", "")],
 )
 def test_sigterm_is_sent_where_the_program_answers_it(answers: str, why: str) -> None:
-    facts = facts_of([Note(kind="step", rank=1, text=answers)], ranks=2)
+    facts = Facts([Note(kind="step", rank=1, text=answers)], ranks=2)
     assert _missing("sigterm", facts).startswith(why)
     assert bool(_missing("sigterm", facts)) == bool(why)
 
@@ -50,12 +50,12 @@ def test_sigterm_is_sent_where_the_program_answers_it(answers: str, why: str) ->
     ("workers", "played"), [("0", "one-worker"), ("1", "no-workers"), ("2", "no-workers")]
 )
 def test_the_number_of_workers_that_it_has_is_not_played_again(workers: str, played: str) -> None:
-    facts = facts_of([Note(kind="workers", rank=0, text=workers)], ranks=2)
+    facts = Facts([Note(kind="workers", rank=0, text=workers)], ranks=2)
     assert not _missing(played, facts)
     assert _missing("one-worker", facts) or workers != "1"
 
 
 def test_what_a_program_does_not_have_is_skipped() -> None:
-    facts = facts_of([Note(kind="group", rank=0, text="2")], ranks=2)
+    facts = Facts([Note(kind="group", rank=0, text="2")], ranks=2)
     assert facts.world == 2
     assert [scene.name for scene in SCENES if not scene.missing(facts)] == ["as-it-is"]

@@ -101,11 +101,6 @@ def test_daemons_of_two_nodes_that_one_terminal_started_are_two_nodes() -> None:
     assert keys(spread | {"NODE_RANK": "0", "RANK": "2"})[1] == node
 
 
-def test_the_launcher_names_the_job_of_one_node_for_ever() -> None:
-    assert str(os.getppid()) in keys(torchrun(0))[0]
-    assert keys({})[0].startswith(f"pid-{os.getpid()}-")
-
-
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [

@@ -56,29 +56,20 @@ OF_TORCHRUN = NodePlace(
 )
 
 
+OF_SLURM = NodePlace(number=1, nnodes=2, ranks=1, job="slurm-7-0")
+OF_RAY = NodePlace(number=1, nnodes=2, ranks=2, job="environment-10.0.0.1-40001", first="10.0.0.1")
+THREE = {"SLURM_STEP_NUM_NODES": "3", "SLURM_STEP_TASKS_PER_NODE": "1(x3)"}
+
+
 @pytest.mark.parametrize(
     ("environment", "place"),
     [
         (TORCHRUN, OF_TORCHRUN),
-        (
-            TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "False"},
-            replace(OF_TORCHRUN, host="", port=0),
-        ),
-        (SLURM, NodePlace(number=1, nnodes=2, ranks=1, job="slurm-7-0")),
-        (
-            SLURM | {"SLURM_STEP_NUM_NODES": "3", "SLURM_STEP_TASKS_PER_NODE": "1(x3)"},
-            NodePlace(number=1, nnodes=3, ranks=1, job="slurm-7-0"),
-        ),
-        (
-            SLURM | {"SLURM_JOB_NODELIST": "n[07-09],m1"},
-            NodePlace(number=1, nnodes=2, ranks=1, job="slurm-7-0", first="n07"),
-        ),
-        (
-            RAY,
-            NodePlace(
-                number=1, nnodes=2, ranks=2, job="environment-10.0.0.1-40001", first="10.0.0.1"
-            ),
-        ),
+        (TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "0"}, replace(OF_TORCHRUN, host="", port=0)),
+        (SLURM, OF_SLURM),
+        (SLURM | THREE, replace(OF_SLURM, nnodes=3)),
+        (SLURM | {"SLURM_JOB_NODELIST": "n[07-09],m1"}, replace(OF_SLURM, first="n07")),
+        (RAY, OF_RAY),
         (RAY | {"LOCAL_WORLD_SIZE": "4"}, None),
         ({"RANK": "2", "WORLD_SIZE": "4"}, None),
         (TORCHRUN | {"GROUP_RANK": "two"}, None),
@@ -107,12 +98,6 @@ def test_the_launchers_variables_say_which_node_this_is(
 def test_the_first_host_of_a_slurm_step(hosts: str, first: str) -> None:
     """As `scontrol show hostnames` has it."""
     assert first_host({"SLURM_STEP_NODELIST": hosts, "SLURM_JOB_NODELIST": "other"}) == first
-
-
-def test_a_job_of_several_nodes_may_go_on_with_one() -> None:
-    place = place_in(TORCHRUN | {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "WORLD_SIZE": "2"})
-    assert place is not None
-    assert (place.number, place.nnodes) == (0, 1)
 
 
 def test_what_a_rank_learns_late_its_sidecar_reads(tmp_path: Path) -> None:
@@ -161,12 +146,6 @@ def test_a_task_that_watches_its_own_rank_is_no_whole_node(tmp_path: Path) -> No
     session = _session(tmp_path, task)
     tell_place(session, NodePlace(number=1, nnodes=2, ranks=2, job="slurm-7-0"))
     assert place_of(session) == task
-
-
-def test_what_is_no_place_is_as_if_nobody_had_told_it(tmp_path: Path) -> None:
-    session = _session(tmp_path)
-    session.place_file.write_text("{")
-    assert place_of(session) is None
 
 
 def _tell(session: Session, environment: dict[str, str]) -> None:

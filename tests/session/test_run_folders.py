@@ -85,7 +85,7 @@ def test_a_claim_that_is_just_being_written_is_waited_for(
     session = node("host", "one")
     looking = threading.Thread(target=lambda: found.append(settle_run_folder(session).folder.path))
     looking.start()
-    until(lambda: stands_in(looking, "_job_of"), "it to look at half a claim")
+    until(lambda: stands_in(looking, "_take"), "it to look at half a claim")
     (tmp_path / "run" / "run.json").write_bytes(claim)
     looking.join(10.0)
     assert found == [tmp_path / "run"]

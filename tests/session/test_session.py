@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, identify
-from lightning_hangcheck.machine import is_alive, pid_namespace, read_process_stat
+from lightning_hangcheck.machine import pid_namespace
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.session import session as session_module
 from lightning_hangcheck.session.session import (
@@ -27,7 +27,6 @@ from lightning_hangcheck.session.session import (
     open_session,
     read_session,
     remove_left_behind,
-    session_folder,
 )
 
 TORCHRUN = Identity(rank=0, world_size=2, local_rank=0, launcher="torchrun")
@@ -70,16 +69,6 @@ def test_a_session_file_that_is_no_json_is_a_clear_error(tmp_path: Path) -> None
         read_session(tmp_path)
 
 
-def test_shared_memory_is_taken_where_it_can_be_written(memory: Path) -> None:
-    assert session_folder("key") == memory / f"hangcheck-{os.getuid()}" / "key"
-
-
-def test_else_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "SHARED_MEMORY", Path("/dev/null/shm"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert session_folder("key").is_relative_to(tmp_path)
-
-
 def test_a_named_session_is_joined_whoever_launched(memory: Path) -> None:
     session = open_session(memory / "key", facts("run"))
     environment = {SESSION_VARIABLE: str(session.path)}
@@ -119,15 +108,6 @@ def test_a_plain_process_opens_its_own_and_exports_it() -> None:
     assert environment == {SESSION_VARIABLE: str(session.path)}
     assert session.facts.root_pid == os.getpid()
     assert join_session({}, Identity(), None).path != session.path
-
-
-def test_a_process_is_named_by_its_id_and_start() -> None:
-    own = read_process_stat(os.getpid())
-    assert own
-    assert own.parent_pid == os.getppid()
-    assert is_alive(os.getpid(), own.started_ticks)
-    assert not is_alive(os.getpid(), own.started_ticks + 1)
-    assert read_process_stat(2**22 + 1) is None
 
 
 def test_the_last_to_leave_a_job_without_a_sidecar_frees_the_session(tmp_path: Path) -> None:
@@ -241,16 +221,3 @@ def test_a_session_whose_command_or_sidecar_is_there_stays_however_old(
     age(session, LEFT_BEHIND_AFTER_S + 60)
     remove_left_behind(tmp_path)
     assert session.exists()
-
-
-def test_an_old_session_whose_command_is_gone_too_is_removed(tmp_path: Path, gone: int) -> None:
-    session = session_of(tmp_path, gone, LEFT_BEHIND_AFTER_S + 60)
-    facts = SessionFacts(run_dir="/run", command="train", started_at="", root_pid=gone)
-    (session / "session.json").write_bytes(encode(facts))
-    age(session, LEFT_BEHIND_AFTER_S + 60)
-    remove_left_behind(tmp_path)
-    assert not session.exists()
-
-
-def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
-    remove_left_behind(tmp_path / "none")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
@@ -21,10 +20,9 @@ from lightning_hangcheck.cli.showing import HANG, as_typed, say
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.launch.job import refuse_unstartable
 from lightning_hangcheck.rehearse import text
-from lightning_hangcheck.rehearse.runner import Rehearsed, Stage, play_all
+from lightning_hangcheck.rehearse.runner import play_all
 from lightning_hangcheck.rehearse.scenes import NAMES
 from lightning_hangcheck.rundir import name_run_folder
-from lightning_hangcheck.text.shown import show_command
 
 EPILOG = """\b
 Examples:
@@ -74,16 +72,15 @@ def rehearse(
         raise BadUsage(f"there is no scene {unknown[0]!r}", f"name one of: {', '.join(NAMES)}")
     refuse_unstartable(command, "rehearse")
     end_on_sigterm()
-    started = time.monotonic()
-    stage = Stage(command, ranks, batches, name_run_folder(run_dir), limit_s, as_typed)
-    played = play_all(stage, scenes or NAMES, say)
-    rehearsed = Rehearsed(
-        command=show_command(command),
+    rehearsed = play_all(
+        command,
         ranks=ranks,
         batches=batches,
-        seconds=round(time.monotonic() - started, 1),
-        scenes=played,
-        changed=stage.facts.changed,
+        wanted=scenes,
+        root=name_run_folder(run_dir),
+        limit_s=limit_s,
+        shown=as_typed,
+        say=say,
     )
     click.echo(text.to_json(rehearsed) if as_json else text.render(rehearsed), nl=False)
     return HANG if rehearsed.hung else 0
