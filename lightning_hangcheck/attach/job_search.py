@@ -23,6 +23,7 @@ from lightning_hangcheck.look.proc import (
     why_unreadable,
 )
 from lightning_hangcheck.look.programs import processes_of_job
+from lightning_hangcheck.machine import process_ids
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.discovery import (
     TORCH,

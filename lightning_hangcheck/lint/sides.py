@@ -338,8 +338,9 @@ def _asks_for_text(test: ast.expr) -> bool:
 
 
 def _asks_for_launcher(test: ast.expr) -> bool:
-    """``"RANK" in os.environ`` asks whether there are ranks at all, ``os.getenv("RANK")`` too: as
-    text, 0 is true.
+    """``"RANK" in os.environ`` asks whether there are ranks at all.
+
+    So does ``os.getenv("RANK")``: as text, 0 is true.
     """
     if names_of(test.func if isinstance(test, ast.Call) else test)[-2:] in (
         ["os", "getenv"],
