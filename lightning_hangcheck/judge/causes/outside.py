@@ -270,12 +270,19 @@ def rendezvous(situation: Situation) -> Finding | None:
     if lost := [one for one in job.waiting_in({"rendezvous_connect"}) if one.rank in ends]:
         # rank 0 is to keep the store where no launcher or other node does
         keeper = 0 in job.elsewhere and job.case.run.nnodes <= 1
+        tried_s = max(one.silence_s for one in lost)
+        first = job.ranks.get(0)
+        if first is not None and first.alive and first not in lost:
+            # it may have opened the store just now, and pauses between tries grow with them
+            # (Backoff.cpp): the next try comes within as long as was tried in vain before
+            tried_s = max(0.0, min(tried_s, 2 * first.silence_s - tried_s))
         text = "{who} cannot reach the store at MASTER_ADDR:MASTER_PORT {at} : tried for {since}"
         told = _unmet(
             situation,
             lost,
             say(lost, text) + (f"; rank 0, which must serve it, {NEVER_SEEN}" if keeper else ""),
             sure=0.7,
+            silence_s=tried_s,
             aspect="peers" if keeper else "store",
         )
         return _of_absent(told, (0,)) if keeper else told
