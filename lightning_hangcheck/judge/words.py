@@ -115,7 +115,8 @@ def _sentence(conclusion: Conclusion) -> str:
 
 
 def _who_waits(conclusion: Conclusion, finding: Finding) -> str:
-    waiters = [rank for rank in conclusion.graph.waiters if rank not in {*finding.culprits}]
+    culprits = set(finding.culprits)
+    waiters = [rank for rank in conclusion.graph.waiters if rank not in culprits]
     groups: dict[str, list[int]] = {}
     for one, ranks in _alike(conclusion.job, waiters):
         locks = (each.name.rpartition("/")[2] for each in one.targets if each.kind == "lock")
