@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from cases import IN_ALL_REDUCE, IN_CONNECT, IN_INIT, IN_LOAD, MAIN, job, missing, rank, torch, user
+from hangbench.recorded import recordings
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
@@ -42,6 +43,18 @@ def test_rank_0_that_keeps_the_store_waits_for_the_ranks_that_are_still_on_their
     assert judge(job(rank(0, IN_CONNECT, silent=40.0), imports)).verdict == "healthy"
     stuck = judge(job(rank(0, IN_CONNECT, silent=40.0), rank(1, IN_LOAD, silent=40.0)))
     assert (stuck.verdict, stuck.culprits, stuck.victims) == ("hang", (1,), (0,))
+
+
+def test_a_store_that_opened_late_is_found_at_the_next_try() -> None:
+    """The pauses between tries grow with them, so that the next may be as long as all before."""
+
+    def after(opened_s: float) -> tuple[Any, ...]:
+        return _told(job(rank(0, IN_INIT, silent=opened_s), rank(1, IN_CONNECT, silent=60.0)))[:2]
+
+    assert after(25.0) == ("healthy", ())
+    assert after(59.0) == ("hang", (1,))
+    late = [one.case for one in recordings() if one.program == "healthy_store_opens_late"]
+    assert [judge(case).verdict for case in late] == ["healthy", "finished"]
 
 
 def _at_store(number: int, silent: float, **counted: int) -> RankView:
