@@ -58,6 +58,10 @@ Examples:
 class ByTense(click.Group):
     """The commands in the order in which one needs them; each is imported when it is asked for."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name all."""
+        return COMMANDS
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one."""
         return command_named(cmd_name) if cmd_name in COMMANDS else None
@@ -82,7 +86,6 @@ def command_named(name: str) -> click.Command:
     epilog=EPILOG,
     invoke_without_command=True,
     no_args_is_help=False,
-    commands={name: click.Command(name) for name in COMMANDS},
 )
 @click.version_option(__version__, message="hangcheck %(version)s")
 @click.pass_context
