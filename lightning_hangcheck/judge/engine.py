@@ -22,7 +22,7 @@ from lightning_hangcheck.judge.operations import (
     awaited_ranks,
     pending_collectives,
 )
-from lightning_hangcheck.judge.patience import asks_again, decide, waits_its_turn
+from lightning_hangcheck.judge.patience import Patience, asks_again, decide
 from lightning_hangcheck.judge.rule import Finding, Situation, blame, names, say
 from lightning_hangcheck.judge.threads import free_threads
 from lightning_hangcheck.judge.waits import sleeps_on
@@ -131,13 +131,16 @@ def _of_processes(job: JobReading) -> Conclusion:
         if crash is None:
             return replace(known, kind="finished")
         return _for_whom_it_waited(replace(known, kind="crashed", finding=crash), crash)
-    graph = build_graph(job, divergence, awaited)
+    patience = Patience(job)
+    graph = build_graph(job, divergence, awaited, patience)
+    patience.circles = graph.circles
     stuck = () if graph.between_ranks else _stuck_by_themselves(job, graph)
     ends = tuple(job.ranks[rank] for rank in graph.ends)
     situation = Situation(
         job=job,
         graph=graph,
-        suspects=ends if graph.between_ranks else stuck or _long_silent(job, graph),
+        patience=patience,
+        suspects=ends if graph.between_ranks else stuck or _long_silent(job, graph, patience),
         waited_for=graph.between_ranks,
         standstill=bool(stuck),
         divergence=divergence if graph.between_ranks else None,
@@ -308,7 +311,7 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
     return tuple(firm or ends)
 
 
-def _long_silent(job: JobReading, graph: WaitGraph) -> tuple[RankReading, ...]:
+def _long_silent(job: JobReading, graph: WaitGraph, patience: Patience) -> tuple[RankReading, ...]:
     """Ranks to ask about where nobody is proven to wait: silent for the whole stall timeout.
 
     One that stands elsewhere than all the others is asked alone: where ranks wait for each other in
@@ -323,7 +326,7 @@ def _long_silent(job: JobReading, graph: WaitGraph) -> tuple[RankReading, ...]:
         for reading in job.alive
         if reading.activity in ("idle", "busy", "unseen")
         and reading.silence_s >= stall_s
-        and not (advancing and waits_its_turn(job, reading, advancing))
+        and not (advancing and patience.waits_its_turn(reading, advancing))
     ]
     lone = minority_of_one(silent) if len(silent) == len(job.alive) else None
     waiters = set(graph.waiters)

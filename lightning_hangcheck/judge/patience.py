@@ -23,12 +23,10 @@ from lightning_hangcheck.judge.waits import limited, steady_targets, waits_in_va
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from lightning_hangcheck.judge.graph import WaitGraph
-    from lightning_hangcheck.judge.job import JobReading, Process, RankReading
-    from lightning_hangcheck.judge.rule import Finding, Situation
-    from lightning_hangcheck.judge.threads import Thread
+    from lightning_hangcheck.judge.job import JobReading, Node, Process, RankReading
+    from lightning_hangcheck.judge.rule import Finding
     from lightning_hangcheck.model.case import Limits
-    from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
+    from lightning_hangcheck.model.evidence import ProcessLook, TargetKind, WaitTarget
     from lightning_hangcheck.model.slugs import VerdictKind
 
     Actor: TypeAlias = "int | Process | Helper"
@@ -69,6 +67,11 @@ BY_ACTIVITY: dict[str, EndedBy] = {
 FED = frozenset({"pipe", "socket", "fifo", "shared"})
 """What any thread of a process may feed, whatever its main thread waits for; a lock is given back
 by whoever took it, and a process ends as its main thread does."""
+THROUGH_FILE: dict[TargetKind, str] = {
+    "lock": "for the lock",
+    "file": "in file input or output",
+    "fifo": "for its other end",
+}
 
 
 class Helper(NamedTuple):
@@ -76,6 +79,20 @@ class Helper(NamedTuple):
 
     process: Process
     tid: int | None
+
+
+class Drawn(NamedTuple):
+    """What the wait-for graph shows of a wait: its named enders.
+
+    Attributes:
+        file: The file between a waiter and the file's holders, where this is the second half.
+        firm: As in `graph.Wait`.
+    """
+
+    enders: tuple[Node, ...]
+    through: str
+    firm: bool = True
+    file: Node | None = None
 
 
 class Enders(NamedTuple):
@@ -107,34 +124,40 @@ class Enders(NamedTuple):
 
 
 class Patience:
-    """Solves the graph of one job.
+    """Knows the enders of each actor of a job, and solves what they lead to.
 
-    Args:
-        job: All ranks.
-        graph: Their waits for each other, where these are known by now.
+    Attributes:
+        circles: Ranks that wait for each other alone, by each of them; as the graph tells, once it
+            is drawn.
     """
 
-    def __init__(self, job: JobReading, graph: WaitGraph | None = None) -> None:
+    def __init__(self, job: JobReading) -> None:
+        self.circles: Mapping[int, tuple[int, ...]] = {}
         self._job = job
         self._processes = job.processes
-        self._circles = graph.circles if graph is not None else {}
 
-    def of(self, wanted: Enders) -> EndedBy:
+    def who_ends(self, culprits: Sequence[RankReading]) -> EndedBy:
+        """Say who could end what holds ranks up; of several answers the most patient one.
+
+        But where nobody could end what one of them waits for, all that need it wait in vain.
+        """
+        # those that are told as another one is, in the same circle, are asked once
+        different = {
+            (one.told_by_rank, id(self.circles.get(one.rank))): one for one in reversed(culprits)
+        }
+        ends = [(one.activity, self._solve(Enders((), (one.rank,)))) for one in different.values()]
+        if ("idle", "nobody") in ends:
+            return "nobody"
+        return max((end for _, end in ends), key=BY_PATIENCE.index)
+
+    def _solve(self, wanted: Enders) -> EndedBy:
         """Return who of some enders counts: the least fixed point over all that they lead to."""
         reached: dict[Actor, Enders] = {}
         pending = list(wanted.actors)
         for actor in pending:
-            if actor in reached:
-                continue
-            if isinstance(actor, int):
-                reached[actor] = self._of_rank(self._job.ranks[actor])
-            elif isinstance(actor, Helper):
-                free = free_threads(self._processes.looks[actor.process])
-                thread = next(one for one in free if one.tid == actor.tid)
-                reached[actor] = self._of_thread(actor.process, thread)
-            else:
-                reached[actor] = self._of_process(actor)
-            pending += reached[actor].actors
+            if actor not in reached:
+                reached[actor] = self._enders(actor)
+                pending += reached[actor].actors
         solved: dict[Actor, EndedBy] = {}
         newer: dict[Actor, EndedBy] = dict.fromkeys(reached, "nobody")
         while newer != solved:
@@ -143,11 +166,36 @@ class Patience:
                 newer[actor] = found.solved_by(newer)
         return wanted.solved_by(solved)
 
+    def _enders(self, actor: Actor) -> Enders:
+        """A rank's own process is that rank; what it does for its children, they wait for."""
+        if isinstance(actor, int):
+            return self._of_rank(self._job.ranks[actor])
+        if isinstance(actor, Helper):
+            free = free_threads(self._processes.looks[actor.process])
+            thread = next(one for one in free if one.tid == actor.tid)
+            if thread.runs:
+                return Enders(("unknown_pace",))
+            if thread.ticks or thread.for_ranks:
+                return Enders(("inside",))
+            named = [one for one in thread.targets if one.kind not in ("time", "futex")]
+            if not named or len(named) < len(thread.targets):
+                return Enders(("outside",))
+            return Enders.any_of([self._of_target(actor.process, one) for one in named])
+        if (rank := self._processes.ranks.get(actor)) is not None:
+            return Enders(actors=(rank,))
+        look = self._processes.looks[actor]
+        activity = read_process_activity(look).activity
+        if activity in ("busy", "moving"):
+            return Enders((computation(self._job.ranks[self._processes.owners[actor]]),))
+        if activity != "idle":
+            return Enders((BY_ACTIVITY[activity],))
+        return self._of_wait(actor, look, steady_targets(look))
+
     def _of_rank(self, reading: RankReading) -> Enders:
         if reading.activity in ("busy", "moving") or reading.kept_by_message:
             return Enders((computation(reading),))
         if reading.activity == "waiting":
-            members = self._circles.get(reading.rank, ())
+            members = self.circles.get(reading.rank, ())
             closed = members and reading.process_activity.activity != "moving"
             others = tuple(one for one in members if one != reading.rank)
             return Enders((), others, "all") if closed else Enders(("inside",))
@@ -166,20 +214,7 @@ class Patience:
             peers = (one.rank for one in self._job.alive if one.rank != reading.rank)
             helpers = (Helper((host, own.pid), one.tid) for one in free_threads(own))
             return Enders(("inside",), (*peers, *helpers))
-        return self._of_wait((host, own.pid), own, reading.targets)
-
-    def _of_process(self, process: Process) -> Enders:
-        """A rank's own process is that rank; what it does for its children, they wait for."""
-        rank = self._processes.ranks.get(process)
-        if rank is not None:
-            return Enders(actors=(rank,))
-        look = self._processes.looks[process]
-        activity = read_process_activity(look).activity
-        if activity in ("busy", "moving"):
-            return Enders((computation(self._job.ranks[self._processes.owners[process]]),))
-        if activity != "idle":
-            return Enders((BY_ACTIVITY[activity],))
-        return self._of_wait(process, look, steady_targets(look))
+        return self._of_wait((host, own.pid), own, reading.own_targets)
 
     def _of_wait(
         self, process: Process, look: ProcessLook, targets: Sequence[WaitTarget]
@@ -198,10 +233,29 @@ class Patience:
             return Enders(("inside" if alone else "outside",), helpers)
         # one call that waits for several things may have had another that nobody saw
         unseen = Enders(() if waits.endless(tuple(targets)) else ("inside",), helpers)
-        return Enders.any_of([*(self.of_target(process, one) for one in targets), unseen])
+        return Enders.any_of([*(self._of_target(process, one) for one in targets), unseen])
 
-    def of_target(self, waiter: Process, target: WaitTarget) -> Enders:
-        """Return what could end a process's wait for one thing."""
+    def named(self, host: str, targets: Sequence[WaitTarget]) -> list[Drawn]:
+        """Return what the graph shows of a wait: nothing, if any end of it has no name."""
+        if not all(one.name and one.kind != "other" for one in targets):
+            return []  # an unknown one would be a way out
+        found = []
+        for one in targets:
+            ends = tuple(self._processes.node(*process_of(host, each)) for each in one.holders)
+            if one.kind in THROUGH_FILE:
+                file = self._processes.file_node(host, one)
+                found.append(Drawn((file,), THROUGH_FILE[one.kind]))
+                found += [Drawn(ends, "held by", file=file)] if ends else []
+            elif one.kind == "process":
+                found.append(Drawn((self._processes.node(host, int(one.name)),), "for its end"))
+            elif one.kind == "pipe" and ends:
+                found.append(Drawn(ends, f"in {one.call} on {one.name}", firm=False))
+            elif one.kind == "socket" and not one.call.startswith("accept"):
+                # one that accepts connections waits for anybody
+                found.append(Drawn(ends or (f"host:{one.name}",), f"in {one.call}", firm=False))
+        return found
+
+    def _of_target(self, waiter: Process, target: WaitTarget) -> Enders:
         host = waiter[0]
         if target.kind == "terminal":
             return Enders(("person",))
@@ -238,67 +292,60 @@ class Patience:
         )
         return Enders(() if complete else ("inside",), (*known, *helpers))
 
-    def _of_thread(self, process: Process, thread: Thread) -> Enders:
-        if thread.runs:
-            return Enders(("unknown_pace",))
-        if thread.ticks or thread.for_ranks:
-            return Enders(("inside",))
-        named = [one for one in thread.targets if one.kind not in ("time", "futex")]
-        if not named or len(named) < len(thread.targets):
-            return Enders(("outside",))
-        return Enders.any_of([self.of_target(process, one) for one in named])
+    def helpers_end(self, waiting: Sequence[RankReading]) -> EndedBy | None:
+        """Say who could end a wait in collectives that helper threads of the ranks may make.
 
+        An asynchronous save meets in a group of its own while the main threads go on; a helper may
+        wait for a child first, or sleep. One whose code calls no collective from there on is none
+        of them. Where the code does not tell, one that ticks is none either, nor one that waits for
+        an outsider's word, as a server does all its life. What only ranks that wait would bring
+        never comes.
 
-def who_ends(situation: Situation, culprits: Sequence[RankReading]) -> EndedBy:
-    """Say who could end what holds ranks up; of several answers the most patient one.
+        None where no helper thread may come to it.
+        """
+        of_helpers = any(one.stuck is not None for one in waiting)
+        ranks = self._job.ranks
+        tellers = {one.told_by_rank: ranks[one.told_by_rank] for one in waiting}.values()
+        among = frozenset((one.view.host, one.view.pid) for one in tellers)
+        found: list[EndedBy] = []
+        for one in tellers:
+            host, own = one.view.host, one.view.own_process
+            nothing_new = one.view.nothing_new_for_s >= LIVELOCK_AFTER_S
+            for caller, ends in late_callers(own) if own is not None else ():
+                calls = calls_collectives(self._job.case.code, caller.frames)
+                certain = bool(calls) or of_helpers
+                for end in ends if calls is not False else ():
+                    # one that went round while its process did nothing new, without a call, makes
+                    # none
+                    if end.runs and not (nothing_new and end.came_round):
+                        found.append("unknown_pace")
+                    elif end.runs or end.for_ranks:
+                        found += (["circles"] if end.runs else ["inside"]) if certain else []
+                    elif not end.named and (certain or (end.limited and not end.ticks)):
+                        found.append("outside")
+                    for target in end.named:
+                        could = {process_of(host, holder) for holder in target.holders}
+                        if not among.issuperset(could) or (certain and not could):
+                            found.append(self._solve(self._of_target((host, 0), target)))
+        return max(found, key=BY_PATIENCE.index) if found else None
 
-    But where nobody could end what one of them waits for, all that need it wait in vain.
-    """
-    job, circles = situation.job, situation.graph.circles
-    # those that are told as another one is, in the same circle, are asked once
-    different = {(one.told_by_rank, id(circles.get(one.rank))): one for one in reversed(culprits)}
-    solver = Patience(job, situation.graph)
-    ends = [(one.activity, solver.of(Enders((), (one.rank,)))) for one in different.values()]
-    if ("idle", "nobody") in ends:
-        return "nobody"
-    return max((end for _, end in ends), key=BY_PATIENCE.index)
+    def waits_its_turn(self, reading: RankReading, advancing: Collection[int]) -> bool:
+        """Whether an idle rank may wait for what ranks that advance will bring, and for nobody else.
 
+        A message, a key of the store, a file that it asks for again and again, word by a queue: not
+        what a remote end, a person or a process outside the job owes.
+        """
+        own, host = reading.view.own_process, reading.view.host
+        if reading.activity != "idle" or own is None or waits_in_vain(own):
+            return False
 
-def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | None:
-    """Say who could end a wait in collectives that helper threads of the ranks may make.
+        def may_be_brought(target: WaitTarget) -> bool:
+            if target.kind == "socket" and not target.holders:
+                return target.call.startswith("accept") or not target.name
+            ranks = (self._processes.rank_of(host, one) for one in target.holders)
+            return target.kind in FED | {"lock"} and any(rank in advancing for rank in ranks)
 
-    An asynchronous save meets in a group of its own while the main threads go on; a helper may wait
-    for a child first, or sleep. One whose code calls no collective from there on is none of them.
-    Where the code does not tell, one that ticks is none either, nor one that waits for an
-    outsider's word, as a server does all its life. What only ranks that wait would bring never
-    comes.
-
-    None where no helper thread may come to it.
-    """
-    of_helpers = any(one.stuck is not None for one in waiting)
-    tellers = {one.told_by_rank: job.ranks[one.told_by_rank] for one in waiting}.values()
-    among = frozenset((one.view.host, one.view.pid) for one in tellers)
-    solver = Patience(job)
-    found: list[EndedBy] = []
-    for one in tellers:
-        host, own = one.view.host, one.view.own_process
-        nothing_new = one.view.nothing_new_for_s >= LIVELOCK_AFTER_S
-        for caller, ends in late_callers(own) if own is not None else ():
-            calls = calls_collectives(job.case.code, caller.frames)
-            certain = bool(calls) or of_helpers
-            for end in ends if calls is not False else ():
-                # one that went round while its process did nothing new, without a call, makes none
-                if end.runs and not (nothing_new and end.came_round):
-                    found.append("unknown_pace")
-                elif end.runs or end.for_ranks:
-                    found += (["circles"] if end.runs else ["inside"]) if certain else []
-                elif not end.named and (certain or (end.limited and not end.ticks)):
-                    found.append("outside")
-                for target in end.named:
-                    could = {process_of(host, holder) for holder in target.holders}
-                    if not among.issuperset(could) or (certain and not could):
-                        found.append(solver.of(solver.of_target((host, 0), target)))
-    return max(found, key=BY_PATIENCE.index) if found else None
+        return reading.at_store or all(map(may_be_brought, reading.targets))
 
 
 def computation(reading: RankReading) -> EndedBy:
@@ -323,26 +370,6 @@ def asks_again(reading: RankReading) -> bool:
         one.kind == "lock" and not waits.tells_who(one) for one in reading.targets
     )
     return idle and of_nobody_known and own is not None and limited(own)
-
-
-def waits_its_turn(job: JobReading, reading: RankReading, advancing: Collection[int]) -> bool:
-    """Whether an idle rank may wait for what ranks that advance will bring, and for nobody else.
-
-    A message, a key of the store, a file that it asks for again and again, word by a queue: not
-    what a remote end, a person or a process outside the job owes.
-    """
-    own, host = reading.view.own_process, reading.view.host
-    if reading.activity != "idle" or own is None or waits_in_vain(own):
-        return False
-
-    def may_be_brought(target: WaitTarget) -> bool:
-        if target.kind == "socket" and not target.holders:
-            return target.call.startswith("accept") or not target.name
-        held = target.kind in ("socket", "pipe", "fifo", "shared", "lock")
-        ranks = (job.processes.rank_of(host, one) for one in target.holders)
-        return held and any(rank in advancing for rank in ranks)
-
-    return reading.at_store or all(map(may_be_brought, reading.targets))
 
 
 # The contract's table.

@@ -17,7 +17,7 @@ from lightning_hangcheck.judge.activity import Activity
 from lightning_hangcheck.judge.divergence import Divergence
 from lightning_hangcheck.judge.graph import WaitGraph
 from lightning_hangcheck.judge.job import JobReading, RankReading
-from lightning_hangcheck.judge.patience import EndedBy, who_ends
+from lightning_hangcheck.judge.patience import EndedBy, Patience
 from lightning_hangcheck.judge.threads import WRITES
 from lightning_hangcheck.judge.wording import duration, name_ranks, process_name, within
 from lightning_hangcheck.model.case import Pace
@@ -54,6 +54,7 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     job: JobReading
     graph: WaitGraph
+    patience: Patience
     suspects: tuple[RankReading, ...] = ()
     waited_for: bool = False
     standstill: bool = False
@@ -69,7 +70,7 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     def deadlocked(self, reading: RankReading) -> tuple[RankReading, ...]:
         """Return that circle if nobody could end the wait; none else."""
-        proven = self.waited_for and who_ends(self, [reading]) == "nobody"
+        proven = self.waited_for and self.patience.who_ends([reading]) == "nobody"
         return self.cycle(reading) if proven else ()
 
 
@@ -155,7 +156,7 @@ class Rule(Struct, frozen=True, kw_only=True):
         needs: Without this evidence it is not asked: no rule guesses.
         of: Activities of the suspects of which a row is asked; empty for a rule that is asked once.
         sure: Of a row.
-        ended_by: Of a row, where it is not what `who_ends` says.
+        ended_by: Of a row, where it is not what `patience` says.
     """
 
     causes: tuple[Cause, ...]
@@ -240,7 +241,7 @@ def blame(
     known = len(paces) == len(culprits) and all(pace.known for pace in paces)
     beats = [one.view.beat for one in culprits if one.view.beat is not None]
     guarded = (section.goes_on_after_s for beat in beats for section in beat.sections)
-    by = told.get("ended_by") or who_ends(situation, culprits)
+    by = told.get("ended_by") or situation.patience.who_ends(culprits)
     waited = told.get("waited_for", situation.waited_for)
     if isinstance(sure, tuple):
         awaited = sure[-1] if by == "nobody" and len(sure) > 2 else sure[0]

@@ -27,7 +27,7 @@ from lightning_hangcheck.judge.operations import (
     way_in,
     ways_of,
 )
-from lightning_hangcheck.judge.patience import helpers_end, who_ends
+from lightning_hangcheck.judge.patience import Patience
 from lightning_hangcheck.judge.rule import (
     MOST_SHOWN,
     NO_RECORD,
@@ -82,8 +82,9 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
     job, every = situation.job, parted.pending_collectives
     pending = [one.reading for one in every]
     kept = [reading for reading in pending if reading.kept_by_message]
+    helpers_end = Patience(job).helpers_end(pending)
     ended_by: EndedBy = "nobody" if parted.proven else "inside"
-    ended_by = who_ends(situation, kept) if kept else helpers_end(job, pending) or ended_by
+    ended_by = situation.patience.who_ends(kept) if kept else helpers_end or ended_by
     tellers = {one.told_by_rank: one for one in pending}  # a hundred thousand ranks have a few
     asked = {rank for rank, one in tellers.items() if one.alive and asked_by(one.view)}
     if asked:
@@ -356,7 +357,7 @@ def missed_meeting(situation: Situation, idle: Sequence[RankReading]) -> Finding
         "rank_diverged",
         sentence,
         sure=0.4 if basis == "nothing" else 0.8,
-        ended_by=who_ends(situation, meeting),
+        ended_by=situation.patience.who_ends(meeting),
         evidence=[
             EvidenceItem("kernel", one.rank, f"{one.waiter} is {in_words(target)}")
             for one in meeting[:MOST_SHOWN]
@@ -403,7 +404,7 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
         "thread_deadlock",
         say(readings, text, since=since, ways="; ".join(ways)),
         sure=0.9 if parted.proven else 0.6,
-        ended_by=helpers_end(job, readings) or ("nobody" if parted.proven else "inside"),
+        ended_by=Patience(job).helpers_end(readings) or ("nobody" if parted.proven else "inside"),
         waited_for=True,
         aspect="across_ranks",
     )

@@ -16,7 +16,7 @@ from lightning_hangcheck.judge import exits, wording
 from lightning_hangcheck.judge.exits import failed, how_it_ended, left_well
 from lightning_hangcheck.judge.frames import outlived_stack_s
 from lightning_hangcheck.judge.graph import WaitGraph
-from lightning_hangcheck.judge.patience import asks_again, who_ends
+from lightning_hangcheck.judge.patience import Patience, asks_again
 from lightning_hangcheck.judge.rule import Finding, Situation, blame, names, rule, say
 from lightning_hangcheck.judge.threads import may_help
 from lightning_hangcheck.judge.waits import asks_anew
@@ -150,7 +150,7 @@ def _who_is_left(situation: Situation, *, with_fault: bool) -> EndedBy:
         sockets = [one for one in reading.targets if one.kind == "socket"]
         return bool(sockets) and all(one.name.startswith(LOOPBACK) for one in sockets)
 
-    within_job = who_ends(situation, situation.suspects) in ("nobody", "inside")
+    within_job = situation.patience.who_ends(situation.suspects) in ("nobody", "inside")
     return "nobody" if within_job or all(map(asks_the_job, situation.suspects)) else "inside"
 
 
@@ -173,7 +173,7 @@ def lost_child(situation: Situation, idle: Sequence[RankReading]) -> Finding | N
             if (state := look.samples[-1].kernel) is not None and (code := state.exit_code)
         ]
         from_processes = any(target.kind in FROM_PROCESSES for target in one.own_targets)
-        if ended and from_processes and who_ends(situation, [one]) in ("nobody", "inside"):
+        if ended and from_processes and situation.patience.who_ends([one]) in ("nobody", "inside"):
             pid, code = ended[0]
             how = f"exited with code {code}"
             if code < 0:
@@ -314,7 +314,7 @@ def _crashed(
     others = any(failed(one.view) for one in job.ranks.values() if one.rank not in blamed)
     read = {"aspect": exits.aspect_of(culprits[0].view), "waited_for": others, "silence_s": 0.0}
     return blame(
-        Situation(job=job, graph=WaitGraph()),
+        Situation(job=job, graph=WaitGraph(), patience=Patience(job)),
         culprits,
         "process_dead",
         sentence,
