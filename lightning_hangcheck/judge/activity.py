@@ -21,7 +21,7 @@ from lightning_hangcheck.judge.frames import (
     of_own_process,
     users_frames,
 )
-from lightning_hangcheck.judge.records import device_wait
+from lightning_hangcheck.judge.operations import device_wait
 from lightning_hangcheck.judge.threads import moments, remembered, serves_calls
 from lightning_hangcheck.judge.waits import (
     BUSY_SHARE,

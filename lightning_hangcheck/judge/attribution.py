@@ -30,7 +30,7 @@ from lightning_hangcheck.judge.operations import (
     records,
     ways_of,
 )
-from lightning_hangcheck.judge.records import awaited_peers
+from lightning_hangcheck.judge.operations import awaited_peers
 from lightning_hangcheck.judge.source import left_loop, parked_in, tests_apart
 
 if TYPE_CHECKING:

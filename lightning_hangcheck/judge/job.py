@@ -24,7 +24,7 @@ from lightning_hangcheck.judge.frames import (
     users_place,
 )
 from lightning_hangcheck.judge.phase_of_life import PhaseOfLife, life_beside, phase_of_life
-from lightning_hangcheck.judge.records import MESSAGES, asked_end, device_message
+from lightning_hangcheck.judge.operations import MESSAGES, asked_end, device_message
 from lightning_hangcheck.judge.threads import serves_calls
 from lightning_hangcheck.judge.waits import steady_targets, through_children, works
 from lightning_hangcheck.judge.wording import UNTOLD_S

@@ -1,8 +1,9 @@
 """What each rank has entered in each process group and not ended, and for whom that makes it wait.
 
-One table: per group and number, the operation of each rank, by torch's flight record; without a
-record, the collective that a rank's frames show. `divergence` asks it where ranks part, and
-`attribution` which of them left.
+One table: per group and number, the operation of each rank, by torch's flight record, and the
+messages between two ranks by their own counts; without a record, what a rank's frames show. An
+operation that was started with ``async_op=True`` leaves no frame of torch behind: a rank waits for
+it only where it stands at a line that asks for its end, or in torch's own code.
 """
 
 from __future__ import annotations
@@ -14,20 +15,29 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.alike import root_of
-from lightning_hangcheck.judge.frames import COLLECTIVE
-from lightning_hangcheck.judge.job import RankReading
-from lightning_hangcheck.judge.records import awaited_peers, open_operation
-from lightning_hangcheck.model.code_owner import is_ours
-from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.flight import NOT_NOTED, SAME_SIZES
+from lightning_hangcheck.judge.frames import COLLECTIVE, Wait, waits_for_ranks
+from lightning_hangcheck.judge.waits import NEWEST, in_one_call
+from lightning_hangcheck.model.code_owner import is_ours, owner_of
+from lightning_hangcheck.model.flight import NOT_NOTED, SAME_SIZES, MessageCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.judge.job import JobReading
-    from lightning_hangcheck.model.flight import CallSite, CollectiveEntry, CollectiveRecord
+    from lightning_hangcheck.judge.job import JobReading, RankReading
+    from lightning_hangcheck.model.case import CodeNote, RankView
+    from lightning_hangcheck.model.evidence import Frame
+    from lightning_hangcheck.model.flight import (
+        CallSite,
+        CollectiveEntry,
+        CollectiveRecord,
+        Message,
+    )
 
-PAIRED = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
+    Views = Mapping[int, RankView]
+    OpenOperation = tuple[CollectiveRecord, CollectiveEntry]
+
+MESSAGES = ("isend", "irecv")
+PAIRED = frozenset({"send", "recv", *MESSAGES, "batch_isend_irecv"})
 """Between two ranks; torch's flight record has none of gloo's."""
 MAKING_GROUP = "new_group"
 """Waits for keys of the store, not for an operation."""
@@ -111,6 +121,9 @@ class PendingCollective(Struct, frozen=True, kw_only=True, eq=False, gc=False):
         return self.reading.rank
 
 
+# What a rank's record tells.
+
+
 def records(reading: RankReading) -> tuple[CollectiveRecord, ...]:
     """Return a rank's process groups, as far as recorded."""
     return reading.view.flight.groups if reading.view.flight is not None else ()
@@ -151,16 +164,17 @@ def histories(
     }
     known: dict[tuple[int, ...], History] = {}
     for one in waiting:
-        reading, flight = one.reading, one.reading.view.flight
-        for record in flight.groups if flight is not None else ():
-            if record.group not in found or flight is None:
+        reading = one.reading
+        for record in records(reading):
+            if record.group not in found:
                 continue
+            sites = reading.view.flight.sites if reading.view.flight is not None else {}
             counts = record.last_enqueued, record.last_completed
-            key = id(record.entries), id(flight.sites), *counts
+            key = id(record.entries), id(sites), *counts
             if key not in known:
                 steps = {
                     entry.seq: Step(
-                        operation_of(reading, entry), way_in(flight.call_of(entry).frames)
+                        operation_of(reading, entry), way_in(call_of(reading, entry).frames)
                     )
                     for entry in record.entries
                 }
@@ -187,6 +201,158 @@ def ways_of(waiting: Iterable[PendingCollective]) -> set[tuple[Frame, ...]]:
 def is_collective_code(file: str) -> bool:
     """Whether a file is torch's own, on the way into an operation."""
     return COLLECTIVE_CODE.search(file) is not None
+
+
+def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | None:
+    """Return a rank's oldest operation that has not ended, with its group; None where all have.
+
+    The main thread waits for what it or one that runs no Python (autograd's) entered, and not for
+    what another Python thread did, such as a checkpoint's barrier; without ``of_main``, only that.
+    """
+    helpers = threads_beside(view)
+    found = [
+        (record, entry)
+        for record in (view.flight.groups if view.flight is not None else ())
+        for entry in record.entries
+        if not entry.retired and (entry.thread == 0 or (entry.thread in helpers) is not of_main)
+    ]
+    return min(found, key=lambda pair: pair[1].created_ns, default=None)
+
+
+def threads_beside(view: RankView) -> frozenset[int]:
+    """Return Python's identifiers of a rank's threads but the main one and autograd's."""
+    own = view.own_process
+    return frozenset(
+        thread.ident
+        for sample in (own.samples if own is not None else ())
+        for thread in (sample.stack.threads[1:] if sample.stack is not None else ())
+        if thread.ident and thread.frames
+    )
+
+
+# Messages: torch matches them in order, so of two ranks the one that posted fewer is behind.
+
+
+def awaited_peers(ranks: Views, waiter: RankView, name: str) -> tuple[int, ...]:
+    """Return the other ends of messages that a rank has posted, and that have posted fewer.
+
+    A rank's own counts tell. Where nobody counted, what torch's record of NCCL has open does.
+
+    Args:
+        ranks: Of the job, by their number.
+        waiter: Whose messages.
+        name: Of the operation in which it stands: of a send only what it sent counts, of a receive
+            what it asked for, of any other both.
+    """
+    own = _counts(waiter)
+    if own is None:
+        still = unmatched_messages(ranks, waiter)
+        kinds = (one for one in still if ("recv" if one.sends else "send") not in name)
+        return tuple(sorted({waiter.rank + one.away for one in kinds}))
+    asked = () if "send" in name else own.asked()
+    sent = () if "recv" in name else own.sends()
+    posted = [(peer, often, MessageCounts.sent_to) for peer, often in asked]
+    posted += [(peer, often, MessageCounts.asked_of) for peer, often in sent]
+    late = {
+        peer
+        for peer, often, of_theirs in posted
+        if (theirs := _counts(ranks.get(peer))) is not None
+        and of_theirs(theirs, waiter.rank) < often
+    }
+    return tuple(sorted(late))
+
+
+def unmatched_messages(ranks: Views, waiter: RankView) -> Iterator[Message]:
+    """Yield what a rank's record has open with a peer that has come to none of their messages.
+
+    Both ends of a message end at about one time, so a peer with none open has not come. One that
+    has any open may have ended others before this rank's record was read: nothing is said of it.
+    """
+    for record in waiter.flight.groups if waiter.flight is not None else ():
+        for one in record.messages:
+            peer = ranks.get(waiter.rank + one.away)
+            if not one.retired and peer is not None and peer.flight is not None:
+                theirs = (there for there in peer.flight.groups if there.group == record.group)
+                posted = (message for there in theirs for message in there.messages)
+                if not any(two.away == -one.away and not two.retired for two in posted):
+                    yield one
+
+
+def _counts(view: RankView | None) -> MessageCounts | None:
+    return view.flight.messages if view is not None and view.flight is not None else None
+
+
+def _open_message(ranks: Views, view: RankView) -> str:
+    """Name a send or receive that waits for its other end; empty where none does."""
+    return next((kind for kind in MESSAGES if awaited_peers(ranks, view, kind)), "")
+
+
+# Operations that no frame of torch shows.
+
+
+def asked_end(
+    code: Sequence[CodeNote], ranks: Views, view: RankView, frames: Sequence[Frame]
+) -> Wait | None:
+    """Return the operation, started before, whose end a still rank asks for; None for none.
+
+    It stands in torch's own code, but in no known wait, or at a line that asks for such an end.
+    """
+    here = {(frame.file, frame.line) for frame in frames[-1:]}
+    asks = any(owner_of(file).package == "torch" for file, _ in here)
+    if not asks and not any(note.awaits and (note.file, note.line) in here for note in code):
+        return None
+    found = open_operation(view)
+    name = found[1].op if found is not None else _open_message(ranks, view)
+    return Wait("collective", name, frames[-1]) if name else None
+
+
+def at_device(view: RankView) -> Frame | None:
+    """Return the line at which a rank that is busy may wait for its device.
+
+    By default CUDA waits by spinning (cudaDeviceScheduleSpin where cores are free): ``.item()``,
+    ``torch.cuda.synchronize()``, or any launch once the queue of launches is full, takes all of a
+    core. That line comes long after the collective that does not end: it does not tell where the
+    ranks parted.
+
+    It is there in all samples, in a C call that gave up the interpreter lock, and has a group whose
+    operations run on its device. No other thread of it waits for other ranks: else what is open may
+    be that thread's.
+    """
+    groups, own = view.flight.groups if view.flight is not None else (), view.own_process
+    if own is None or not any(group.on_device for group in groups):
+        return None
+    main, stacks = in_one_call(own), [one.stack for one in own.samples[-NEWEST:]]
+    helpers = (thread for stack in stacks if stack is not None for thread in stack.threads[1:])
+    if main is None or not main.frames or any(waits_for_ranks(one.frames) for one in helpers):
+        return None
+    return main.frames[-1]
+
+
+def device_wait(view: RankView) -> Wait | None:
+    """Return the operation for which a busy rank's device keeps it; None where that is not seen."""
+    found, line = open_operation(view), at_device(view)
+    if found is None or not found[0].on_device or line is None:
+        return None
+    return Wait("device", found[1].op, line)
+
+
+def device_message(ranks: Views, view: RankView) -> Wait | None:
+    """Return the message for which a busy rank's device keeps it; None where it waits for none.
+
+    The ranks' own counts tell, where there are any: NCCL's record never ends the messages of a
+    batch. Where an operation is open, too, only an older message counts, by the record.
+    """
+    line = at_device(view)
+    name = _open_message(ranks, view) if line is not None else ""
+    if line is None or not name:
+        return None
+    found, messages = open_operation(view), unmatched_messages(ranks, view)
+    if found is not None and not any(one.created_ns < found[1].created_ns for one in messages):
+        return None
+    return Wait("device", name, line)
+
+
+# Where each rank waits, and for whom.
 
 
 def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
@@ -266,13 +432,34 @@ def awaited_ranks(
     outside = tuple(rank for rank in job.ranks if rank not in pending)
     away, views = frozenset(outside), {rank: one.view for rank, one in job.ranks.items()}
     known: dict[object, tuple[int, ...]] = {(): outside}
+
+    def not_come(one: PendingCollective, group: str, seq: int) -> tuple[int, ...]:
+        """Who has not entered it; where all have, or it is not known, who is away.
+
+        Of a broadcast its source alone, where that has not: what the others do changes nothing.
+        """
+        record = record_of(one.reading, group)
+        named = set(record.ranks) if record is not None else set()
+
+        def owes(rank: int) -> bool:
+            own = record_of(job.ranks[rank], group)
+            if own is not None:
+                return own.newest < seq
+            return rank in away or (views[rank].flight is not None and rank in named)
+
+        members = sorted((named or set(job.ranks)) & job.ranks.keys())
+        owing = tuple(filter(owes, members))
+        if one.source in owing:
+            return (one.source,)
+        return owing or tuple(rank for rank in members if rank in away)
+
     called: dict[int, list[int]] = {}
     found: dict[int, tuple[int, ...]] = {}
     for rank, one in pending.items():
         reading, every = one.reading, records(one.reading)
         if one.numbered is not None:
             if one.numbered not in known:
-                known[one.numbered] = _not_come(job, one, away)
+                known[one.numbered] = not_come(one, *one.numbered)
             found[rank] = known[one.numbered]
         elif one.operation.name in PAIRED:
             found[rank] = awaited_peers(views, reading.view, one.operation.name) or outside
@@ -308,28 +495,3 @@ def waiting_together(
                 waiters[id(others)] = found.setdefault(others, [])
             waiters[id(others)].append(rank)
     return [(ranks, others) for others, ranks in found.items()]
-
-
-def _not_come(
-    job: JobReading, pending: PendingCollective, outside: Collection[int]
-) -> tuple[int, ...]:
-    """Return who has not entered an operation; where all have, or it is not known, who is away.
-
-    Of a broadcast its source alone, where that has not: what the others do changes nothing.
-    """
-    group, seq = pending.group or "", pending.seq or 0
-    record = record_of(pending.reading, group)
-    named = set(record.ranks) if record is not None else set()
-    members = sorted((named or set(job.ranks)) & job.ranks.keys())
-
-    def owes(rank: int) -> bool:
-        own = record_of(job.ranks[rank], group)
-        if own is not None:
-            return own.newest < seq
-        recorded = job.ranks[rank].view.flight is not None
-        return rank in outside or (recorded and rank in named)
-
-    owing = tuple(filter(owes, members))
-    if pending.source in owing:
-        return (pending.source,)
-    return owing or tuple(rank for rank in members if rank in outside)

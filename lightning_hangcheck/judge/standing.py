@@ -22,7 +22,7 @@ from lightning_hangcheck.judge.alike import (
 from lightning_hangcheck.judge.exits import raised_at
 from lightning_hangcheck.judge.frames import find_wait
 from lightning_hangcheck.judge.job import read_rank
-from lightning_hangcheck.judge.records import threads_beside
+from lightning_hangcheck.judge.operations import threads_beside
 from lightning_hangcheck.judge.threads import free_threads, late_callers
 from lightning_hangcheck.judge.waits import (
     asks_anew,

@@ -14,10 +14,14 @@ from lightning_hangcheck.judge import exits
 from lightning_hangcheck.judge.activity import describe_gpus, read_process_activity
 from lightning_hangcheck.judge.alike import latest_frames, shown_frames
 from lightning_hangcheck.judge.engine import conclude
-from lightning_hangcheck.judge.exits import last_words
+from lightning_hangcheck.judge.exits import (
+    gpu_out_of_memory,
+    in_binary,
+    last_words,
+    memory_in_words,
+)
 from lightning_hangcheck.judge.frames import outlived_stack_s, tracked_place, users_place
 from lightning_hangcheck.judge.knowledge import causes_file
-from lightning_hangcheck.judge.records import gpu_out_of_memory, in_binary, memory_in_words
 from lightning_hangcheck.judge.waits import pids_here
 from lightning_hangcheck.judge.wording import (
     duration,
