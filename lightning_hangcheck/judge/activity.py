@@ -22,18 +22,14 @@ from lightning_hangcheck.judge.frames import (
     users_frames,
 )
 from lightning_hangcheck.judge.operations import device_wait
-from lightning_hangcheck.judge.threads import moments, remembered, serves_calls
-from lightning_hangcheck.judge.waits import (
+from lightning_hangcheck.judge.processes import (
     BUSY_SHARE,
     IDLE_SHARE,
     NEWEST,
     awaited_processes,
     awaited_threads,
-    in_one_call,
-    is_starved,
-    lock_keeper,
-    may_wait_for_device,
-    stuck_thread,
+    read_process,
+    remembered,
 )
 from lightning_hangcheck.model.code_owner import is_ours, is_standard
 from lightning_hangcheck.model.evidence import Frame, ThreadStack
@@ -145,9 +141,9 @@ def read_rank_activity(view: RankView) -> RankActivity:
         unseen = ProcessActivity(activity="unseen")
         return RankActivity(activity=away or "unseen", process_activity=unseen)
     process, frames = read_process_activity(own), of_own_process(latest_frames(own))
-    keeper = lock_keeper(own, view.beat)
+    keeper = read_process(own).lock_keeper(view.beat)
     keeper = None if keeper is not None and keeper.tid == own.pid else keeper
-    stuck = keeper or stuck_thread(own)
+    stuck = keeper or read_process(own).stuck
     found = RankActivity(
         activity=away or process.activity, process_activity=process, frames=frames, stuck=stuck
     )
@@ -156,7 +152,7 @@ def read_rank_activity(view: RankView) -> RankActivity:
     wait = None
     if keeper is None:
         wait = find_wait(frames)
-        if wait is not None and wait.kind == "last_calls" and serves_calls(own):
+        if wait is not None and wait.kind == "last_calls" and read_process(own).serves_calls:
             wait = None  # it does what others called, in threads beside
         wait = wait or find_wait(found.stuck_frames)
         if wait is not None and wait.kind == "backward":  # it computes, unless it is idle
@@ -165,7 +161,7 @@ def read_rank_activity(view: RankView) -> RankActivity:
         if wait is None and process.activity == "busy":
             wait = device_wait(view)
     activity = _of_alive(view, process, wait)
-    if activity == "idle" and gpu_works(own) and may_wait_for_device(own):
+    if activity == "idle" and gpu_works(own) and read_process(own).may_wait_for_device:
         return replace(found, activity="busy", wait=wait, for_gpu=True)
     if activity == "moving":
         seen = [read_process_activity(look) for look in view.processes]
@@ -212,9 +208,10 @@ def _circles(view: RankView, process: ProcessActivity, stuck: ThreadStack | None
     if own is not None and process.activity in ("busy", "moving"):
         if process.activity == "moving" or (view.goes_round and stuck is None):
             return True
-        return in_one_call(own, stuck.tid if stuck is not None else None) is None
+        return read_process(own).in_one_call(stuck.tid if stuck is not None else None) is None
     return any(
-        read_process_activity(one).activity in ("busy", "moving") and in_one_call(one) is None
+        read_process_activity(one).activity in ("busy", "moving")
+        and read_process(one).in_one_call() is None
         for one in view.processes
         if one is not own
     )
@@ -232,7 +229,7 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
     """
     usable = [
         one
-        for one in moments(look)
+        for one in read_process(look).moments
         if one.kernel is not None and (look.role == "child" or one.threads)
     ][-NEWEST:]
     told, moved = _without_steps(look), list[bool]()
@@ -259,7 +256,7 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
             {one.tid for one in each.states[1:] if one.state == "R"} for each in (earlier, later)
         )
         ready = first & second if awaited is None else first & second & awaited
-        waits_in_queue = is_starved(earlier, later)
+        waits_in_queue = later.starved_since(earlier)
         starved = starved or waits_in_queue
         starved = starved or any(shares.get(tid, 0.0) >= IDLE_SHARE for tid in ready)
         computes = waits_in_queue or main_share >= IDLE_SHARE

@@ -24,13 +24,13 @@ from lightning_hangcheck.judge.operations import (
     PAIRED,
     Operation,
     PendingCollective,
+    awaited_peers,
     call_of,
     operation_of,
     record_of,
     records,
     ways_of,
 )
-from lightning_hangcheck.judge.operations import awaited_peers
 from lightning_hangcheck.judge.source import left_loop, parked_in, tests_apart
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from lightning_hangcheck.judge.operations import (
     pending_collectives,
 )
 from lightning_hangcheck.judge.patience import Patience, asks_again, decide
+from lightning_hangcheck.judge.processes import read_process
 from lightning_hangcheck.judge.rule import Finding, Situation, blame, names, say
-from lightning_hangcheck.judge.threads import free_threads
-from lightning_hangcheck.judge.waits import sleeps_on
 from lightning_hangcheck.judge.wording import within
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.limits import Limits
@@ -254,10 +253,12 @@ def _of_standstill(finding: Finding, job: JobReading) -> Finding:
     """
     if finding.ended_by in ("nobody", "person"):
         return replace(finding, standstill=True)
-    processes = [own for one in job.alive if (own := one.view.own_process) is not None]
+    processes = [
+        read_process(own) for one in job.alive if (own := one.view.own_process) is not None
+    ]
     ended_by = finding.ended_by
     if ended_by == "inside" and any(
-        sleeps_on(own) or any(thread.sleeps for thread in free_threads(own)) for own in processes
+        own.sleeps_on or any(thread.sleeps for thread in own.free_threads) for own in processes
     ):
         ended_by = "outside"
     silence_s = min([finding.silence_s, *(one.silence_s for one in job.alive)])

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 
 from lightning_hangcheck.judge.activity import read_process_activity
-from lightning_hangcheck.judge.job import Node
 from lightning_hangcheck.judge.operations import (
     PAIRED,
     pending_collective,
     record_of,
     waiting_together,
 )
-from lightning_hangcheck.judge.waits import pids_here, read_locks, steady_targets
+from lightning_hangcheck.judge.processes import pids_here, read_process
 from lightning_hangcheck.judge.wording import join
 from lightning_hangcheck.model.verdict import Edge
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.judge.divergence import Divergence
-    from lightning_hangcheck.judge.job import JobReading, RankReading
+    from lightning_hangcheck.judge.job import JobReading, Node, RankReading
     from lightning_hangcheck.judge.knowledge import WaitKind
     from lightning_hangcheck.judge.patience import Patience
     from lightning_hangcheck.model.evidence import WaitTarget
@@ -402,9 +401,9 @@ def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:
                 if (child := children.pop(pid, None)) is not None:
                     idle = read_process_activity(child).activity == "idle"
                     blocked.append(
-                        (job.processes.node(host, pid), steady_targets(child) if idle else ())
+                        (job.processes.node(host, pid), read_process(child).targets if idle else ())
                     )
-        if own is not None and reading.activity == "idle" and read_locks(own):
+        if own is not None and reading.activity == "idle" and read_process(own).locked:
             yield Wait((rank,), (rank,), ("for a lock of its own threads",))
         for target in reading.shared_objects:
             sharing = {job.processes.rank_of(host, one) for one in target.holders}

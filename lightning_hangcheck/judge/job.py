@@ -23,10 +23,9 @@ from lightning_hangcheck.judge.frames import (
     of_own_process,
     users_place,
 )
-from lightning_hangcheck.judge.phase_of_life import PhaseOfLife, life_beside, phase_of_life
 from lightning_hangcheck.judge.operations import MESSAGES, asked_end, device_message
-from lightning_hangcheck.judge.threads import serves_calls
-from lightning_hangcheck.judge.waits import steady_targets, through_children, works
+from lightning_hangcheck.judge.phase_of_life import PhaseOfLife, life_beside, phase_of_life
+from lightning_hangcheck.judge.processes import read_process, through_children
 from lightning_hangcheck.judge.wording import UNTOLD_S
 from lightning_hangcheck.model.case import Case, RankName, RankView
 from lightning_hangcheck.model.code_owner import owner_of, program_of
@@ -257,7 +256,7 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
     def serving(self) -> bool:
         """Whether it stands still while a thread of it is in what another rank called."""
         own = self.view.own_process
-        return self.activity == "idle" and own is not None and serves_calls(own)
+        return self.activity == "idle" and own is not None and read_process(own).serves_calls
 
     @property
     def alive(self) -> bool:
@@ -272,10 +271,12 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
     that moves is busy, no more, where its rank is in a livelock by it.
     """
     found, own = read_rank_activity(view), view.own_process
-    targets = steady_targets(own) if own is not None else ()
+    targets = read_process(own).targets if own is not None else ()
     child, at_end = through_children(view, targets)
     helped = found.activity == "idle" and any(
-        own is not None and process_of(view.host, holder) not in known and works(own, holder)
+        own is not None
+        and process_of(view.host, holder) not in known
+        and read_process(own).works(holder)
         for target in targets
         for holder in target.holders
     )
@@ -295,7 +296,7 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
                 activity="busy" if found.livelocked and activity == "moving" else activity,
                 place=users_place(of_own_process(frames), program_of(functions_in(frames))),
                 wait=find_wait(of_own_process(frames)),
-                targets=steady_targets(look) if activity == "idle" else (),
+                targets=read_process(look).targets if activity == "idle" else (),
             )
             workers += [] if worker.serves_library else [worker]
     return RankReading(

@@ -16,16 +16,16 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge.alike import root_of
 from lightning_hangcheck.judge.frames import COLLECTIVE, Wait, waits_for_ranks
-from lightning_hangcheck.judge.waits import NEWEST, in_one_call
+from lightning_hangcheck.judge.processes import NEWEST, read_process
 from lightning_hangcheck.model.code_owner import is_ours, owner_of
+from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import NOT_NOTED, SAME_SIZES, MessageCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.judge.job import JobReading, RankReading
+    from lightning_hangcheck.judge.job import JobReading, RankReading  # noqa: TC004 - it is above
     from lightning_hangcheck.model.case import CodeNote, RankView
-    from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.model.flight import (
         CallSite,
         CollectiveEntry,
@@ -321,7 +321,7 @@ def at_device(view: RankView) -> Frame | None:
     groups, own = view.flight.groups if view.flight is not None else (), view.own_process
     if own is None or not any(group.on_device for group in groups):
         return None
-    main, stacks = in_one_call(own), [one.stack for one in own.samples[-NEWEST:]]
+    main, stacks = read_process(own).in_one_call(), [one.stack for one in own.samples[-NEWEST:]]
     helpers = (thread for stack in stacks if stack is not None for thread in stack.threads[1:])
     if main is None or not main.frames or any(waits_for_ranks(one.frames) for one in helpers):
         return None

@@ -13,12 +13,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from lightning_hangcheck.judge import waits
+from lightning_hangcheck.judge import processes
 from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
 from lightning_hangcheck.judge.job import process_of
+from lightning_hangcheck.judge.processes import read_process
 from lightning_hangcheck.judge.source import calls_collectives
-from lightning_hangcheck.judge.threads import free_threads, late_callers
-from lightning_hangcheck.judge.waits import limited, steady_targets, waits_in_vain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -171,7 +170,7 @@ class Patience:
         if isinstance(actor, int):
             return self._of_rank(self._job.ranks[actor])
         if isinstance(actor, Helper):
-            free = free_threads(self._processes.looks[actor.process])
+            free = read_process(self._processes.looks[actor.process]).free_threads
             thread = next(one for one in free if one.tid == actor.tid)
             if thread.runs:
                 return Enders(("unknown_pace",))
@@ -189,7 +188,7 @@ class Patience:
             return Enders((computation(self._job.ranks[self._processes.owners[actor]]),))
         if activity != "idle":
             return Enders((BY_ACTIVITY[activity],))
-        return self._of_wait(actor, look, steady_targets(look))
+        return self._of_wait(actor, look, read_process(look).targets)
 
     def _of_rank(self, reading: RankReading) -> Enders:
         if reading.activity in ("busy", "moving") or reading.kept_by_message:
@@ -209,10 +208,14 @@ class Patience:
             return Enders((), tuple((host, one.look.pid) for one in reading.owing_workers))
         if own is None:
             return Enders(("outside",))
-        called = not reading.targets and waits.called_by_ranks(own) and not waits_in_vain(own)
+        called = (
+            not reading.targets
+            and read_process(own).called_by_ranks
+            and not read_process(own).waits_in_vain
+        )
         if called or reading.wait_kind in ("call", "last_calls"):
             peers = (one.rank for one in self._job.alive if one.rank != reading.rank)
-            helpers = (Helper((host, own.pid), one.tid) for one in free_threads(own))
+            helpers = (Helper((host, own.pid), one.tid) for one in read_process(own).free_threads)
             return Enders(("inside",), (*peers, *helpers))
         return self._of_wait((host, own.pid), own, reading.own_targets)
 
@@ -220,19 +223,19 @@ class Patience:
         self, process: Process, look: ProcessLook, targets: Sequence[WaitTarget]
     ) -> Enders:
         """Where nothing tells what a process waits for, anything may end it."""
-        if waits_in_vain(look):
+        if read_process(look).waits_in_vain:
             return Enders()
         unnamed = all(one.kind == "other" for one in targets)
         helpers = tuple(
             Helper(process, one.tid)
-            for one in (free_threads(look) if unnamed else ())
+            for one in (read_process(look).free_threads if unnamed else ())
             if targets or one.timer
         )
         if not targets:
-            alone = waits.in_own_memory(look) and not limited(look)
+            alone = read_process(look).in_own_memory and not read_process(look).limited
             return Enders(("inside" if alone else "outside",), helpers)
         # one call that waits for several things may have had another that nobody saw
-        unseen = Enders(() if waits.endless(tuple(targets)) else ("inside",), helpers)
+        unseen = Enders(() if processes.endless(targets) else ("inside",), helpers)
         return Enders.any_of([*(self._of_target(process, one) for one in targets), unseen])
 
     def named(self, host: str, targets: Sequence[WaitTarget]) -> list[Drawn]:
@@ -268,7 +271,7 @@ class Patience:
         if not could:
             if target.abandoned:
                 return Enders()
-            of_python = waiter not in looks or waits.in_pythons_lock(looks[waiter], target)
+            of_python = waiter not in looks or read_process(looks[waiter]).in_pythons_lock(target)
             alone = target.kind == "shared" and bool(target.name) and of_python
             return Enders(("inside" if alone else "outside",))
         known = [one for one in sorted(could) if one in looks and one != waiter]
@@ -276,19 +279,23 @@ class Patience:
             return Enders(("outside",))  # nobody has looked at it, as at one just started
         if target.kind == "lock":  # whoever started it: idle with a lock, unless it goes round
             known = [
-                one for one in known if looks[one].role != "child" or waits.asks_anew(looks[one])
+                one
+                for one in known
+                if looks[one].role != "child" or read_process(looks[one]).asks_anew
             ]
         # one that holds it alone has only its own threads left, and the free ones are asked
         complete = len(known) == len(could - {waiter}) and target.kind != "shared"
         # a process that nobody has looked at may do anything, or anybody may write to its path
-        commanded = target.kind == "fifo" and target.call in waits.READS and not known
+        commanded = target.kind == "fifo" and target.call in processes.READS and not known
         if commanded or (target.kind in FED - {"shared"} and not complete):
             return Enders(("outside",))
         holders = [(one, looks[one]) for one in sorted(could) if one in looks]
-        if target.kind in FED and any(waits.called_back(look) for _, look in holders):
+        if target.kind in FED and any(read_process(look).called_back for _, look in holders):
             return Enders(("outside",))
         helpers = tuple(
-            Helper(one, thread.tid) for one, look in holders for thread in free_threads(look)
+            Helper(one, thread.tid)
+            for one, look in holders
+            for thread in read_process(look).free_threads
         )
         return Enders(() if complete else ("inside",), (*known, *helpers))
 
@@ -311,7 +318,7 @@ class Patience:
         for one in tellers:
             host, own = one.view.host, one.view.own_process
             nothing_new = one.view.nothing_new_for_s >= LIVELOCK_AFTER_S
-            for caller, ends in late_callers(own) if own is not None else ():
+            for caller, ends in read_process(own).late_callers() if own is not None else ():
                 calls = calls_collectives(self._job.case.code, caller.frames)
                 certain = bool(calls) or of_helpers
                 for end in ends if calls is not False else ():
@@ -330,13 +337,13 @@ class Patience:
         return max(found, key=BY_PATIENCE.index) if found else None
 
     def waits_its_turn(self, reading: RankReading, advancing: Collection[int]) -> bool:
-        """Whether an idle rank may wait for what ranks that advance will bring, and for nobody else.
+        """Whether an idle rank may wait for what ranks that advance will bring, for nobody else.
 
         A message, a key of the store, a file that it asks for again and again, word by a queue: not
         what a remote end, a person or a process outside the job owes.
         """
         own, host = reading.view.own_process, reading.view.host
-        if reading.activity != "idle" or own is None or waits_in_vain(own):
+        if reading.activity != "idle" or own is None or read_process(own).waits_in_vain:
             return False
 
         def may_be_brought(target: WaitTarget) -> bool:
@@ -367,9 +374,9 @@ def asks_again(reading: RankReading) -> bool:
     own = reading.view.own_process
     idle = reading.activity == "idle" and reading.wait_kind != "dataloader"
     of_nobody_known = all(
-        one.kind == "lock" and not waits.tells_who(one) for one in reading.targets
+        one.kind == "lock" and not processes.tells_who(one) for one in reading.targets
     )
-    return idle and of_nobody_known and own is not None and limited(own)
+    return idle and of_nobody_known and own is not None and read_process(own).limited
 
 
 # The contract's table.

@@ -23,16 +23,7 @@ from lightning_hangcheck.judge.exits import raised_at
 from lightning_hangcheck.judge.frames import find_wait
 from lightning_hangcheck.judge.job import read_rank
 from lightning_hangcheck.judge.operations import threads_beside
-from lightning_hangcheck.judge.threads import free_threads, late_callers
-from lightning_hangcheck.judge.waits import (
-    asks_anew,
-    called_back,
-    in_own_memory,
-    limited,
-    read_locks,
-    steady_targets,
-    waits_in_vain,
-)
+from lightning_hangcheck.judge.processes import read_process
 from lightning_hangcheck.model.codec import encode_packed
 from lightning_hangcheck.model.flight import SAME_SIZES
 
@@ -63,7 +54,7 @@ def standings_of(views: Sequence[RankView], now_ns: int) -> list[int]:
         holder.pid
         for view in views
         for look in view.processes
-        for target in steady_targets(look)
+        for target in read_process(look).targets
         for holder in target.holders
     }
 
@@ -72,7 +63,7 @@ def standings_of(views: Sequence[RankView], now_ns: int) -> list[int]:
             return True
         return any(
             look.pid in awaited
-            or any(one.holders or one.kind == "process" for one in steady_targets(look))
+            or any(one.holders or one.kind == "process" for one in read_process(look).targets)
             for look in view.processes
         )
 
@@ -117,21 +108,21 @@ def _standing(view: RankView, now_ns: int) -> int:
 
 
 def _of_look(look: ProcessLook) -> tuple[Any, ...]:
-    frames = latest_frames(look)
-    free = [_of_thread(one, one.targets) for one in free_threads(look)]
+    frames, read = latest_frames(look), read_process(look)
+    free = [_of_thread(one, one.targets) for one in read.free_threads]
     late = [
         (caller.frames, [_of_thread(end, end.named) for end in ends])
-        for caller, ends in late_callers(look)
+        for caller, ends in read.late_callers()
     ]
     return (
         look.role,
         read_process_activity(look).activity,
         frames,
         find_wait(frames),
-        _of_targets(steady_targets(look)),
-        (limited(look), asks_anew(look), in_own_memory(look), waits_in_vain(look)),
-        [(one.name, one.frames) for one in read_locks(look)],
-        (called_back(look), free, late),
+        _of_targets(read_process(look).targets),
+        (read.limited, read.asks_anew, read.in_own_memory, read.waits_in_vain),
+        [(one.name, one.frames) for one in read.locked],
+        (read.called_back, free, late),
     )
 
 

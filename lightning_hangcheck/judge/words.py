@@ -22,7 +22,7 @@ from lightning_hangcheck.judge.exits import (
 )
 from lightning_hangcheck.judge.frames import outlived_stack_s, tracked_place, users_place
 from lightning_hangcheck.judge.knowledge import causes_file
-from lightning_hangcheck.judge.waits import pids_here
+from lightning_hangcheck.judge.processes import pids_here
 from lightning_hangcheck.judge.wording import (
     duration,
     function_name,

@@ -28,6 +28,7 @@ from lightning_hangcheck.judge.operations import (
     ways_of,
 )
 from lightning_hangcheck.judge.patience import Patience
+from lightning_hangcheck.judge.processes import in_words
 from lightning_hangcheck.judge.rule import (
     MOST_SHOWN,
     NO_RECORD,
@@ -39,7 +40,6 @@ from lightning_hangcheck.judge.rule import (
 )
 from lightning_hangcheck.judge.source import calls_collectives, left_loop, left_out, parked_in
 from lightning_hangcheck.judge.threads import in_lock, may_help
-from lightning_hangcheck.judge.waits import in_words
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, verb, within
 from lightning_hangcheck.model.verdict import EvidenceItem
 

@@ -17,9 +17,9 @@ from lightning_hangcheck.judge.exits import failed, how_it_ended, left_well
 from lightning_hangcheck.judge.frames import outlived_stack_s
 from lightning_hangcheck.judge.graph import WaitGraph
 from lightning_hangcheck.judge.patience import Patience, asks_again
+from lightning_hangcheck.judge.processes import read_process
 from lightning_hangcheck.judge.rule import Finding, Situation, blame, names, rule, say
 from lightning_hangcheck.judge.threads import may_help
-from lightning_hangcheck.judge.waits import asks_anew
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, within
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks
@@ -145,7 +145,7 @@ def _who_is_left(situation: Situation, *, with_fault: bool) -> EndedBy:
         Those lead to the job's store, mostly, which a launcher may keep, at which nobody looks.
         """
         own = reading.view.own_process
-        if asks_again(reading) and own is not None and asks_anew(own):
+        if asks_again(reading) and own is not None and read_process(own).asks_anew:
             return True
         sockets = [one for one in reading.targets if one.kind == "socket"]
         return bool(sockets) and all(one.name.startswith(LOOPBACK) for one in sockets)

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import wording
 from lightning_hangcheck.judge.frames import RENDEZVOUS
 from lightning_hangcheck.judge.job import process_of
+from lightning_hangcheck.judge.processes import in_words
 from lightning_hangcheck.judge.rule import MOST_SHOWN, Seen, blame, filling, rule, say
-from lightning_hangcheck.judge.waits import in_words
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, within
 from lightning_hangcheck.model.code_owner import owner_of
 from lightning_hangcheck.model.evidence import PAGE_FAULT

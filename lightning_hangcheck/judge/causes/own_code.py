@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.judge import threads, waits
+from lightning_hangcheck.judge import processes, threads
 from lightning_hangcheck.judge.activity import read_process_activity
 from lightning_hangcheck.judge.alike import latest_frames
 from lightning_hangcheck.judge.frames import is_exiting, users_place
+from lightning_hangcheck.judge.processes import in_words, read_process
 from lightning_hangcheck.judge.rule import MOST_SHOWN, Seen, blame, filling, rule, say
-from lightning_hangcheck.judge.waits import in_words
 from lightning_hangcheck.judge.wording import join, name_ranks, process_name, within
 from lightning_hangcheck.model.verdict import EvidenceItem
 
@@ -50,7 +50,7 @@ def dataloader_worker(one: RankReading) -> Seen | None:
         does = seen if only_stacks else "none of its worker processes is left"
         return Seen(text=text, words={"does": does}, alike=one.rank)
     # a fork copies locks, and leaves the threads behind that hold them
-    forked = worker.activity == "idle" and waits.waits_in_vain(worker.look)
+    forked = worker.activity == "idle" and read_process(worker.look).waits_in_vain
     others = (  # what another process brings: its end, or words by a pipe
         each
         for each in (() if worker.wants_work else worker.targets)
@@ -97,7 +97,7 @@ def thread_deadlock(one: RankReading) -> Seen | None:
     Where the thread that may release one waits for something that has a name, that is the cause.
     """
     own = one.view.own_process
-    locked = waits.read_locks(own) if own is not None and not one.targets else ()
+    locked = read_process(own).locked if own is not None and not one.targets else ()
     if own is None or not locked:
         return None
     first, awaits = locked[0], locked[0].tid != own.pid  # its main thread is in no lock itself
@@ -140,7 +140,7 @@ def gil_held(one: RankReading) -> Seen | None:
     """
     own = one.view.own_process
     in_file = any(target.kind in ("file", "fifo") for target in one.targets)
-    if own is None or in_file or waits.lock_keeper(own, one.view.beat) is None:
+    if own is None or in_file or read_process(own).lock_keeper(one.view.beat) is None:
         return None
     return Seen(
         text="{who} [keeps|keep] the interpreter lock {at} : a C call has not returned for "
@@ -198,7 +198,7 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
     if aspect == "child" and members == (first,):
         awaits += ", which waits for it at the other end of a pipe"
     own = [one.view.own_process for one in idle]
-    sleeps = not awaits and all(one is not None and waits.only_sleeps(one) for one in own)
+    sleeps = not awaits and all(one is not None and read_process(one).only_sleeps for one in own)
     stands = "[sleeps|sleep]" if sleeps else "[is|are] stuck"
     text = f"{{who}} {stands} {{at}} : idle for {{since}}{{waits}} {{circle}}"
     return blame(
@@ -240,9 +240,9 @@ def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
 def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
     if reading.at_store:
         return "store", ", waiting for a key of the store that no rank has set"
-    awaited = {pid for target in reading.own_targets for pid in waits.pids_here(target)}
+    awaited = {pid for target in reading.own_targets for pid in processes.pids_here(target)}
     for child in reading.view.processes:  # one that runs another program has copied no lock
-        if child.role == "worker" and child.pid in awaited and waits.waits_in_vain(child):
+        if child.role == "worker" and child.pid in awaited and read_process(child).waits_in_vain:
             place = within(users_place(latest_frames(child)))
             stands = join("waits", place, "for a lock that it copied when it was forked")
             return "forked", f", waiting for its child pid {child.pid}, which {stands}"
@@ -250,7 +250,7 @@ def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
         if (found := _at_target(job, reading, target)) is not None:
             return found
     own, stuck = reading.view.own_process, reading.stuck
-    if own is None or not waits.waits_in_vain(own):
+    if own is None or not read_process(own).waits_in_vain:
         return None, ""
     in_own_pool = (
         stuck is not None
@@ -268,25 +268,28 @@ def _at_target(
     job: JobReading, reading: RankReading, target: WaitTarget
 ) -> tuple[str | None, str] | None:
     kind, held_by = target.kind, [process_name(one) for one in target.holders[:MOST_SHOWN]]
-    own, processes = reading.view.own_process, reading.view.processes
+    own, looks = reading.view.own_process, reading.view.processes
     if kind == "process":
         child = ", ".join(map(process_name, target.holders)) or f"pid {target.name}"
         pids = {holder.pid for holder in target.holders} | {int(target.name or 0)}
-        looks = (one for one in processes if one.role != "rank" and one.pid in pids)
-        still = any(read_process_activity(one).activity == "stopped" for one in looks)
+        still = any(
+            read_process_activity(one).activity == "stopped"
+            for one in looks
+            if one.role != "rank" and one.pid in pids
+        )
         stopped = ", which is stopped by a signal" if still else ""
         return "child", f", waiting for the end of its child {child}{stopped}"
-    if kind == "terminal" or (kind == "pipe" and target.call in waits.READS):
+    if kind == "terminal" or (kind == "pipe" and target.call in processes.READS):
         writers = [one for one in target.holders if one.pid != reading.view.pid]
         if writers:
             which = "" if reading.waiter == "main thread" else f"its {reading.waiter} "
-            started = {one.pid for one in processes if one.role == "worker"}
+            started = {one.pid for one in looks if one.role == "worker"}
             aspect = "worker" if writers[0].pid in started else "child"
             return aspect, f", {which}reading from {process_name(writers[0])}, which writes nothing"
-        if target.holders and own is not None and threads.free_threads(own):
+        if target.holders and own is not None and read_process(own).free_threads:
             return None, ", reading a pipe to which none of its threads has written"
         # a queue has both ends in each process that uses it
-        ended = [one.pid for one in processes if read_process_activity(one).activity == "gone"]
+        ended = [one.pid for one in looks if read_process_activity(one).activity == "gone"]
         if target.holders and ended:
             gone = f"its child pid {ended[0]} has ended, and no other process has the other end"
             return None, f", reading a pipe to which nobody writes any more: {gone}"

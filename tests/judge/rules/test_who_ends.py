@@ -28,8 +28,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge.graph import build_graph
 from lightning_hangcheck.judge.job import read_job
 from lightning_hangcheck.judge.operations import awaited_ranks, pending_collectives
-from lightning_hangcheck.judge.patience import who_ends
-from lightning_hangcheck.judge.rule import Situation
+from lightning_hangcheck.judge.patience import Patience
 from lightning_hangcheck.model.case import Pace
 from lightning_hangcheck.model.evidence import Frame, Holder, ThreadStack, ThreadState, WaitTarget
 
@@ -46,9 +45,9 @@ def ended_by(culprit: RankView) -> str:
     """Who could end what rank 1 waits for, where rank 0 waits for it."""
     reading = read_job(job(WAITS, culprit))
     awaited = awaited_ranks(reading, pending_collectives(reading))
-    graph = build_graph(reading, None, awaited)
-    situation = Situation(job=reading, graph=graph, waited_for=True)
-    return who_ends(situation, [reading.ranks[1]])
+    patience = Patience(reading)
+    patience.circles = build_graph(reading, None, awaited, patience).circles
+    return patience.who_ends([reading.ranks[1]])
 
 
 @pytest.mark.parametrize(
