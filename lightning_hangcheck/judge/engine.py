@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.attribution import minority_of_one
 from lightning_hangcheck.judge.causes import RULES
 from lightning_hangcheck.judge.causes.gone import find_crash, is_over
 from lightning_hangcheck.judge.causes.slow import waits_in_each_step
-from lightning_hangcheck.judge.divergence import Divergence, find_divergence
+from lightning_hangcheck.judge.divergence import Divergence, find_divergence, minority_of_one
 from lightning_hangcheck.judge.exits import gave_up_waiting, how_it_ended
 from lightning_hangcheck.judge.graph import WaitGraph, build_graph
 from lightning_hangcheck.judge.job import JobReading, read_job

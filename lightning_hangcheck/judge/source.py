@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+from itertools import pairwise
+from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lightning_hangcheck.judge.frames import rules_of, users_frames
 from lightning_hangcheck.model.code_owner import is_ours, is_standard
@@ -10,7 +15,7 @@ from lightning_hangcheck.model.code_owner import is_ours, is_standard
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from lightning_hangcheck.model.case import CodeNote
+    from lightning_hangcheck.model.case import CodeNote, RankView
     from lightning_hangcheck.model.evidence import Frame
 
 Test = tuple[str, int, str]
@@ -163,3 +168,50 @@ def parked_in(frames: Sequence[Frame]) -> str:
         if parked is not None or frame in users:
             return parked or ""
     return ""
+
+
+# A test of the rank is a reason only where it separates those who parted: all ranks of a sharded
+# layer stand under ``rank >= 4`` on their way to it.
+
+
+def separating(
+    code: Sequence[CodeNote], side: Sequence[RankView], others: Sequence[RankView]
+) -> list[CodeNote]:
+    """Return the notes without tests that, as they read, ranks on both sides pass."""
+
+    def on_both_sides(condition: str) -> bool:
+        try:
+            test = ast.parse(condition, mode="eval").body
+            return all(any(_value(test, view) for view in ranks) for ranks in (side, others))
+        except (SyntaxError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
+            return False  # it asks for more than the rank's number
+
+    both = {text for text in {note.condition for note in code} if text and on_both_sides(text)}
+    return [replace(note, condition="") if note.condition in both else note for note in code]
+
+
+_ORDERS: tuple[type[ast.cmpop], ...] = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_COMPARED = dict(zip(_ORDERS, (eq, ne, lt, le, gt, ge), strict=True))
+
+
+def _value(node: ast.expr, view: RankView) -> int:
+    """Work out ``dist.get_rank() % 2 == 1`` for a rank; LookupError of what is no number of it."""
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.Call(func=inner, args=[], keywords=[]):
+            return _value(inner, view)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            own = dict.fromkeys(("rank", "global_rank", "get_rank"), view.rank)
+            return {**own, "local_rank": view.local_rank or 0}[name]
+        case ast.UnaryOp(op=ast.Not(), operand=inner):
+            return not _value(inner, view)
+        case ast.BinOp(op=ast.Mod(), left=left, right=right):
+            return _value(left, view) % _value(right, view)
+        case ast.BoolOp(op=how, values=parts):
+            passed = [bool(_value(one, view)) for one in parts]
+            return all(passed) if isinstance(how, ast.And) else any(passed)
+        case ast.Compare(left=left, ops=ops, comparators=rest):
+            pairs = pairwise(_value(one, view) for one in (left, *rest))
+            return all(_COMPARED[type(op)](*pair) for op, pair in zip(ops, pairs, strict=True))
+    raise LookupError(type(node).__name__)

@@ -16,9 +16,18 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.alike import as_rank, joined_families, without_members
+from lightning_hangcheck.judge.alike import (
+    RankSet,
+    as_rank,
+    common,
+    in_words,
+    joined,
+    joined_families,
+    rank_set,
+    size,
+    without_members,
+)
 from lightning_hangcheck.judge.joining import rebased
-from lightning_hangcheck.judge.rank_set import RankSet, common, in_words, joined, rank_set, size
 from lightning_hangcheck.judge.standing import standings_of
 from lightning_hangcheck.model.case import Alike, Case, CodeNote, RankName, RankView
 from lightning_hangcheck.model.evidence import AddressReach, Frame, Gap, ThreadStack

@@ -14,8 +14,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.attribution import find_diverged
-from lightning_hangcheck.judge.divergence import LEFT_OUT, Divergence, parted_by_test, parting_tests
+from lightning_hangcheck.judge.divergence import (
+    LEFT_OUT,
+    Divergence,
+    find_diverged,
+    parted_by_test,
+    parting_tests,
+)
 from lightning_hangcheck.judge.exits import asked_by
 from lightning_hangcheck.judge.frames import COLLECTIVE, users_place, waits_for_ranks
 from lightning_hangcheck.judge.graph import UNNAMED
@@ -46,7 +51,7 @@ from lightning_hangcheck.model.verdict import EvidenceItem
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from lightning_hangcheck.judge.attribution import Basis
+    from lightning_hangcheck.judge.divergence import Basis
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.judge.patience import EndedBy
     from lightning_hangcheck.model.case import CodeNote
