@@ -129,9 +129,9 @@ class RankActivity(Struct, frozen=True, kw_only=True):
 def read_rank_activity(view: RankView) -> RankActivity:
     """Tell what a rank does: its main thread, and the threads for which that waits.
 
-    A rank that waits for other ranks is ``waiting`` whatever processor time it uses: NCCL spins,
-    and so does CUDA. One that is idle while its children work, works. Where another thread keeps
-    the interpreter lock, the main one cannot come back from whatever it waits for.
+    A rank that waits for other ranks is ``waiting`` whatever processor time it uses: NCCL spins.
+    One that is idle while its children work, works. Where another thread keeps the interpreter
+    lock, the main one cannot come back from whatever it waits for.
     """
     away: Activity | None = "missing" if view.pid is None else None
     away = "unheard" if view.unheard_for_s else away
@@ -179,10 +179,7 @@ def read_rank_activity(view: RankView) -> RankActivity:
 
 
 def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Activity:
-    """What a rank with a process does. Only children that could end its wait excuse it.
-
-    A child without Python stacks that uses the processor may be anything, so it counts as moving.
-    """
+    """Only children that could end its wait excuse it; one without stacks may be doing anything."""
     if wait is not None and wait.kind in FOR_RANKS:
         return "waiting"
     beats = view.beat is not None and view.beat.beats > 0
@@ -291,8 +288,7 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
 def _without_steps(look: ProcessLook) -> Activity | None:
     """Tell a dead or stopped process by the kernel's letter; of a stack in a file, whether it ran.
 
-    A debugger, or another py-spy, holds a process in state ``t`` for a moment: that counts only if
-    two samples saw it.
+    A debugger or py-spy holds a process in state ``t`` for a moment: two samples must have seen it.
     """
     letters = [one.kernel.state for one in look.samples[-2:] if one.kernel is not None]
     if letters and letters[-1] in ("Z", "X"):
@@ -314,12 +310,11 @@ def _went_on(
     shares: dict[int, float],
     awaited: frozenset[int] | None,
 ) -> bool:
-    """Whether the main thread went on, or another one that could end its wait.
+    """Whether the main thread went on, or an ``awaited`` one (None: any).
 
     Whoever is busy must be in other functions: a loop that goes over its own lines may never end.
     The main thread, hardly busy, must be at another line of the user's code: one line that polls
-    alternates below it. A helper that is busy with something else excuses nobody: only ``awaited``
-    threads count, all where that is None.
+    alternates below it.
     """
     stacks = [one.sample.stack for one in (earlier, later)]
     if not earlier.threads or not later.threads or len({one and one.source for one in stacks}) > 1:
@@ -363,17 +358,16 @@ def _flow(
 ) -> tuple[int, bool]:
     """Return how many bytes flowed, and whether the main thread gets on by them, or by storage.
 
-    Bytes count of threads that may end the main thread's wait (``awaited``, None for all), or run
-    no Python. The process's count has also what programs read that a thread starts now and then: it
-    is taken only where threads are not counted, or one has ended meanwhile.
+    Bytes count of threads that may end its wait (``awaited``, None for all), or run no Python; of
+    the process where threads are not counted: that has also what programs read which a thread
+    starts.
 
-    At a connection only what connections carried counts, where the kernel tells that: what our own
-    threads read meanwhile, late on a crowded machine, is more than a download may be. In a call
-    that reads or writes, only what the thread itself moved counts, where that is known.
+    At a connection only what connections carried counts, where the kernel tells that: our own
+    threads read more than a slow download. In a call that reads or writes, what the thread itself
+    moved.
 
     Deleting files moves no bytes, but makes many short waits for storage, in state D; some virtual
-    disks let a thread run without processor time, which no loop that computes does. One that polls
-    sleeps between its questions (state S).
+    disks let a thread run without processor time, which no loop that computes does.
     """
     before, after = earlier.kernel, later.kernel
     if before is None or after is None:
@@ -421,8 +415,8 @@ def _flow(
 def _connections_carried(earlier: Moment, later: Moment) -> bool:
     """Whether any byte came or went at a connection on which the main thread's wait rests.
 
-    However slowly. A thread that is at other connections than before has had its answer from one.
-    The kernel's list of sockets may leave out some: only what is known of both times is compared.
+    A thread at other connections than before has had its answer. The kernel's list may leave out
+    some sockets: only what is known of both times is compared.
     """
     then, now = (
         {
@@ -445,10 +439,7 @@ def _connections_carried(earlier: Moment, later: Moment) -> bool:
 
 
 def gpu_works(look: ProcessLook) -> bool:
-    """Whether a GPU worked for the process in one of the newest samples.
-
-    Where the driver does not tell processes apart, any work on a GPU that it uses counts.
-    """
+    """Whether a GPU worked for the process; for anybody, where its driver tells none apart."""
     shares = (
         gpu.own_busy_percent if gpu.own_busy_percent is not None else gpu.busy_percent
         for sample in look.samples[-NEWEST:]

@@ -96,10 +96,7 @@ def shown_frames(frames: Sequence[Frame]) -> Frames:
 
 
 def shown_threads(stack: ProcessStack) -> tuple[ThreadStack, ...]:
-    """Return a process's threads without our own calls, and without the threads that we started.
-
-    Its first one is always shown.
-    """
+    """Return a process's threads without our own calls, and without those that we started."""
     return tuple(
         replace(thread, frames=shown)
         for thread in stack.threads
@@ -114,12 +111,7 @@ def shown_threads(stack: ProcessStack) -> tuple[ThreadStack, ...]:
 
 
 def without_members(view: RankView) -> tuple[RankView, tuple[GroupFamily, ...]]:
-    """Take the members out of a rank's record of its groups.
-
-    Returns:
-        The view, and for each group of its record in which the rank is; none where no members are
-        known.
-    """
+    """Take the members out of a rank's record, and return the groups in which it is."""
     flight = view.flight
     if flight is None or not any(one.ranks for one in flight.groups):
         return view, ()
@@ -135,10 +127,7 @@ def without_members(view: RankView) -> tuple[RankView, tuple[GroupFamily, ...]]:
 
 
 def in_order(groups: Sequence[CollectiveRecord]) -> tuple[CollectiveRecord, ...]:
-    """Return a rank's groups in an order that does not hang on their names alone.
-
-    Those at rest come as torch writes them, by the text of their names: ``10`` before ``9``.
-    """
+    """Order a rank's groups not by their names alone: torch writes ``10`` before ``9``."""
     at_rest = iter(
         sorted(
             (one for one in groups if one.on_device and not one.entries),

@@ -218,9 +218,8 @@ def _by_number(job: JobReading, waiting: Sequence[PendingCollective]) -> Diverge
 def _parting_number(every: Collection[History]) -> int | None:
     """Return the number under which ranks parted; None where no two operations contradict.
 
-    An extra operation that looks as those of the steps do only moves all others on, and they meet
-    something else much later. The places that operations were called from tell where it was: there
-    one sequence has what the other lacks.
+    An extra operation that looks as those of the steps do only moves all others on. The places that
+    operations were called from tell where it was: there one sequence has what the other lacks.
     """
     for seq in sorted(set().union(*(one.steps for one in every))):
         here = [one.steps[seq] for one in every if seq in one.steps]
@@ -416,10 +415,9 @@ def _passed_by(
 ) -> tuple[int, ...]:
     """Return the ranks that are past the place where an operation belongs; none where none tells.
 
-    The steps are those of the group that the rank used next after the operation. Where that is its
-    newest, because it waits there, it is the group after the one before, unless threads may have
-    come to both, or two ranks may have changed their order. Threads enter operations side by side:
-    how often one comes a step later, the ranks' own past shows.
+    The steps are those of the group that the rank used next after the operation; where it waits
+    there, of the one before, unless threads may have come to both. How often threads that enter
+    side by side come a step later, the ranks' own past shows.
     """
     numbers = [(name, entry.seq) for name, entry in entered(pending.reading)]
     alone = all(one.reading.stuck is None for one in waiting)
@@ -477,15 +475,11 @@ def find_diverged(
     keys: Mapping[PendingCollective, Key],
     way_of: Callable[[PendingCollective], Way | None] = lambda _: None,
 ) -> tuple[tuple[int, ...], Basis]:
-    """Tell which ranks left.
+    """Tell which ranks left, and what showed it; all of them where nothing does.
 
     Args:
-        code: Notes on the lines where ranks stand.
         keys: What each rank does; equal for ranks that are together.
         way_of: Tells what a rank did before, and what it does now, where recorded.
-
-    Returns:
-        Their ranks, and what showed it; all where nothing does.
     """
     together: dict[Key, list[PendingCollective]] = {}
     for one, key in keys.items():
@@ -550,16 +544,11 @@ def expected_next(
 ) -> Item | None:
     """Return the one candidate that followed before, where what came before was the same.
 
-    The longest context that any candidate ever followed decides, however long: what happens every
-    fifty steps is expected only by who counts them. None where several followed it, or where it
-    takes more than a few operations to tell them apart, and the one followed only once: that is no
-    rhythm.
-
-    Args:
-        history: What was done so far, oldest first.
-        candidates: What may come next.
-        shortest_context: Equal operations before it that are needed; with 0, a candidate that was
-            ever seen at all is expected over those that never were.
+    The longest context that any candidate ever followed decides: what happens every fifty steps is
+    expected only by who counts them. None where several followed it, or where it takes more than a
+    few operations to tell them apart, and the one followed only once: that is no rhythm. With a
+    ``shortest_context`` of 0, a candidate that was ever seen is expected over those that never
+    were.
     """
     numbers: dict[Item, int] = {}
     backwards = [numbers.setdefault(one, len(numbers)) for one in reversed(history)]
@@ -577,10 +566,7 @@ def expected_next(
 
 
 def _agreements(sequence: Sequence[int]) -> list[int]:
-    """Return for each number of items how many agree with the beginning from there on.
-
-    The Z-algorithm (Gusfield 1997), in time proportional to the length; 0 for the first.
-    """
+    """For each number of items, how many from there agree with the beginning (Z-algorithm)."""
     size = len(sequence)
     agrees = [0] * size
     left = right = 0
@@ -611,10 +597,8 @@ def messages_of(job: JobReading) -> dict[int, MessageCounts]:
 def departed_in_messages(job: JobReading) -> tuple[int, ...]:
     """Return the ranks whose newest messages depart from what their own earlier steps repeated.
 
-    A step of a pipeline or of a halo exchange posts the same messages as the one before. Those who
-    then wait for messages that never come do not depart.
-
-    None of them where no fewer depart than follow a pattern.
+    A step of a pipeline posts the same messages as the one before. None where no fewer depart than
+    follow a pattern.
     """
     breaks: dict[int, set[bool | None]] = {}  # by who tells: a pattern of peers moved is the same
     departs, follows = [], 0

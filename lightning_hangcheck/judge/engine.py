@@ -247,8 +247,7 @@ def _of_row(rule: Rule, situation: Situation, told: Sequence[tuple[RankReading, 
 def _of_standstill(finding: Finding, job: JobReading) -> Finding:
     """A job stands still since the last progress of any rank: before that it only seemed to.
 
-    What nobody but a person could end, or nobody at all, stands for itself. A thread that sleeps
-    until a time may answer another rank's call then.
+    A person or nobody stands for itself. A thread that sleeps may answer another rank's call then.
     """
     if finding.ended_by in ("nobody", "person"):
         return replace(finding, standstill=True)
@@ -283,13 +282,10 @@ def _together(gravest: Finding, alarms: Sequence[Finding]) -> Finding:
 def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading, ...]:
     """Return the ranks that hold a job up in which every rank is stuck and none waits for another.
 
-    Stuck is one that is idle or goes round and round; its children may have been given the same to
-    do again and again, but for a DataLoader's. Where any goes round, an idle one may wait for what
-    that does not make; those that only ask again and again, for what the others do not make. Both
-    are victims where there is any other, but for those that stand where one of those others stands:
-    a progress bar that ticks in a thread beside it makes a deadlock no question.
-
-    None where a rank does anything else, or may on a node that is not seen.
+    Stuck is one that is idle or goes round and round. An idle one may wait for what one that goes
+    round does not make, one that only asks again for what any other does not: both are victims
+    then, but for those at the same place as a firm one. None where a rank does anything else, or
+    may on a node that is not seen.
     """
     circling = [
         one
@@ -314,10 +310,8 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
 def _long_silent(job: JobReading, graph: WaitGraph, patience: Patience) -> tuple[RankReading, ...]:
     """Ranks to ask about where nobody is proven to wait: silent for the whole stall timeout.
 
-    One that stands elsewhere than all the others is asked alone: where ranks wait for each other in
-    code that no frame tells (a copy from the GPU), it is the one that diverged. An idle one for
-    which nobody waits, and which ranks that advance may set going, waits for its turn: an evaluator
-    for a checkpoint.
+    One that stands elsewhere than all the others is asked alone: it diverged, where ranks wait in
+    code that no frame tells. An idle one that ranks that advance may set going waits for its turn.
     """
     stall_s = job.case.limits.stall_timeout
     advancing = {one.rank for one in job.alive if one.silence_s < stall_s}

@@ -128,8 +128,8 @@ def lost_a_peer(view: RankView) -> bool:
 def gave_up_waiting(view: RankView) -> bool:
     """Whether it ended because what it waited for took longer than its time limit.
 
-    By its last words; or NCCL's watchdog aborted it, after one of its operations had been open for
-    longer than the limit of its group (torch 2.11, ProcessGroupNCCL.cpp, ``checkTimeout``).
+    By its last words, or NCCL's watchdog aborted it (torch 2.11, ProcessGroupNCCL.cpp,
+    ``checkTimeout``).
     """
     if lost_a_peer(view):
         return OUT_OF_TIME.search(last_words(view)) is not None
@@ -206,9 +206,8 @@ def firsts_to_fail(
 ) -> tuple[RankReading, ...]:
     """Return the first rank that failed by itself, not because others had; of each clock's ranks.
 
-    Where all of them raised, the moment of that counts: a rank may take longer to its end than
-    those that fail because of it. Else the order of their ends, in which one that a signal from
-    outside ended on its way out comes last: whoever sent it had seen another one fail.
+    Where all raised, that moment counts. Else the order of their ends, in which one that a signal
+    from outside ended comes last: whoever sent it had seen another one fail.
     """
     served = ended_by_served((one.view for one in readings), several_nodes=several_nodes)
     own = [
@@ -237,13 +236,8 @@ def left_before(
 ) -> tuple[RankReading, ...]:
     """Return the ranks that left without a fault before this one failed.
 
-    Those that a launcher ended on their way out are among them. By their own word where both say
-    it: the process of one may take long to its end.
-
-    Args:
-        first: The first that failed.
-        readings: All ranks.
-        if_open: What to take of a rank of which nobody knows when it left, by another clock.
+    By their own word where both say it: the process of one may take long to its end. ``if_open``:
+    what to take of a rank of which nobody knows when it left, by another clock.
     """
     failure = first.view.process_exit
 
@@ -264,8 +258,8 @@ def left_before(
 def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
     """Return the ranks for want of which one failed; none where it failed by itself.
 
-    It lost a peer or the ranks' store, and they had left. Of these count the ones that left in the
-    middle: a rank that had destroyed its process groups was needed less than one that had not.
+    It lost a peer or the store, and they had left. Those count first that left in the middle,
+    without destroying their process groups.
     """
     if not lost_a_peer(first.view):
         return ()
@@ -276,8 +270,7 @@ def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[Ran
 def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -> frozenset[int]:
     """Return the ranks that were ended, it seems, by whom their processes serve.
 
-    Such a process trains beside its main thread, and who it serves ends it when he likes: an actor
-    of Ray leaves with exit code 1 and without a word then (ray 2.60), when its job is cancelled or
+    An actor of Ray leaves with exit code 1 and without a word (2.60) when its job is cancelled or
     another rank has failed. One that went clearly before all others did so by itself.
     """
     ended = sorted(
@@ -319,9 +312,8 @@ def _by_words(view: RankView) -> str:
 def shown_by(views: Sequence[RankView]) -> str | None:
     """Say who asked a job to end that is still there, as its ranks show; None where none shows it.
 
-    One rank that answers a signal speaks for all: of the others, who wait in native code, none can.
-    A rank that a signal ended may be one that the others need: all that are left must show it. And
-    where a rank ended by itself, its launcher ends the others for that.
+    One rank that answers a signal speaks for all: who waits in native code cannot. Where a rank
+    ended by itself, its launcher ends the others for that.
     """
     shown = {view.rank: asked_by(view) for view in views}
     gone = [view for view in views if view.process_exit is not None]
@@ -334,8 +326,8 @@ def shown_by(views: Sequence[RankView]) -> str | None:
 def asked_end(job: JobReading) -> AskedEnd | None:
     """Return who asked the whole job to end: the launcher's word, or what ranks show at the end.
 
-    What a rank shows does not tell when. A rank that failed by itself is taken to have done so
-    before, since launchers end the others for it; and a job that ended well was not ended.
+    A rank that failed by itself is taken to have done so before; a job that ended well was not
+    ended.
     """
     case = job.case
     if case.asked_end is not None or case.exit_code == 0:

@@ -75,17 +75,11 @@ def waits_for_ranks(frames: Sequence[Frame]) -> bool:
 
 
 def find_wait(frames: Sequence[Frame]) -> Wait | None:
-    """Find what a thread waits for.
+    """Find what a thread waits for, frames outermost first; None where they show none.
 
-    Frames are read from the innermost outwards, up to the first that is the user's own code: what a
-    user's function does inside a library's is the user's doing.
-
-    Args:
-        frames: Outermost first.
-
-    Returns:
-        The wait; None where the frames show none. ``backward`` is a wait only if the thread is
-        idle, which frames don't tell.
+    Read from the innermost outwards, up to the first that is the user's own code: what a user's
+    function does inside a library's is the user's doing. ``backward`` is a wait only if the thread
+    is idle, which frames don't tell.
     """
     program = program_of(functions_in(frames))
     for position in reversed(range(len(frames))):
@@ -125,10 +119,7 @@ def bare_name(function: str) -> str:
 
 
 def holds(rule: FrameRule, frames: Sequence[Frame], position: int) -> bool:
-    """Whether a rule that matches a frame holds where the frame stands in its stack.
-
-    A function of the user's own that has the name of a library's is not that one.
-    """
+    """Whether a rule holds for a frame: a user's function of a library's name is not that one."""
     outside = rule.under.split("|") if rule.under is not None else ()
     below = rule.under is None or any(
         bare_name(frame.function) in outside and not is_users(frame.file)
@@ -140,12 +131,8 @@ def holds(rule: FrameRule, frames: Sequence[Frame], position: int) -> bool:
 def users_place(frames: Sequence[Frame], program: str = "") -> Frame | None:
     """Return the innermost frame of the user's own code, None where there is none.
 
-    Before Python 3.11 a comprehension's frame does not tell in which function it is. The next one
+    Before Python 3.11 a comprehension's frame does not tell in which function it is; the next one
     of its file outwards does: nothing else can run it, but a generator that was handed on.
-
-    Args:
-        frames: Outermost first.
-        program: As in `users_frames`.
     """
     users = users_frames(frames, program)[::-1]
     place = users[0] if users else None
@@ -189,8 +176,8 @@ def outlived_stack_s(view: RankView) -> float:
 def is_exiting(frames: Sequence[Frame]) -> bool:
     """Whether the interpreter runs what was registered for its exit.
 
-    All else in a main thread runs below a module or, before the first one, below the interpreter's
-    own start. Both are left by then, so an exit handler is the outermost frame.
+    All else in a main thread runs below a module or the interpreter's own start, which are left by
+    then.
     """
     return 0 < len(frames) < DEEPEST_SHOWN and not (
         bare_name(frames[0].function) in ENTRIES or frames[0].file.startswith("<frozen")

@@ -147,10 +147,9 @@ class Solution(NamedTuple):
 
 
 def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
-    """Go through waits from their ends on.
+    """Go through waits from their ends on: nodes that wait for each other stand and fall together.
 
-    Nodes that wait for each other stand and fall together. An end that is no rank (a store, a file)
-    is told by the ranks that lead to it.
+    An end that is no rank (a store, a file) is told by the ranks that lead to it.
     """
     following: dict[Hashable, list[Hashable]] = {}
     starts: dict[Hashable, None] = {}
@@ -289,9 +288,9 @@ def _in_collectives(
 def _in_rendezvous(job: JobReading) -> Iterator[Wait]:
     """Say who waits in the rendezvous for whom.
 
-    Rank 0 keeps the store unless the launcher does, so a rank that finds no store waits for rank 0
-    while that one has not come to the rendezvous. Rank 0 itself stands in the same call until the
-    others have come: while one of them is still on its way, that is whom it waits for.
+    Rank 0 keeps the store unless the launcher does: who finds none waits for rank 0 while that has
+    not come. Rank 0 stands in the same call until the others have come, and waits for those on
+    their way.
     """
     yield from _for_all_others(job, "rendezvous_peers")
     connecting = [one.rank for one in job.waiting_in({"rendezvous_connect"})]

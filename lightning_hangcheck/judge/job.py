@@ -116,10 +116,7 @@ class WorkerReading(Struct, frozen=True, kw_only=True):
 
     @property
     def serves_library(self) -> bool:
-        """Whether it is a helper of multiprocessing's own, such as a fork server: it owes nothing.
-
-        These are the only functions called ``main`` in which a worker waits for work.
-        """
+        """Whether it is a helper of multiprocessing's own (``main``): it owes nothing."""
         return self.wants_work and self.wait is not None and self.wait.name == "main"
 
 
@@ -177,10 +174,7 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 
     @property
     def owing_workers(self) -> Sequence[WorkerReading]:
-        """The workers that may owe its batch: those that don't wait for work themselves.
-
-        All of them where each waits for work, because then nothing tells.
-        """
+        """The workers that may owe its batch: none that waits for work itself, unless all do."""
         return [one for one in self.workers if not one.wants_work] or self.workers
 
     def worker_node(self, worker: WorkerReading) -> str:
@@ -200,11 +194,7 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 
     @property
     def asks_store(self) -> bool:
-        """Whether it asks a store for a key, whosever that is.
-
-        Torch counts threads that do, and it stands in a call of torch's own: the stack ends in the
-        line that made it, and not in a library of connections.
-        """
+        """Whether it asks a store, whosever: torch counts who does, and its stack ends there."""
         counted = self.view.flight.waits if self.view.flight is not None else {}
         frames = self.stuck_frames or self.frames
         if self.child is not None or not frames or not any(one in counted for one in ASKS_STORE):
@@ -267,8 +257,8 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankReading:
     """Read a rank. One that is idle while a process outside the job works for it, works.
 
-    So does one that advanced after it was sampled: where it stood then, it stands no more. A worker
-    that moves is busy, no more, where its rank is in a livelock by it.
+    So does one that advanced after it was sampled. A worker that moves is busy, no more, where its
+    rank is in a livelock by it.
     """
     found, own = read_rank_activity(view), view.own_process
     targets = read_process(own).targets if own is not None else ()
@@ -361,10 +351,7 @@ class JobReading(Struct, frozen=True, kw_only=True):
 
 
 def read_job(case: Case) -> JobReading:
-    """Read a case: first the ranks with a view of their own, then those that one of them tells for.
-
-    A view that says that it is a rank which another one is, or that cannot be, becomes a gap.
-    """
+    """Read a case: ranks with a view, then those it is told of. A second view of one is a gap."""
     views: dict[int, RankView] = {}
     gaps: list[Gap] = []
     for view in case.ranks:
@@ -409,10 +396,7 @@ def read_job(case: Case) -> JobReading:
 
 
 def _told_by_others(case: Case, views: dict[int, RankView]) -> dict[int, tuple[int, RankView]]:
-    """Return who tells for each rank without a view of its own, and a view made from that.
-
-    Each has its own groups, and those that tell are given the members of theirs.
-    """
+    """Return who tells for each rank without a view of its own, and a view with its own groups."""
     told, known = dict(views), Members()
     others: dict[int, tuple[int, RankView]] = {}
     for one in case.alike:
@@ -429,10 +413,7 @@ def _told_by_others(case: Case, views: dict[int, RankView]) -> dict[int, tuple[i
 
 
 def _beside(reading: RankReading, case: Case, ranks: Mapping[int, RankReading]) -> RankReading:
-    """Read a rank by the others: busy in the same functions as one that goes round, it does too.
-
-    And its life, where its own record is not to be had, as of a job that was started without us.
-    """
+    """Read a rank by the others: it goes round as one in the same functions does; its life, too."""
     view, life, own = reading.view, reading.life, functions_in(reading.frames)
     if reading.activity == "busy" and not reading.circling and own:
         alike = any(one.circling and functions_in(one.frames) == own for one in ranks.values())
@@ -441,10 +422,7 @@ def _beside(reading: RankReading, case: Case, ranks: Mapping[int, RankReading]) 
 
 
 def _as_store_keeper(reading: RankReading, ranks: Mapping[int, RankReading]) -> RankReading:
-    """Read rank 0 that counts in the store it keeps who has come: it does so in the same call.
-
-    Torch's own counter tells; without counters, a rank that has found the store.
-    """
+    """Read rank 0 that counts in the store it keeps who has come, by torch's counter if any."""
     wait, flight = reading.wait, reading.view.flight
     counted = flight.waits if flight is not None else {}
     found = any(one.wait_kind == "rendezvous_peers" for one in ranks.values())

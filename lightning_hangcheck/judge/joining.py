@@ -68,13 +68,11 @@ class NodeCase(Struct, frozen=True):
 
 
 def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
-    """Join the cases of several nodes into one.
+    """Join the cases of several nodes into one, each node's monotonic times moved to one clock.
 
-    Each node's monotonic times are moved to one clock. How long a rank was silent stays as it was
-    seen on its node. Where two nodes contradict each other, a gap says so and the newer one counts,
-    as far as that is known. Which of two ends came first is open where clocks are not known against
-    each other: it blames nobody then. Hosts of one name get one of their own each,
-    ``localhost(node-1)``: process 17 of one is not that of the other.
+    How long a rank was silent stays as it was seen there. Where two nodes contradict each other, a
+    gap says so and the newer one counts. Which of two ends came first is open where clocks are not
+    known against each other. Hosts of one name get one of their own each, ``localhost(node-1)``.
     """
     ordered = _on_one_clock(_with_own_names(nodes))
     newest = ordered[0].case
@@ -128,10 +126,7 @@ def _with_own_names(nodes: Sequence[NodeCase]) -> list[NodeCase]:
 
 
 def _run_facts(cases: Sequence[Case], run_id: str) -> RunFacts:
-    """Facts of the whole run; how many ranks run on these nodes is known if each node says so.
-
-    Ranks that several nodes tell of, as those of one that none of them hears, count once.
-    """
+    """Facts of the whole run; ranks that several nodes tell of count once."""
     local = {
         frozenset(view.host for view in case.ranks if view.host): case for case in reversed(cases)
     }
@@ -166,10 +161,7 @@ class _TimedCase(NamedTuple):
 
 
 def _on_one_clock(nodes: Sequence[NodeCase]) -> list[_TimedCase]:
-    """Move all monotonic times to one clock, and order the cases: whose word counts comes first.
-
-    That is the newest where clocks are known, else one of a later round, then as they are given.
-    """
+    """Move all times to one clock, and order cases: newest, then of later rounds, first."""
     # containers of one machine, named by the start of its kernel, have one monotonic clock
     machines = [node.case.run.machine.partition("-")[0] for node in nodes]
     wall: dict[int, int] = {}  # when cases were taken, by the clock the others are known against
@@ -265,10 +257,10 @@ class _Told(NamedTuple):
 def _join_ranks(nodes: Sequence[_TimedCase]) -> tuple[list[RankView], list[Gap]]:
     """Join ranks, the newest case first.
 
-    A rank that was not there, or that its node's silence hid, gives way to one that was seen; but
-    not to one that was seen before its host was lost, or nobody knows when. The ends of processes
-    are numbered through all nodes, by when each node saw them; those by clocks that are not known
-    against each other are told apart.
+    A rank that was not there, or that its node's silence hid, gives way to one that was seen, but
+    not to one seen before its host was lost. The ends of processes are numbered through all nodes,
+    by when each node saw them; those by clocks that are not known against each other are told
+    apart.
     """
     joined: dict[int, _Told] = {}
     gaps: list[Gap] = []
@@ -329,10 +321,7 @@ def _unknown_clocks(one: str, other: str) -> Gap:
 
 
 def _silent_nodes(cases: Sequence[Case], views: Iterable[RankView]) -> tuple[SilentNode, ...]:
-    """Nodes that those of the others did not hear, and of which nothing else is known either.
-
-    Of one that several name: as the one says it that knows most of why, then the newest.
-    """
+    """Nodes that nobody heard, as the node says it that knows most of why, then the newest."""
     unheard = {view.rank for view in views if view.unheard_for_s}
     known: dict[int, SilentNode] = {}
     for node in (one for case in cases for one in case.run.silent_nodes):

@@ -206,8 +206,8 @@ def is_collective_code(file: str) -> bool:
 def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | None:
     """Return a rank's oldest operation that has not ended, with its group; None where all have.
 
-    The main thread waits for what it or one that runs no Python (autograd's) entered, and not for
-    what another Python thread did, such as a checkpoint's barrier; without ``of_main``, only that.
+    The main thread waits for what it or autograd's (which runs no Python) entered, not for what
+    another Python thread did, such as a checkpoint's barrier; without ``of_main``, only that.
     """
     helpers = threads_beside(view)
     found = [
@@ -236,13 +236,8 @@ def threads_beside(view: RankView) -> frozenset[int]:
 def awaited_peers(ranks: Views, waiter: RankView, name: str) -> tuple[int, ...]:
     """Return the other ends of messages that a rank has posted, and that have posted fewer.
 
-    A rank's own counts tell. Where nobody counted, what torch's record of NCCL has open does.
-
-    Args:
-        ranks: Of the job, by their number.
-        waiter: Whose messages.
-        name: Of the operation in which it stands: of a send only what it sent counts, of a receive
-            what it asked for, of any other both.
+    A rank's own counts tell. Where nobody counted, what torch's record of NCCL has open does. By
+    the name of the operation in which it stands, sends, receives or both count.
     """
     own = _counts(waiter)
     if own is None:
@@ -309,14 +304,10 @@ def asked_end(
 def at_device(view: RankView) -> Frame | None:
     """Return the line at which a rank that is busy may wait for its device.
 
-    By default CUDA waits by spinning (cudaDeviceScheduleSpin where cores are free): ``.item()``,
-    ``torch.cuda.synchronize()``, or any launch once the queue of launches is full, takes all of a
-    core. That line comes long after the collective that does not end: it does not tell where the
-    ranks parted.
-
-    It is there in all samples, in a C call that gave up the interpreter lock, and has a group whose
-    operations run on its device. No other thread of it waits for other ranks: else what is open may
-    be that thread's.
+    By default CUDA waits by spinning (cudaDeviceScheduleSpin where cores are free), long after the
+    collective that does not end. It is there in all samples, in a C call that gave up the
+    interpreter lock, and has a group whose operations run on its device; no other thread of it
+    waits for ranks.
     """
     groups, own = view.flight.groups if view.flight is not None else (), view.own_process
     if own is None or not any(group.on_device for group in groups):
@@ -339,8 +330,8 @@ def device_wait(view: RankView) -> Wait | None:
 def device_message(ranks: Views, view: RankView) -> Wait | None:
     """Return the message for which a busy rank's device keeps it; None where it waits for none.
 
-    The ranks' own counts tell, where there are any: NCCL's record never ends the messages of a
-    batch. Where an operation is open, too, only an older message counts, by the record.
+    By the ranks' own counts, if any: NCCL's record never ends the messages of a batch. Where an
+    operation is open, too, only an older message counts.
     """
     line = at_device(view)
     name = _open_message(ranks, view) if line is not None else ""
@@ -356,11 +347,7 @@ def device_message(ranks: Views, view: RankView) -> Wait | None:
 
 
 def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
-    """Return where each rank stands that waits in a collective, by rank.
-
-    A rank whose evidence is another one's stands as that one does: in the same place of its record,
-    in a group of its own.
-    """
+    """Return where each rank waits in a collective; one told by another, in its own group."""
     found: dict[int, PendingCollective] = {}
     known: dict[tuple[int, int], PendingCollective | None] = {}
     for reading in job.waiting_in(COLLECTIVE):

@@ -300,15 +300,12 @@ class Patience:
         return Enders(() if complete else ("inside",), (*known, *helpers))
 
     def helpers_end(self, waiting: Sequence[RankReading]) -> EndedBy | None:
-        """Say who could end a wait in collectives that helper threads of the ranks may make.
+        """Say who could end a wait in collectives that helper threads may make; None for none.
 
-        An asynchronous save meets in a group of its own while the main threads go on; a helper may
-        wait for a child first, or sleep. One whose code calls no collective from there on is none
-        of them. Where the code does not tell, one that ticks is none either, nor one that waits for
-        an outsider's word, as a server does all its life. What only ranks that wait would bring
-        never comes.
-
-        None where no helper thread may come to it.
+        An asynchronous save meets in a group of its own; a helper may wait for a child first, or
+        sleep. One whose code calls no collective from there on is none of them. Where the code does
+        not tell, one that ticks is none either, nor one that waits for an outsider's word, as a
+        server does all its life. What only ranks that wait would bring never comes.
         """
         of_helpers = any(one.stuck is not None for one in waiting)
         ranks = self._job.ranks
@@ -337,11 +334,7 @@ class Patience:
         return max(found, key=BY_PATIENCE.index) if found else None
 
     def waits_its_turn(self, reading: RankReading, advancing: Collection[int]) -> bool:
-        """Whether an idle rank may wait for what ranks that advance will bring, for nobody else.
-
-        A message, a key of the store, a file that it asks for again and again, word by a queue: not
-        what a remote end, a person or a process outside the job owes.
-        """
+        """Whether an idle rank may wait for what ranks that advance bring, and for nobody else."""
         own, host = reading.view.own_process, reading.view.host
         if reading.activity != "idle" or own is None or read_process(own).waits_in_vain:
             return False

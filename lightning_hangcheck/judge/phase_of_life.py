@@ -75,17 +75,12 @@ NOTHING_KNOWN = PhaseOfLife("startup", "life")
 def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
     """Tell where in its life a rank is; None where nothing is known of one without a process.
 
-    An open section or hook of the rank counts, then its calls, then whole words in the names of the
-    user's functions, the innermost first, then what it has done so far. No open hook is
-    ``startup``, with which pages begin, nor what callbacks say until the next batch
-    (`SAID_UNTIL_THE_NEXT`): calls and names tell more. Creating the logger overrides all: it is the
-    more specific, and often runs inside a phase of the training loop. Of a rank that went on after
-    its newest stack was taken, and ended, calls and names count only where all else is silent.
-    Where an exception ended it, the frame that this came from stands for all calls.
-
-    Args:
-        view: The rank.
-        frames: Of its main thread, outermost first.
+    An open section or hook counts, then its calls, then names of the user's functions, the
+    innermost first, then what it has done so far. No open hook is ``startup``, with which pages
+    begin, nor what callbacks say until the next batch (`SAID_UNTIL_THE_NEXT`). Creating the logger
+    overrides all: it often runs inside a phase of training. Of a rank that went on after its newest
+    stack, and ended, calls count only where all else is silent; where an exception ended it, its
+    frame stands for all calls.
     """
     at, beat = raised_at(view), view.beat
     if at is not None:
@@ -144,9 +139,8 @@ def life_beside(
 ) -> PhaseOfLife | None:
     """Tell of a rank that could not be asked in time whether it took part in steps.
 
-    By the others' records: it may be ahead of its GPU, so steps must have ended. Of a group that
-    its own record has, that tells; one of before it joined tells nothing. Or by the code: it stands
-    where a step has been made before.
+    By the others' records, of steps that have ended, unless its own has that group; or by the code:
+    it stands where a step has been made before.
     """
     if view.pid is None or life not in (None, NOTHING_KNOWN):
         return life
@@ -201,13 +195,9 @@ def rare_place(beat: Beat | None, sample: Sample) -> str:
     """Name the place of a rank that is in none that every pass of its loop comes through.
 
     A page tells the last thing that happened: after a step that is ``training_step`` until the next
-    one, whatever the rank does meanwhile. Pauses between two steps teach nothing of an evaluation
-    that comes once an epoch, nor of an optimizer that inverts matrices once in fifty steps. So
-    calls must show that the rank is in what takes its time in every pass of that loop.
-
-    Returns:
-        By its calls the phase, else the user's function, else `UNKNOWN_PLACE`; empty where the
-        pace of what the page says is that of the place, as of own beats, named steps and sections.
+    one. Pauses between two steps teach nothing of an evaluation that comes once an epoch, nor of an
+    optimizer that inverts matrices once in fifty steps. So calls must show that the rank is in what
+    takes its time in every pass: then empty, else its phase by calls, or the user's function.
     """
     if beat is None or beat.phase not in LOOPS:
         return ""

@@ -73,11 +73,7 @@ Answer = TypeVar("Answer")
 
 
 def remembered(ask: Callable[[ProcessLook], Answer]) -> Callable[[ProcessLook], Answer]:
-    """Keep a pure function's answers of the newest looks, told apart by identity.
-
-    A look may have hundreds of threads: comparing it takes as long as asking. Each answer holds its
-    look, so that no other one can take its place in memory.
-    """
+    """Keep a pure function's answers of the newest looks, by identity: comparing takes as long."""
     known: OrderedDict[int, tuple[ProcessLook, Answer]] = OrderedDict()
 
     @wraps(ask)
@@ -113,21 +109,13 @@ class ProcessReading:
 
     @cached_property
     def _telling(self) -> list[Moment]:
-        """Moments that tell what it waits for: of a Python process those with its stacks, if any.
-
-        Without them the main thread's own call is all there is, which may be a wait for other
-        threads. Found awake, as whoever asks again and again is now and then, it tells nothing.
-        """
+        """Moments with stacks, if any; one found awake, asking again, tells nothing."""
         seen = self.complete or self._seen
         return [one for one in seen if not one.awake] or seen
 
     @cached_property
     def targets(self) -> tuple[WaitTarget, ...]:
-        """What the main thread waits for now and waited for a sample ago.
-
-        Where it waits for other threads of its process, that is what these wait for. Time limits
-        are left out; see `limited`.
-        """
+        """What the threads in which its wait ends wait for, now and a sample ago."""
         if len(self._telling) < 2:
             return ()
         before, now = self._telling[-2:]
@@ -151,11 +139,7 @@ class ProcessReading:
 
     @property
     def may_wait_for_device(self) -> bool:
-        """Whether its wait may end in one for a device: a thread sleeps in memory, or the driver.
-
-        None does where other threads owe its end, or a file, a connection, a child, or one long
-        sleep.
-        """
+        """Whether its wait may end in one for a device: in memory or the driver."""
         elsewhere = {*OUTSIDE, "pipe", "shared"}
         return not self._ends or any(
             not (end.for_threads or end.sleeps or any(one.kind in elsewhere for one in end.targets))
@@ -201,9 +185,8 @@ class ProcessReading:
     def in_own_memory(self) -> bool:
         """Whether its wait ends, without a time limit, at what only the process itself can change.
 
-        That is a word of its memory, or an event loop that waits for nothing but to be woken by its
-        own process. What is `called_back` may do either, and so may a library's thread that hears
-        from outside, unless what is waited for is a lock.
+        A word of its memory, or an event loop that is only woken by its own process, unless it may
+        be `called_back`, or a library's thread hears from outside.
         """
         return not self.called_back and self._at_own_memory
 
@@ -223,11 +206,10 @@ class ProcessReading:
     def called_back(self) -> bool:
         """Whether what runs no Python yet may end its main thread's wait, by its newest sample.
 
-        A signal, if it is caught: its handler runs in the main thread. Or a thread of a native
-        library that does anything but wait for its own process, unless it is known to look only
-        after its library. Its own process wakes it by a word of memory, an eventfd or a pipe of
-        which nobody else has an end. Where its name was not recorded, only a sleep or a read
-        counts: torch's threads wait for a word of memory until a time, or for any of several
+        A signal, if it is caught, runs a handler. Or a native thread that does anything but wait
+        for its own process (by a word of memory, an eventfd or a pipe of its own), unless it is
+        known to look only after its library. Without a recorded name only a sleep or a read counts:
+        torch's own threads wait for a word of memory until a time, or for any of several
         connections.
         """
 
@@ -260,8 +242,7 @@ class ProcessReading:
     def called_by_ranks(self) -> bool:
         """Whether only other ranks may end its wait, in its own memory, by a call of torch's RPC.
 
-        The agent (tensorpipe) has threads without a name, too, that wait for the time limits of
-        calls.
+        Its agent (tensorpipe) has nameless threads, too, that wait for the time limits of calls.
         """
         newest = next(iter(self.complete[-1:]), None)
         if newest is None or newest.kernel is None or newest.kernel.catches_timers:
@@ -300,10 +281,9 @@ class ProcessReading:
     def stuck(self) -> ThreadStack | None:
         """The thread in which the main thread's wait ends; None for itself, or nothing tells.
 
-        Of several, one that waits for something that has a name, then one that waits for other
-        ranks, one that computes, and one that stands still elsewhere; not one that sleeps a moment
-        at a time, nor an event loop without anything to do. Where none is left to end the wait, the
-        one that is joined, or that the work was given to.
+        Of several, one at something that has a name, one that waits for ranks, that computes, that
+        stands still elsewhere; not one that sleeps a moment at a time, nor an idle event loop.
+        Where none is left to end the wait, the one that is joined, or that the work was given to.
         """
         chain = self.complete[-1].chain if len(self.complete) > 1 else None
         if chain is None or not chain.leads_on:
@@ -343,9 +323,9 @@ class ProcessReading:
     def lock_keeper(self, beat: Beat | None) -> ThreadStack | None:
         """Return the thread that keeps the interpreter lock, the main one included.
 
-        A thread in Python code gives it up when another asks; one in a C call may not, and then the
-        page's pulse stands still. Without a page, a thread that has it twice while it sleeps keeps
-        it. One that only gets no processor would go on, and whether it gave it up nobody knows.
+        One in a C call may not give it up, and then the page's pulse stands still. Without a page,
+        a thread that has it twice while it sleeps keeps it. One that only gets no processor would
+        go on.
         """
         seen = self.complete[-2:]
         owners = [[one.stack for one in each.threads if one.stack.owns_gil][:1] for each in seen]
@@ -374,11 +354,7 @@ class ProcessReading:
 
     @cached_property
     def locked(self) -> tuple[ThreadStack, ...]:
-        """The threads that stand in locks, the main one first, by the two newest samples.
-
-        None where the main one is in no lock and waits for no thread that is, or another may
-        release its lock.
-        """
+        """Its threads in locks at both newest looks, the main one first, if none may release."""
         found = [each for one in self.complete[-2:] if (each := _locked(one))]
         if len(found) < 2 or {one.tid for one in found[0]} != {one.tid for one in found[1]}:
             return ()
@@ -413,9 +389,8 @@ class ProcessReading:
     def free_threads(self) -> tuple[Thread, ...]:
         """The threads that may act whatever the main thread waits for, by the newest sample.
 
-        Any of them may answer at a process's socket or pipe, or give back a lock that it holds: no
-        circle through such a process is closed. None is a library's own thread, of which nearly
-        every process has some, nor one that waits without a time limit for news of its own process.
+        No circle through such a process is closed. None is a library's own, of which nearly every
+        process has some, nor one that waits without a time limit for news of its own process.
         """
         return tuple(
             one
@@ -430,11 +405,10 @@ class ProcessReading:
         )
 
     def late_callers(self) -> Iterator[tuple[Thread, list[Thread]]]:
-        """Yield the threads beside its main one that may still call what other ranks wait for.
+        """Yield threads that may still call what ranks wait for, with where their own waits end.
 
-        An asynchronous save, a helper that first waits for a child, a queue or a sleep: each may
-        make the very collective that a rank seems to leave out, by the user's code or by what
-        trains for it. With each come those in which its wait ends, none where nobody is left to.
+        An asynchronous save, a helper that first waits for a child, a queue or a sleep, by the
+        user's code or by what trains for it.
         """
         for newest in self.complete[-1:]:
             for one in newest.helpers:
@@ -452,8 +426,7 @@ def read_process(look: ProcessLook) -> ProcessReading:
 def _locked(moment: Moment) -> tuple[Thread, ...]:
     """Threads in locks; none where the main thread is in none, and waits for no thread.
 
-    Nor where it is known who has the lock, and that this thread does something else. Where nobody
-    is left to end the main one's wait, only those through which it leads.
+    Nor where who has the lock does something else. Where nobody is left, only those of that wait.
     """
     locked = tuple(one for one in moment.threads if one.words and in_lock(one.stack))
     main = moment.threads[:1]
@@ -520,10 +493,7 @@ def endless(targets: Sequence[WaitTarget]) -> bool:
 
 
 def awaited_threads(moment: Moment) -> frozenset[int] | None:
-    """Return the threads whose work can end the main thread's wait, itself among them.
-
-    None where any thread of the process could: nothing tells what the main thread waits for.
-    """
+    """The threads whose work can end the main thread's wait, it included; None: any could."""
     chain = moment.chain
     if chain is None:
         return None
@@ -535,11 +505,10 @@ def awaited_threads(moment: Moment) -> frozenset[int] | None:
 
 
 def awaited_processes(view: RankView) -> frozenset[int] | None:
-    """Return the processes that could end what a rank's own process waits for.
+    """Return the processes that could end what a rank's own one waits for; None where any could.
 
     Those that hold it, and all that these started. Of a pipe every child has a copy: where a thread
-    of some is seen at it, or feeds queues, the others work for themselves. None where any of its
-    children could: nothing tells what it waits for, or it has both ends of a pipe itself.
+    of some is seen at it, or feeds queues, the others work for themselves.
     """
     own = view.own_process
     targets = read_process(own).targets if own is not None else ()

@@ -69,9 +69,9 @@ def left_loop(code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequenc
     """Whether a rank has left a loop that another one is still in.
 
     In the first function that both are in at different lines, it is further down, and not in the
-    loop that the other is in there or in a call made from there, nor led past it by a test. Of a
-    framework's own loops, whose lines nobody notes, it is in another one or in what follows, and
-    not in the user's code below; between two loops a rank may stand alone for other reasons.
+    loop that the other is in there or below, nor led past it by a test. Of a framework's loops,
+    whose lines nobody notes, it is in another one or in what follows, and not in the user's code
+    below.
     """
     depth = _parting(frames, others)
     here, there = frames[depth:], others[depth:]
@@ -120,14 +120,11 @@ def _framework_loops(frames: Sequence[Frame]) -> set[str]:
 def left_out(
     code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequence[Frame]
 ) -> tuple[Frame, str] | None:
-    """Return the call that a rank left out, for a test under which another one made it.
+    """Return the call that a rank left out for a test under which another made it, and that test.
 
-    Behind the point at which their ways part the other one stands, in the user's own code, in a
-    block to which a test leads, and this one in none but those that are around both.
-
-    Returns:
-        The line of that call, and the innermost test, empty where nobody noted how it reads; None
-        where no test tells which of the two left something out.
+    Behind their parting the other one stands, in the user's own code, in a block to which a test
+    leads, and this one in none but those around both. None where no test tells who left something
+    out.
     """
     depth, notes = _parting(frames, others), _at(code)
     if depth == min(len(frames), len(others)):

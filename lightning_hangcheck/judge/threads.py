@@ -132,11 +132,7 @@ class Thread:
 
     @cached_property
     def named(self) -> tuple[WaitTarget, ...]:
-        """What it waits for outside of its process's memory.
-
-        By one socket without a name, other threads of the process wake an event loop. A second one
-        listens for connections.
-        """
+        """What it waits for outside its memory; the socket that wakes a loop is left out."""
         outside = [target for target in self.targets if target.kind not in IN_MEMORY]
         wakers = [one for one in outside if one.kind == "socket" and not one.name]
         if self.looping and wakers:
@@ -200,10 +196,7 @@ class Thread:
 
     @cached_property
     def rests(self) -> bool:
-        """Whether it only waits for news.
-
-        Who writes to a full pipe does so for somebody, and may hold what others wait for.
-        """
+        """Whether it only waits for news; who writes to a full pipe does so for somebody."""
         reads = bool(self.named) and all(
             (one.kind in ("socket", "pipe") or one.name.startswith(EVENTS))
             and one.call not in WRITES
@@ -304,12 +297,10 @@ class Moment:
     def _enders(self, thread: Thread) -> Sequence[Thread]:
         """Return the threads that could end a thread's wait.
 
-        The one that it joins or that has its lock, if that is known; nobody where it has that lock
-        itself. Else those of the pool or loop that it gave work to. Else those that run code of the
-        same owner, and all that do anything. A library's own thread that rests only waits for news,
-        and is left out unless some thread is joined that can be no other. A timer may end any wait
-        for news, and be the one that is joined; locks are given back by whoever took them. A
-        bystander ends no wait but that of who joins it.
+        The one that it joins or that has its lock, if known; nobody where it has that lock itself.
+        Else those of the pool or loop that it gave work to. Else those that run code of the same
+        owner, and all that do anything: a library's thread that rests only waits for news. A timer
+        may end any wait for news; a bystander none but a join of it.
         """
         stack, by_their_end = thread.stack, joins(thread.stack)
         known = stack.joined if by_their_end else stack.held_by
@@ -413,10 +404,7 @@ def awaits_executor(thread: ThreadStack) -> bool:
 
 
 def in_event_loop(frames: Sequence[Frame]) -> bool:
-    """Whether a thread is in an event loop that waits until there is anything to do.
-
-    That of uvloop is native: its stack ends in what started it.
-    """
+    """Whether it waits in an event loop; a native one's stack (uvloop) ends in what started it."""
     files = [frame.file for frame in frames[-2:]]
     if files and files[-1].endswith(STARTS_NATIVE_LOOP):
         return True

@@ -98,8 +98,7 @@ SMALL = "left out: this file stays small at any world size"
 def without_collections() -> Iterator[None]:
     """Have no collection of garbage begin in the process meanwhile; may be nested, also in threads.
 
-    Reading a hundred thousand ranks makes some million objects that are all still in use, and each
-    collection would go through them: a third of the time.
+    Reading a hundred thousand ranks makes some million objects in use: it is a third of the time.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -355,10 +354,7 @@ def _collectives(conclusion: Conclusion) -> tuple[CollectiveState, ...]:
 
 
 def _bounded(verdict: Verdict) -> Verdict:
-    """Return a verdict of at most `MOST_BYTES`; a gap tells of each list what was left out.
-
-    Where it is still too large, the largest list is halved until it is not.
-    """
+    """Return a verdict of at most `MOST_BYTES`: the largest list is halved, with a gap."""
     many = verdict.world_size > MOST_LISTED
     most, written = dict(OF_MANY if many else MOST), encode_pretty if many else encode
     while True:

@@ -417,11 +417,7 @@ def lost_progress(case: Case) -> str:
 
 
 def save_advice(case: Case) -> str:
-    """Say how often such a training should save, in epochs and in minutes.
-
-    Returns:
-        Empty where it was short, saved often enough, or showed no steps.
-    """
+    """Say how often such a training should save; empty if it is short, or saves often."""
     spent = [view.spent for view in case.ranks if view.spent is not None]
     saver = max(spent, key=lambda one: one.saves, default=None)
     if saver is None or saver.training_s <= SAVES_FROM_S:

@@ -81,8 +81,7 @@ TOLD_BY: dict[Basis, str] = {
 def ways_parted(situation: Situation, parted: Divergence) -> Finding:
     """Blame the ranks that departed: nobody could end it, by the record.
 
-    Unless a device that is asked may still work, or a thread of a rank comes to it beside the main
-    one.
+    Unless a device that is asked may still work, or a helper thread of a rank comes to it.
     """
     job, every = situation.job, parted.pending_collectives
     pending = [one.reading for one in every]
@@ -165,11 +164,10 @@ def _of_omission(
 def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     """Tell the three causes apart.
 
-    A rank that a test of its rank led away diverged, wherever it stands, and so did one that an
-    exception led away which no other handles. Where all came the same way, they only meet with
-    other operations, shapes or groups. One that has left the loop that the others are in ran out of
-    work, as did the others where most have left it: but where these left it after as many passes as
-    ever, it skipped what they do behind the loop.
+    A test of its rank, or an exception that no other handles, leads a rank away, wherever it
+    stands. Where all came the same way, they only meet otherwise. One that has left the loop that
+    the others are in ran out of work, as did the others where most have left it: but where these
+    left it after as many passes as ever, it skipped what they do behind the loop.
     """
     code = job.case.code
     left, stayed = parted.sides
@@ -233,10 +231,7 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
 def _does(
     job: JobReading, parted: Divergence, pending: PendingCollective, ranks: Collection[int]
 ) -> str:
-    """Say what ranks do: ``is in barrier called in save (train.py:9)``, with its number if known.
-
-    Of a rank that parted in an earlier operation, that, and where it is now.
-    """
+    """Say what ranks do, ``is in barrier #3 called in save (train.py:9)``, and what they did."""
     reading, operation = pending.reading, parted.operations[pending.rank]
     now = reading.wait.name if reading.wait is not None else pending.operation.name
     parked, place = parked_in(reading.frames), within(reading.place)
@@ -327,9 +322,8 @@ def ended_earlier(situation: Situation, gone: Sequence[RankReading]) -> Finding 
 def missed_meeting(situation: Situation, idle: Sequence[RankReading]) -> Finding | None:
     """Blame who departed, where ranks at what they share and ranks in collectives wait in a circle.
 
-    That is a barrier, event, condition or semaphore that spawned ranks were given. Another thread
-    of any of them may still bring what is missing (a queue's feeder, a timer), so that nobody could
-    is never proven.
+    That is a barrier, event or semaphore that spawned ranks were given. A queue's feeder or a timer
+    may still bring what is missing: nobody could is never proven.
     """
     there = next((one for one in idle if one.shared_objects), None)
     members = situation.cycle(there) if there is not None else ()
@@ -379,8 +373,8 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
     """Blame ranks that wait in different groups, each with a thread kept out by a lock.
 
     The call that would end this is made by a thread that takes that very lock: on one rank the
-    helper came first, on another one the main thread. On at least one it is the main thread: where
-    all of these are in collectives, they parted.
+    helper came first, on another the main thread. Where all main threads are in collectives, they
+    parted.
     """
     if parted.group is not None:
         return None
@@ -416,10 +410,7 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
 
 
 def _kept_out(job: JobReading, reading: RankReading) -> ThreadStack | None:
-    """Return the thread of a rank that takes a lock and makes a collective call after it.
-
-    That of its main thread, whose wait leads to a thread in a collective, needs no such proof.
-    """
+    """Return a rank's thread that takes a lock, and that makes a collective call after it."""
     own, stuck = reading.view.own_process, reading.stuck
     stacks = [one.stack for one in own.samples if one.stack is not None] if own is not None else []
     if not stacks or not stacks[-1].threads:

@@ -42,8 +42,7 @@ FROM_PROCESSES = ("pipe", "shared")
 def process_stopped(situation: Situation, job: JobReading) -> Finding | None:
     """Blame every rank that is stopped: proven, whoever waits, once it has been so for a while.
 
-    A debugger, or another py-spy, that comes to a rank which has been silent for long stops it for
-    moments.
+    A debugger that comes to a rank which has been silent for long stops it for moments.
     """
     stopped = []
     for one in job.ranks.values():
@@ -76,9 +75,8 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
     """Blame the ranks that are gone and waited for; without a wait that is seen, those that failed.
 
     Or, where all that are left only ask again and again, those that broke off without a fault, but
-    neither left their groups nor came to an end (os._exit does that): what is asked for may be what
-    they were to bring, or come from outside. A rank that a launcher ended because another had
-    failed is no culprit, nor one that lost those that had left.
+    neither left their groups nor came to an end (os._exit does that). Not a rank that a launcher
+    ended because another had failed, nor one that lost those that had left.
     """
     left, still = situation.suspects, situation.standstill
     gone = situation.suspects_that_are("gone")
@@ -128,9 +126,8 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
 def _who_is_left(situation: Situation, *, with_fault: bool) -> EndedBy:
     """Say whether anybody but the ranks that are gone could bring what the others wait for.
 
-    Where those that are left stand still in what only the job could end, a part of it is missing;
-    likewise where they ask again and again for what does not come. Where they ask for something
-    from outside, or sleep once, they may go on by themselves.
+    Nobody where those that are left wait for what only the job could bring, or ask again and again.
+    What they ask of something outside, or sleep for once, may go on by itself.
     """
     if situation.waited_for:
         return "nobody"
@@ -140,10 +137,7 @@ def _who_is_left(situation: Situation, *, with_fault: bool) -> EndedBy:
         return "outside"
 
     def asks_the_job(reading: RankReading) -> bool:
-        """It asks again and moves no byte, or waits at connections of this machine alone.
-
-        Those lead to the job's store, mostly, which a launcher may keep, at which nobody looks.
-        """
+        """It moves no byte, or asks only this machine, whose launcher may keep the store."""
         own = reading.view.own_process
         if asks_again(reading) and own is not None and read_process(own).asks_anew:
             return True
@@ -158,10 +152,9 @@ def _who_is_left(situation: Situation, *, with_fault: bool) -> EndedBy:
 def lost_child(situation: Situation, idle: Sequence[RankReading]) -> Finding | None:
     """Blame the suspects that wait for what only processes bring, after a child of theirs failed.
 
-    multiprocessing tells nobody that a process has died: a queue, an event or a semaphore that it
-    was to fill, set or release is waited for as before. The parent has not asked how it ended, else
-    the kernel would have forgotten it. Not those that something from outside could help on, or a
-    process that works. A thread of the rank that looks now and then may start the child anew.
+    multiprocessing tells nobody that a process has died. The parent has not asked how it ended,
+    else the kernel would have forgotten it. A thread of the rank that looks now and then may start
+    it anew.
     """
     lost: dict[int, tuple[int, str]] = {}
     supervised = False
@@ -212,9 +205,8 @@ def is_over(job: JobReading) -> bool:
 def find_crash(job: JobReading) -> Finding | None:
     """Blame the first rank that failed by itself; None if the job ended well.
 
-    Ranks that end because another failed (killed by the launcher) are no culprits, nor is one that
-    failed because another had left: that one is. Where every rank was ended from outside, none is;
-    and what fails after the end was asked for is no crash.
+    Ranks that end because another failed are no culprits, nor is one that failed because another
+    had left: that one is. What fails after the end was asked for is no crash.
     """
     ranks, run = tuple(job.ranks.values()), job.case.run
     firsts = exits.firsts_to_fail(ranks, several_nodes=run.nnodes > 1)
@@ -327,8 +319,8 @@ def _crashed(
 def _ended_otherwise(job: JobReading, *, restarted: bool) -> Finding | None:
     """No rank failed by itself: did only its command fail, or began its launcher anew for one?
 
-    torchrun would not for ranks that left with exit code 0, and Python ends alike with any other:
-    ``sys.exit("no data")`` is no word of a rank that it has finished.
+    torchrun would not for ranks that left with exit code 0; ``sys.exit("no data")`` is any other
+    code.
     """
     code, next_start, ranks = job.case.exit_code, job.case.run.next_start, job.ranks.values()
     open_ends = restarted and not all(left_well(one.view) for one in ranks)

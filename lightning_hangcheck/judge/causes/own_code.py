@@ -152,8 +152,7 @@ def gil_held(one: RankReading) -> Seen | None:
 def logger_init(one: RankReading, situation: Situation) -> Seen | None:
     """Its calls show, or its open section says, that it creates the experiment logger.
 
-    The name of a function is no proof: `create_logger` may do anything. A logger is the user's own
-    where the rank stands in the user's code, and W&B is nowhere seen.
+    A name is no proof: `create_logger` may do anything. It is the user's own where W&B is not seen.
     """
     if not one.shows("logger_init"):
         return None
@@ -220,8 +219,7 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
 def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
     """Say for which of its threads the exit of a rank's interpreter waits, and what that does.
 
-    Every thread that is no daemon is waited for, and the one that feeds a multiprocessing.Queue
-    until its pipe has taken all.
+    For every one that is no daemon, and for the feeder of a multiprocessing.Queue with words left.
     """
     stuck, own = reading.stuck, reading.view.own_process
     if stuck is None or not stuck.frames or own is None or not is_exiting(latest_frames(own)):

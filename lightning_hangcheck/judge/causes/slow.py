@@ -122,8 +122,8 @@ def unknown(situation: Situation, job: JobReading) -> Finding | None:
 def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
     """Ranks at different places wait for each other; at one and the same, the work may go on.
 
-    Where each has posted as many messages as the other, yet none arrives, and no byte goes
-    anywhere, they match by number: they differ in what is not counted, their tag, group or size.
+    Where each has posted as many messages as the other, yet none arrives, they differ in what is
+    not counted: their tag, group or size.
     """
     apart, elsewhere = situation.graph.between_ranks, situation.job.elsewhere
     ends = set(situation.graph.ends) if apart else {reading.rank for reading in waiting}
@@ -201,9 +201,8 @@ def _in_what(reading: RankReading) -> str:
 def slow_steps(job: JobReading, slowness: Slowness) -> Finding | None:
     """Blame the ranks whose own work grew; all that are slow, where it was no one's own.
 
-    Ranks that wait for each other in each step are slow together, whoever holds them up. It is the
-    one whose own work grew, loader or forward, by most of what a step takes more. Where nobody's
-    did, or no parts were timed, it is the one that was at work in most looks, while others waited.
+    Ranks that wait for each other in each step are slow together. It is the one whose own work grew
+    by most of what a step takes more; else the one at work in most looks, while others waited.
     """
     ranks = slowness.ranks
     if not ranks:
