@@ -22,7 +22,6 @@ from lightning_hangcheck.judge.operations import (
     pending_collectives,
 )
 from lightning_hangcheck.judge.patience import Patience, asks_again, decide
-from lightning_hangcheck.judge.processes import read_process
 from lightning_hangcheck.judge.rule import Finding, Situation, blame, names, say
 from lightning_hangcheck.judge.wording import within
 from lightning_hangcheck.model.evidence import Gap
@@ -251,9 +250,7 @@ def _of_standstill(finding: Finding, job: JobReading) -> Finding:
     """
     if finding.ended_by in ("nobody", "person"):
         return replace(finding, standstill=True)
-    processes = [
-        read_process(own) for one in job.alive if (own := one.view.own_process) is not None
-    ]
+    processes = [one.own for one in job.alive]
     ended_by = finding.ended_by
     if ended_by == "inside" and any(
         own.sleeps_on or any(thread.sleeps for thread in own.free_threads) for own in processes

@@ -380,7 +380,7 @@ def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:
     for rank, reading in job.ranks.items():
         if reading.activity != "idle" and not reading.workers:
             continue
-        host, own = reading.view.host, reading.view.own_process
+        host = reading.view.host
         blocked: list[tuple[Node, Sequence[WaitTarget]]] = []
         if reading.wait_kind == "dataloader" and reading.owing_workers:
             workers = tuple(map(reading.worker_node, reading.owing_workers))
@@ -402,7 +402,7 @@ def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:
                     blocked.append(
                         (job.processes.node(host, pid), read_process(child).targets if idle else ())
                     )
-        if own is not None and reading.activity == "idle" and read_process(own).locked:
+        if reading.activity == "idle" and reading.own.locked:
             yield Wait((rank,), (rank,), ("for a lock of its own threads",))
         for target in reading.shared_objects:
             sharing = {job.processes.rank_of(host, one) for one in target.holders}

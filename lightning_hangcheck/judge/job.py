@@ -15,7 +15,7 @@ from lightning_hangcheck.judge.activity import (
     read_rank_activity,
 )
 from lightning_hangcheck.judge.alike import Members, alike_records, latest_frames, with_members
-from lightning_hangcheck.judge.exits import raised_at
+from lightning_hangcheck.judge.exits import NO_PAGE, raised_at
 from lightning_hangcheck.judge.frames import (
     Wait,
     find_wait,
@@ -25,8 +25,9 @@ from lightning_hangcheck.judge.frames import (
 )
 from lightning_hangcheck.judge.operations import MESSAGES, asked_end, device_message
 from lightning_hangcheck.judge.phase_of_life import PhaseOfLife, life_beside, phase_of_life
-from lightning_hangcheck.judge.processes import read_process, through_children
+from lightning_hangcheck.judge.processes import ProcessReading, read_process, through_children
 from lightning_hangcheck.judge.wording import UNTOLD_S
+from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Case, RankName, RankView
 from lightning_hangcheck.model.code_owner import owner_of, program_of
 from lightning_hangcheck.model.evidence import Frame, Gap, Holder, ProcessLook, WaitTarget
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 Node = int | str
 """In the wait-for graph: a rank by its number, else a name as `model.verdict.Edge` has it."""
+UNSEEN = ProcessLook(pid=0, role="rank")
 MOST_LISTED = 4_096
 """Unknown ranks that are listed: more say nothing new."""
 SURE = ("calls", "page")
@@ -203,9 +205,19 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
         return owner.kind == "user" or owner.package == "torch"
 
     @property
+    def own(self) -> ProcessReading:
+        """Its own process; one of which nothing was seen, where that is so."""
+        return read_process(self.view.own_process or UNSEEN)
+
+    @property
+    def beat(self) -> Beat:
+        """Its page; one that says nothing, where it has none."""
+        return self.view.beat or NO_PAGE
+
+    @property
     def handling(self) -> str:
         """The exception that its main thread handles, by its own word; empty if none."""
-        return self.view.beat.handling if self.view.beat is not None else ""
+        return self.beat.handling
 
     @property
     def rank(self) -> int:
@@ -245,8 +257,7 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
     @property
     def serving(self) -> bool:
         """Whether it stands still while a thread of it is in what another rank called."""
-        own = self.view.own_process
-        return self.activity == "idle" and own is not None and read_process(own).serves_calls
+        return self.activity == "idle" and self.own.serves_calls
 
     @property
     def alive(self) -> bool:

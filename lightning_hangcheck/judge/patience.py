@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from lightning_hangcheck.judge import processes
 from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
 from lightning_hangcheck.judge.job import process_of
-from lightning_hangcheck.judge.processes import read_process
+from lightning_hangcheck.judge.processes import ProcessReading, read_process
 from lightning_hangcheck.judge.source import calls_collectives
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.judge.job import JobReading, Node, Process, RankReading
     from lightning_hangcheck.judge.rule import Finding
     from lightning_hangcheck.model.case import Limits
-    from lightning_hangcheck.model.evidence import ProcessLook, TargetKind, WaitTarget
+    from lightning_hangcheck.model.evidence import TargetKind, WaitTarget
     from lightning_hangcheck.model.slugs import VerdictKind
 
     Actor: TypeAlias = "int | Process | Helper"
@@ -188,7 +188,7 @@ class Patience:
             return Enders((computation(self._job.ranks[self._processes.owners[actor]]),))
         if activity != "idle":
             return Enders((BY_ACTIVITY[activity],))
-        return self._of_wait(actor, look, read_process(look).targets)
+        return self._of_wait(actor, read_process(look), read_process(look).targets)
 
     def _of_rank(self, reading: RankReading) -> Enders:
         if reading.activity in ("busy", "moving") or reading.kept_by_message:
@@ -203,36 +203,30 @@ class Patience:
         if reading.at_store:
             return Enders(("outside",))
         reading = self._job.ranks[reading.told_by_rank]  # whose processes these are
-        host, own = reading.view.host, reading.view.own_process
+        host, own = reading.view.host, reading.own
         if reading.wait_kind == "dataloader":
             return Enders((), tuple((host, one.look.pid) for one in reading.owing_workers))
-        if own is None:
-            return Enders(("outside",))
-        called = (
-            not reading.targets
-            and read_process(own).called_by_ranks
-            and not read_process(own).waits_in_vain
-        )
+        called = not reading.targets and own.called_by_ranks and not own.waits_in_vain
         if called or reading.wait_kind in ("call", "last_calls"):
             peers = (one.rank for one in self._job.alive if one.rank != reading.rank)
-            helpers = (Helper((host, own.pid), one.tid) for one in read_process(own).free_threads)
+            helpers = (Helper((host, own.look.pid), one.tid) for one in own.free_threads)
             return Enders(("inside",), (*peers, *helpers))
-        return self._of_wait((host, own.pid), own, reading.own_targets)
+        return self._of_wait((host, own.look.pid), own, reading.own_targets)
 
     def _of_wait(
-        self, process: Process, look: ProcessLook, targets: Sequence[WaitTarget]
+        self, process: Process, own: ProcessReading, targets: Sequence[WaitTarget]
     ) -> Enders:
         """Where nothing tells what a process waits for, anything may end it."""
-        if read_process(look).waits_in_vain:
+        if own.waits_in_vain:
             return Enders()
         unnamed = all(one.kind == "other" for one in targets)
         helpers = tuple(
             Helper(process, one.tid)
-            for one in (read_process(look).free_threads if unnamed else ())
+            for one in (own.free_threads if unnamed else ())
             if targets or one.timer
         )
         if not targets:
-            alone = read_process(look).in_own_memory and not read_process(look).limited
+            alone = own.in_own_memory and not own.limited
             return Enders(("inside" if alone else "outside",), helpers)
         # one call that waits for several things may have had another that nobody saw
         unseen = Enders(() if processes.endless(targets) else ("inside",), helpers)
@@ -313,9 +307,9 @@ class Patience:
         among = frozenset((one.view.host, one.view.pid) for one in tellers)
         found: list[EndedBy] = []
         for one in tellers:
-            host, own = one.view.host, one.view.own_process
+            host = one.view.host
             nothing_new = one.view.nothing_new_for_s >= LIVELOCK_AFTER_S
-            for caller, ends in read_process(own).late_callers() if own is not None else ():
+            for caller, ends in one.own.late_callers():
                 calls = calls_collectives(self._job.case.code, caller.frames)
                 certain = bool(calls) or of_helpers
                 for end in ends if calls is not False else ():
@@ -335,14 +329,13 @@ class Patience:
 
     def waits_its_turn(self, reading: RankReading, advancing: Collection[int]) -> bool:
         """Whether an idle rank may wait for what ranks that advance bring, and for nobody else."""
-        own, host = reading.view.own_process, reading.view.host
-        if reading.activity != "idle" or own is None or read_process(own).waits_in_vain:
+        if reading.activity != "idle" or not reading.own.moments or reading.own.waits_in_vain:
             return False
 
         def may_be_brought(target: WaitTarget) -> bool:
             if target.kind == "socket" and not target.holders:
                 return target.call.startswith("accept") or not target.name
-            ranks = (self._processes.rank_of(host, one) for one in target.holders)
+            ranks = (self._processes.rank_of(reading.view.host, one) for one in target.holders)
             return target.kind in FED | {"lock"} and any(rank in advancing for rank in ranks)
 
         return reading.at_store or all(map(may_be_brought, reading.targets))
@@ -354,8 +347,7 @@ def computation(reading: RankReading) -> EndedBy:
     One long call, or ever new code, may be what comes once in many steps: no pace tells of that.
     What its GPU does, nobody sees: that counts as going round, as long as it works.
     """
-    pace, own = reading.view.pace, reading.view.own_process
-    for_gpu = own is not None and gpu_works(own)
+    pace, for_gpu = reading.view.pace, gpu_works(reading.own.look)
     if not reading.circling and not for_gpu:
         return "unknown_pace"
     paced = pace is not None and pace.known and not reading.livelocked
@@ -364,12 +356,11 @@ def computation(reading: RankReading) -> EndedBy:
 
 def asks_again(reading: RankReading) -> bool:
     """Whether a rank only sleeps between its questions: it may ask for anything, of anybody."""
-    own = reading.view.own_process
     idle = reading.activity == "idle" and reading.wait_kind != "dataloader"
     of_nobody_known = all(
         one.kind == "lock" and not processes.tells_who(one) for one in reading.targets
     )
-    return idle and of_nobody_known and own is not None and read_process(own).limited
+    return idle and of_nobody_known and reading.own.limited
 
 
 # The contract's table.

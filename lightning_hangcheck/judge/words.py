@@ -236,8 +236,8 @@ def waits(job: JobReading, graph: WaitGraph) -> Iterator[EvidenceItem]:
 
 
 def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
-    view, own, observed = reading.view, reading.view.own_process, reading.process_activity
-    newest = tuple(reversed(own.samples)) if own is not None else ()
+    view, observed = reading.view, reading.process_activity
+    newest = reading.own.look.samples[::-1]
     if view.process_exit is not None:
         ended, killed = exits.how_it_ended(view), exits.killed_for_memory(view)
         yield "departure", f"rank {reading.rank} {ended}"
@@ -286,8 +286,7 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
     if counted := view.flight.waits if view.flight is not None else {}:
         told = ", ".join(f"{count} in {name}" for name, count in sorted(counted.items()))
         yield "torch", f"torch counts threads that wait: {told}"
-    if own is not None:
-        yield from (("gpu", text) for text in describe_gpus(own))
+    yield from (("gpu", text) for text in describe_gpus(reading.own.look))
     state = next((one.kernel for one in newest if one.kernel), None)
     if state is not None and view.process_exit is None:
         channel = state.threads[0].wchan if state.threads else ""

@@ -302,7 +302,7 @@ def ended_earlier(situation: Situation, gone: Sequence[RankReading]) -> Finding 
         one
         for one in gone
         if (end := one.view.process_exit) is not None and end.exit_code == 0
-        if (beat := one.view.beat) is not None and beat.ending == "finished"
+        if one.beat.ending == "finished"
     ]
     done, left = (
         [beat.step for one in side if (beat := one.view.beat) is not None]
@@ -411,8 +411,8 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
 
 def _kept_out(job: JobReading, reading: RankReading) -> ThreadStack | None:
     """Return a rank's thread that takes a lock, and that makes a collective call after it."""
-    own, stuck = reading.view.own_process, reading.stuck
-    stacks = [one.stack for one in own.samples if one.stack is not None] if own is not None else []
+    stuck, samples = reading.stuck, [one.sample for one in reading.own.moments]
+    stacks = [one.stack for one in samples if one.stack is not None]
     if not stacks or not stacks[-1].threads:
         return None
     main, *others = stacks[-1].threads

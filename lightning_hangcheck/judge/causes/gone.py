@@ -17,7 +17,6 @@ from lightning_hangcheck.judge.exits import failed, how_it_ended, left_well
 from lightning_hangcheck.judge.frames import outlived_stack_s
 from lightning_hangcheck.judge.graph import WaitGraph
 from lightning_hangcheck.judge.patience import Patience, asks_again
-from lightning_hangcheck.judge.processes import read_process
 from lightning_hangcheck.judge.rule import Finding, Situation, blame, names, rule, say
 from lightning_hangcheck.judge.threads import may_help
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, within
@@ -48,9 +47,12 @@ def process_stopped(situation: Situation, job: JobReading) -> Finding | None:
     for one in job.ranks.values():
         if one.activity != "stopped":
             continue
-        since_s, own = one.view.stopped_for_s, one.view.own_process  # as a watcher saw, or samples
-        samples = own.samples if own is not None else ()
-        states = [(each.taken_ns, each.kernel.state) for each in samples if each.kernel is not None]
+        since_s = one.view.stopped_for_s  # as a watcher saw, or samples
+        states = [
+            (each.sample.taken_ns, each.kernel.state)
+            for each in one.own.moments
+            if each.kernel is not None
+        ]
         held = list(takewhile(lambda seen: seen[1] in "Tt", reversed(states)))
         if since_s is None and len(held) < len(states):
             since_s = (held[0][0] - held[-1][0]) / NANOSECONDS
@@ -88,8 +90,7 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
             one
             for one in ended
             if one.view.process_exit is not None and not failed(one.view)
-            if (beat := one.view.beat) is not None
-            if (beat.ending, beat.membership) == ("running", "member")
+            if one.view.beat and (one.beat.ending, one.beat.membership) == ("running", "member")
         ]
         gone = tuple(fault or (broke_off if asking else ()))
     for_others = {
@@ -138,8 +139,7 @@ def _who_is_left(situation: Situation, *, with_fault: bool) -> EndedBy:
 
     def asks_the_job(reading: RankReading) -> bool:
         """It moves no byte, or asks only this machine, whose launcher may keep the store."""
-        own = reading.view.own_process
-        if asks_again(reading) and own is not None and read_process(own).asks_anew:
+        if asks_again(reading) and reading.own.asks_anew:
             return True
         sockets = [one for one in reading.targets if one.kind == "socket"]
         return bool(sockets) and all(one.name.startswith(LOOPBACK) for one in sockets)
@@ -173,8 +173,7 @@ def lost_child(situation: Situation, idle: Sequence[RankReading]) -> Finding | N
                 how = f"was killed by {wording.signal_name(-code)}"
             told = f"its child pid {pid} {how}, and the rank has not collected its exit code"
             lost[one.rank] = code, told
-            own = one.view.own_process
-            stack = own.samples[-1].stack if own is not None and own.samples else None
+            stack = one.own.moments[-1].sample.stack if one.own.moments else None
             supervised |= stack is None or any(map(may_help, stack.threads[1:]))
     readings = [one for one in idle if one.rank in lost]
     if not lost:
@@ -224,8 +223,7 @@ def find_crash(job: JobReading) -> Finding | None:
     end = _its_end(first)
     if needed := exits.failed_for(first, ranks):  # they left without a fault
         how = how_it_ended(needed[0].view) if left_well(needed[0].view) else ""
-        beat = needed[0].view.beat
-        if beat is not None and beat.ending == "finished":
+        if needed[0].beat.ending == "finished":
             how = "had finished"
         sentence = say(
             needed,

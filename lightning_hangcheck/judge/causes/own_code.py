@@ -44,8 +44,7 @@ def dataloader_worker(one: RankReading) -> Seen | None:
         default=None,
     )
     if worker is None:
-        own = one.view.own_process
-        only_stacks = own is None or all(sample.kernel is None for sample in own.samples)
+        only_stacks = all(moment.kernel is None for moment in one.own.moments)
         seen = "its worker processes were not seen"
         does = seen if only_stacks else "none of its worker processes is left"
         return Seen(text=text, words={"does": does}, alike=one.rank)
@@ -96,11 +95,11 @@ def thread_deadlock(one: RankReading) -> Seen | None:
 
     Where the thread that may release one waits for something that has a name, that is the cause.
     """
-    own = one.view.own_process
-    locked = read_process(own).locked if own is not None and not one.targets else ()
-    if own is None or not locked:
+    locked = one.own.locked if not one.targets else ()
+    if not locked:
         return None
-    first, awaits = locked[0], locked[0].tid != own.pid  # its main thread is in no lock itself
+    # whether its main thread is in no lock itself
+    first, awaits = locked[0], locked[0].tid != one.own.look.pid
     stands = (users_place(thread.frames) for thread in locked)
     places = [*dict.fromkeys(place for place in stands if place is not None)]
     at = " and ".join(within(place) for place in places[:3])
@@ -138,9 +137,8 @@ def gil_held(one: RankReading) -> Seen | None:
     A call that waits for a file has a cause of its own, which names it: safetensors opens files
     with the interpreter lock in hand.
     """
-    own = one.view.own_process
     in_file = any(target.kind in ("file", "fifo") for target in one.targets)
-    if own is None or in_file or read_process(own).lock_keeper(one.view.beat) is None:
+    if in_file or one.own.lock_keeper(one.view.beat) is None:
         return None
     return Seen(
         text="{who} [keeps|keep] the interpreter lock {at} : a C call has not returned for "
@@ -158,9 +156,10 @@ def logger_init(one: RankReading, situation: Situation) -> Seen | None:
         return None
     unsure = one.activity == "unseen" or not situation.waited_for
     sure = (0.6 if unsure else 0.9) if one.shown_by_calls else (0.5 if unsure else 0.75)
-    sections = one.view.beat.sections if one.view.beat is not None else ()
     files = [frame.file for frame in (*one.frames, *one.stuck_frames)]
-    named = any("wandb" in name.lower() for name in (*files, *(each.name for each in sections)))
+    named = any(
+        "wandb" in name.lower() for name in (*files, *(each.name for each in one.beat.sections))
+    )
     here = one.place in (one.stuck_frames or one.frames)[-1:]
     return Seen(
         text="{who} [is|are] stuck creating the experiment logger {at} : it has not returned for "
@@ -196,8 +195,7 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
         circle = say(others, "while {who} [waits|wait] for it {what} {at}", what=what)
     if aspect == "child" and members == (first,):
         awaits += ", which waits for it at the other end of a pipe"
-    own = [one.view.own_process for one in idle]
-    sleeps = not awaits and all(one is not None and read_process(one).only_sleeps for one in own)
+    sleeps = not awaits and all(one.own.only_sleeps for one in idle)
     stands = "[sleeps|sleep]" if sleeps else "[is|are] stuck"
     text = f"{{who}} {stands} {{at}} : idle for {{since}}{{waits}} {{circle}}"
     return blame(
@@ -221,8 +219,8 @@ def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
 
     For every one that is no daemon, and for the feeder of a multiprocessing.Queue with words left.
     """
-    stuck, own = reading.stuck, reading.view.own_process
-    if stuck is None or not stuck.frames or own is None or not is_exiting(latest_frames(own)):
+    stuck = reading.stuck
+    if stuck is None or not stuck.frames or not is_exiting(latest_frames(reading.own.look)):
         return None
     place = users_place(stuck.frames)
     stands = within(place) or within(stuck.frames[-1])
@@ -247,8 +245,8 @@ def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
     for target in reading.targets:
         if (found := _at_target(job, reading, target)) is not None:
             return found
-    own, stuck = reading.view.own_process, reading.stuck
-    if own is None or not read_process(own).waits_in_vain:
+    stuck = reading.stuck
+    if not reading.own.waits_in_vain:
         return None, ""
     in_own_pool = (
         stuck is not None
@@ -266,7 +264,7 @@ def _at_target(
     job: JobReading, reading: RankReading, target: WaitTarget
 ) -> tuple[str | None, str] | None:
     kind, held_by = target.kind, [process_name(one) for one in target.holders[:MOST_SHOWN]]
-    own, looks = reading.view.own_process, reading.view.processes
+    looks = reading.view.processes
     if kind == "process":
         child = ", ".join(map(process_name, target.holders)) or f"pid {target.name}"
         pids = {holder.pid for holder in target.holders} | {int(target.name or 0)}
@@ -284,7 +282,7 @@ def _at_target(
             started = {one.pid for one in looks if one.role == "worker"}
             aspect = "worker" if writers[0].pid in started else "child"
             return aspect, f", {which}reading from {process_name(writers[0])}, which writes nothing"
-        if target.holders and own is not None and read_process(own).free_threads:
+        if target.holders and reading.own.free_threads:
             return None, ", reading a pipe to which none of its threads has written"
         # a queue has both ends in each process that uses it
         ended = [one.pid for one in looks if read_process_activity(one).activity == "gone"]

@@ -75,8 +75,7 @@ def slow_progress(one: RankReading) -> Seen:
 @rule("memory_pressure", of=("idle", "busy"), order=170, sure=(0.8, 0.5), needs=("kernel",))
 def memory_pressure(one: RankReading) -> Seen | None:
     """It reads pages back while memory is full."""
-    own = one.view.own_process
-    looks = [(each.taken_ns, each.kernel) for each in (own.samples if own is not None else ())]
+    looks = [(each.sample.taken_ns, each.kernel) for each in one.own.moments]
     seen_at = [(at, kernel) for at, kernel in looks if kernel is not None][-2:]
     memory = seen_at[-1][1].memory if len(seen_at) > 1 else None
     if memory is None or memory.used_bytes < FULL * memory.limit_bytes:
