@@ -1,9 +1,9 @@
 """Ranks that stand alike are told by one of them: equal stacks, and groups of one shape. Pure.
 
-Sets of ranks are a few numbers: a hundred thousand that do the same are told with a handful, and
-joined without listing any of them. A hundred thousand ranks of a device mesh that do the same are each in groups of their own, and all
-of these are one group that was moved. So a rank's record is told without the members of its groups,
-and with it where those groups are for whose ranks it stands (`GroupFamily`). From these each
+Sets of ranks are a few numbers, joined without listing any of them. A hundred thousand ranks of a
+device mesh that do the same are each in groups of their own, and all of these are one group that
+was moved. So a rank's record is told without the members of its groups, and with it where those
+groups are for whose ranks it stands (`GroupFamily`). From these each
 rank's own record is made again, its groups, peers and roots moved.
 """
 

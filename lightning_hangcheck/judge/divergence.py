@@ -36,11 +36,11 @@ from lightning_hangcheck.judge.operations import (
     awaited_peers,
     call_of,
     entered,
+    groups_of,
     histories,
     is_collective_code,
     operation_of,
     record_of,
-    records,
     still_pending,
     waiting_together,
     way_in,
@@ -478,6 +478,7 @@ def find_diverged(
     """Tell which ranks left, and what showed it; all of them where nothing does.
 
     Args:
+        code: Notes on the lines where ranks stand.
         keys: What each rank does; equal for ranks that are together.
         way_of: Tells what a rank did before, and what it does now, where recorded.
     """
@@ -680,7 +681,9 @@ def did_as_like_groups(
         }
 
     came, did, asked = before(owner, own), set[Operation](), {group}
-    for reading, record in ((one, each) for one in job.ranks.values() for each in records(one)):
+    for reading, record in (
+        (one, each) for one in job.ranks.values() for each in groups_of(one.view)
+    ):
         if len(asked) > MOST_GROUPS:
             break
         if record.group in asked or len(record.ranks) != len(own.ranks):

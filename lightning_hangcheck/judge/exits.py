@@ -69,18 +69,19 @@ def _exit(view: RankView) -> ProcessExit:
     return view.process_exit or NO_END
 
 
-def _beat(view: RankView) -> Beat:
+def page_of(view: RankView) -> Beat:
+    """Return its page; one that says nothing where it has none."""
     return view.beat or NO_PAGE
 
 
 def last_words(view: RankView) -> str:
     """Return a rank's exception in one line, empty if it said nothing."""
-    return _exit(view).last_words or _beat(view).last_words
+    return _exit(view).last_words or page_of(view).last_words
 
 
 def raised(view: RankView) -> bool:
     """Whether an exception left the program: none that was caught, after which it went on."""
-    beat = _beat(view)
+    beat = page_of(view)
     if beat.ending != "raised" or not beat.ended_ns:
         return False
     return beat.last_beat_ns - beat.ended_ns < WAY_OUT_NS
@@ -99,13 +100,13 @@ def failed(view: RankView) -> bool:
     code = _exit(view).exit_code
     if code is not None:
         return code != 0
-    return bool(last_words(view)) or _beat(view).ending == "raised"
+    return bool(last_words(view)) or page_of(view).ending == "raised"
 
 
 def left_well(view: RankView) -> bool:
     """Whether a rank was seen to end without a fault, by its exit code or its own word."""
     code = _exit(view).exit_code
-    return code == 0 if code is not None else _beat(view).ending == "finished"
+    return code == 0 if code is not None else page_of(view).ending == "finished"
 
 
 def ended_from_outside(view: RankView) -> bool:
@@ -171,12 +172,12 @@ def how_it_ended(view: RankView) -> str:
     if number is not None:
         name = signal_name(number)
         why = killed_for_memory(view) if number == signal.SIGKILL else ""
-        starting = any(one.name == STARTING_SERVER for one in _beat(view).sections)
+        starting = any(one.name == STARTING_SERVER for one in page_of(view).sections)
         if number == signal.SIGABRT and starting:
             why = OUR_SERVER
         why = why or causes_file().signals.get(name, "")
         return f"was killed by {name}{f' ({why})' if why else ''}{said}"
-    if _beat(view).training == "over":
+    if page_of(view).training == "over":
         return f"raised {words}" if words else "had finished"
     if code is None:
         return f"is gone, its exit code is unknown{said}"
@@ -221,7 +222,7 @@ def firsts_to_fail(
 
     def ended_at(reading: RankReading) -> tuple[bool, float]:
         if all_raised:
-            return False, _beat(reading.view).ended_ns
+            return False, page_of(reading.view).ended_ns
         sent, seen = ending_signal(reading.view) in FROM_OUTSIDE, reading.view.process_exit
         return sent, seen.order if seen is not None else math.inf  # nobody saw its end: the last
 
@@ -242,14 +243,14 @@ def left_before(
     failure = first.view.process_exit
 
     def before(one: RankReading) -> bool:
-        seen, finished = one.view.process_exit, _beat(one.view).ending == "finished"
+        seen, finished = one.view.process_exit, page_of(one.view).ending == "finished"
         ended = finished and ended_from_outside(one.view)
         if not ended and (seen is None or failed(one.view)):
             return False
         if _exit(one.view).clock != _exit(first.view).clock:
             return if_open
         if finished and raised(first.view):
-            return _beat(one.view).ended_ns < _beat(first.view).ended_ns
+            return page_of(one.view).ended_ns < page_of(first.view).ended_ns
         return seen is not None and failure is not None and seen.order < failure.order
 
     return tuple(filter(before, readings))
@@ -264,7 +265,7 @@ def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[Ran
     if not lost_a_peer(first.view):
         return ()
     left = left_before(first, readings, if_open=True)
-    return tuple(one for one in left if _beat(one.view).membership == "member") or left
+    return tuple(one for one in left if page_of(one.view).membership == "member") or left
 
 
 def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -> frozenset[int]:
@@ -277,7 +278,7 @@ def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -
         (view.process_exit.seen_ns, view.rank)
         for view in ranks
         if view.process_exit is not None
-        and _beat(view).training == "beside"
+        and page_of(view).training == "beside"
         and (view.process_exit.exit_code or 0) > 0
         and not last_words(view)
     )
@@ -303,7 +304,7 @@ def asked_by(view: RankView) -> str | None:
 
 def _by_words(view: RankView) -> str:
     """One that caught the exception and went on shows no way out."""
-    tears_down = _beat(view).phase == "teardown"
+    tears_down = page_of(view).phase == "teardown"
     leaving = view.process_exit is not None or raised(view) or tears_down
     words = last_words(view) if leaving else ""
     return re.split("[: ]", words)[0] if words.startswith(TOLD_TO_END) else ""

@@ -361,7 +361,7 @@ def _through(reading: RankReading) -> str:
     record = record_of(reading, group) if group is not None else None
     named = record is not None and record.description not in UNNAMED
     of_group = f"of {record.description}" if record is not None and named else ""
-    return join(f"in {reading.wait.name}", of_group)
+    return join(reading.in_wait, of_group)
 
 
 def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:

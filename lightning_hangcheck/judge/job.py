@@ -15,7 +15,7 @@ from lightning_hangcheck.judge.activity import (
     read_rank_activity,
 )
 from lightning_hangcheck.judge.alike import Members, alike_records, latest_frames, with_members
-from lightning_hangcheck.judge.exits import NO_PAGE, raised_at
+from lightning_hangcheck.judge.exits import page_of, raised_at
 from lightning_hangcheck.judge.frames import (
     Wait,
     find_wait,
@@ -27,7 +27,6 @@ from lightning_hangcheck.judge.operations import MESSAGES, asked_end, device_mes
 from lightning_hangcheck.judge.phase_of_life import PhaseOfLife, life_beside, phase_of_life
 from lightning_hangcheck.judge.processes import ProcessReading, read_process, through_children
 from lightning_hangcheck.judge.wording import UNTOLD_S
-from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Case, RankName, RankView
 from lightning_hangcheck.model.code_owner import owner_of, program_of
 from lightning_hangcheck.model.evidence import Frame, Gap, Holder, ProcessLook, WaitTarget
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from lightning_hangcheck.judge.knowledge import WaitKind
+    from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.slugs import Phase
 
     Process = tuple[str, int]
@@ -212,7 +212,7 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
     @property
     def beat(self) -> Beat:
         """Its page; one that says nothing, where it has none."""
-        return self.view.beat or NO_PAGE
+        return page_of(self.view)
 
     @property
     def handling(self) -> str:
@@ -248,6 +248,11 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
     def wait_kind(self) -> WaitKind | None:
         """Kind of the known wait in which it stands."""
         return self.wait.kind if self.wait is not None else None
+
+    @property
+    def in_wait(self) -> str:
+        """In which known wait it stands, ``in barrier``; empty for none."""
+        return f"in {self.wait.name}" if self.wait is not None else ""
 
     @property
     def kept_by_message(self) -> bool:

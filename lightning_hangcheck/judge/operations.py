@@ -124,14 +124,14 @@ class PendingCollective(Struct, frozen=True, kw_only=True, eq=False, gc=False):
 # What a rank's record tells.
 
 
-def records(reading: RankReading) -> tuple[CollectiveRecord, ...]:
+def groups_of(view: RankView) -> tuple[CollectiveRecord, ...]:
     """Return a rank's process groups, as far as recorded."""
-    return reading.view.flight.groups if reading.view.flight is not None else ()
+    return view.flight.groups if view.flight is not None else ()
 
 
 def record_of(reading: RankReading, group: str) -> CollectiveRecord | None:
     """Return what a rank knows of a group."""
-    return next((record for record in records(reading) if record.group == group), None)
+    return next((record for record in groups_of(reading.view) if record.group == group), None)
 
 
 def call_of(reading: RankReading, entry: CollectiveEntry) -> CallSite:
@@ -151,7 +151,9 @@ def operation_of(reading: RankReading, entry: CollectiveEntry) -> Operation:
 
 def entered(reading: RankReading) -> list[tuple[str, CollectiveEntry]]:
     """Return what a rank entered in all its groups, with their names, oldest first."""
-    every = ((record.group, entry) for record in records(reading) for entry in record.entries)
+    every = (
+        (record.group, entry) for record in groups_of(reading.view) for entry in record.entries
+    )
     return sorted(every, key=lambda pair: pair[1].created_ns)
 
 
@@ -165,7 +167,7 @@ def histories(
     known: dict[tuple[int, ...], History] = {}
     for one in waiting:
         reading = one.reading
-        for record in records(reading):
+        for record in groups_of(reading.view):
             if record.group not in found:
                 continue
             sites = reading.view.flight.sites if reading.view.flight is not None else {}
@@ -212,7 +214,7 @@ def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | N
     helpers = threads_beside(view)
     found = [
         (record, entry)
-        for record in (view.flight.groups if view.flight is not None else ())
+        for record in groups_of(view)
         for entry in record.entries
         if not entry.retired and (entry.thread == 0 or (entry.thread in helpers) is not of_main)
     ]
@@ -263,7 +265,7 @@ def unmatched_messages(ranks: Views, waiter: RankView) -> Iterator[Message]:
     Both ends of a message end at about one time, so a peer with none open has not come. One that
     has any open may have ended others before this rank's record was read: nothing is said of it.
     """
-    for record in waiter.flight.groups if waiter.flight is not None else ():
+    for record in groups_of(waiter):
         for one in record.messages:
             peer = ranks.get(waiter.rank + one.away)
             if not one.retired and peer is not None and peer.flight is not None:
@@ -309,8 +311,8 @@ def at_device(view: RankView) -> Frame | None:
     interpreter lock, and has a group whose operations run on its device; no other thread of it
     waits for ranks.
     """
-    groups, own = view.flight.groups if view.flight is not None else (), view.own_process
-    if own is None or not any(group.on_device for group in groups):
+    own = view.own_process
+    if own is None or not any(group.on_device for group in groups_of(view)):
         return None
     main, stacks = read_process(own).in_one_call(), [one.stack for one in own.samples[-NEWEST:]]
     helpers = (thread for stack in stacks if stack is not None for thread in stack.threads[1:])
@@ -358,7 +360,7 @@ def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
         if pending is None or pending.reading is reading:
             found.update({} if pending is None else {reading.rank: pending})
             continue
-        theirs, own = records(pending.reading), records(reading)
+        theirs, own = groups_of(pending.reading.view), groups_of(reading.view)
         group, source = pending.group, pending.source
         at = next((at for at, one in enumerate(theirs) if one.group == group), None)
         if at is not None and theirs is not own and len(theirs) == len(own):
@@ -381,7 +383,7 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
     here = () if reading.wait_kind == "device" else reading.frames
     unrecorded = PendingCollective(reading=reading, operation=Operation(wait.name), way=here)
     if wait.name == MAKING_GROUP:
-        unused = tuple(record.ranks for record in records(reading) if not record.entries)
+        unused = tuple(record.ranks for record in groups_of(reading.view) if not record.entries)
         return replace(unrecorded, operation=Operation(wait.name, unused[-1:]))
     of_main = wait.frame in reading.frames
     found = open_operation(reading.view, of_main=of_main) if wait.name not in PAIRED else None
@@ -443,7 +445,7 @@ def awaited_ranks(
     called: dict[int, list[int]] = {}
     found: dict[int, tuple[int, ...]] = {}
     for rank, one in pending.items():
-        reading, every = one.reading, records(one.reading)
+        reading, every = one.reading, groups_of(one.reading.view)
         if one.numbered is not None:
             if one.numbered not in known:
                 known[one.numbered] = not_come(one, *one.numbered)

@@ -239,8 +239,7 @@ def blame(
     """
     paces = [one.view.pace for one in culprits if one.view.pace is not None]
     known = len(paces) == len(culprits) and all(pace.known for pace in paces)
-    beats = [one.view.beat for one in culprits if one.view.beat is not None]
-    guarded = (section.goes_on_after_s for beat in beats for section in beat.sections)
+    guarded = (section.goes_on_after_s for one in culprits for section in one.beat.sections)
     by = told.get("ended_by") or situation.patience.who_ends(culprits)
     waited = told.get("waited_for", situation.waited_for)
     if isinstance(sure, tuple):

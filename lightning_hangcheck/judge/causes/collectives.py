@@ -343,8 +343,7 @@ def missed_meeting(situation: Situation, idle: Sequence[RankReading]) -> Finding
     others = [one for one in members if one.rank not in diverged]
     ago = duration(min(one.silence_s for one in (*meeting, *elsewhere)))
     they = say(meeting, "{who} [waits|wait] {at} at a semaphore or lock that ranks share")
-    wait = f"in {elsewhere[0].wait.name}" if elsewhere[0].wait is not None else ""
-    rest = say(elsewhere, "{who} [waits|wait] {wait} {at}", wait=wait)
+    rest = say(elsewhere, "{who} [waits|wait] {wait} {at}", wait=elsewhere[0].in_wait)
     if basis == "nothing":
         sentence = f"ranks have waited for each other for {ago}: {they}, {rest}"
     else:

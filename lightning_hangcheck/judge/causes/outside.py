@@ -131,7 +131,7 @@ def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> s
         return f"which {wording.process_name(holder)}, {whose}, holds"
     if reading is waiter:
         return "which it holds itself"
-    doing = f"while it waits in {reading.wait.name}" if reading.wait is not None else ""
+    doing = join("while it waits", reading.in_wait) if reading.wait is not None else ""
     return join(f"which rank {reading.rank} holds", doing, within(reading.place))
 
 

@@ -191,8 +191,8 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
     members, blamed = situation.deadlocked(first), [one.rank for one in idle]
     others, circle = [one for one in members if one.rank not in blamed], ""
     if others:
-        what = f"in {others[0].wait.name}" if others[0].wait is not None else ""
-        circle = say(others, "while {who} [waits|wait] for it {what} {at}", what=what)
+        told = "while {who} [waits|wait] for it {what} {at}"
+        circle = say(others, told, what=others[0].in_wait)
     if aspect == "child" and members == (first,):
         awaits += ", which waits for it at the other end of a pipe"
     sleeps = not awaits and all(one.own.only_sleeps for one in idle)

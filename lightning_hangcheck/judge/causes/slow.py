@@ -189,8 +189,9 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
 
 
 def _in_what(reading: RankReading) -> str:
-    in_wait = f"in {reading.wait.name}" if reading.wait is not None else ""
-    return join(in_wait, "called" if reading.place is not None else "", within(reading.place))
+    return join(
+        reading.in_wait, "called" if reading.place is not None else "", within(reading.place)
+    )
 
 
 # Steps below their own pace.
