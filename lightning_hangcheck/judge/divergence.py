@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.frames import COLLECTIVE
+from lightning_hangcheck.judge.frames import (
+    COLLECTIVE,
+    left_loop,
+    parked_in,
+    rank_conditions,
+    separating,
+    tests_apart,
+)
 from lightning_hangcheck.judge.graph import solve
 from lightning_hangcheck.judge.operations import (
     PAIRED,
@@ -46,19 +53,12 @@ from lightning_hangcheck.judge.operations import (
     way_in,
     ways_of,
 )
-from lightning_hangcheck.judge.source import (
-    left_loop,
-    parked_in,
-    rank_conditions,
-    separating,
-    tests_apart,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from lightning_hangcheck.judge.frames import Test
     from lightning_hangcheck.judge.job import JobReading, RankReading
-    from lightning_hangcheck.judge.source import Test
     from lightning_hangcheck.model.case import CodeNote, RankView
     from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.model.flight import CollectiveRecord, MessageCounts
@@ -390,7 +390,7 @@ def _by_group(
 def _by_skipped(waiting: Sequence[PendingCollective]) -> Divergence | None:
     asked: set[tuple[object, int]] = set()
     for pending in waiting:
-        key = pending.numbered, pending.reading.told_by_rank
+        key = pending.numbered, pending.reading.told_by
         if pending.numbered is None or key in asked:
             continue
         asked.add(key)
@@ -604,7 +604,7 @@ def departed_in_messages(job: JobReading) -> tuple[int, ...]:
     breaks: dict[int, set[bool | None]] = {}  # by who tells: a pattern of peers moved is the same
     departs, follows = [], 0
     for rank, counts in messages_of(job).items():
-        teller = job.ranks[rank].told_by_rank
+        teller = job.ranks[rank].told_by
         if teller not in breaks:
             breaks[teller] = set(map(_breaks_pattern, counts.newest))
         departs += [rank] if True in breaks[teller] else []
@@ -630,7 +630,7 @@ def without_message(job: JobReading) -> tuple[int, ...]:
     """Return the ranks that left out a message that most posted, and that others wait for."""
     totals: dict[int, tuple[int, int]] = {}
     for rank, counts in messages_of(job).items():
-        teller = job.ranks[rank].told_by_rank
+        teller = job.ranks[rank].told_by
         known = totals.get(teller) or (sum(counts.sent.values()), sum(counts.received.values()))
         totals[rank] = known
     usual, often = Counter(totals.values()).most_common(1)[0] if totals else ((0, 0), 0)

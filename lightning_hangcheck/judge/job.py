@@ -135,8 +135,8 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
             thread waits for other threads or for a child, what these wait for.
         own_targets: The same of its own process: the child itself.
         child: The child in which its wait ends, if any.
-        told_by: The rank whose evidence this is, where another stands for it: what is that rank's
-            alone (process ids, figures) is not its own.
+        told_by: The rank whose evidence this is, mostly its own number: where another stands for
+            it, what is that rank's alone (process ids, figures) is not its own.
     """
 
     view: RankView
@@ -147,12 +147,7 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
     targets: tuple[WaitTarget, ...] = ()
     own_targets: tuple[WaitTarget, ...] = ()
     child: ProcessLook | None = None
-    told_by: int | None = None
-
-    @property
-    def told_by_rank(self) -> int:
-        """The rank whose evidence this is, itself where no other stands for it."""
-        return self.rank if self.told_by is None else self.told_by
+    told_by: int
 
     @property
     def seen_s(self) -> float:
@@ -308,6 +303,7 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
     return RankReading(
         **asdict(found),
         view=view,
+        told_by=view.rank,
         place=raised_at(view)
         or users_place(found.stuck_frames, program_of(functions_in(found.frames)))
         or users_place(found.frames),

@@ -22,9 +22,10 @@ from lightning_hangcheck.model.evidence import Connection, Gap, Holder, WaitTarg
 from lightning_hangcheck.text.shown import EPOCH, NANOSECONDS, format_ranks, parse_ranks, read_utc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from lightning_hangcheck.model.case import SilentNode
+    from lightning_hangcheck.model.evidence import Sample
 
 Held = TypeVar("Held", bound=Struct)
 ELSEWHERE = "they run on other nodes, or no launcher says where; only this node was looked at"
@@ -199,44 +200,32 @@ def rebased(fact: Held, shift_ns: int) -> Held:
     there is no such time, and stays 0.
     """
 
-    def shifted(one: Struct) -> Struct:
-        times = {name: getattr(one, name) for name in one.__struct_fields__ if name[-3:] == "_ns"}
-        return replace(one, **{name: at + shift_ns for name, at in times.items() if at})
-
-    return _rewritten(fact, _has_times, shifted)
-
-
-def _has_times(kind: type[Struct]) -> bool:
-    return any(name.endswith("_ns") for name in kind.__struct_fields__)
-
-
-def _rewritten(
-    fact: Held, wanted: Callable[[type[Struct]], bool], change: Callable[[Any], Any]
-) -> Held:
-    """Change all facts of the wanted kinds in one, itself included; most facts are frames."""
-
-    def inside(value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
+    def moved(value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
         if isinstance(value, tuple):
-            return tuple(map(inside, value))
-        return _rewritten(value, wanted, change) if isinstance(value, Struct) else value
+            return tuple(map(moved, value))
+        return rebased(value, shift_ns) if isinstance(value, Struct) else value
 
-    names = _leading(type(fact), wanted)
-    if names:
-        fact = replace(fact, **{name: inside(getattr(fact, name)) for name in names})
-    return change(fact) if wanted(type(fact)) else fact
+    changed: dict[str, Any] = {}
+    for name in _timed(type(fact)):
+        value = getattr(fact, name)
+        at = name.endswith("_ns")
+        changed[name] = moved(value) if not at else value + shift_ns if value else value
+    return replace(fact, **changed) if changed else fact
 
 
 @cache
-def _leading(kind: type[Struct], wanted: Callable[[type[Struct]], bool]) -> tuple[str, ...]:
-    """Return the fields in which a fact of a wanted kind may be."""
+def _timed(kind: type[Struct]) -> tuple[str, ...]:
+    """Return the fields of a fact that are times, or may hold some; most facts are frames."""
 
     def leads(hint: Any) -> bool:  # noqa: ANN401 - whatever a type is
         if isinstance(hint, type) and issubclass(hint, Struct):
-            return wanted(hint) or bool(_leading(hint, wanted))
+            return bool(_timed(hint))
         return any(map(leads, get_args(hint)))
 
     hints = get_type_hints(kind)
-    return tuple(name for name in kind.__struct_fields__ if leads(hints[name]))
+    return tuple(
+        name for name in kind.__struct_fields__ if name.endswith("_ns") or leads(hints[name])
+    )
 
 
 # Ranks that several nodes tell of
@@ -354,10 +343,16 @@ def _with_remote_ends(views: Sequence[RankView]) -> list[RankView]:
             holders = tuple(Holder(pid=pid, host="" if on == here else on) for on, pid in there)
             return replace(target, holders=holders)
 
-        return _rewritten(view, _is_target, of_target)
+        def of_sample(sample: Sample) -> Sample:
+            if sample.kernel is None:
+                return sample
+            threads = tuple(
+                replace(one, waits_for=tuple(map(of_target, one.waits_for)))
+                for one in sample.kernel.threads
+            )
+            return replace(sample, kernel=replace(sample.kernel, threads=threads))
+
+        looks = (replace(one, samples=tuple(map(of_sample, one.samples))) for one in view.processes)
+        return replace(view, processes=tuple(looks))
 
     return list(map(with_ends, views)) if ends else list(views)
-
-
-def _is_target(kind: type[Struct]) -> bool:
-    return kind is WaitTarget

@@ -353,7 +353,7 @@ def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
     found: dict[int, PendingCollective] = {}
     known: dict[tuple[int, int], PendingCollective | None] = {}
     for reading in job.waiting_in(COLLECTIVE):
-        key = reading.told_by_rank, id(reading.wait)
+        key = reading.told_by, id(reading.wait)
         if key not in known:
             known[key] = pending_collective(reading)
         pending = known[key]
@@ -453,14 +453,14 @@ def awaited_ranks(
         elif one.operation.name in PAIRED:
             found[rank] = awaited_peers(views, reading.view, one.operation.name) or outside
         else:
-            if reading.told_by_rank not in called:
+            if reading.told_by not in called:
                 way, used = way_in(reading.frames), [at for at, o in enumerate(every) if o.entries]
-                called[reading.told_by_rank] = [
+                called[reading.told_by] = [
                     at
                     for at in used
                     if any(way_in(call_of(reading, e).frames) == way for e in every[at].entries)
                 ] or used
-            groups = [every[at].ranks for at in called[reading.told_by_rank] if at < len(every)]
+            groups = [every[at].ranks for at in called[reading.told_by] if at < len(every)]
             key = tuple(map(id, groups)) if all(groups) else ()
             if key not in known:
                 may_meet = frozenset().union(*groups)

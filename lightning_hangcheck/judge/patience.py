@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from lightning_hangcheck.judge import processes
 from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
+from lightning_hangcheck.judge.frames import calls_collectives
 from lightning_hangcheck.judge.job import process_of
 from lightning_hangcheck.judge.processes import ProcessReading, read_process
-from lightning_hangcheck.judge.source import calls_collectives
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -142,7 +142,7 @@ class Patience:
         """
         # those that are told as another one is, in the same circle, are asked once
         different = {
-            (one.told_by_rank, id(self.circles.get(one.rank))): one for one in reversed(culprits)
+            (one.told_by, id(self.circles.get(one.rank))): one for one in reversed(culprits)
         }
         ends = [(one.activity, self._solve(Enders((), (one.rank,)))) for one in different.values()]
         if ("idle", "nobody") in ends:
@@ -202,7 +202,7 @@ class Patience:
             return Enders((BY_ACTIVITY[reading.activity],))
         if reading.at_store:
             return Enders(("outside",))
-        reading = self._job.ranks[reading.told_by_rank]  # whose processes these are
+        reading = self._job.ranks[reading.told_by]  # whose processes these are
         host, own = reading.view.host, reading.own
         if reading.wait_kind == "dataloader":
             return Enders((), tuple((host, one.look.pid) for one in reading.owing_workers))
@@ -303,7 +303,7 @@ class Patience:
         """
         of_helpers = any(one.stuck is not None for one in waiting)
         ranks = self._job.ranks
-        tellers = {one.told_by_rank: ranks[one.told_by_rank] for one in waiting}.values()
+        tellers = {one.told_by: ranks[one.told_by] for one in waiting}.values()
         among = frozenset((one.view.host, one.view.pid) for one in tellers)
         found: list[EndedBy] = []
         for one in tellers:

@@ -23,6 +23,7 @@ from lightning_hangcheck.judge.exits import (
 from lightning_hangcheck.judge.frames import outlived_stack_s, tracked_place, users_place
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.processes import pids_here
+from lightning_hangcheck.judge.rule import MOST_SHOWN
 from lightning_hangcheck.judge.wording import (
     duration,
     function_name,
@@ -55,14 +56,10 @@ FOR_GPU = re.compile(r"^cu(da)?(Stream|Device|Ctx|Event)Synchronize")
 STATES = {"R": "running", "S": "asleep", "D": "asleep, and no signal wakes it", "T": "stopped"}
 """The kernel's letters that say something here (proc_pid_stat(5))."""
 MOST_FRAMES = 6
-MOST_CULPRITS = 4
-MOST_WAITS = 4
-"""Culprits and kinds of waiting that are described; the rank table has them all."""
 PLACEHOLDERS = ("rank", "pid", "place", "function", "test", "unused")
 """What a remedy of causes.toml may have filled in."""
 MOST_WAYS = 2
-"""Ways in which earlier rounds ended that the summary tells; the evidence has `MOST_ROUNDS`."""
-MOST_ROUNDS = 4
+"""Ways in which earlier rounds ended that the summary tells; the evidence has `MOST_SHOWN`."""
 LAUNCHERS = {"torchrun": "torchrun", "slurm": "SLURM"}
 SAVES_FROM_S = 600.0
 LONG_FROM_S = 1800.0
@@ -198,7 +195,7 @@ def end_of_round(sentence: str, run: RunFacts) -> str:
 
 def earlier_rounds(run: RunFacts) -> Iterator[EvidenceItem]:
     """Describe how earlier rounds failed, one sentence for all that did alike."""
-    for summary, _, rounds in _failed_rounds(run)[-MOST_ROUNDS:]:
+    for summary, _, rounds in _failed_rounds(run)[-MOST_SHOWN:]:
         yield EvidenceItem("round", None, f"{rounds} ended: {summary}")
 
 
@@ -218,8 +215,8 @@ def _failed_rounds(run: RunFacts) -> list[tuple[str, int, str]]:
 
 def facts_about(culprits: Iterable[RankReading]) -> Iterator[EvidenceItem]:
     """Describe each culprit: where it stands, what it used, what the kernel and its page say."""
-    seen = (reading for reading in culprits if reading.told_by is None)
-    for reading in islice(seen, MOST_CULPRITS):
+    seen = (reading for reading in culprits if reading.told_by == reading.rank)
+    for reading in islice(seen, MOST_SHOWN):
         yield from (EvidenceItem(kind, reading.rank, text) for kind, text in _facts_of(reading))
 
 
@@ -230,7 +227,7 @@ def waits(job: JobReading, graph: WaitGraph) -> Iterator[EvidenceItem]:
         if one.wait is not None:
             place = f", called in {_line(one.place)}" if one.place is not None else ""
             together.setdefault(f"in {one.wait.name}{place}", []).extend(ranks)
-    for where, ranks in sorted(together.items(), key=lambda item: -len(item[1]))[:MOST_WAITS]:
+    for where, ranks in sorted(together.items(), key=lambda item: -len(item[1]))[:MOST_SHOWN]:
         text = f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} {where}"
         yield EvidenceItem("wait", ranks[0] if len(ranks) == 1 else None, text)
 

@@ -22,7 +22,15 @@ from lightning_hangcheck.judge.divergence import (
     parting_tests,
 )
 from lightning_hangcheck.judge.exits import asked_by
-from lightning_hangcheck.judge.frames import COLLECTIVE, users_place, waits_for_ranks
+from lightning_hangcheck.judge.frames import (
+    COLLECTIVE,
+    calls_collectives,
+    left_loop,
+    left_out,
+    parked_in,
+    users_place,
+    waits_for_ranks,
+)
 from lightning_hangcheck.judge.graph import UNNAMED
 from lightning_hangcheck.judge.operations import (
     PAIRED,
@@ -43,7 +51,6 @@ from lightning_hangcheck.judge.rule import (
     rule,
     say,
 )
-from lightning_hangcheck.judge.source import calls_collectives, left_loop, left_out, parked_in
 from lightning_hangcheck.judge.threads import in_lock, may_help
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, verb, within
 from lightning_hangcheck.model.verdict import EvidenceItem
@@ -89,12 +96,12 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
     helpers_end = Patience(job).helpers_end(pending)
     ended_by: EndedBy = "nobody" if parted.proven else "inside"
     ended_by = situation.patience.who_ends(kept) if kept else helpers_end or ended_by
-    tellers = {one.told_by_rank: one for one in pending}  # a hundred thousand ranks have a few
+    tellers = {one.told_by: one for one in pending}  # a hundred thousand ranks have a few
     asked = {rank for rank, one in tellers.items() if one.alive and asked_by(one.view)}
     if asked:
         # no line of the user's is to blame: it is where the signal came, and what was wrong before
         # is gone; ranks that wait in native code answer a signal only once that returns
-        leaving = [one for one in pending if one.told_by_rank in asked]
+        leaving = [one for one in pending if one.told_by in asked]
         wait = leaving[0].wait
         text = (
             "the job was asked to end by {by}, but cannot: {who} [waits|wait] in {wait} of the "

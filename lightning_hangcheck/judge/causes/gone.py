@@ -17,7 +17,7 @@ from lightning_hangcheck.judge.exits import failed, how_it_ended, left_well
 from lightning_hangcheck.judge.frames import outlived_stack_s
 from lightning_hangcheck.judge.graph import WaitGraph
 from lightning_hangcheck.judge.patience import Patience, asks_again
-from lightning_hangcheck.judge.rule import Finding, Situation, blame, names, rule, say
+from lightning_hangcheck.judge.rule import MOST_SHOWN, Finding, Situation, blame, names, rule, say
 from lightning_hangcheck.judge.threads import may_help
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, within
 from lightning_hangcheck.model.verdict import EvidenceItem
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.judge.patience import EndedBy
 
-MOST_FIRSTS = 4
-"""Of ranks that may each have been the first to fail, these are told with how they ended."""
 LOOPBACK = ("127.", "[::1]:", "::1:", "[::ffff:127.", "::ffff:127.")
 """Addresses of this machine that no other reaches."""
 FROM_PROCESSES = ("pipe", "shared")
@@ -258,8 +256,8 @@ def find_crash(job: JobReading) -> Finding | None:
         return _crashed(job, [first], sentence, sure=0.5, **nobody)
     if len(firsts) > 1:  # of each node the first
         told = [f"rank {one.rank} failed: {_its_end(one)}" for one in firsts]
-        if len(told) > MOST_FIRSTS:
-            told[MOST_FIRSTS:] = [f"so did {len(told) - MOST_FIRSTS} more"]
+        if len(told) > MOST_SHOWN:
+            told[MOST_SHOWN:] = [f"so did {len(told) - MOST_SHOWN} more"]
         told.append(
             "which of them failed first is unknown: the clocks of their nodes cannot be compared"
         )
