@@ -72,13 +72,9 @@ GIB = 1 << 30
 
 
 class ProcessActivity(Struct, frozen=True, kw_only=True):
-    """What the newest samples of one process show.
+    """What the newest samples of one process show, of all its threads, over so many seconds.
 
     Attributes:
-        samples: How many of them could be used.
-        span_s: Seconds from the first to the last of these.
-        cpu_share: Processor time of all threads over that span, in cores.
-        bytes: Read and written over that span.
         carried: Bytes flowed, or storage answered: no loop of mere computing does that.
         starved: Its main thread was ready for most of the time, and others had the processor, or
             another thread that could end its wait computes, and gets little of one.
@@ -105,7 +101,7 @@ class RankActivity(Struct, frozen=True, kw_only=True):
         for_gpu: It waits for its GPU, which works: ``busy``, though idle on the processor.
         livelocked: It moves, but for long only through functions in which it was before: ``busy``.
         circling: What is busy was seen to go round, and not in one long call.
-        frames: Newest frames of its main thread, outermost first.
+        frames: Newest of its main thread, outermost first.
         wait: The known wait in which that thread stands, or the one in which its wait ends.
         stuck: The thread in which its wait ends, where that is another.
     """

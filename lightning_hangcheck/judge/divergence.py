@@ -90,13 +90,11 @@ MOST_COMPARED = 500
 
 
 class Divergence(Struct, frozen=True, kw_only=True):
-    """Where ranks part.
+    """Where ranks part: in which group and under which number; None where only frames tell.
 
     Attributes:
-        group: Process group in which they part; None where only frames tell.
-        seq: Number in that group under which they part; None where only frames tell.
-        last_agreed: Number of the last operation of that group that all had in common; None where
-            that is too long ago to be known.
+        last_agreed: Number of the last operation of that group that all had in common; None if
+            unknown.
         operations: What each rank does instead.
         diverged: Ranks that left; all where nothing tells.
         basis: Why these.

@@ -69,11 +69,9 @@ class Conclusion(Struct, frozen=True, kw_only=True):
     """What the engine came to: the kind of verdict and the finding behind it, if there is one.
 
     Attributes:
-        pending: Where ranks wait in collectives, by rank.
-        divergence: Where the ranks' ways part, if they do.
         gaps: Evidence that no rank has, and the causes that were not asked about for that.
-        states: Of ranks that are known from files alone.
-        collectives: What these files tell of groups.
+        states: Of ranks that are known from files alone; likewise what these tell of
+            ``collectives``.
     """
 
     kind: VerdictKind

@@ -55,15 +55,10 @@ ASKS_STORE = ("TCPStore__get", "TCPStore__wait")
 
 
 class JobProcesses:
-    """The processes of all ranks, by host and number.
+    """The processes of all ranks, by host and number: whose own each is, who owns it, and its look.
 
-    Containers number their processes alike, so process 17 may be a rank on each of many nodes. What
-    is said of a process in a view is said of its host, unless it names another.
-
-    Attributes:
-        ranks: Whose own process each is.
-        owners: The rank that each belongs to.
-        looks: What was seen of each.
+    Containers number their processes alike: process 17 may be a rank on each of many nodes. What is
+    said of a process in a view is said of its host, unless it names another.
     """
 
     def __init__(self, views: Collection[RankView]) -> None:
@@ -317,13 +312,10 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
 
 
 class JobReading(Struct, frozen=True, kw_only=True):
-    """All ranks, read.
+    """All ranks, read, by global rank, ascending; ranks without a process included.
 
     Attributes:
-        ranks: By global rank, ascending; ranks without a process included.
-        elsewhere: Ranks of the job of which nothing is known, or nothing by now: they may run on
-            other nodes.
-        processes: Who is who among their processes.
+        elsewhere: Ranks of which nothing is known, or nothing by now: they may run on other nodes.
     """
 
     case: Case

@@ -55,12 +55,10 @@ def complete_case(case: Case) -> Case:
 
 
 class NodeCase(Struct, frozen=True):
-    """The case of one node.
+    """The case of one node, and what to call it in sentences.
 
-    Attributes:
-        source: What to call it in sentences.
-        ahead_s: How far its wall clock is ahead of that of the others; None where that is not
-            known, as of nodes that never met.
+    ``ahead_s``: how far its wall clock is ahead of the others'; None where that is not known, as of
+    nodes that never met.
     """
 
     source: str
@@ -150,11 +148,7 @@ def _run_facts(cases: Sequence[Case], run_id: str) -> RunFacts:
 
 
 class _TimedCase(NamedTuple):
-    """The case of one node with its times on the clock that all share.
-
-    Attributes:
-        clock: Cases of one number have clocks that are known against each other.
-    """
+    """The case of one node on the clock that all share; those of one number have known clocks."""
 
     source: str
     case: Case
@@ -232,11 +226,7 @@ def _timed(kind: type[Struct]) -> tuple[str, ...]:
 
 
 class _Told(NamedTuple):
-    """What one node's case says of a rank.
-
-    Attributes:
-        lost_ns: Moment from which on nothing was acknowledged there; 0 where nobody says so.
-    """
+    """What one node's case says of a rank; from ``lost_ns`` on nothing was acknowledged there."""
 
     node: _TimedCase
     view: RankView

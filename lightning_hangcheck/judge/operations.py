@@ -75,13 +75,7 @@ class Step(Struct, frozen=True):
 
 
 class History(Struct, frozen=True, eq=False):
-    """A rank's column of the table for one group.
-
-    Attributes:
-        steps: What it entered, by number; only the newest are kept.
-        open: Numbers of those that have not ended.
-        newest: Number of the last one that it entered.
-    """
+    """A rank's column of the table for one group: its newest steps by number, those still open."""
 
     steps: dict[int, Step]
     open: frozenset[int]

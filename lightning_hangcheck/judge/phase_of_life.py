@@ -61,9 +61,8 @@ an epoch; a loader is at work in evaluations too, and slow with its first batch.
 class PhaseOfLife(Struct, frozen=True):
     """A phase, and what told it.
 
-    Attributes:
-        told_by: ``calls`` frames of known code; ``page`` the rank's own sections and hooks;
-            ``names`` of the user's functions; ``life`` what it has done so far.
+    ``calls`` frames of known code; ``page`` the rank's own sections and hooks; ``names`` of the
+    user's functions; ``life`` what it has done so far.
     """
 
     phase: Phase

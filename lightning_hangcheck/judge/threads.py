@@ -226,12 +226,10 @@ class Thread:
 
 
 class WaitChain(NamedTuple):
-    """The threads of a process through which a thread's wait leads.
+    """The threads of a process through which a thread's wait leads, the waiting one first.
 
-    Attributes:
-        threads: The waiting one first, then all that could end its wait, directly or not.
-        ends: Those of them that wait for no further thread, or else only until a time; none where
-            nobody is left to end it.
+    ``ends`` are those that wait for no further thread, or else only until a time; none where nobody
+    is left to end it.
     """
 
     threads: tuple[Thread, ...]
