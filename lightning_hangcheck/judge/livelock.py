@@ -19,12 +19,7 @@ from lightning_hangcheck.text.shown import NANOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.model.evidence import (
-        Frame,
-        Sample,
-        ThreadStack,
-        ThreadState,
-    )
+    from lightning_hangcheck.model.evidence import Frame, Sample, ThreadStack, ThreadState
 
 Function = tuple[str, str]
 Calls = tuple[tuple[str, str, int], ...]

@@ -151,9 +151,7 @@ def entered(reading: RankReading) -> list[tuple[str, CollectiveEntry]]:
     return sorted(every, key=lambda pair: pair[1].created_ns)
 
 
-def histories(
-    waiting: Sequence[PendingCollective],
-) -> dict[str, dict[PendingCollective, History]]:
+def histories(waiting: Sequence[PendingCollective]) -> dict[str, dict[PendingCollective, History]]:
     """Return the table for each group in which one waits; equal records share one history."""
     found: dict[str, dict[PendingCollective, History]] = {
         one.group: {} for one in waiting if one.group is not None

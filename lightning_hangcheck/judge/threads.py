@@ -36,12 +36,7 @@ from lightning_hangcheck.text.shown import NANOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from lightning_hangcheck.model.evidence import (
-        Sample,
-        TargetKind,
-        ThreadState,
-        WaitTarget,
-    )
+    from lightning_hangcheck.model.evidence import Sample, TargetKind, ThreadState, WaitTarget
 
 STARTS_NATIVE_LOOP = ("/asyncio/runners.py", "/uvloop/__init__.py")
 """Where a stack ends while a loop waits that is no Python code (uvloop 0.22): Python's own has

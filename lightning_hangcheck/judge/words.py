@@ -123,8 +123,7 @@ def _who_waits(conclusion: Conclusion, finding: Finding) -> str:
         locks = (each.name.rpartition("/")[2] for each in one.targets if each.kind == "lock")
         at_lock = next((f"at the lock on {name}" for name in locks if name), "")
         where = join(
-            one.in_wait or at_lock,
-            f"({short_place(one.place)})" if one.place is not None else "",
+            one.in_wait or at_lock, f"({short_place(one.place)})" if one.place is not None else ""
         )
         groups.setdefault(where, []).extend(ranks)
     if not groups:
