@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.alike import latest_frames
 from lightning_hangcheck.judge.frames import (
     FOR_RANKS,
     Wait,
     find_wait,
     functions_in,
-    of_own_process,
     users_frames,
 )
 from lightning_hangcheck.judge.operations import device_wait
@@ -136,19 +134,19 @@ def read_rank_activity(view: RankView) -> RankActivity:
     if own is None:
         unseen = ProcessActivity(activity="unseen")
         return RankActivity(activity=away or "unseen", process_activity=unseen)
-    process, frames = read_process_activity(own), of_own_process(latest_frames(own))
-    keeper = read_process(own).lock_keeper(view.beat)
+    read, process = read_process(own), read_process_activity(own)
+    keeper = read.lock_keeper(view.beat)
     keeper = None if keeper is not None and keeper.tid == own.pid else keeper
-    stuck = keeper or read_process(own).stuck
+    stuck = keeper or read.stuck
     found = RankActivity(
-        activity=away or process.activity, process_activity=process, frames=frames, stuck=stuck
+        activity=away or process.activity, process_activity=process, frames=read.frames, stuck=stuck
     )
     if away or process.activity in ("gone", "stopped"):
         return replace(found, frames=()) if away == "missing" else found
     wait = None
     if keeper is None:
-        wait = find_wait(frames)
-        if wait is not None and wait.kind == "last_calls" and read_process(own).serves_calls:
+        wait = read.wait
+        if wait is not None and wait.kind == "last_calls" and read.serves_calls:
             wait = None  # it does what others called, in threads beside
         wait = wait or find_wait(found.stuck_frames)
         if wait is not None and wait.kind == "backward":  # it computes, unless it is idle
@@ -157,7 +155,7 @@ def read_rank_activity(view: RankView) -> RankActivity:
         if wait is None and process.activity == "busy":
             wait = device_wait(view)
     activity = _of_alive(view, process, wait)
-    if activity == "idle" and gpu_works(own) and read_process(own).may_wait_for_device:
+    if activity == "idle" and gpu_works(own) and read.may_wait_for_device:
         return replace(found, activity="busy", wait=wait, for_gpu=True)
     if activity == "moving":
         seen = [read_process_activity(look) for look in view.processes]

@@ -388,7 +388,9 @@ def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:
         elif reading.wait_kind != "dataloader" and not reading.at_store:
             blocked.append((rank, reading.own_targets))
         blocked += [
-            (reading.worker_node(one), one.targets) for one in reading.workers if not one.wants_work
+            (reading.worker_node(one), read_process(one).targets)
+            for one in reading.workers
+            if reading.activity_of(one) == "idle" and not read_process(one).wants_work
         ]
         children = {one.pid: one for one in reading.view.processes if one.role == "child"}
         for node, targets in blocked:

@@ -14,13 +14,11 @@ from lightning_hangcheck.judge.activity import (
     read_process_activity,
     read_rank_activity,
 )
-from lightning_hangcheck.judge.alike import Members, alike_records, latest_frames, with_members
+from lightning_hangcheck.judge.alike import Members, alike_records, with_members
 from lightning_hangcheck.judge.exits import page_of, raised_at
 from lightning_hangcheck.judge.frames import (
     Wait,
-    find_wait,
     functions_in,
-    of_own_process,
     users_place,
 )
 from lightning_hangcheck.judge.operations import MESSAGES, asked_end, device_message
@@ -97,26 +95,6 @@ def process_of(host: str, holder: Holder) -> Process:
     return holder.host or host, holder.pid
 
 
-class WorkerReading(Struct, frozen=True, kw_only=True):
-    """A process that a rank started with multiprocessing; ``targets`` as in `RankReading`."""
-
-    look: ProcessLook
-    activity: Activity
-    place: Frame | None
-    wait: Wait | None
-    targets: tuple[WaitTarget, ...] = ()
-
-    @property
-    def wants_work(self) -> bool:
-        """Whether it waits for its rank: such a worker holds nobody up."""
-        return self.wait is not None and self.wait.kind == "index_queue"
-
-    @property
-    def serves_library(self) -> bool:
-        """Whether it is a helper of multiprocessing's own (``main``): it owes nothing."""
-        return self.wants_work and self.wait is not None and self.wait.name == "main"
-
-
 class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
     """One rank, read: what it does, all its processes considered, and where it stands.
 
@@ -138,7 +116,7 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
     place: Frame | None = None
     life: PhaseOfLife | None = None
     silence_s: float = 0.0
-    workers: tuple[WorkerReading, ...] = ()
+    workers: tuple[ProcessLook, ...] = ()
     targets: tuple[WaitTarget, ...] = ()
     own_targets: tuple[WaitTarget, ...] = ()
     child: ProcessLook | None = None
@@ -165,13 +143,18 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
         return tuple(one for one in self.own_targets if one.kind == "shared" and one.holders)
 
     @property
-    def owing_workers(self) -> Sequence[WorkerReading]:
+    def owing_workers(self) -> Sequence[ProcessLook]:
         """The workers that may owe its batch: none that waits for work itself, unless all do."""
-        return [one for one in self.workers if not one.wants_work] or self.workers
+        return [one for one in self.workers if not read_process(one).wants_work] or self.workers
 
-    def worker_node(self, worker: WorkerReading) -> str:
+    def activity_of(self, worker: ProcessLook) -> Activity:
+        """What a worker does: busy, no more, if it moves and its rank is in a livelock by it."""
+        activity = read_process_activity(worker).activity
+        return "busy" if self.livelocked and activity == "moving" else activity
+
+    def worker_node(self, worker: ProcessLook) -> str:
         """Return the node of a worker of it in the wait-for graph."""
-        return f"worker:{self.rank}/{worker.look.index}"
+        return f"worker:{self.rank}/{worker.index}"
 
     def keeps_store(self, target: WaitTarget) -> bool:
         """Whether a target is the store that the ranks share: whoever serves it brings nothing."""
@@ -263,38 +246,23 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankReading:
     """Read a rank. One that is idle while a process outside the job works for it, works.
 
-    So does one that advanced after it was sampled. A worker that moves is busy, no more, where its
-    rank is in a livelock by it.
+    So does one that advanced after it was sampled: where it stood then, it stands no more.
     """
-    found, own = read_rank_activity(view), view.own_process
-    targets = read_process(own).targets if own is not None else ()
-    child, at_end = through_children(view, targets)
+    found, own = read_rank_activity(view), read_process(view.own_process or UNSEEN)
+    child, at_end = through_children(view, own.targets)
     helped = found.activity == "idle" and any(
-        own is not None
-        and process_of(view.host, holder) not in known
-        and read_process(own).works(holder)
-        for target in targets
+        process_of(view.host, holder) not in known and own.works(holder)
+        for target in own.targets
         for holder in target.holders
     )
-    sampled_ns = own.samples[-1].taken_ns if own is not None and own.samples else now_ns
+    sampled_ns = own.moments[-1].sample.taken_ns if own.moments else now_ns
     has_left = view.silent_for_s * NANOSECONDS < now_ns - sampled_ns
     if helped or (has_left and found.activity in ("idle", "busy", "waiting")):
         found = replace(found, activity="moving")
     idle = found.activity == "idle"
     silence_s = view.idle_for_s if idle else view.silent_for_s
     silence_s = view.nothing_new_for_s if found.livelocked else silence_s
-    workers = []
-    for look in view.processes:
-        if look.role == "worker":
-            frames, activity = latest_frames(look), read_process_activity(look).activity
-            worker = WorkerReading(
-                look=look,
-                activity="busy" if found.livelocked and activity == "moving" else activity,
-                place=users_place(of_own_process(frames), program_of(functions_in(frames))),
-                wait=find_wait(of_own_process(frames)),
-                targets=read_process(look).targets if activity == "idle" else (),
-            )
-            workers += [] if worker.serves_library else [worker]
+    workers = (one for one in view.processes if one.role == "worker")
     return RankReading(
         **asdict(found),
         view=view,
@@ -304,9 +272,9 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
         or users_place(found.frames),
         life=phase_of_life(view, (*found.frames, *found.stuck_frames)),
         silence_s=min(max(0.0, silence_s), UNTOLD_S),
-        workers=tuple(workers),
+        workers=tuple(one for one in workers if not read_process(one).serves_library),
         targets=at_end if idle else (),
-        own_targets=targets if idle else (),
+        own_targets=own.targets if idle else (),
         child=child if idle else None,
     )
 

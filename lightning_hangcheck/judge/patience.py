@@ -205,7 +205,7 @@ class Patience:
         reading = self._job.ranks[reading.told_by]  # whose processes these are
         host, own = reading.view.host, reading.own
         if reading.wait_kind == "dataloader":
-            return Enders((), tuple((host, one.look.pid) for one in reading.owing_workers))
+            return Enders((), tuple((host, one.pid) for one in reading.owing_workers))
         called = not reading.targets and own.called_by_ranks and not own.waits_in_vain
         if called or reading.wait_kind in ("call", "last_calls"):
             peers = (one.rank for one in self._job.alive if one.rank != reading.rank)

@@ -10,6 +10,8 @@ from collections import OrderedDict
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, TypeVar
 
+from lightning_hangcheck.judge.alike import latest_frames
+from lightning_hangcheck.judge.frames import Wait, find_wait, of_own_process
 from lightning_hangcheck.judge.threads import (
     EVENTS,
     FUTEXES,
@@ -106,6 +108,26 @@ class ProcessReading:
             self.moments.append(Moment(sample, before))
         self.complete = [one for one in self.moments if one.complete]
         self._seen = [one for one in self.moments if one.kernel is not None]
+
+    @cached_property
+    def frames(self) -> tuple[Frame, ...]:
+        """The newest of its main thread that are its own: a fork inherits those of its parent."""
+        return of_own_process(latest_frames(self.look))
+
+    @cached_property
+    def wait(self) -> Wait | None:
+        """The known wait in which its main thread stands."""
+        return find_wait(self.frames)
+
+    @property
+    def wants_work(self) -> bool:
+        """Whether it is a worker that waits for its rank: such a one holds nobody up."""
+        return self.wait is not None and self.wait.kind == "index_queue"
+
+    @property
+    def serves_library(self) -> bool:
+        """Whether it is a helper of multiprocessing's own (``main``): it owes nothing."""
+        return self.wants_work and self.wait is not None and self.wait.name == "main"
 
     @cached_property
     def _telling(self) -> list[Moment]:

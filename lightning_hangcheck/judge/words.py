@@ -363,7 +363,7 @@ def _go_on(finding: Finding, job: JobReading) -> Iterator[Remedy]:
     blamed = [job.ranks[rank] for rank in finding.culprits if rank in job.ranks]
     for reading in blamed if finding.cause != "process_stopped" else ():
         loads = reading.wait_kind == "dataloader"
-        looks = [worker.look for worker in reading.owing_workers] if loads else []
+        looks = [*reading.owing_workers] if loads else []
         for target in (*reading.own_targets, *reading.targets):
             pids = {*pids_here(target), *([int(target.name)] if target.kind == "process" else ())}
             known = (job.processes.looks.get((reading.view.host, pid)) for pid in sorted(pids))

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.judge import processes, threads
 from lightning_hangcheck.judge.activity import read_process_activity
 from lightning_hangcheck.judge.alike import latest_frames
-from lightning_hangcheck.judge.frames import is_exiting, users_place
+from lightning_hangcheck.judge.frames import functions_in, is_exiting, users_place
 from lightning_hangcheck.judge.processes import in_words, read_process
 from lightning_hangcheck.judge.rule import MOST_SHOWN, Seen, blame, filling, rule, say
 from lightning_hangcheck.judge.wording import join, name_ranks, process_name, within
+from lightning_hangcheck.model.code_owner import program_of
 from lightning_hangcheck.model.verdict import EvidenceItem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.judge.job import JobReading, RankReading, WorkerReading
+    from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.judge.rule import Finding, Situation
-    from lightning_hangcheck.model.evidence import WaitTarget
+    from lightning_hangcheck.model.evidence import Frame, ProcessLook, WaitTarget
 
 WORST_FIRST = ("gone", "stopped", "idle", "busy")
 """Activities of a worker that owes a batch; all others come after them, and of equals the one with
@@ -40,7 +41,7 @@ def dataloader_worker(one: RankReading) -> Seen | None:
     worst = dict(zip(WORST_FIRST, range(-len(WORST_FIRST), 0), strict=True))
     worker = min(
         one.owing_workers,
-        key=lambda each: (worst.get(each.activity, 0), each.place is None),
+        key=lambda each: (worst.get(one.activity_of(each), 0), _place_of(each) is None),
         default=None,
     )
     if worker is None:
@@ -48,45 +49,53 @@ def dataloader_worker(one: RankReading) -> Seen | None:
         seen = "its worker processes were not seen"
         does = seen if only_stacks else "none of its worker processes is left"
         return Seen(text=text, words={"does": does}, alike=one.rank)
+    activity, read = one.activity_of(worker), read_process(worker)
     # a fork copies locks, and leaves the threads behind that hold them
-    forked = worker.activity == "idle" and read_process(worker.look).waits_in_vain
+    forked = activity == "idle" and read.waits_in_vain
     others = (  # what another process brings: its end, or words by a pipe
         each
-        for each in (() if worker.wants_work else worker.targets)
+        for each in (() if read.wants_work else read.targets)
         if each.kind == "process"
-        or (each.kind == "pipe" and any(held.pid != worker.look.pid for held in each.holders))
+        or (each.kind == "pipe" and any(held.pid != worker.pid for held in each.holders))
     )
-    awaited = next(others, None) if worker.activity == "idle" else None
-    at = within(worker.place)
-    if worker.activity == "gone":
+    awaited = next(others, None) if activity == "idle" else None
+    place = _place_of(worker)
+    at = within(place)
+    if activity == "gone":
         does = "is dead"
-    elif worker.activity == "stopped":
+    elif activity == "stopped":
         does = join("is stopped by a signal", at)
     elif not at:
         does = "delivers none"
     elif forked:
         does = f"waits {at} for a lock that none of its threads can release"
     else:
-        does = f"is {'busy' if worker.activity == 'busy' else 'stuck'} {at}"
+        does = f"is {'busy' if activity == 'busy' else 'stuck'} {at}"
         does += f", {in_words(awaited)}" if awaited is not None else ""
     return Seen(
         text=text,  # by its process: of torch's own numbers nothing is seen
-        words={"does": f"worker pid {worker.look.pid} {does}"},
+        words={"does": f"worker pid {worker.pid} {does}"},
         sure=(0.9, 0.6),
         aspect="forked" if forked else "child" if awaited is not None else None,
-        place=worker.place,
+        place=place,
         alike=one.rank,
-        evidence=[("worker", _described(each)) for each in one.owing_workers[:MOST_SHOWN]],
+        evidence=[("worker", _described(one, each)) for each in one.owing_workers[:MOST_SHOWN]],
     )
 
 
-def _described(worker: WorkerReading) -> str:
-    kernel = worker.look.samples[-1].kernel if worker.look.samples else None
+def _place_of(worker: ProcessLook) -> Frame | None:
+    program = program_of(functions_in(latest_frames(worker)))
+    return users_place(read_process(worker).frames, program)
+
+
+def _described(one: RankReading, worker: ProcessLook) -> str:
+    activity, place = one.activity_of(worker), _place_of(worker)
+    kernel = worker.samples[-1].kernel if worker.samples else None
     channel = kernel.threads[0].wchan if kernel is not None and kernel.threads else ""
-    place = f" in {worker.place}" if worker.place is not None else ""
     waits_in = [f"kernel waits in {channel}"] if channel else []
-    is_in = f"worker pid {worker.look.pid} is {worker.activity}{place}"
-    return ", ".join((is_in, *waits_in, *map(in_words, worker.targets[:1])))
+    is_in = f"worker pid {worker.pid} is {activity}{f' in {place}' if place is not None else ''}"
+    targets = read_process(worker).targets[:1] if activity == "idle" else ()
+    return ", ".join((is_in, *waits_in, *map(in_words, targets)))
 
 
 @rule("thread_deadlock", of=("idle",), order=100, sure=(0.7, 0.7, 0.95), needs=("stacks", "kernel"))
