@@ -443,9 +443,9 @@ def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView
     return replace(reading, activity="waiting", wait=wait, targets=())
 
 
-# Which ranks stand alike, so that one can be told, and judged, for all? Those that are equal in what
-# they do, where, for what they wait, where in their life they are, and in every collective. Moments,
-# process ids and addresses decide nothing, nor in which of many groups of one shape a rank is.
+# Which ranks stand alike, so that one can be told, and judged, for all? Those that are equal in
+# what they do, where, for what they wait, where in their life they are, and in every collective.
+# Moments, process ids and addresses decide nothing, nor in which of many groups of one shape.
 
 
 def standings_of(views: Sequence[RankView], now_ns: int) -> list[int]:
