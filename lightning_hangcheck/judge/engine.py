@@ -234,7 +234,7 @@ def _of_row(rule: Rule, situation: Situation, told: Sequence[tuple[RankReading, 
         rule.causes[0],
         sentence,
         sure=first.sure or rule.sure,
-        ended_by=rule.ended_by,
+        ended_by=next((each.ended_by for _, each in told if each.ended_by), rule.ended_by),
         aspect=first.aspect,
         evidence=facts[:MOST_FACTS],
     )

@@ -408,9 +408,8 @@ def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:
             yield Wait((rank,), (rank,), ("for a lock of its own threads",))
         for target in reading.shared_objects:
             sharing = {job.processes.rank_of(host, one) for one in target.holders}
-            there = {one for one, names in at_object.items() if target.name in names}
-            others = sorted(one for one in sharing - there if one is not None)
-            if others:
+            known = [one for one in sharing if one is not None]
+            if others := sorted(o for o in known if target.name not in at_object.get(o, ())):
                 yield Wait((rank,), tuple(others), ("at a semaphore or lock that they share",))
     for (enders, through, firm), nodes in together.items():
         waiters = tuple(dict.fromkeys(nodes))

@@ -125,7 +125,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 
     Attributes:
         text: The sentence, as `say` writes it with these words.
-        place: Where it is not the suspect's own; likewise ``sure``, where it is not the row's.
+        place: Where it is not the suspect's own; ``sure`` and ``ended_by``, where not the row's.
         alike: The sentence speaks of all suspects of which this is equal.
         evidence: Kinds of facts, and the facts.
     """
@@ -135,6 +135,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     aspect: str | None = None
     place: Frame | None = None
     sure: Sure | None = None
+    ended_by: EndedBy | None = None
     alike: object = None
     evidence: Sequence[tuple[str, str]] = ()
 

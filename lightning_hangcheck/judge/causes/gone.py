@@ -17,10 +17,18 @@ from lightning_hangcheck.judge.exits import failed, how_it_ended, left_well
 from lightning_hangcheck.judge.frames import outlived_stack_s
 from lightning_hangcheck.judge.graph import WaitGraph
 from lightning_hangcheck.judge.patience import Patience, asks_again
-from lightning_hangcheck.judge.rule import MOST_SHOWN, Finding, Situation, blame, names, rule, say
+from lightning_hangcheck.judge.rule import (
+    MOST_SHOWN,
+    Finding,
+    Seen,
+    Situation,
+    blame,
+    names,
+    rule,
+    say,
+)
 from lightning_hangcheck.judge.threads import may_help
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, within
-from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks
 
 if TYPE_CHECKING:
@@ -146,47 +154,38 @@ def _who_is_left(situation: Situation, *, with_fault: bool) -> EndedBy:
     return "nobody" if within_job or all(map(asks_the_job, situation.suspects)) else "inside"
 
 
-@rule("process_dead", order=120)
-def lost_child(situation: Situation, idle: Sequence[RankReading]) -> Finding | None:
-    """Blame the suspects that wait for what only processes bring, after a child of theirs failed.
+@rule("process_dead", of=("idle",), order=120, sure=(0.85, 0.6))
+def lost_child(one: RankReading, situation: Situation) -> Seen | None:
+    """It waits for what only processes bring, after a child of its own failed.
 
     multiprocessing tells nobody that a process has died. The parent has not asked how it ended,
     else the kernel would have forgotten it. A thread of the rank that looks now and then may start
     it anew.
     """
-    lost: dict[int, tuple[int, str]] = {}
-    supervised = False
-    for one in idle:
-        ended = [
-            (look.pid, code)
-            for look in one.view.processes
-            if look.role != "rank" and look.samples
-            if (state := look.samples[-1].kernel) is not None and (code := state.exit_code)
-        ]
-        from_processes = any(target.kind in FROM_PROCESSES for target in one.own_targets)
-        if ended and from_processes and situation.patience.who_ends([one]) in ("nobody", "inside"):
-            pid, code = ended[0]
-            how = f"exited with code {code}"
-            if code < 0:
-                how = f"was killed by {wording.signal_name(-code)}"
-            told = f"its child pid {pid} {how}, and the rank has not collected its exit code"
-            lost[one.rank] = code, told
-            stack = one.own.moments[-1].sample.stack if one.own.moments else None
-            supervised |= stack is None or any(map(may_help, stack.threads[1:]))
-    readings = [one for one in idle if one.rank in lost]
-    if not lost:
+    ended = [
+        (look.pid, code)
+        for look in one.view.processes
+        if look.role != "rank" and look.samples
+        if (state := look.samples[-1].kernel) is not None and (code := state.exit_code)
+    ]
+    from_processes = any(target.kind in FROM_PROCESSES for target in one.own_targets)
+    if not ended or not from_processes:
         return None
-    code, child = lost[readings[0].rank]
-    text = "{who} [is|are] stuck {at} : waiting for {since} for data of a child process; {child}"
-    return blame(
-        situation,
-        readings,
-        "process_dead",
-        say(readings, text, child=child),
-        sure=(0.85, 0.6),
+    if situation.patience.who_ends([one]) not in ("nobody", "inside"):
+        return None
+    pid, code = ended[0]
+    how = f"exited with code {code}"
+    if code < 0:
+        how = f"was killed by {wording.signal_name(-code)}"
+    told = f"its child pid {pid} {how}, and the rank has not collected its exit code"
+    stack = one.own.moments[-1].sample.stack if one.own.moments else None
+    supervised = stack is None or any(map(may_help, stack.threads[1:]))
+    return Seen(
+        text="{who} [is|are] stuck {at} : waiting for {since} for data of a child process; {child}",
+        words={"child": told},
         ended_by="outside" if supervised else None,
         aspect="child_killed" if code < 0 else "child_raised",
-        evidence=[EvidenceItem("kernel", rank, told) for rank, (_, told) in lost.items()],
+        evidence=[("kernel", told)],
     )
 
 

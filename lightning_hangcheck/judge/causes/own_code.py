@@ -310,19 +310,12 @@ def _at_target(
     return None
 
 
-@rule("spinning", order=220, needs=("stacks",))
-def spinning(situation: Situation, busy: Sequence[RankReading]) -> Finding:
-    """Blame the suspects that are busy without moving; a busy GPU counts for who waits for it."""
-    for_gpu = all(one.for_gpu for one in busy)
-    doing = "waiting for a busy GPU" if for_gpu else "busy on the CPU"
-    if all(one.works_in_child for one in busy):
-        doing = "waiting for a busy child process"
-    text = "{who} [makes|make] no progress {at} : {doing} for {since}"
-    return blame(
-        situation,
-        busy,
-        "spinning",
-        say(busy, text, doing=doing),
-        sure=(0.7, 0.4),
-        aspect="gpu" if for_gpu else "cpu",
+@rule("spinning", of=("busy",), order=220, sure=(0.7, 0.4), needs=("stacks",))
+def spinning(one: RankReading) -> Seen:
+    """It is busy without moving; a busy GPU counts for who waits for it."""
+    doing = "waiting for a busy GPU" if one.for_gpu else "busy on the CPU"
+    return Seen(
+        text="{who} [makes|make] no progress {at} : {doing} for {since}",
+        words={"doing": "waiting for a busy child process" if one.works_in_child else doing},
+        aspect="gpu" if one.for_gpu else "cpu",
     )
