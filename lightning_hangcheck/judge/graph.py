@@ -114,7 +114,7 @@ def build_graph(
     awaited: Mapping[int, tuple[int, ...]],
     patience: Patience,
 ) -> WaitGraph:
-    """Draw all waits, and find where they end."""
+    """Draw all waits, find where they end, and tell `patience` which circles are closed."""
     found = chain(
         _in_collectives(job, divergence, awaited),
         _in_rendezvous(job),
@@ -125,6 +125,7 @@ def build_graph(
     )
     waits = tuple(dict.fromkeys(found))
     solved = solve((wait.waiters, wait.enders) for wait in waits)
+    patience.circles = solved.circles
     everyone = _ranks(node for wait in waits for node in (*wait.waiters, *wait.enders))
     return WaitGraph(
         waits=waits,

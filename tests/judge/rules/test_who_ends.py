@@ -46,7 +46,7 @@ def ended_by(culprit: RankView) -> str:
     reading = read_job(job(WAITS, culprit))
     awaited = awaited_ranks(reading, pending_collectives(reading))
     patience = Patience(reading)
-    patience.circles = build_graph(reading, None, awaited, patience).circles
+    build_graph(reading, None, awaited, patience)
     return patience.who_ends([reading.ranks[1]])
 
 
