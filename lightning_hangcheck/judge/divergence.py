@@ -82,7 +82,6 @@ SURE_CONTEXT = 2
 MANY_ALIKE, FEWEST_TIMES = 16, 2
 """How often what comes round must have done so, where as many operations before it look the same
 as at another place of the rhythm."""
-FEWEST = 2
 LEFT_OUT = Operation("no such operation")
 """What a rank did instead that walked past an operation, by its record."""
 MOST_COMPARED = 500
@@ -131,29 +130,35 @@ def find_divergence(
 ) -> Divergence | None:
     """Find where ranks part; None where they don't, or where it cannot be told."""
     waiting: Sequence[PendingCollective] = still_pending(pending)
-    if len(waiting) < FEWEST:
+    if len(waiting) < 2:
         return None
     recorded = [one for one in waiting if one.reading.view.flight is not None]
-    parted = _by_number(job, recorded)
-    if parted is not None:
-        return parted
+    known: dict[frozenset[int], int | None] = {}
+    for group, column in sorted(histories(recorded).items()):
+        different = {id(history): history for history in column.values()}
+        key = frozenset(different)
+        if key not in known:
+            known[key] = _parting_number(different.values()) if len(different) > 1 else None
+        if (seq := known[key]) is not None:
+            return _at_number(job, group, seq, column)
     circle = solve(waiting_together(awaited)).helpless
     if len(waiting) < len(job.ranks) or job.elsewhere:
         waiting = [one for one in recorded if one.rank in circle]
-    if len(waiting) < FEWEST:
+    if len(waiting) < 2:
         return None
     if {one.operation.name for one in waiting} <= PAIRED:
         return _by_messages(job, awaited, circle, waiting)
     if len(recorded) >= len(waiting):
-        # in a function of torch whose operation ended, or began, while the job was looked at
-        between_looks = (
-            one.group is None
-            and (wait := one.reading.wait) is not None
-            and wait.name not in UNRECORDED
-            and is_collective_code(wait.frame.file)
+        # not in a function of torch whose operation ended, or began, while the job was looked at
+        inside = [
+            one
             for one in waiting
-        )
-        inside = [one for one, between in zip(waiting, between_looks, strict=True) if not between]
+            for wait in [one.reading.wait]
+            if one.group is not None
+            or wait is None
+            or wait.name in UNRECORDED
+            or not is_collective_code(wait.frame.file)
+        ]
         return _by_group(job, circle, inside)
     # where not all have a record, only the call and the lines that led to it are compared
     shown = [
@@ -198,19 +203,6 @@ def _views(waiting: Sequence[PendingCollective]) -> list[RankView]:
 
 
 # Different operations under one number of a group
-
-
-def _by_number(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
-    known: dict[frozenset[int], int | None] = {}
-    for group, column in sorted(histories(waiting).items()):
-        different = {id(history): history for history in column.values()}
-        key = frozenset(different)
-        if key not in known:
-            known[key] = _parting_number(different.values()) if len(different) > 1 else None
-        seq = known[key]
-        if seq is not None:
-            return _at_number(job, group, seq, column)
-    return None
 
 
 def _parting_number(every: Collection[History]) -> int | None:
