@@ -71,7 +71,7 @@ def ended_by(culprit: RankView) -> str:
         (waiting_for("shared", "futex", "memory:[00:1c:8]", 100), "inside"),
         (waiting_for("shared", "futex", ""), "outside"),
         (waiting_for("other", "read", "anon_inode:inotify"), "outside"),
-        (waiting_for("other", "rt_sigtimedwait"), "outside"),
+        (waiting_for("other", "rt_sigtimedwait", ""), "outside"),
     ],
 )
 def test_an_idle_rank_is_told_by_what_the_kernel_shows(waits: dict[str, Any], who: str) -> None:
