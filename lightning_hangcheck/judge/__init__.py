@@ -1,10 +1,11 @@
 """Explains: from the evidence of all nodes to a `Verdict`. Pure, and the same at any later time.
 
     nodes -> case (`joining`, ranks that stand alike: `alike`)
-          -> what each process and thread does and waits for (`activity`, `threads`, `waits`)
-          -> what each rank has entered, and where they part (`operations`, `divergence`)
-          -> who waits for whom, and where that ends (`graph`); who could end it, and so how
-             long to wait (`patience`)
+          -> what each thread, process and rank does and waits for (`threads`, `processes`,
+             `activity`, `job`)
+          -> what each rank has entered, where they part and who left (`operations`, `divergence`)
+          -> who could end each wait, and so how long to wait (`patience`); who waits for whom, and
+             where that ends (`graph`)
           -> what is wrong, by whom (`causes`), in words (`words`), as a `Verdict` (`verdict`)
 
 What is known of other people's code and of causes (frames, remedies) is data: ``knowledge``.

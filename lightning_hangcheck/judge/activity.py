@@ -12,28 +12,22 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.alike import latest_frames
 from lightning_hangcheck.judge.frames import (
     FOR_RANKS,
     Wait,
     find_wait,
     functions_in,
-    of_own_process,
     users_frames,
 )
-from lightning_hangcheck.judge.records import device_wait
-from lightning_hangcheck.judge.threads import moments, remembered, serves_calls
-from lightning_hangcheck.judge.waits import (
+from lightning_hangcheck.judge.operations import device_wait
+from lightning_hangcheck.judge.processes import (
     BUSY_SHARE,
     IDLE_SHARE,
     NEWEST,
     awaited_processes,
     awaited_threads,
-    in_one_call,
-    is_starved,
-    lock_keeper,
-    may_wait_for_device,
-    stuck_thread,
+    read_process,
+    remembered,
 )
 from lightning_hangcheck.model.code_owner import is_ours, is_standard
 from lightning_hangcheck.model.evidence import Frame, ThreadStack
@@ -76,13 +70,9 @@ GIB = 1 << 30
 
 
 class ProcessActivity(Struct, frozen=True, kw_only=True):
-    """What the newest samples of one process show.
+    """What the newest samples of one process show, of all its threads, over so many seconds.
 
     Attributes:
-        samples: How many of them could be used.
-        span_s: Seconds from the first to the last of these.
-        cpu_share: Processor time of all threads over that span, in cores.
-        bytes: Read and written over that span.
         carried: Bytes flowed, or storage answered: no loop of mere computing does that.
         starved: Its main thread was ready for most of the time, and others had the processor, or
             another thread that could end its wait computes, and gets little of one.
@@ -109,7 +99,7 @@ class RankActivity(Struct, frozen=True, kw_only=True):
         for_gpu: It waits for its GPU, which works: ``busy``, though idle on the processor.
         livelocked: It moves, but for long only through functions in which it was before: ``busy``.
         circling: What is busy was seen to go round, and not in one long call.
-        frames: Newest frames of its main thread, outermost first.
+        frames: Newest of its main thread, outermost first.
         wait: The known wait in which that thread stands, or the one in which its wait ends.
         stuck: The thread in which its wait ends, where that is another.
     """
@@ -133,9 +123,9 @@ class RankActivity(Struct, frozen=True, kw_only=True):
 def read_rank_activity(view: RankView) -> RankActivity:
     """Tell what a rank does: its main thread, and the threads for which that waits.
 
-    A rank that waits for other ranks is ``waiting`` whatever processor time it uses: NCCL spins,
-    and so does CUDA. One that is idle while its children work, works. Where another thread keeps
-    the interpreter lock, the main one cannot come back from whatever it waits for.
+    A rank that waits for other ranks is ``waiting`` whatever processor time it uses: NCCL spins.
+    One that is idle while its children work, works. Where another thread keeps the interpreter
+    lock, the main one cannot come back from whatever it waits for.
     """
     away: Activity | None = "missing" if view.pid is None else None
     away = "unheard" if view.unheard_for_s else away
@@ -144,19 +134,19 @@ def read_rank_activity(view: RankView) -> RankActivity:
     if own is None:
         unseen = ProcessActivity(activity="unseen")
         return RankActivity(activity=away or "unseen", process_activity=unseen)
-    process, frames = read_process_activity(own), of_own_process(latest_frames(own))
-    keeper = lock_keeper(own, view.beat)
+    read, process = read_process(own), read_process_activity(own)
+    keeper = read.lock_keeper(view.beat)
     keeper = None if keeper is not None and keeper.tid == own.pid else keeper
-    stuck = keeper or stuck_thread(own)
+    stuck = keeper or read.stuck
     found = RankActivity(
-        activity=away or process.activity, process_activity=process, frames=frames, stuck=stuck
+        activity=away or process.activity, process_activity=process, frames=read.frames, stuck=stuck
     )
     if away or process.activity in ("gone", "stopped"):
         return replace(found, frames=()) if away == "missing" else found
     wait = None
     if keeper is None:
-        wait = find_wait(frames)
-        if wait is not None and wait.kind == "last_calls" and serves_calls(own):
+        wait = read.wait
+        if wait is not None and wait.kind == "last_calls" and read.serves_calls:
             wait = None  # it does what others called, in threads beside
         wait = wait or find_wait(found.stuck_frames)
         if wait is not None and wait.kind == "backward":  # it computes, unless it is idle
@@ -165,7 +155,7 @@ def read_rank_activity(view: RankView) -> RankActivity:
         if wait is None and process.activity == "busy":
             wait = device_wait(view)
     activity = _of_alive(view, process, wait)
-    if activity == "idle" and gpu_works(own) and may_wait_for_device(own):
+    if activity == "idle" and gpu_works(own) and read.may_wait_for_device:
         return replace(found, activity="busy", wait=wait, for_gpu=True)
     if activity == "moving":
         seen = [read_process_activity(look) for look in view.processes]
@@ -183,10 +173,7 @@ def read_rank_activity(view: RankView) -> RankActivity:
 
 
 def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Activity:
-    """What a rank with a process does. Only children that could end its wait excuse it.
-
-    A child without Python stacks that uses the processor may be anything, so it counts as moving.
-    """
+    """Only children that could end its wait excuse it; one without stacks may be doing anything."""
     if wait is not None and wait.kind in FOR_RANKS:
         return "waiting"
     beats = view.beat is not None and view.beat.beats > 0
@@ -212,9 +199,10 @@ def _circles(view: RankView, process: ProcessActivity, stuck: ThreadStack | None
     if own is not None and process.activity in ("busy", "moving"):
         if process.activity == "moving" or (view.goes_round and stuck is None):
             return True
-        return in_one_call(own, stuck.tid if stuck is not None else None) is None
+        return read_process(own).in_one_call(stuck.tid if stuck is not None else None) is None
     return any(
-        read_process_activity(one).activity in ("busy", "moving") and in_one_call(one) is None
+        read_process_activity(one).activity in ("busy", "moving")
+        and read_process(one).in_one_call() is None
         for one in view.processes
         if one is not own
     )
@@ -232,7 +220,7 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
     """
     usable = [
         one
-        for one in moments(look)
+        for one in read_process(look).moments
         if one.kernel is not None and (look.role == "child" or one.threads)
     ][-NEWEST:]
     told, moved = _without_steps(look), list[bool]()
@@ -259,7 +247,7 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
             {one.tid for one in each.states[1:] if one.state == "R"} for each in (earlier, later)
         )
         ready = first & second if awaited is None else first & second & awaited
-        waits_in_queue = is_starved(earlier, later)
+        waits_in_queue = later.starved_since(earlier)
         starved = starved or waits_in_queue
         starved = starved or any(shares.get(tid, 0.0) >= IDLE_SHARE for tid in ready)
         computes = waits_in_queue or main_share >= IDLE_SHARE
@@ -294,8 +282,7 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
 def _without_steps(look: ProcessLook) -> Activity | None:
     """Tell a dead or stopped process by the kernel's letter; of a stack in a file, whether it ran.
 
-    A debugger, or another py-spy, holds a process in state ``t`` for a moment: that counts only if
-    two samples saw it.
+    A debugger or py-spy holds a process in state ``t`` for a moment: two samples must have seen it.
     """
     letters = [one.kernel.state for one in look.samples[-2:] if one.kernel is not None]
     if letters and letters[-1] in ("Z", "X"):
@@ -317,12 +304,11 @@ def _went_on(
     shares: dict[int, float],
     awaited: frozenset[int] | None,
 ) -> bool:
-    """Whether the main thread went on, or another one that could end its wait.
+    """Whether the main thread went on, or an ``awaited`` one (None: any).
 
     Whoever is busy must be in other functions: a loop that goes over its own lines may never end.
     The main thread, hardly busy, must be at another line of the user's code: one line that polls
-    alternates below it. A helper that is busy with something else excuses nobody: only ``awaited``
-    threads count, all where that is None.
+    alternates below it.
     """
     stacks = [one.sample.stack for one in (earlier, later)]
     if not earlier.threads or not later.threads or len({one and one.source for one in stacks}) > 1:
@@ -366,17 +352,16 @@ def _flow(
 ) -> tuple[int, bool]:
     """Return how many bytes flowed, and whether the main thread gets on by them, or by storage.
 
-    Bytes count of threads that may end the main thread's wait (``awaited``, None for all), or run
-    no Python. The process's count has also what programs read that a thread starts now and then: it
-    is taken only where threads are not counted, or one has ended meanwhile.
+    Bytes count of threads that may end its wait (``awaited``, None for all), or run no Python; of
+    the process where threads are not counted: that has also what programs read which a thread
+    starts.
 
-    At a connection only what connections carried counts, where the kernel tells that: what our own
-    threads read meanwhile, late on a crowded machine, is more than a download may be. In a call
-    that reads or writes, only what the thread itself moved counts, where that is known.
+    At a connection only what connections carried counts, where the kernel tells that: our own
+    threads read more than a slow download. In a call that reads or writes, what the thread itself
+    moved.
 
     Deleting files moves no bytes, but makes many short waits for storage, in state D; some virtual
-    disks let a thread run without processor time, which no loop that computes does. One that polls
-    sleeps between its questions (state S).
+    disks let a thread run without processor time, which no loop that computes does.
     """
     before, after = earlier.kernel, later.kernel
     if before is None or after is None:
@@ -424,8 +409,8 @@ def _flow(
 def _connections_carried(earlier: Moment, later: Moment) -> bool:
     """Whether any byte came or went at a connection on which the main thread's wait rests.
 
-    However slowly. A thread that is at other connections than before has had its answer from one.
-    The kernel's list of sockets may leave out some: only what is known of both times is compared.
+    A thread at other connections than before has had its answer. The kernel's list may leave out
+    some sockets: only what is known of both times is compared.
     """
     then, now = (
         {
@@ -448,10 +433,7 @@ def _connections_carried(earlier: Moment, later: Moment) -> bool:
 
 
 def gpu_works(look: ProcessLook) -> bool:
-    """Whether a GPU worked for the process in one of the newest samples.
-
-    Where the driver does not tell processes apart, any work on a GPU that it uses counts.
-    """
+    """Whether a GPU worked for the process; for anybody, where its driver tells none apart."""
     shares = (
         gpu.own_busy_percent if gpu.own_busy_percent is not None else gpu.busy_percent
         for sample in look.samples[-NEWEST:]

@@ -1,8 +1,9 @@
 """Ranks that stand alike are told by one of them: equal stacks, and groups of one shape. Pure.
 
-A hundred thousand ranks of a device mesh that do the same are each in groups of their own, and all
-of these are one group that was moved. So a rank's record is told without the members of its groups,
-and with it where those groups are for whose ranks it stands (`GroupFamily`). From these each
+Sets of ranks are a few numbers, joined without listing any of them. A hundred thousand ranks of a
+device mesh that do the same are each in groups of their own, and all of these are one group that
+was moved. So a rank's record is told without the members of its groups, and with it where those
+groups are for whose ranks it stands (`GroupFamily`). From these each
 rank's own record is made again, its groups, peers and roots moved.
 """
 
@@ -20,13 +21,15 @@ from lightning_hangcheck.model.verdict import StackGroup
 from lightning_hangcheck.text.shown import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.model.case import Case, RankView
     from lightning_hangcheck.model.evidence import Frame, ProcessLook, ProcessStack, ThreadStack
     from lightning_hangcheck.model.flight import CallSite, FlightRecord
 
 Frames = tuple["Frame", ...]
+RankSet = tuple[int, ...]
+"""First and last of each range, ascending: ``(0, 6, 8, 8)`` is 0 to 6, and 8."""
 Offsets = tuple[int, ...]
 """The shape of a group: its members less the first one, as start, step and count of each run."""
 Members = dict[tuple[Offsets, int], tuple[int, ...]]
@@ -93,10 +96,7 @@ def shown_frames(frames: Sequence[Frame]) -> Frames:
 
 
 def shown_threads(stack: ProcessStack) -> tuple[ThreadStack, ...]:
-    """Return a process's threads without our own calls, and without the threads that we started.
-
-    Its first one is always shown.
-    """
+    """Return a process's threads without our own calls, and without those that we started."""
     return tuple(
         replace(thread, frames=shown)
         for thread in stack.threads
@@ -111,12 +111,7 @@ def shown_threads(stack: ProcessStack) -> tuple[ThreadStack, ...]:
 
 
 def without_members(view: RankView) -> tuple[RankView, tuple[GroupFamily, ...]]:
-    """Take the members out of a rank's record of its groups.
-
-    Returns:
-        The view, and for each group of its record in which the rank is; none where no members are
-        known.
-    """
+    """Take the members out of a rank's record, and return the groups in which it is."""
     flight = view.flight
     if flight is None or not any(one.ranks for one in flight.groups):
         return view, ()
@@ -132,10 +127,7 @@ def without_members(view: RankView) -> tuple[RankView, tuple[GroupFamily, ...]]:
 
 
 def in_order(groups: Sequence[CollectiveRecord]) -> tuple[CollectiveRecord, ...]:
-    """Return a rank's groups in an order that does not hang on their names alone.
-
-    Those at rest come as torch writes them, by the text of their names: ``10`` before ``9``.
-    """
+    """Order a rank's groups not by their names alone: torch writes ``10`` before ``9``."""
     at_rest = iter(
         sorted(
             (one for one in groups if one.on_device and not one.entries),
@@ -354,3 +346,62 @@ def with_members(view: RankView, families: Sequence[GroupFamily], known: Members
         return view
     own = alike_records(view.flight, view.rank, families, (view.rank,), known)
     return replace(view, flight=own[view.rank])
+
+
+# Sets of ranks
+
+
+def rank_set(ranks: Iterable[int]) -> RankSet:
+    """Return the set of these ranks, in any order."""
+    return joined((rank, rank) for rank in ranks)
+
+
+def joined(sets: Iterable[RankSet]) -> RankSet:
+    """Return the ranks that are in any of these sets."""
+    pairs = sorted(chain.from_iterable(map(_pairs, sets)))
+    found: list[int] = []
+    for first, last in pairs:
+        if found and first <= found[-1] + 1:
+            found[-1] = max(found[-1], last)
+        else:
+            found += (first, last)
+    return tuple(found)
+
+
+def common(one: RankSet, other: RankSet) -> RankSet:
+    """Return the ranks that are in both sets."""
+    found: list[int] = []
+    left, right = list(_pairs(one))[::-1], list(_pairs(other))[::-1]
+    while left and right:
+        first, last = max(left[-1][0], right[-1][0]), min(left[-1][1], right[-1][1])
+        found += (first, last) if first <= last else ()
+        (left if left[-1][1] == last else right).pop()
+    return tuple(found)
+
+
+def size(ranks: RankSet) -> int:
+    """Return how many ranks a set has."""
+    return sum(last - first + 1 for first, last in _pairs(ranks))
+
+
+def members(ranks: RankSet) -> Iterator[int]:
+    """Return the ranks of a set, ascending."""
+    return chain.from_iterable(range(first, last + 1) for first, last in _pairs(ranks))
+
+
+def in_words(ranks: RankSet) -> str:
+    """Write a set as `text.shown` does: ``0-6,8``."""
+    pairs = _pairs(ranks)
+    return ",".join(str(one) if one == last else f"{one}-{last}" for one, last in pairs)
+
+
+def is_rank_set(numbers: Sequence[int], most: int) -> bool:
+    """Whether numbers that a stranger sent are a set of ranks below a limit."""
+    starts, ends = numbers[::2], numbers[1::2]
+    ordered = all(first <= last for first, last in zip(starts, ends, strict=False))
+    apart = all(last < first for last, first in zip((-1, *ends), (*starts, most), strict=False))
+    return len(numbers) % 2 == 0 and ordered and apart
+
+
+def _pairs(ranks: RankSet) -> Iterator[tuple[int, int]]:
+    return zip(ranks[::2], ranks[1::2], strict=True)

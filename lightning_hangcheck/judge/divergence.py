@@ -4,19 +4,34 @@ Two ranks with different operations under one number of one group have parted fo
 clock says, as long as one of them is still in its own; what all have been through is history. A
 rank that has not come yet, or that moves, has not parted. `find_divergence` is asked once a case;
 its answer goes to the graph, the rules and the tables.
+
+Who left, the majority tells. Without one, other groups that came the same way so far tell, then, in
+this order: an exception that only one rank handles, code under a test that only one rank passes,
+the sequence of operations that earlier steps followed, code under any test of the rank, a loop that
+the others are still in, an operation that was never seen before, and where Lightning parks a rank
+that does nothing special. The test comes before the sequence: an evaluation on one rank begins with
+what any step begins with, so the others seem to diverge.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge import attribution
-from lightning_hangcheck.judge.attribution import Basis, find_diverged
+from lightning_hangcheck.judge.frames import (
+    COLLECTIVE,
+    left_loop,
+    parked_in,
+    rank_conditions,
+    separating,
+    tests_apart,
+)
 from lightning_hangcheck.judge.graph import solve
 from lightning_hangcheck.judge.operations import (
     PAIRED,
@@ -25,30 +40,48 @@ from lightning_hangcheck.judge.operations import (
     Operation,
     PendingCollective,
     Step,
+    awaited_peers,
+    call_of,
     entered,
+    groups_of,
     histories,
     is_collective_code,
+    operation_of,
     record_of,
     still_pending,
     waiting_together,
     way_in,
     ways_of,
 )
-from lightning_hangcheck.judge.source import rank_conditions, tests_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
-    from lightning_hangcheck.judge.job import JobReading
-    from lightning_hangcheck.judge.source import Test
-    from lightning_hangcheck.model.case import CodeNote
+    from lightning_hangcheck.judge.frames import Test
+    from lightning_hangcheck.judge.job import JobReading, RankReading
+    from lightning_hangcheck.model.case import CodeNote, RankView
     from lightning_hangcheck.model.evidence import Frame
+    from lightning_hangcheck.model.flight import CollectiveRecord, MessageCounts
 
+    Key = TypeVar("Key", bound=Hashable)
     Awaited = Mapping[int, tuple[int, ...]]
     """For whom each rank waits, as `awaited_ranks` tells it."""
     Column = dict[PendingCollective, History]
 
-FEWEST = 2
+Item = TypeVar("Item", bound=Hashable)
+Way = tuple[Sequence[Hashable], Hashable]
+"""What a rank did before, oldest first, and what it does now."""
+Basis = (
+    Literal["majority", "messages", "exception", "sequence", "condition"]
+    | Literal["loop", "novelty", "parked", "like groups", "nothing"]
+)
+FEWEST_FOR_MAJORITY = 3
+"""With two ranks there is no majority."""
+SURE_CONTEXT = 2
+"""Operations before it that must be the same for a sequence to count before anything else."""
+MANY_ALIKE, FEWEST_TIMES = 16, 2
+"""How often what comes round must have done so, where as many operations before it look the same
+as at another place of the rhythm."""
 LEFT_OUT = Operation("no such operation")
 """What a rank did instead that walked past an operation, by its record."""
 MOST_COMPARED = 500
@@ -56,13 +89,11 @@ MOST_COMPARED = 500
 
 
 class Divergence(Struct, frozen=True, kw_only=True):
-    """Where ranks part.
+    """Where ranks part: in which group and under which number; None where only frames tell.
 
     Attributes:
-        group: Process group in which they part; None where only frames tell.
-        seq: Number in that group under which they part; None where only frames tell.
-        last_agreed: Number of the last operation of that group that all had in common; None where
-            that is too long ago to be known.
+        last_agreed: Number of the last operation of that group that all had in common; None if
+            unknown.
         operations: What each rank does instead.
         diverged: Ranks that left; all where nothing tells.
         basis: Why these.
@@ -99,29 +130,35 @@ def find_divergence(
 ) -> Divergence | None:
     """Find where ranks part; None where they don't, or where it cannot be told."""
     waiting: Sequence[PendingCollective] = still_pending(pending)
-    if len(waiting) < FEWEST:
+    if len(waiting) < 2:
         return None
     recorded = [one for one in waiting if one.reading.view.flight is not None]
-    parted = _by_number(job, recorded)
-    if parted is not None:
-        return parted
+    known: dict[frozenset[int], int | None] = {}
+    for group, column in sorted(histories(recorded).items()):
+        different = {id(history): history for history in column.values()}
+        key = frozenset(different)
+        if key not in known:
+            known[key] = _parting_number(different.values()) if len(different) > 1 else None
+        if (seq := known[key]) is not None:
+            return _at_number(job, group, seq, column)
     circle = solve(waiting_together(awaited)).helpless
     if len(waiting) < len(job.ranks) or job.elsewhere:
         waiting = [one for one in recorded if one.rank in circle]
-    if len(waiting) < FEWEST:
+    if len(waiting) < 2:
         return None
     if {one.operation.name for one in waiting} <= PAIRED:
         return _by_messages(job, awaited, circle, waiting)
     if len(recorded) >= len(waiting):
-        # in a function of torch whose operation ended, or began, while the job was looked at
-        between_looks = (
-            one.group is None
-            and (wait := one.reading.wait) is not None
-            and wait.name not in UNRECORDED
-            and is_collective_code(wait.frame.file)
+        # not in a function of torch whose operation ended, or began, while the job was looked at
+        inside = [
+            one
             for one in waiting
-        )
-        inside = [one for one, between in zip(waiting, between_looks, strict=True) if not between]
+            for wait in [one.reading.wait]
+            if one.group is not None
+            or wait is None
+            or wait.name in UNRECORDED
+            or not is_collective_code(wait.frame.file)
+        ]
         return _by_group(job, circle, inside)
     # where not all have a record, only the call and the lines that led to it are compared
     shown = [
@@ -146,7 +183,7 @@ def parted_by_test(code: Sequence[CodeNote], divergence: Divergence) -> bool:
     for side in sides:
         others = [one for other in sides if other is not side for one in other]
         ways = ways_of(side)
-        notes = attribution.separating(code, side, others)
+        notes = separating(code, _views(side), _views(others))
         if tests_apart(notes, ways, ways_of(others) - ways):
             return True
     return False
@@ -158,31 +195,21 @@ def parting_tests(
     """Return the tests of the rank under which one stands, but those that the others pass, too."""
     left, stayed = divergence.sides
     others = stayed if pending.rank in divergence.diverged else left
-    return rank_conditions(attribution.separating(code, (pending,), others), pending.way)
+    return rank_conditions(separating(code, [pending.reading.view], _views(others)), pending.way)
+
+
+def _views(waiting: Sequence[PendingCollective]) -> list[RankView]:
+    return [one.reading.view for one in waiting]
 
 
 # Different operations under one number of a group
 
 
-def _by_number(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
-    known: dict[frozenset[int], int | None] = {}
-    for group, column in sorted(histories(waiting).items()):
-        different = {id(history): history for history in column.values()}
-        key = frozenset(different)
-        if key not in known:
-            known[key] = _parting_number(different.values()) if len(different) > 1 else None
-        seq = known[key]
-        if seq is not None:
-            return _at_number(job, group, seq, column)
-    return None
-
-
 def _parting_number(every: Collection[History]) -> int | None:
     """Return the number under which ranks parted; None where no two operations contradict.
 
-    An extra operation that looks as those of the steps do only moves all others on, and they meet
-    something else much later. The places that operations were called from tell where it was: there
-    one sequence has what the other lacks.
+    An extra operation that looks as those of the steps do only moves all others on. The places that
+    operations were called from tell where it was: there one sequence has what the other lacks.
     """
     for seq in sorted(set().union(*(one.steps for one in every))):
         here = [one.steps[seq] for one in every if seq in one.steps]
@@ -238,12 +265,12 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
     )
     diverged, basis = find_diverged(job.case.code, keys, lambda one: (before, here[one]))
     if basis != "majority":
-        as_others = attribution.did_as_like_groups(job, group, seq, operations)
+        as_others = did_as_like_groups(job, group, seq, operations)
         if 0 < len(as_others) < len(here):
             diverged = tuple(sorted(one.rank for one in here if one not in as_others))
             basis = "like groups"
     candidates = [*dict.fromkeys(here.values())]
-    expected = attribution.expected_next(before, candidates, attribution.SURE_CONTEXT)
+    expected = expected_next(before, candidates, SURE_CONTEXT)
     of_others = {step for one, step in here.items() if one.rank not in diverged}
     return Divergence(
         pending_collectives=tuple(here),
@@ -274,9 +301,9 @@ def _by_messages(
     if not ring and (any(awaited.values()) or len(names) > 1):
         return None
     chosen = [one for one in waiting if one.rank in ring] if ring else waiting
-    everybody, departed = tuple(one.rank for one in chosen), attribution.departed_in_messages(job)
+    everybody, departed = tuple(one.rank for one in chosen), departed_in_messages(job)
     together = _in_their_own(chosen, everybody, "nothing", proven=bool(ring))
-    counts = attribution.messages_of(job)
+    counts = messages_of(job)
     told = (counts.get(rank) for rank in everybody)
     posted = {one and (sum(one.sent.values()), sum(one.received.values())) for one in told}
     # who leaves out a message has posted fewer: at one line, by the same steps, nobody did
@@ -334,7 +361,7 @@ def _by_group(
         return before, (pending.group, pending.operation)
 
     diverged, basis = find_diverged(job.case.code, keys, own_way)
-    silent, departed = attribution.without_message(job), attribution.departed_in_messages(job)
+    silent, departed = without_message(job), departed_in_messages(job)
     here = {one.rank for one in waiting}
     if departed and set(departed) < here:
         diverged, basis = departed, "sequence"
@@ -353,7 +380,7 @@ def _by_group(
 def _by_skipped(waiting: Sequence[PendingCollective]) -> Divergence | None:
     asked: set[tuple[object, int]] = set()
     for pending in waiting:
-        key = pending.numbered, pending.reading.told_by_rank
+        key = pending.numbered, pending.reading.told_by
         if pending.numbered is None or key in asked:
             continue
         asked.add(key)
@@ -378,15 +405,14 @@ def _passed_by(
 ) -> tuple[int, ...]:
     """Return the ranks that are past the place where an operation belongs; none where none tells.
 
-    The steps are those of the group that the rank used next after the operation. Where that is its
-    newest, because it waits there, it is the group after the one before, unless threads may have
-    come to both, or two ranks may have changed their order. Threads enter operations side by side:
-    how often one comes a step later, the ranks' own past shows.
+    The steps are those of the group that the rank used next after the operation; where it waits
+    there, of the one before, unless threads may have come to both. How often threads that enter
+    side by side come a step later, the ranks' own past shows.
     """
     numbers = [(name, entry.seq) for name, entry in entered(pending.reading)]
     alone = all(one.reading.stuck is None for one in waiting)
     asked = [(group, seq)]
-    asked += [(group, seq - 1)] if alone and len(waiting) >= attribution.FEWEST_FOR_MAJORITY else []
+    asked += [(group, seq - 1)] if alone and len(waiting) >= FEWEST_FOR_MAJORITY else []
     afters = [numbers[numbers.index(one) + 1 :] for one in asked if one in numbers]
     steps = next((name for after in afters for name, _ in after if name != group), None)
     if steps is None:
@@ -429,3 +455,235 @@ def _passed_by(
         for one in members
         if last(one, group) in range(seq) and last(one, steps) > own[seq] + apart
     )
+
+
+# Which of them left.
+
+
+def find_diverged(
+    code: Sequence[CodeNote],
+    keys: Mapping[PendingCollective, Key],
+    way_of: Callable[[PendingCollective], Way | None] = lambda _: None,
+) -> tuple[tuple[int, ...], Basis]:
+    """Tell which ranks left, and what showed it; all of them where nothing does.
+
+    Args:
+        code: Notes on the lines where ranks stand.
+        keys: What each rank does; equal for ranks that are together.
+        way_of: Tells what a rank did before, and what it does now, where recorded.
+    """
+    together: dict[Key, list[PendingCollective]] = {}
+    for one, key in keys.items():
+        together.setdefault(key, []).append(one)
+    sides = list(together.values())
+    largest = max(sides, key=len)
+    if len(keys) >= FEWEST_FOR_MAJORITY and 2 * len(largest) > len(keys):
+        left = (one.rank for side in sides if side is not largest for one in side)
+        return tuple(sorted(left)), "majority"
+    stacks, ways = list(map(ways_of, sides)), [way_of(side[0]) for side in sides]
+    often = Counter(stack for each in stacks for stack in each)
+
+    def others(at: int) -> set[tuple[Frame, ...]]:
+        return {one for one, times in often.items() if times > (one in stacks[at])}
+
+    def under_test(at: int, notes: Sequence[CodeNote]) -> bool:
+        rest = [one for side in sides if side is not sides[at] for one in side]
+        apart = separating(notes, _views(sides[at]), _views(rest))
+        return tests_apart(apart, stacks[at], others(at))
+
+    def unexpected(at: int, shortest_context: int) -> bool:
+        before, now = ways[at] or ((), None)
+        candidates = [way[1] for way in ways if way is not None]
+        return expected_next(before, candidates, shortest_context) not in (None, now)
+
+    def out_of_loop(at: int) -> bool:
+        return all(left_loop(code, *pair) for pair in product(stacks[at], others(at)))
+
+    of_one = [note for note in code if not note.condition_of_most]
+    signs: tuple[tuple[Basis, Callable[[int], bool]], ...] = (  # the surest first
+        ("exception", lambda at: all(one.reading.handling for one in sides[at])),
+        ("condition", lambda at: under_test(at, of_one)),
+        ("sequence", lambda at: unexpected(at, SURE_CONTEXT)),
+        ("condition", lambda at: under_test(at, code)),
+        ("loop", out_of_loop),
+        ("novelty", lambda at: unexpected(at, 0)),
+        ("parked", lambda at: not any(map(parked_in, stacks[at]))),
+    )
+    for basis, shows in signs:
+        gone = list(filter(shows, range(len(sides))))
+        if gone and len(gone) < len(sides):
+            return tuple(sorted(one.rank for at in gone for one in sides[at])), basis
+    return tuple(sorted(one.rank for one in keys)), "nothing"
+
+
+def minority_of_one(readings: Sequence[RankReading]) -> RankReading | None:
+    """Return the one rank that stands elsewhere than all the others, None if it is not one."""
+    groups: dict[tuple[Frame, ...], list[RankReading]] = {}
+    for reading in readings:
+        groups.setdefault(reading.frames, []).append(reading)
+    if len(readings) < FEWEST_FOR_MAJORITY or len(groups) != 2:
+        return None
+    smaller = min(groups.values(), key=len)
+    return smaller[0] if len(smaller) == 1 else None
+
+
+# The rank's own past: what followed where it was before, and what its messages repeated.
+
+
+def expected_next(
+    history: Sequence[Item], candidates: Sequence[Item], shortest_context: int
+) -> Item | None:
+    """Return the one candidate that followed before, where what came before was the same.
+
+    The longest context that any candidate ever followed decides: what happens every fifty steps is
+    expected only by who counts them. None where several followed it, or where it takes more than a
+    few operations to tell them apart, and the one followed only once: that is no rhythm. With a
+    ``shortest_context`` of 0, a candidate that was ever seen is expected over those that never
+    were.
+    """
+    numbers: dict[Item, int] = {}
+    backwards = [numbers.setdefault(one, len(numbers)) for one in reversed(history)]
+    before = [0, *reversed(_agreements(backwards)[1:])]  # of each item: what came last, too
+    contexts: dict[Item, list[int]] = {}
+    for follower, context in zip(history, before, strict=False):
+        if follower in candidates and context >= shortest_context:
+            contexts.setdefault(follower, []).append(context)
+    if not contexts:
+        return None
+    expected = max(contexts, key=lambda one: max(contexts[one]))
+    others = max((max(contexts[one]) for one in contexts if one != expected), default=-1)
+    often = sum(one > others for one in contexts[expected])
+    return expected if often >= (FEWEST_TIMES if others >= MANY_ALIKE else 1) else None
+
+
+def _agreements(sequence: Sequence[int]) -> list[int]:
+    """For each number of items, how many from there agree with the beginning (Z-algorithm)."""
+    size = len(sequence)
+    agrees = [0] * size
+    left = right = 0
+    for moved in range(1, size):
+        length = min(right - moved, agrees[moved - left]) if moved < right else 0
+        while moved + length < size and sequence[length] == sequence[moved + length]:
+            length += 1
+        agrees[moved] = length
+        if moved + length > right:
+            left, right = moved, moved + length
+    return agrees
+
+
+FEWEST_REPEATED = 3
+"""How often messages of a step must have been repeated to be a pattern."""
+MOST_SINCE = 2
+"""Steps since the departure: torch hands some messages over before the other end asks for them."""
+STARTS_TRIED = 64
+"""Messages at the beginning that may belong to no step: set up, or half a step in what is kept."""
+
+
+def messages_of(job: JobReading) -> dict[int, MessageCounts]:
+    """Return the messages that each rank has posted, where they were counted."""
+    flights = ((rank, one.view.flight) for rank, one in job.ranks.items())
+    return {rank: one.messages for rank, one in flights if one is not None and one.messages}
+
+
+def departed_in_messages(job: JobReading) -> tuple[int, ...]:
+    """Return the ranks whose newest messages depart from what their own earlier steps repeated.
+
+    A step of a pipeline posts the same messages as the one before. None where no fewer depart than
+    follow a pattern.
+    """
+    breaks: dict[int, set[bool | None]] = {}  # by who tells: a pattern of peers moved is the same
+    departs, follows = [], 0
+    for rank, counts in messages_of(job).items():
+        teller = job.ranks[rank].told_by
+        if teller not in breaks:
+            breaks[teller] = set(map(_breaks_pattern, counts.newest))
+        departs += [rank] if True in breaks[teller] else []
+        follows += breaks[teller] == {False}
+    return tuple(departs) if len(departs) < follows else ()
+
+
+def _breaks_pattern(posted: Sequence[int]) -> bool | None:
+    """Whether the newest messages of a thread break off what it repeated; None if it did not."""
+    for start in range(min(STARTS_TRIED, len(posted))):
+        kept = posted[start:]
+        period = end = 0
+        for moved, length in enumerate(_agreements(kept)):
+            if length >= moved > 0 and moved + length > end:
+                period, end = moved, moved + length
+        if period and end >= FEWEST_REPEATED * period and 2 * end >= len(kept):
+            since = len(kept) - end
+            return since > 0 if since <= MOST_SINCE * period else None
+    return None
+
+
+def without_message(job: JobReading) -> tuple[int, ...]:
+    """Return the ranks that left out a message that most posted, and that others wait for."""
+    totals: dict[int, tuple[int, int]] = {}
+    for rank, counts in messages_of(job).items():
+        teller = job.ranks[rank].told_by
+        known = totals.get(teller) or (sum(counts.sent.values()), sum(counts.received.values()))
+        totals[rank] = known
+    usual, often = Counter(totals.values()).most_common(1)[0] if totals else ((0, 0), 0)
+    if 2 * often <= len(totals):
+        return ()
+    views = {rank: one.view for rank, one in job.ranks.items()}
+    awaited = {
+        peer
+        for one in job.waiting_in(COLLECTIVE)
+        if one.wait is not None and one.wait.name in PAIRED
+        for peer in awaited_peers(views, one.view, one.wait.name)
+    }
+    return tuple(rank for rank in sorted(awaited) if totals[rank] != usual)
+
+
+# Other groups of the same kind: in a device mesh the groups of one dimension do the same, each by
+# itself. Two ranks of a group have no majority; what all other groups of their kind did under that
+# number tells which of them left.
+
+LEAST_ALIKE = 8
+"""Operations before the one in question that must be the same: all groups begin with a few."""
+MOST_GROUPS = 256
+"""Compared: a mesh of a hundred thousand ranks has as many, of which few tell as much."""
+
+
+def did_as_like_groups(
+    job: JobReading, group: str, seq: int, here: Mapping[PendingCollective, Operation]
+) -> frozenset[PendingCollective]:
+    """Return the ranks that did what each other group of the same kind did under that number.
+
+    None of them where there is no such group, or where these disagree.
+    """
+    owner = next((one.reading for one in here if record_of(one.reading, group)), None)
+    own = record_of(owner, group) if owner is not None else None
+    if owner is None or own is None:
+        return frozenset()
+    by_name = len({operation.name for operation in here.values()}) > 1
+
+    def compared(operation: Operation) -> Operation:
+        """Stages of a pipeline send other sizes; where names tell ranks apart these are out."""
+        return Operation(operation.name, *(() if by_name else (operation.sizes, operation.dtypes)))
+
+    def before(reading: RankReading, record: CollectiveRecord) -> dict[int, Hashable]:
+        return {
+            entry.seq: (entry.op, call_of(reading, entry).frames or entry.sizes)
+            for entry in record.entries
+            if entry.seq < seq
+        }
+
+    came, did, asked = before(owner, own), set[Operation](), {group}
+    for reading, record in (
+        (one, each) for one in job.ranks.values() for each in groups_of(one.view)
+    ):
+        if len(asked) > MOST_GROUPS:
+            break
+        if record.group in asked or len(record.ranks) != len(own.ranks):
+            continue
+        asked.add(record.group)
+        theirs = before(reading, record)
+        common = came.keys() & theirs.keys()
+        alike = all(came[one] == theirs[one] for one in common)
+        if record.ranks != own.ranks and len(common) >= LEAST_ALIKE and alike:
+            at = (entry for entry in record.entries if entry.seq == seq)
+            did |= {compared(operation_of(reading, entry)) for entry in at}
+    as_they_did = (one for one, operation in here.items() if compared(operation) in did)
+    return frozenset(as_they_did if len(did) == 1 else ())

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.attribution import minority_of_one
 from lightning_hangcheck.judge.causes import RULES
 from lightning_hangcheck.judge.causes.gone import find_crash, is_over
 from lightning_hangcheck.judge.causes.slow import waits_in_each_step
-from lightning_hangcheck.judge.divergence import Divergence, find_divergence
+from lightning_hangcheck.judge.divergence import Divergence, find_divergence, minority_of_one
 from lightning_hangcheck.judge.exits import gave_up_waiting, how_it_ended
 from lightning_hangcheck.judge.graph import WaitGraph, build_graph
 from lightning_hangcheck.judge.job import JobReading, read_job
@@ -22,10 +21,8 @@ from lightning_hangcheck.judge.operations import (
     awaited_ranks,
     pending_collectives,
 )
-from lightning_hangcheck.judge.patience import asks_again, decide, waits_its_turn
+from lightning_hangcheck.judge.patience import Patience, asks_again, decide
 from lightning_hangcheck.judge.rule import Finding, Situation, blame, names, say
-from lightning_hangcheck.judge.threads import free_threads
-from lightning_hangcheck.judge.waits import sleeps_on
 from lightning_hangcheck.judge.wording import within
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.limits import Limits
@@ -72,11 +69,9 @@ class Conclusion(Struct, frozen=True, kw_only=True):
     """What the engine came to: the kind of verdict and the finding behind it, if there is one.
 
     Attributes:
-        pending: Where ranks wait in collectives, by rank.
-        divergence: Where the ranks' ways part, if they do.
         gaps: Evidence that no rank has, and the causes that were not asked about for that.
-        states: Of ranks that are known from files alone.
-        collectives: What these files tell of groups.
+        states: Of ranks that are known from files alone; likewise what these tell of
+            ``collectives``.
     """
 
     kind: VerdictKind
@@ -131,13 +126,15 @@ def _of_processes(job: JobReading) -> Conclusion:
         if crash is None:
             return replace(known, kind="finished")
         return _for_whom_it_waited(replace(known, kind="crashed", finding=crash), crash)
-    graph = build_graph(job, divergence, awaited)
+    patience = Patience(job)
+    graph = build_graph(job, divergence, awaited, patience)
     stuck = () if graph.between_ranks else _stuck_by_themselves(job, graph)
     ends = tuple(job.ranks[rank] for rank in graph.ends)
     situation = Situation(
         job=job,
         graph=graph,
-        suspects=ends if graph.between_ranks else stuck or _long_silent(job, graph),
+        patience=patience,
+        suspects=ends if graph.between_ranks else stuck or _long_silent(job, graph, patience),
         waited_for=graph.between_ranks,
         standstill=bool(stuck),
         divergence=divergence if graph.between_ranks else None,
@@ -236,7 +233,7 @@ def _of_row(rule: Rule, situation: Situation, told: Sequence[tuple[RankReading, 
         rule.causes[0],
         sentence,
         sure=first.sure or rule.sure,
-        ended_by=rule.ended_by,
+        ended_by=next((each.ended_by for _, each in told if each.ended_by), rule.ended_by),
         aspect=first.aspect,
         evidence=facts[:MOST_FACTS],
     )
@@ -246,15 +243,14 @@ def _of_row(rule: Rule, situation: Situation, told: Sequence[tuple[RankReading, 
 def _of_standstill(finding: Finding, job: JobReading) -> Finding:
     """A job stands still since the last progress of any rank: before that it only seemed to.
 
-    What nobody but a person could end, or nobody at all, stands for itself. A thread that sleeps
-    until a time may answer another rank's call then.
+    A person or nobody stands for itself. A thread that sleeps may answer another rank's call then.
     """
     if finding.ended_by in ("nobody", "person"):
         return replace(finding, standstill=True)
-    processes = [own for one in job.alive if (own := one.view.own_process) is not None]
+    processes = [one.own for one in job.alive]
     ended_by = finding.ended_by
     if ended_by == "inside" and any(
-        sleeps_on(own) or any(thread.sleeps for thread in free_threads(own)) for own in processes
+        own.sleeps_on or any(thread.sleeps for thread in own.free_threads) for own in processes
     ):
         ended_by = "outside"
     silence_s = min([finding.silence_s, *(one.silence_s for one in job.alive)])
@@ -280,13 +276,10 @@ def _together(gravest: Finding, alarms: Sequence[Finding]) -> Finding:
 def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading, ...]:
     """Return the ranks that hold a job up in which every rank is stuck and none waits for another.
 
-    Stuck is one that is idle or goes round and round; its children may have been given the same to
-    do again and again, but for a DataLoader's. Where any goes round, an idle one may wait for what
-    that does not make; those that only ask again and again, for what the others do not make. Both
-    are victims where there is any other, but for those that stand where one of those others stands:
-    a progress bar that ticks in a thread beside it makes a deadlock no question.
-
-    None where a rank does anything else, or may on a node that is not seen.
+    Stuck is one that is idle or goes round and round. An idle one may wait for what one that goes
+    round does not make, one that only asks again for what any other does not: both are victims
+    then, but for those at the same place as a firm one. None where a rank does anything else, or
+    may on a node that is not seen.
     """
     circling = [
         one
@@ -308,13 +301,11 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
     return tuple(firm or ends)
 
 
-def _long_silent(job: JobReading, graph: WaitGraph) -> tuple[RankReading, ...]:
+def _long_silent(job: JobReading, graph: WaitGraph, patience: Patience) -> tuple[RankReading, ...]:
     """Ranks to ask about where nobody is proven to wait: silent for the whole stall timeout.
 
-    One that stands elsewhere than all the others is asked alone: where ranks wait for each other in
-    code that no frame tells (a copy from the GPU), it is the one that diverged. An idle one for
-    which nobody waits, and which ranks that advance may set going, waits for its turn: an evaluator
-    for a checkpoint.
+    One that stands elsewhere than all the others is asked alone: it diverged, where ranks wait in
+    code that no frame tells. An idle one that ranks that advance may set going waits for its turn.
     """
     stall_s = job.case.limits.stall_timeout
     advancing = {one.rank for one in job.alive if one.silence_s < stall_s}
@@ -323,7 +314,7 @@ def _long_silent(job: JobReading, graph: WaitGraph) -> tuple[RankReading, ...]:
         for reading in job.alive
         if reading.activity in ("idle", "busy", "unseen")
         and reading.silence_s >= stall_s
-        and not (advancing and waits_its_turn(job, reading, advancing))
+        and not (advancing and patience.waits_its_turn(reading, advancing))
     ]
     lone = minority_of_one(silent) if len(silent) == len(job.alive) else None
     waiters = set(graph.waiters)

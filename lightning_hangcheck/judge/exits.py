@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.judge.alike import latest_frames
 from lightning_hangcheck.judge.frames import rules_of
 from lightning_hangcheck.judge.knowledge import causes_file
-from lightning_hangcheck.judge.records import gpu_out_of_memory, open_operation
+from lightning_hangcheck.judge.operations import open_operation
 from lightning_hangcheck.judge.wording import SHELL_SIGNAL_BASE, duration, signal_name
 from lightning_hangcheck.model.beat import STARTING_SERVER, Beat
 from lightning_hangcheck.model.case import AskedEnd, ProcessExit
@@ -22,7 +22,7 @@ from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.text.shown import NANOSECONDS, read_utc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.model.case import Aftermath, RankView
@@ -69,18 +69,19 @@ def _exit(view: RankView) -> ProcessExit:
     return view.process_exit or NO_END
 
 
-def _beat(view: RankView) -> Beat:
+def page_of(view: RankView) -> Beat:
+    """Return its page; one that says nothing where it has none."""
     return view.beat or NO_PAGE
 
 
 def last_words(view: RankView) -> str:
     """Return a rank's exception in one line, empty if it said nothing."""
-    return _exit(view).last_words or _beat(view).last_words
+    return _exit(view).last_words or page_of(view).last_words
 
 
 def raised(view: RankView) -> bool:
     """Whether an exception left the program: none that was caught, after which it went on."""
-    beat = _beat(view)
+    beat = page_of(view)
     if beat.ending != "raised" or not beat.ended_ns:
         return False
     return beat.last_beat_ns - beat.ended_ns < WAY_OUT_NS
@@ -99,13 +100,13 @@ def failed(view: RankView) -> bool:
     code = _exit(view).exit_code
     if code is not None:
         return code != 0
-    return bool(last_words(view)) or _beat(view).ending == "raised"
+    return bool(last_words(view)) or page_of(view).ending == "raised"
 
 
 def left_well(view: RankView) -> bool:
     """Whether a rank was seen to end without a fault, by its exit code or its own word."""
     code = _exit(view).exit_code
-    return code == 0 if code is not None else _beat(view).ending == "finished"
+    return code == 0 if code is not None else page_of(view).ending == "finished"
 
 
 def ended_from_outside(view: RankView) -> bool:
@@ -128,8 +129,8 @@ def lost_a_peer(view: RankView) -> bool:
 def gave_up_waiting(view: RankView) -> bool:
     """Whether it ended because what it waited for took longer than its time limit.
 
-    By its last words; or NCCL's watchdog aborted it, after one of its operations had been open for
-    longer than the limit of its group (torch 2.11, ProcessGroupNCCL.cpp, ``checkTimeout``).
+    By its last words, or NCCL's watchdog aborted it (torch 2.11, ProcessGroupNCCL.cpp,
+    ``checkTimeout``).
     """
     if lost_a_peer(view):
         return OUT_OF_TIME.search(last_words(view)) is not None
@@ -171,12 +172,12 @@ def how_it_ended(view: RankView) -> str:
     if number is not None:
         name = signal_name(number)
         why = killed_for_memory(view) if number == signal.SIGKILL else ""
-        starting = any(one.name == STARTING_SERVER for one in _beat(view).sections)
+        starting = any(one.name == STARTING_SERVER for one in page_of(view).sections)
         if number == signal.SIGABRT and starting:
             why = OUR_SERVER
         why = why or causes_file().signals.get(name, "")
         return f"was killed by {name}{f' ({why})' if why else ''}{said}"
-    if _beat(view).training == "over":
+    if page_of(view).training == "over":
         return f"raised {words}" if words else "had finished"
     if code is None:
         return f"is gone, its exit code is unknown{said}"
@@ -206,9 +207,8 @@ def firsts_to_fail(
 ) -> tuple[RankReading, ...]:
     """Return the first rank that failed by itself, not because others had; of each clock's ranks.
 
-    Where all of them raised, the moment of that counts: a rank may take longer to its end than
-    those that fail because of it. Else the order of their ends, in which one that a signal from
-    outside ended on its way out comes last: whoever sent it had seen another one fail.
+    Where all raised, that moment counts. Else the order of their ends, in which one that a signal
+    from outside ended comes last: whoever sent it had seen another one fail.
     """
     served = ended_by_served((one.view for one in readings), several_nodes=several_nodes)
     own = [
@@ -222,7 +222,7 @@ def firsts_to_fail(
 
     def ended_at(reading: RankReading) -> tuple[bool, float]:
         if all_raised:
-            return False, _beat(reading.view).ended_ns
+            return False, page_of(reading.view).ended_ns
         sent, seen = ending_signal(reading.view) in FROM_OUTSIDE, reading.view.process_exit
         return sent, seen.order if seen is not None else math.inf  # nobody saw its end: the last
 
@@ -237,25 +237,20 @@ def left_before(
 ) -> tuple[RankReading, ...]:
     """Return the ranks that left without a fault before this one failed.
 
-    Those that a launcher ended on their way out are among them. By their own word where both say
-    it: the process of one may take long to its end.
-
-    Args:
-        first: The first that failed.
-        readings: All ranks.
-        if_open: What to take of a rank of which nobody knows when it left, by another clock.
+    By their own word where both say it: the process of one may take long to its end. ``if_open``:
+    what to take of a rank of which nobody knows when it left, by another clock.
     """
     failure = first.view.process_exit
 
     def before(one: RankReading) -> bool:
-        seen, finished = one.view.process_exit, _beat(one.view).ending == "finished"
+        seen, finished = one.view.process_exit, page_of(one.view).ending == "finished"
         ended = finished and ended_from_outside(one.view)
         if not ended and (seen is None or failed(one.view)):
             return False
         if _exit(one.view).clock != _exit(first.view).clock:
             return if_open
         if finished and raised(first.view):
-            return _beat(one.view).ended_ns < _beat(first.view).ended_ns
+            return page_of(one.view).ended_ns < page_of(first.view).ended_ns
         return seen is not None and failure is not None and seen.order < failure.order
 
     return tuple(filter(before, readings))
@@ -264,27 +259,26 @@ def left_before(
 def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
     """Return the ranks for want of which one failed; none where it failed by itself.
 
-    It lost a peer or the ranks' store, and they had left. Of these count the ones that left in the
-    middle: a rank that had destroyed its process groups was needed less than one that had not.
+    It lost a peer or the store, and they had left. Those count first that left in the middle,
+    without destroying their process groups.
     """
     if not lost_a_peer(first.view):
         return ()
     left = left_before(first, readings, if_open=True)
-    return tuple(one for one in left if _beat(one.view).membership == "member") or left
+    return tuple(one for one in left if page_of(one.view).membership == "member") or left
 
 
 def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -> frozenset[int]:
     """Return the ranks that were ended, it seems, by whom their processes serve.
 
-    Such a process trains beside its main thread, and who it serves ends it when he likes: an actor
-    of Ray leaves with exit code 1 and without a word then (ray 2.60), when its job is cancelled or
+    An actor of Ray leaves with exit code 1 and without a word (2.60) when its job is cancelled or
     another rank has failed. One that went clearly before all others did so by itself.
     """
     ended = sorted(
         (view.process_exit.seen_ns, view.rank)
         for view in ranks
         if view.process_exit is not None
-        and _beat(view).training == "beside"
+        and page_of(view).training == "beside"
         and (view.process_exit.exit_code or 0) > 0
         and not last_words(view)
     )
@@ -310,7 +304,7 @@ def asked_by(view: RankView) -> str | None:
 
 def _by_words(view: RankView) -> str:
     """One that caught the exception and went on shows no way out."""
-    tears_down = _beat(view).phase == "teardown"
+    tears_down = page_of(view).phase == "teardown"
     leaving = view.process_exit is not None or raised(view) or tears_down
     words = last_words(view) if leaving else ""
     return re.split("[: ]", words)[0] if words.startswith(TOLD_TO_END) else ""
@@ -319,9 +313,8 @@ def _by_words(view: RankView) -> str:
 def shown_by(views: Sequence[RankView]) -> str | None:
     """Say who asked a job to end that is still there, as its ranks show; None where none shows it.
 
-    One rank that answers a signal speaks for all: of the others, who wait in native code, none can.
-    A rank that a signal ended may be one that the others need: all that are left must show it. And
-    where a rank ended by itself, its launcher ends the others for that.
+    One rank that answers a signal speaks for all: who waits in native code cannot. Where a rank
+    ended by itself, its launcher ends the others for that.
     """
     shown = {view.rank: asked_by(view) for view in views}
     gone = [view for view in views if view.process_exit is not None]
@@ -334,8 +327,8 @@ def shown_by(views: Sequence[RankView]) -> str | None:
 def asked_end(job: JobReading) -> AskedEnd | None:
     """Return who asked the whole job to end: the launcher's word, or what ranks show at the end.
 
-    What a rank shows does not tell when. A rank that failed by itself is taken to have done so
-    before, since launchers end the others for it; and a job that ended well was not ended.
+    A rank that failed by itself is taken to have done so before; a job that ended well was not
+    ended.
     """
     case = job.case
     if case.asked_end is not None or case.exit_code == 0:
@@ -351,3 +344,62 @@ def aftermath_sentence(aftermath: Aftermath) -> str:
     """Say what happened after a hang was proven: ``12 s later the job was ended by ...``."""
     later = f"{duration(aftermath.after_s)} later" if aftermath.after_s >= 1 else "then"
     return f"{later} {aftermath.text}"
+
+
+# A GPU that was full.
+
+OUT_OF_MEMORY = "OutOfMemoryError"
+"""torch.OutOfMemoryError, and torch.cuda.OutOfMemoryError before 2.5; Python's is MemoryError."""
+UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+SIZE = rf"(\d+(?:\.\d+)?) ({'|'.join(UNITS)})"
+SIZES = {
+    "wanted": ("{} more were wanted", rf"Tried to allocate {SIZE}"),
+    "total": ("", rf"total capacity of {SIZE}|{SIZE} total capacity"),
+    "free": ("{} were free", rf"of which {SIZE} is free|{SIZE} free"),
+    "missing": ("{} were missing", ""),
+    "in_use": (
+        *("{} were in tensors", rf"{SIZE} is allocated by PyTorch|{SIZE} already allocated"),
+    ),
+    "unused": (
+        "{} were kept unused",  # the last is cut: last words have 300 characters
+        rf"{SIZE} is reserved by PyTorch but unallocated|allocated by PyTorch, and {SIZE} is",
+    ),
+}
+"""What torch says when a GPU has no room: how much was wanted, free, in use, and kept unused
+(c10/cuda/CUDACachingAllocator.cpp, of torch 1.8 and of 2.1 to 2.13); each with our words for it.
+Last words may be cut, so each counts by itself; without any the type still tells what happened."""
+
+
+def gpu_out_of_memory(last_words: str) -> dict[str, int] | None:
+    """Read a rank's last words (type, message, place); None where they tell of something else.
+
+    Returns:
+        Bytes ``wanted`` by the allocation that failed, ``total`` of the GPU, ``free`` on it,
+        ``in_use`` by tensors of this process, ``unused``: kept by its allocator in pieces of which
+        none was large enough, ``missing``: what would have to be freed; as far as they are told.
+    """
+    if not last_words.startswith(OUT_OF_MEMORY):
+        return None
+    sizes: dict[str, int] = {}
+    for name, (_, pattern) in SIZES.items():
+        found = re.search(pattern, last_words) if pattern else None
+        if found is not None:
+            size, unit = filter(None, found.groups())
+            sizes[name] = int(float(size) * UNITS[unit])
+    if sizes.get("wanted", 0) > sizes.get("free", math.inf):
+        sizes["missing"] = sizes["wanted"] - sizes["free"]
+    return sizes
+
+
+def memory_in_words(sizes: Mapping[str, int]) -> str:
+    """Write ``2.00 GiB more were wanted, 1.12 GiB of 23.65 GiB were free``."""
+    shown = {name: in_binary(size) for name, size in sizes.items()}
+    if "free" in shown and "total" in shown:
+        shown["free"] += f" of {shown['total']}"
+    said = (text.format(shown[name]) for name, (text, _) in SIZES.items() if name in shown)
+    return ", ".join(filter(None, said))
+
+
+def in_binary(size: int) -> str:
+    """Write a number of bytes as torch does, for whoever compares it with torch's own words."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.2f} MiB"

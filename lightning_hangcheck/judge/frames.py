@@ -1,28 +1,32 @@
 """Reads a stack: which known wait a thread is in, and which line of the user's it is at. Pure.
 
-What a frame of other people's code means is data: ``knowledge/frames.toml``.
+What a frame of other people's code means is data: ``knowledge/frames.toml``. What the code that
+ranks stand in says of them, notes of it tell: tests of the rank, loops, and parking places.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
 from functools import cache, lru_cache
+from itertools import pairwise
+from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.knowledge import FrameRule, WaitKind, frames_file
-from lightning_hangcheck.model.code_owner import is_users, program_of
+from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users, program_of
 from lightning_hangcheck.model.evidence import COMPREHENSIONS, NAMELESS, Frame
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from lightning_hangcheck.model.beat import Beat
-    from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.case import CodeNote, RankView
 
 COLLECTIVE: frozenset[WaitKind] = frozenset({"collective", "backward", "device"})
 RENDEZVOUS: frozenset[WaitKind] = frozenset({"rendezvous_connect", "rendezvous_peers"})
@@ -35,6 +39,11 @@ DEEPEST_SHOWN = 100
 """Frames that faulthandler shows of a stack: of a deeper one the outermost are missing."""
 DISTINCT_FRAMES = 65_536
 """Frames remembered: a job of 1,024 ranks has a few hundred; then the oldest are dropped."""
+Test = tuple[str, int, str]
+Span = tuple[int, int]
+Notes = dict[tuple[str, int], "CodeNote"]
+AFTER_STEPS = ("validation", "teardown")
+"""Phases that a framework goes on to when a rank has no more steps."""
 
 
 @lru_cache(maxsize=DISTINCT_FRAMES)
@@ -75,17 +84,11 @@ def waits_for_ranks(frames: Sequence[Frame]) -> bool:
 
 
 def find_wait(frames: Sequence[Frame]) -> Wait | None:
-    """Find what a thread waits for.
+    """Find what a thread waits for, frames outermost first; None where they show none.
 
-    Frames are read from the innermost outwards, up to the first that is the user's own code: what a
-    user's function does inside a library's is the user's doing.
-
-    Args:
-        frames: Outermost first.
-
-    Returns:
-        The wait; None where the frames show none. ``backward`` is a wait only if the thread is
-        idle, which frames don't tell.
+    Read from the innermost outwards, up to the first that is the user's own code: what a user's
+    function does inside a library's is the user's doing. ``backward`` is a wait only if the thread
+    is idle, which frames don't tell.
     """
     program = program_of(functions_in(frames))
     for position in reversed(range(len(frames))):
@@ -125,10 +128,7 @@ def bare_name(function: str) -> str:
 
 
 def holds(rule: FrameRule, frames: Sequence[Frame], position: int) -> bool:
-    """Whether a rule that matches a frame holds where the frame stands in its stack.
-
-    A function of the user's own that has the name of a library's is not that one.
-    """
+    """Whether a rule holds for a frame: a user's function of a library's name is not that one."""
     outside = rule.under.split("|") if rule.under is not None else ()
     below = rule.under is None or any(
         bare_name(frame.function) in outside and not is_users(frame.file)
@@ -140,12 +140,8 @@ def holds(rule: FrameRule, frames: Sequence[Frame], position: int) -> bool:
 def users_place(frames: Sequence[Frame], program: str = "") -> Frame | None:
     """Return the innermost frame of the user's own code, None where there is none.
 
-    Before Python 3.11 a comprehension's frame does not tell in which function it is. The next one
+    Before Python 3.11 a comprehension's frame does not tell in which function it is; the next one
     of its file outwards does: nothing else can run it, but a generator that was handed on.
-
-    Args:
-        frames: Outermost first.
-        program: As in `users_frames`.
     """
     users = users_frames(frames, program)[::-1]
     place = users[0] if users else None
@@ -189,9 +185,201 @@ def outlived_stack_s(view: RankView) -> float:
 def is_exiting(frames: Sequence[Frame]) -> bool:
     """Whether the interpreter runs what was registered for its exit.
 
-    All else in a main thread runs below a module or, before the first one, below the interpreter's
-    own start. Both are left by then, so an exit handler is the outermost frame.
+    All else in a main thread runs below a module or the interpreter's own start, which are left by
+    then.
     """
     return 0 < len(frames) < DEEPEST_SHOWN and not (
         bare_name(frames[0].function) in ENTRIES or frames[0].file.startswith("<frozen")
     )
+
+
+# What notes on the code say.
+
+
+def _at(code: Sequence[CodeNote]) -> Notes:
+    return {(note.file, note.line): note for note in code}
+
+
+def rank_conditions(code: Sequence[CodeNote], frames: Sequence[Frame]) -> list[Test]:
+    """Return the tests of the rank under which one stands: file, line, text; innermost first."""
+    notes, found = _at([note for note in code if note.condition]), list[Test]()
+    for frame in reversed(frames):
+        note = notes.get((frame.file, frame.line))
+        if note is not None:
+            text = note.condition if note.condition.startswith("@") else f"if {note.condition}"
+            found.append((note.file, note.condition_line, text))
+        elif any(rule.one_rank for rule in rules_of(frame)):
+            found.append((frame.file, 0, "@rank_zero_only"))
+    return found
+
+
+def tests_apart(
+    code: Sequence[CodeNote],
+    stacks: Collection[Sequence[Frame]],
+    others: Collection[Sequence[Frame]],
+) -> bool:
+    """Whether a test of the rank brought some ranks elsewhere than others.
+
+    Each of the first stands under one that none of the others stands under; or each of the others
+    stands behind one that leaves the way there on one rank, ``if rank == 0: return``.
+    """
+    elsewhere = {test for stack in others for test in rank_conditions(code, stack)}
+    if stacks and all(set(rank_conditions(code, stack)) - elsewhere for stack in stacks):
+        return True
+
+    def skips(frames: Sequence[Frame]) -> set[tuple[str, str]]:
+        here = {(frame.file, frame.line) for frame in frames}
+        skipping = (note for note in code if note.skipped_under and (note.file, note.line) in here)
+        return {(note.file, note.skipped_under) for note in skipping}
+
+    passed = {test for stack in stacks for test in skips(stack)}
+    return bool(others) and all(skips(stack) - passed for stack in others)
+
+
+def left_loop(code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequence[Frame]) -> bool:
+    """Whether a rank has left a loop that another one is still in.
+
+    In the first function that both are in at different lines, it is further down, and not in the
+    loop that the other is in there or below, nor led past it by a test. Of a framework's loops,
+    whose lines nobody notes, it is in another one or in what follows, and not in the user's code
+    below.
+    """
+    depth = _parting(frames, others)
+    here, there = frames[depth:], others[depth:]
+    users = users_frames(frames)
+    if here and there and here[0] in users:
+        return _below(_at(code), here[0], there, users_frames(others))
+    if any(frame in users for frame in here):
+        return False
+    own = _framework_loops(here)
+    went_on = any(rule.phase in AFTER_STEPS for frame in here for rule in rules_of(frame))
+    return bool(_framework_loops(there) - own) and (bool(own) or went_on)
+
+
+def _below(notes: Notes, here: Frame, there: Sequence[Frame], users: Collection[Frame]) -> bool:
+    other, *calls = there
+    same = (here.file, here.function) == (other.file, other.function) and here.line > other.line
+    own, theirs = (notes.get((one.file, one.line)) for one in (here, other))
+    if not same or own is None or theirs is None:
+        return False
+    left = sorted(set(theirs.loops) - set(own.loops))
+    apart = set(theirs.branches) - set(own.branches)
+    if left or apart:
+        return bool(left) and not _inside(left[0], apart)
+    for frame in calls:
+        note = notes.get((frame.file, frame.line)) if frame in users else None
+        if note is not None and (note.loops or note.branches):
+            return bool(note.loops) and not _inside(note.loops[0], note.branches)
+    return bool(_framework_loops(there))
+
+
+def _inside(loop: Span, branches: Collection[Span]) -> bool:
+    """Whether a loop is in one of these blocks, and so may have been passed by altogether."""
+    return any(first <= loop[0] and loop[1] <= last for first, last in branches)
+
+
+def _parting(frames: Sequence[Frame], others: Sequence[Frame]) -> int:
+    """Return how many outermost calls two threads have in common."""
+    pairs = enumerate(zip(frames, others, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(frames), len(others)))
+
+
+def _framework_loops(frames: Sequence[Frame]) -> set[str]:
+    return {rule.loop for frame in frames for rule in rules_of(frame) if rule.loop is not None}
+
+
+def left_out(
+    code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequence[Frame]
+) -> tuple[Frame, str] | None:
+    """Return the call that a rank left out for a test under which another made it, and that test.
+
+    Behind their parting the other one stands, in the user's own code, in a block to which a test
+    leads, and this one in none but those around both. None where no test tells who left something
+    out.
+    """
+    depth, notes = _parting(frames, others), _at(code)
+    if depth == min(len(frames), len(others)):
+        return None
+    here, there = (
+        [one for one in way[depth:] if one in users_frames(way)] for way in (frames, others)
+    )
+    if not there or any((one.file, one.line) not in notes for one in (*here[:1], there[0])):
+        return None
+
+    def blocks(frame: Frame) -> dict[Span, str]:  # with the tests that lead to them
+        note = notes.get((frame.file, frame.line))
+        branches = note.branches if note is not None else ()
+        tests = note.branch_tests if note is not None else ()
+        return dict(zip(branches, tests or ("",) * len(branches), strict=False))
+
+    together = here[:1] and here[0].file == there[0].file and here[0].function == there[0].function
+    around = blocks(here[0]).keys() & blocks(there[0]).keys() if together else set()
+    if any(blocks(one).keys() - around for one in here):
+        return None
+    led = next((one for one in there if blocks(one).keys() - around), None)
+    return (led, list(blocks(led).values())[-1]) if led is not None else None
+
+
+def calls_collectives(code: Sequence[CodeNote], frames: Sequence[Frame]) -> bool | None:
+    """Whether a thread calls collectives from where it stands on, by all its calls together."""
+    notes = {(note.file, note.line): note.collectives_ahead for note in code}
+    asked = [one for one in frames if not is_standard(one.file) and not is_ours(one.file)]
+    found = {notes.get((one.file, one.line)) for one in asked}
+    return True if True in found else None if None in found else False
+
+
+def parked_in(frames: Sequence[Frame]) -> str:
+    """Say where a framework parks a rank that does nothing special; empty where it does not."""
+    users = users_frames(frames)
+    for frame in reversed(frames):
+        parked = next((rule.parked for rule in rules_of(frame) if rule.parked is not None), None)
+        if parked is not None or frame in users:
+            return parked or ""
+    return ""
+
+
+# A test of the rank is a reason only where it separates those who parted: all ranks of a sharded
+# layer stand under ``rank >= 4`` on their way to it.
+
+
+def separating(
+    code: Sequence[CodeNote], side: Sequence[RankView], others: Sequence[RankView]
+) -> list[CodeNote]:
+    """Return the notes without tests that, as they read, ranks on both sides pass."""
+
+    def on_both_sides(condition: str) -> bool:
+        try:
+            test = ast.parse(condition, mode="eval").body
+            return all(any(_value(test, view) for view in ranks) for ranks in (side, others))
+        except (SyntaxError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
+            return False  # it asks for more than the rank's number
+
+    both = {text for text in {note.condition for note in code} if text and on_both_sides(text)}
+    return [replace(note, condition="") if note.condition in both else note for note in code]
+
+
+_ORDERS: tuple[type[ast.cmpop], ...] = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_COMPARED = dict(zip(_ORDERS, (eq, ne, lt, le, gt, ge), strict=True))
+
+
+def _value(node: ast.expr, view: RankView) -> int:
+    """Work out ``dist.get_rank() % 2 == 1`` for a rank; LookupError of what is no number of it."""
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.Call(func=inner, args=[], keywords=[]):
+            return _value(inner, view)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            own = dict.fromkeys(("rank", "global_rank", "get_rank"), view.rank)
+            return {**own, "local_rank": view.local_rank or 0}[name]
+        case ast.UnaryOp(op=ast.Not(), operand=inner):
+            return not _value(inner, view)
+        case ast.BinOp(op=ast.Mod(), left=left, right=right):
+            return _value(left, view) % _value(right, view)
+        case ast.BoolOp(op=how, values=parts):
+            passed = [bool(_value(one, view)) for one in parts]
+            return all(passed) if isinstance(how, ast.And) else any(passed)
+        case ast.Compare(left=left, ops=ops, comparators=rest):
+            pairs = pairwise(_value(one, view) for one in (left, *rest))
+            return all(_COMPARED[type(op)](*pair) for op, pair in zip(ops, pairs, strict=True))
+    raise LookupError(type(node).__name__)

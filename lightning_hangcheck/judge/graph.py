@@ -1,8 +1,8 @@
 """The wait-for graph: who waits for whom, and where that ends stand the culprits.
 
-Each kind of fact gives its waits: between ranks in collectives, in the rendezvous, at the store and
-in calls; to processes and things by what the kernel shows of one that is idle. The graph is solved
-once, from its ends on (`solve`). How patient to be with whom it ends at, `patience` says.
+Between ranks there are waits in collectives, in the rendezvous, at the store and in calls; those
+for processes and things are the named ones among the enders that `patience` knows of each actor.
+The graph is solved once, from its ends on (`solve`); how patient to be there, `patience` says.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 
 from lightning_hangcheck.judge.activity import read_process_activity
-from lightning_hangcheck.judge.job import Node, process_of
 from lightning_hangcheck.judge.operations import (
     PAIRED,
     pending_collective,
     record_of,
     waiting_together,
 )
-from lightning_hangcheck.judge.waits import pids_here, read_locks, steady_targets
+from lightning_hangcheck.judge.processes import pids_here, read_process
 from lightning_hangcheck.judge.wording import join
 from lightning_hangcheck.model.verdict import Edge
 
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.judge.divergence import Divergence
-    from lightning_hangcheck.judge.job import JobReading, RankReading
+    from lightning_hangcheck.judge.job import JobReading, Node, RankReading
     from lightning_hangcheck.judge.knowledge import WaitKind
-    from lightning_hangcheck.model.evidence import TargetKind, WaitTarget
+    from lightning_hangcheck.judge.patience import Patience
+    from lightning_hangcheck.model.evidence import WaitTarget
 
     Following = Mapping[Hashable, Sequence[Hashable]]
-    Targets = tuple[WaitTarget, ...]
 
 MOST_FULL = 4_096
 """Edges between two sets of nodes that are all drawn: 64 times 64."""
@@ -42,11 +41,6 @@ UNNAMED = ("", "undefined", "default_pg")
 AT_STORE = "for a key of the store"
 STORE = "host:store"
 """A rank that finds no store sleeps between its attempts: no socket shows the address then."""
-THROUGH_FILE: dict[TargetKind, str] = {
-    "lock": "for the lock",
-    "file": "in file input or output",
-    "fifo": "for its other end",
-}
 
 
 class Wait(NamedTuple):
@@ -115,22 +109,23 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
 
 
 def build_graph(
-    job: JobReading, divergence: Divergence | None, awaited: Mapping[int, tuple[int, ...]]
+    job: JobReading,
+    divergence: Divergence | None,
+    awaited: Mapping[int, tuple[int, ...]],
+    patience: Patience,
 ) -> WaitGraph:
-    """Draw all waits, and find where they end."""
+    """Draw all waits, find where they end, and tell `patience` which circles are closed."""
     found = chain(
         _in_collectives(job, divergence, awaited),
         _in_rendezvous(job),
         _for_all_others(job, "guard"),
         _in_calls(job),
         _at_store(job),
-        _for_workers(job),
-        _at_things(job),
-        _at_shared_memory(job),
-        _for_own_threads(job),
+        _of_processes(job, patience),
     )
     waits = tuple(dict.fromkeys(found))
     solved = solve((wait.waiters, wait.enders) for wait in waits)
+    patience.circles = solved.circles
     everyone = _ranks(node for wait in waits for node in (*wait.waiters, *wait.enders))
     return WaitGraph(
         waits=waits,
@@ -153,10 +148,9 @@ class Solution(NamedTuple):
 
 
 def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
-    """Go through waits from their ends on.
+    """Go through waits from their ends on: nodes that wait for each other stand and fall together.
 
-    Nodes that wait for each other stand and fall together. An end that is no rank (a store, a file)
-    is told by the ranks that lead to it.
+    An end that is no rank (a store, a file) is told by the ranks that lead to it.
     """
     following: dict[Hashable, list[Hashable]] = {}
     starts: dict[Hashable, None] = {}
@@ -278,7 +272,12 @@ def _in_collectives(
         ):
             parted = set()  # all other ends of their messages are known
         else:
-            sides = _sides(divergence)
+            by_way: dict[object, list[int]] = {}
+            for one in divergence.pending_collectives:
+                way = one.group, str(divergence.operations[one.rank]), one.reading.frames
+                by_way.setdefault(way, []).append(one.rank)
+            sides = list(by_way.values())
+            sides = sides if len(sides) > 1 else [[rank] for rank in sides[0]]
             for side, following in zip(sides, (*sides[1:], sides[0]), strict=True):
                 yield from _each_for_each(job, side, following)
         awaited = {rank: others for rank, others in awaited.items() if rank not in parted}
@@ -287,23 +286,12 @@ def _in_collectives(
         yield from _each_for_each(job, waiting, others, known)
 
 
-def _sides(divergence: Divergence) -> list[list[int]]:
-    """At least two, none empty."""
-    sides: dict[object, list[int]] = {}
-    for one in divergence.pending_collectives:
-        side = (one.group, str(divergence.operations[one.rank]), one.reading.frames)
-        sides.setdefault(side, []).append(one.rank)
-    if len(sides) == 1:
-        return [[rank] for side in sides.values() for rank in side]
-    return list(sides.values())
-
-
 def _in_rendezvous(job: JobReading) -> Iterator[Wait]:
     """Say who waits in the rendezvous for whom.
 
-    Rank 0 keeps the store unless the launcher does, so a rank that finds no store waits for rank 0
-    while that one has not come to the rendezvous. Rank 0 itself stands in the same call until the
-    others have come: while one of them is still on its way, that is whom it waits for.
+    Rank 0 keeps the store unless the launcher does: who finds none waits for rank 0 while that has
+    not come. Rank 0 stands in the same call until the others have come, and waits for those on
+    their way.
     """
     yield from _for_all_others(job, "rendezvous_peers")
     connecting = [one.rank for one in job.waiting_in({"rendezvous_connect"})]
@@ -317,9 +305,8 @@ def _in_rendezvous(job: JobReading) -> Iterator[Wait]:
 
 
 def _for_all_others(job: JobReading, kind: WaitKind) -> Iterator[Wait]:
-    waiting = [one.rank for one in job.waiting_in({kind})]
-    inside = set(waiting)
-    yield from _each_for_each(job, waiting, [rank for rank in job.ranks if rank not in inside])
+    waiting = {one.rank: None for one in job.waiting_in({kind})}
+    yield from _each_for_each(job, [*waiting], [rank for rank in job.ranks if rank not in waiting])
 
 
 def _in_calls(job: JobReading) -> Iterator[Wait]:
@@ -359,7 +346,7 @@ def _each_for_each(
     through = []
     for rank in waiters:
         reading = job.ranks[rank]
-        key = reading.told_by_rank, id(reading.wait)
+        key = reading.told_by, id(reading.wait)
         if key not in known:
             known[key] = _through(reading)
         through.append(known[key])
@@ -375,98 +362,56 @@ def _through(reading: RankReading) -> str:
     record = record_of(reading, group) if group is not None else None
     named = record is not None and record.description not in UNNAMED
     of_group = f"of {record.description}" if record is not None and named else ""
-    return join(f"in {reading.wait.name}", of_group)
+    return join(reading.in_wait, of_group)
 
 
-def _for_own_threads(job: JobReading) -> Iterator[Wait]:
-    for reading in job.ranks.values():
-        own = reading.view.own_process if reading.activity == "idle" else None
-        if own is not None and read_locks(own):
-            yield Wait((reading.rank,), (reading.rank,), ("for a lock of its own threads",))
-
-
-def _for_workers(job: JobReading) -> Iterator[Wait]:
-    for reading in job.ranks.values():
-        if reading.wait_kind == "dataloader" and reading.owing_workers:
-            workers = tuple(map(reading.worker_node, reading.owing_workers))
-            yield Wait((reading.rank,), workers, ("for its next batch",))
-
-
-def _at_things(job: JobReading) -> Iterator[Wait]:
-    together: dict[tuple[str, WaitTarget], list[Node]] = {}
-    for node, host, targets in _blocked(job):
-        for target in targets:
-            together.setdefault((host, target), []).append(node)
-    for (host, target), nodes in together.items():
-        holders = tuple(job.processes.node(*process_of(host, one)) for one in target.holders)
-        waiters, count = tuple(nodes), len(nodes)
-        if target.kind in THROUGH_FILE:
-            file = job.processes.file_node(host, target)
-            yield Wait(waiters, (file,), (THROUGH_FILE[target.kind],) * count)
-            if holders:
-                yield Wait((file,), holders, ("held by",))
-        elif target.kind == "process":
-            child = job.processes.node(host, int(target.name))
-            yield Wait(waiters, (child,), ("for its end",) * count)
-        elif target.kind == "pipe" and holders:
-            through = f"in {target.call} on {target.name}"
-            yield Wait(waiters, holders, (through,) * count, firm=False)
-        elif target.kind == "socket" and not target.call.startswith("accept"):
-            # one that accepts connections waits for anybody
-            ends = holders or (f"host:{target.name}",)
-            yield Wait(waiters, ends, (f"in {target.call}",) * count, firm=False)
-
-
-def _blocked(job: JobReading) -> Iterator[tuple[Node, str, Targets]]:
-    """Find idle ranks and workers, and the idle children that they wait for, one after another.
+def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:
+    """Draw what idle ranks, their workers and the idle children that they wait for wait for.
 
     A rank in the DataLoader waits for its workers, whatever pipe it polls for them; a worker
-    without work waits for its rank, and holds nobody up, nor does a child that nobody waits for.
+    without work waits for its rank, and holds nobody up, nor does a child that nobody waits for. At
+    an object of multiprocessing a rank waits for those that share it, and stand elsewhere.
     """
-    for reading in job.ranks.values():
-        host, own = reading.view.host, reading.own_targets
-        found: list[tuple[Node, Targets]] = []
-        if _all_named(own) and reading.wait_kind != "dataloader" and not reading.at_store:
-            found.append((reading.rank, own))
-        found += [
-            (reading.worker_node(worker), worker.targets)
-            for worker in reading.workers
-            if _all_named(worker.targets) and not worker.wants_work
+    at_object = {
+        one.rank: {target.name for target in found}
+        for one in job.ranks.values()
+        if (found := one.shared_objects)
+    }
+    together: dict[tuple[tuple[Node, ...], str, bool], list[Node]] = {}
+    for rank, reading in job.ranks.items():
+        if reading.activity != "idle" and not reading.workers:
+            continue
+        host = reading.view.host
+        blocked: list[tuple[Node, Sequence[WaitTarget]]] = []
+        if reading.wait_kind == "dataloader" and reading.owing_workers:
+            workers = tuple(map(reading.worker_node, reading.owing_workers))
+            yield Wait((rank,), workers, ("for its next batch",))
+        elif reading.wait_kind != "dataloader" and not reading.at_store:
+            blocked.append((rank, reading.own_targets))
+        blocked += [
+            (reading.worker_node(one), read_process(one).targets)
+            for one in reading.workers
+            if reading.activity_of(one) == "idle" and not read_process(one).wants_work
         ]
-        yield from ((node, host, targets) for node, targets in found)
-        awaited = {pid for _, targets in found for one in targets for pid in pids_here(one)}
-        idle = {
-            look.pid: steady_targets(look)
-            for look in (reading.view.processes if awaited else ())
-            if look.role == "child" and read_process_activity(look).activity == "idle"
-        }
-        pending = [pid for pid in idle if pid in awaited]
-        for pid in pending:
-            if _all_named(idle[pid]):
-                yield job.processes.node(host, pid), host, idle[pid]
-            following = {one for target in idle[pid] for one in pids_here(target)}
-            pending += [one for one in idle if one in following and one not in pending]
-
-
-def _all_named(targets: tuple[WaitTarget, ...]) -> bool:
-    """Whether all that could wake it up is named: an unknown one would be a way out."""
-    return bool(targets) and all(target.name and target.kind != "other" for target in targets)
-
-
-def _at_shared_memory(job: JobReading) -> Iterator[Wait]:
-    """At an object of multiprocessing a rank waits for those that share it, and stand elsewhere."""
-    waiting = [(one, found) for one in job.ranks.values() if (found := one.shared_objects)]
-    names = {one.rank: {target.name for target in found} for one, found in waiting}
-    for reading, found in waiting:
-        for target in found:
-            sharing = {job.processes.rank_of(reading.view.host, one) for one in target.holders}
-            others = sorted(
-                rank
-                for rank in sharing
-                if rank is not None and rank != reading.rank
-                if target.name not in names.get(rank, ())
-            )
-            if others:
-                yield Wait(
-                    (reading.rank,), tuple(others), ("at a semaphore or lock that they share",)
-                )
+        children = {one.pid: one for one in reading.view.processes if one.role == "child"}
+        for node, targets in blocked:
+            drawn = patience.named(host, targets)
+            for edge in drawn:
+                key = edge.enders, edge.through, edge.firm
+                together.setdefault(key, []).append(node if edge.file is None else edge.file)
+            for pid in [pid for one in targets if drawn for pid in pids_here(one)]:
+                if (child := children.pop(pid, None)) is not None:
+                    idle = read_process_activity(child).activity == "idle"
+                    blocked.append(
+                        (job.processes.node(host, pid), read_process(child).targets if idle else ())
+                    )
+        if reading.activity == "idle" and reading.own.locked:
+            yield Wait((rank,), (rank,), ("for a lock of its own threads",))
+        for target in reading.shared_objects:
+            sharing = {job.processes.rank_of(host, one) for one in target.holders}
+            known = [one for one in sharing if one is not None]
+            if others := sorted(o for o in known if target.name not in at_object.get(o, ())):
+                yield Wait((rank,), tuple(others), ("at a semaphore or lock that they share",))
+    for (enders, through, firm), nodes in together.items():
+        waiters = tuple(dict.fromkeys(nodes))
+        yield Wait(waiters, enders, (through,) * len(waiters), firm)

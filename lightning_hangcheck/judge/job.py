@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from hashlib import blake2b
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -14,39 +16,62 @@ from lightning_hangcheck.judge.activity import (
     read_process_activity,
     read_rank_activity,
 )
-from lightning_hangcheck.judge.alike import Members, alike_records, latest_frames, with_members
-from lightning_hangcheck.judge.exits import raised_at
+from lightning_hangcheck.judge.alike import (
+    Members,
+    alike_records,
+    in_order,
+    latest_frames,
+    offsets_of,
+    root_of,
+    roots_apart,
+    with_members,
+)
+from lightning_hangcheck.judge.exits import page_of, raised_at
 from lightning_hangcheck.judge.frames import (
     Wait,
-    find_wait,
     functions_in,
-    of_own_process,
     users_place,
 )
+from lightning_hangcheck.judge.operations import (
+    MESSAGES,
+    asked_end,
+    device_message,
+    threads_beside,
+)
 from lightning_hangcheck.judge.phase_of_life import PhaseOfLife, life_beside, phase_of_life
-from lightning_hangcheck.judge.records import MESSAGES, asked_end, device_message
-from lightning_hangcheck.judge.threads import serves_calls
-from lightning_hangcheck.judge.waits import steady_targets, through_children, works
+from lightning_hangcheck.judge.processes import ProcessReading, read_process, through_children
 from lightning_hangcheck.judge.wording import UNTOLD_S
 from lightning_hangcheck.model.case import Case, RankName, RankView
 from lightning_hangcheck.model.code_owner import owner_of, program_of
+from lightning_hangcheck.model.codec import encode_packed
 from lightning_hangcheck.model.evidence import Frame, Gap, Holder, ProcessLook, WaitTarget
+from lightning_hangcheck.model.flight import SAME_SIZES
 from lightning_hangcheck.text.shown import NANOSECONDS, parse_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from lightning_hangcheck.judge.knowledge import WaitKind
+    from lightning_hangcheck.judge.threads import Thread
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.flight import CallSite, CollectiveRecord
     from lightning_hangcheck.model.slugs import Phase
 
     Process = tuple[str, int]
 
 Node = int | str
 """In the wait-for graph: a rank by its number, else a name as `model.verdict.Edge` has it."""
+UNSEEN = ProcessLook(pid=0, role="rank")
 MOST_LISTED = 4_096
 """Unknown ranks that are listed: more say nothing new."""
 SURE = ("calls", "page")
 """What tells a phase surely: frames of known code, the rank's own sections and hooks."""
+UNLIKE = 0
+"""Of a rank that is told by itself: it waits for a process of its node, or one there for it, or
+one place calls from the same root in several of its groups."""
+ADDRESSES = frozenset({"futex", "pipe", "shared"})
+"""Kinds of wait whose names differ from process to process."""
+MOST = (1 << 63) - 1
 COUNTS_ARRIVALS = "TCPStore__waitForWorkers"
 """What torch (TCPStore.cpp, 2.13) counts while the store's keeper waits for WORLD_SIZE clients."""
 ASKS_STORE = ("TCPStore__get", "TCPStore__wait")
@@ -54,15 +79,10 @@ ASKS_STORE = ("TCPStore__get", "TCPStore__wait")
 
 
 class JobProcesses:
-    """The processes of all ranks, by host and number.
+    """The processes of all ranks, by host and number: whose own each is, who owns it, and its look.
 
-    Containers number their processes alike, so process 17 may be a rank on each of many nodes. What
-    is said of a process in a view is said of its host, unless it names another.
-
-    Attributes:
-        ranks: Whose own process each is.
-        owners: The rank that each belongs to.
-        looks: What was seen of each.
+    Containers number their processes alike: process 17 may be a rank on each of many nodes. What is
+    said of a process in a view is said of its host, unless it names another.
     """
 
     def __init__(self, views: Collection[RankView]) -> None:
@@ -101,29 +121,6 @@ def process_of(host: str, holder: Holder) -> Process:
     return holder.host or host, holder.pid
 
 
-class WorkerReading(Struct, frozen=True, kw_only=True):
-    """A process that a rank started with multiprocessing; ``targets`` as in `RankReading`."""
-
-    look: ProcessLook
-    activity: Activity
-    place: Frame | None
-    wait: Wait | None
-    targets: tuple[WaitTarget, ...] = ()
-
-    @property
-    def wants_work(self) -> bool:
-        """Whether it waits for its rank: such a worker holds nobody up."""
-        return self.wait is not None and self.wait.kind == "index_queue"
-
-    @property
-    def serves_library(self) -> bool:
-        """Whether it is a helper of multiprocessing's own, such as a fork server: it owes nothing.
-
-        These are the only functions called ``main`` in which a worker waits for work.
-        """
-        return self.wants_work and self.wait is not None and self.wait.name == "main"
-
-
 class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
     """One rank, read: what it does, all its processes considered, and where it stands.
 
@@ -137,24 +134,19 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
             thread waits for other threads or for a child, what these wait for.
         own_targets: The same of its own process: the child itself.
         child: The child in which its wait ends, if any.
-        told_by: The rank whose evidence this is, where another stands for it: what is that rank's
-            alone (process ids, figures) is not its own.
+        told_by: The rank whose evidence this is, mostly its own number: where another stands for
+            it, what is that rank's alone (process ids, figures) is not its own.
     """
 
     view: RankView
     place: Frame | None = None
     life: PhaseOfLife | None = None
     silence_s: float = 0.0
-    workers: tuple[WorkerReading, ...] = ()
+    workers: tuple[ProcessLook, ...] = ()
     targets: tuple[WaitTarget, ...] = ()
     own_targets: tuple[WaitTarget, ...] = ()
     child: ProcessLook | None = None
-    told_by: int | None = None
-
-    @property
-    def told_by_rank(self) -> int:
-        """The rank whose evidence this is, itself where no other stands for it."""
-        return self.rank if self.told_by is None else self.told_by
+    told_by: int
 
     @property
     def seen_s(self) -> float:
@@ -177,16 +169,18 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
         return tuple(one for one in self.own_targets if one.kind == "shared" and one.holders)
 
     @property
-    def owing_workers(self) -> Sequence[WorkerReading]:
-        """The workers that may owe its batch: those that don't wait for work themselves.
+    def owing_workers(self) -> Sequence[ProcessLook]:
+        """The workers that may owe its batch: none that waits for work itself, unless all do."""
+        return [one for one in self.workers if not read_process(one).wants_work] or self.workers
 
-        All of them where each waits for work, because then nothing tells.
-        """
-        return [one for one in self.workers if not one.wants_work] or self.workers
+    def activity_of(self, worker: ProcessLook) -> Activity:
+        """What a worker does: busy, no more, if it moves and its rank is in a livelock by it."""
+        activity = read_process_activity(worker).activity
+        return "busy" if self.livelocked and activity == "moving" else activity
 
-    def worker_node(self, worker: WorkerReading) -> str:
+    def worker_node(self, worker: ProcessLook) -> str:
         """Return the node of a worker of it in the wait-for graph."""
-        return f"worker:{self.rank}/{worker.look.index}"
+        return f"worker:{self.rank}/{worker.index}"
 
     def keeps_store(self, target: WaitTarget) -> bool:
         """Whether a target is the store that the ranks share: whoever serves it brings nothing."""
@@ -201,11 +195,7 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 
     @property
     def asks_store(self) -> bool:
-        """Whether it asks a store for a key, whosever that is.
-
-        Torch counts threads that do, and it stands in a call of torch's own: the stack ends in the
-        line that made it, and not in a library of connections.
-        """
+        """Whether it asks a store, whosever: torch counts who does, and its stack ends there."""
         counted = self.view.flight.waits if self.view.flight is not None else {}
         frames = self.stuck_frames or self.frames
         if self.child is not None or not frames or not any(one in counted for one in ASKS_STORE):
@@ -214,9 +204,19 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
         return owner.kind == "user" or owner.package == "torch"
 
     @property
+    def own(self) -> ProcessReading:
+        """Its own process; one of which nothing was seen, where that is so."""
+        return read_process(self.view.own_process or UNSEEN)
+
+    @property
+    def beat(self) -> Beat:
+        """Its page; one that says nothing, where it has none."""
+        return page_of(self.view)
+
+    @property
     def handling(self) -> str:
         """The exception that its main thread handles, by its own word; empty if none."""
-        return self.view.beat.handling if self.view.beat is not None else ""
+        return self.beat.handling
 
     @property
     def rank(self) -> int:
@@ -249,6 +249,11 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
         return self.wait.kind if self.wait is not None else None
 
     @property
+    def in_wait(self) -> str:
+        """In which known wait it stands, ``in barrier``; empty for none."""
+        return f"in {self.wait.name}" if self.wait is not None else ""
+
+    @property
     def kept_by_message(self) -> bool:
         """Whether its device may wait for a message, or work: nobody sees which it does."""
         return self.wait_kind == "device" and self.wait is not None and self.wait.name in MESSAGES
@@ -256,8 +261,7 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
     @property
     def serving(self) -> bool:
         """Whether it stands still while a thread of it is in what another rank called."""
-        own = self.view.own_process
-        return self.activity == "idle" and own is not None and serves_calls(own)
+        return self.activity == "idle" and self.own.serves_calls
 
     @property
     def alive(self) -> bool:
@@ -268,59 +272,44 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankReading:
     """Read a rank. One that is idle while a process outside the job works for it, works.
 
-    So does one that advanced after it was sampled: where it stood then, it stands no more. A worker
-    that moves is busy, no more, where its rank is in a livelock by it.
+    So does one that advanced after it was sampled: where it stood then, it stands no more.
     """
-    found, own = read_rank_activity(view), view.own_process
-    targets = steady_targets(own) if own is not None else ()
-    child, at_end = through_children(view, targets)
+    found, own = read_rank_activity(view), read_process(view.own_process or UNSEEN)
+    child, at_end = through_children(view, own.targets)
     helped = found.activity == "idle" and any(
-        own is not None and process_of(view.host, holder) not in known and works(own, holder)
-        for target in targets
+        process_of(view.host, holder) not in known and own.works(holder)
+        for target in own.targets
         for holder in target.holders
     )
-    sampled_ns = own.samples[-1].taken_ns if own is not None and own.samples else now_ns
+    sampled_ns = own.moments[-1].sample.taken_ns if own.moments else now_ns
     has_left = view.silent_for_s * NANOSECONDS < now_ns - sampled_ns
     if helped or (has_left and found.activity in ("idle", "busy", "waiting")):
         found = replace(found, activity="moving")
     idle = found.activity == "idle"
     silence_s = view.idle_for_s if idle else view.silent_for_s
     silence_s = view.nothing_new_for_s if found.livelocked else silence_s
-    workers = []
-    for look in view.processes:
-        if look.role == "worker":
-            frames, activity = latest_frames(look), read_process_activity(look).activity
-            worker = WorkerReading(
-                look=look,
-                activity="busy" if found.livelocked and activity == "moving" else activity,
-                place=users_place(of_own_process(frames), program_of(functions_in(frames))),
-                wait=find_wait(of_own_process(frames)),
-                targets=steady_targets(look) if activity == "idle" else (),
-            )
-            workers += [] if worker.serves_library else [worker]
+    workers = (one for one in view.processes if one.role == "worker")
     return RankReading(
         **asdict(found),
         view=view,
+        told_by=view.rank,
         place=raised_at(view)
         or users_place(found.stuck_frames, program_of(functions_in(found.frames)))
         or users_place(found.frames),
         life=phase_of_life(view, (*found.frames, *found.stuck_frames)),
         silence_s=min(max(0.0, silence_s), UNTOLD_S),
-        workers=tuple(workers),
+        workers=tuple(one for one in workers if not read_process(one).serves_library),
         targets=at_end if idle else (),
-        own_targets=targets if idle else (),
+        own_targets=own.targets if idle else (),
         child=child if idle else None,
     )
 
 
 class JobReading(Struct, frozen=True, kw_only=True):
-    """All ranks, read.
+    """All ranks, read, by global rank, ascending; ranks without a process included.
 
     Attributes:
-        ranks: By global rank, ascending; ranks without a process included.
-        elsewhere: Ranks of the job of which nothing is known, or nothing by now: they may run on
-            other nodes.
-        processes: Who is who among their processes.
+        elsewhere: Ranks of which nothing is known, or nothing by now: they may run on other nodes.
     """
 
     case: Case
@@ -360,10 +349,7 @@ class JobReading(Struct, frozen=True, kw_only=True):
 
 
 def read_job(case: Case) -> JobReading:
-    """Read a case: first the ranks with a view of their own, then those that one of them tells for.
-
-    A view that says that it is a rank which another one is, or that cannot be, becomes a gap.
-    """
+    """Read a case: ranks with a view, then those it is told of. A second view of one is a gap."""
     views: dict[int, RankView] = {}
     gaps: list[Gap] = []
     for view in case.ranks:
@@ -408,10 +394,7 @@ def read_job(case: Case) -> JobReading:
 
 
 def _told_by_others(case: Case, views: dict[int, RankView]) -> dict[int, tuple[int, RankView]]:
-    """Return who tells for each rank without a view of its own, and a view made from that.
-
-    Each has its own groups, and those that tell are given the members of theirs.
-    """
+    """Return who tells for each rank without a view of its own, and a view with its own groups."""
     told, known = dict(views), Members()
     others: dict[int, tuple[int, RankView]] = {}
     for one in case.alike:
@@ -428,10 +411,7 @@ def _told_by_others(case: Case, views: dict[int, RankView]) -> dict[int, tuple[i
 
 
 def _beside(reading: RankReading, case: Case, ranks: Mapping[int, RankReading]) -> RankReading:
-    """Read a rank by the others: busy in the same functions as one that goes round, it does too.
-
-    And its life, where its own record is not to be had, as of a job that was started without us.
-    """
+    """Read a rank by the others: it goes round as one in the same functions does; its life, too."""
     view, life, own = reading.view, reading.life, functions_in(reading.frames)
     if reading.activity == "busy" and not reading.circling and own:
         alike = any(one.circling and functions_in(one.frames) == own for one in ranks.values())
@@ -440,10 +420,7 @@ def _beside(reading: RankReading, case: Case, ranks: Mapping[int, RankReading]) 
 
 
 def _as_store_keeper(reading: RankReading, ranks: Mapping[int, RankReading]) -> RankReading:
-    """Read rank 0 that counts in the store it keeps who has come: it does so in the same call.
-
-    Torch's own counter tells; without counters, a rank that has found the store.
-    """
+    """Read rank 0 that counts in the store it keeps who has come, by torch's counter if any."""
     wait, flight = reading.wait, reading.view.flight
     counted = flight.waits if flight is not None else {}
     found = any(one.wait_kind == "rendezvous_peers" for one in ranks.values())
@@ -464,3 +441,155 @@ def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView
     if wait is None:
         return reading
     return replace(reading, activity="waiting", wait=wait, targets=())
+
+
+# Which ranks stand alike, so that one can be told, and judged, for all? Those that are equal in
+# what they do, where, for what they wait, where in their life they are, and in every collective.
+# Moments, process ids and addresses decide nothing, nor in which of many groups of one shape.
+
+
+def standings_of(views: Sequence[RankView], now_ns: int) -> list[int]:
+    """Return numbers that are the same for ranks that stand alike; `UNLIKE` for one that is alone.
+
+    Args:
+        views: The ranks of a node as it sees them.
+        now_ns: When its case was taken, as `Case` has it.
+    """
+    awaited = {
+        holder.pid
+        for view in views
+        for look in view.processes
+        for target in read_process(look).targets
+        for holder in target.holders
+    }
+
+    def is_alone(view: RankView) -> bool:
+        if view.rivals or (view.flight is not None and roots_apart(view.flight)):
+            return True
+        return any(
+            look.pid in awaited
+            or any(one.holders or one.kind == "process" for one in read_process(look).targets)
+            for look in view.processes
+        )
+
+    return [UNLIKE if is_alone(view) else _standing(view, now_ns) for view in views]
+
+
+def _standing(view: RankView, now_ns: int) -> int:
+    silences = view.silent_for_s, view.idle_for_s, view.nothing_new_for_s, view.slept_for_s or 0.0
+    # those within a factor of two of each other are alike, mostly
+    brackets = [round(math.log2(one)) if one > 1.0 else 0 for one in silences]
+    seen, beat, pace, doing, page = view.process_exit, view.beat, view.pace, None, None
+    end = seen and (seen.order, seen.exit_code, seen.last_words, seen.memory_kills > 0)
+    if view.processes:
+        read = read_rank(view, (), now_ns)
+        process, stuck = read.process_activity, read.stuck
+        doing = (
+            (read.activity, read.carried, read.livelocked, read.circling, read.for_gpu),
+            (process.activity, process.samples, process.starved),
+            (read.frames, read.wait, (stuck.name, stuck.frames) if stuck is not None else None),
+            read.life,
+            [_of_look(look) for look in view.processes],
+        )
+    if beat is not None:  # but for what changes from step to step: in that, none are ever equal
+        steps, mark, saved = None, beat.checkpoint, beat.save
+        if view.processes:
+            sections = [
+                (one.name, one.item, one.goes_on_after_s, one.in_main_thread)
+                for one in beat.sections
+            ]
+            marked = (mark.number, mark.name) if mark is not None else None
+            number = saved.number if saved is not None else None
+            steps = beat.epoch, beat.step, number, marked, sections
+        page = (
+            (beat.beats > 0, beat.pulse_ns > 0, beat.world_size, beat.round, beat.phase),
+            (beat.ending, beat.last_words, beat.membership, steps),
+        )
+    known = view.pid is None, view.store_port, view.goes_round, view.slept_for_s is None
+    paced = pace is not None and pace.known
+    facts = known, paced, page, end, raised_at(view), brackets, doing, _of_flight(view)
+    told = blake2b(encode_packed(facts), digest_size=8).digest()
+    return max(1, int.from_bytes(told, "big") & MOST)
+
+
+def _of_look(look: ProcessLook) -> tuple[Any, ...]:
+    frames, read = latest_frames(look), read_process(look)
+    free = [_of_thread(one, one.targets) for one in read.free_threads]
+    late = [
+        (caller.frames, [_of_thread(end, end.named) for end in ends])
+        for caller, ends in read.late_callers()
+    ]
+    return (
+        look.role,
+        read_process_activity(look).activity,
+        frames,
+        read.wait,
+        _of_targets(read.targets),
+        (read.limited, read.asks_anew, read.in_own_memory, read.waits_in_vain),
+        [(one.name, one.frames) for one in read.locked],
+        (read.called_back, free, late),
+    )
+
+
+def _of_thread(one: Thread, targets: Iterable[WaitTarget]) -> tuple[Any, ...]:
+    return one.runs, one.ticks, one.timer, one.limited, one.for_ranks, _of_targets(targets)
+
+
+def _of_targets(targets: Iterable[WaitTarget]) -> list[Any]:
+    return [
+        (one.call, one.kind, "" if one.kind in ADDRESSES else one.name, one.abandoned)
+        for one in targets
+    ]
+
+
+def _of_flight(view: RankView) -> tuple[Any, ...] | None:
+    """A group counts by its shape, and which it is of those with the same members, else by name."""
+    flight = view.flight
+    if flight is None:
+        return None
+    beside, records = threads_beside(view), in_order(flight.groups)
+
+    def which(record: CollectiveRecord) -> Any:  # noqa: ANN401 - name or shape
+        if not record.ranks:
+            return record.group
+        names = [(len(one.group), one.group) for one in records if one.ranks == record.ranks]
+        return offsets_of(record), sorted(names).index((len(record.group), record.group))
+
+    def from_first(call: CallSite, record: CollectiveRecord) -> int | str:
+        root = root_of(call)
+        return root - record.ranks[0] if root is not None and root in record.ranks else call.root
+
+    entries = sorted(
+        (entry.created_ns, at, entry.seq)
+        for at, record in enumerate(records)
+        for entry in record.entries
+    )
+    in_turn = [(at, seq) for _, at, seq in entries]
+    groups = [
+        (
+            (record.description, which(record), record.on_device),
+            (record.last_enqueued, record.last_completed),
+            [
+                (
+                    (entry.seq, entry.op, entry.dtypes, entry.retired),
+                    entry.sizes if entry.op in SAME_SIZES else len(entry.sizes),
+                    (entry.thread == 0, entry.thread in beside),
+                    (call.frames, from_first(call, record), call.reduction),
+                )
+                for entry in record.entries
+                for call in [flight.call_of(entry)]
+            ],
+            [(one.away, one.sends, one.retired) for one in record.messages],
+        )
+        for record in records
+    ]
+    posted, counts = None, flight.messages
+    if counts is not None:  # by how far the peer is; in turn likewise, where it is sent or not
+        own = view.rank - counts.moved
+        sent, received = (
+            sorted((peer - own, count) for peer, count in told.items())
+            for told in (counts.sent, counts.received)
+        )
+        newest = [[(one > 0, abs(one) - 1 - own) for one in thread] for thread in counts.newest]
+        posted = sent, received, newest
+    return groups, in_turn, flight.waits, posted, flight.reduced, flight.repeated

@@ -22,9 +22,10 @@ from lightning_hangcheck.model.evidence import Connection, Gap, Holder, WaitTarg
 from lightning_hangcheck.text.shown import EPOCH, NANOSECONDS, format_ranks, parse_ranks, read_utc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from lightning_hangcheck.model.case import SilentNode
+    from lightning_hangcheck.model.evidence import Sample
 
 Held = TypeVar("Held", bound=Struct)
 ELSEWHERE = "they run on other nodes, or no launcher says where; only this node was looked at"
@@ -54,12 +55,10 @@ def complete_case(case: Case) -> Case:
 
 
 class NodeCase(Struct, frozen=True):
-    """The case of one node.
+    """The case of one node, and what to call it in sentences.
 
-    Attributes:
-        source: What to call it in sentences.
-        ahead_s: How far its wall clock is ahead of that of the others; None where that is not
-            known, as of nodes that never met.
+    ``ahead_s``: how far its wall clock is ahead of the others'; None where that is not known, as of
+    nodes that never met.
     """
 
     source: str
@@ -68,13 +67,11 @@ class NodeCase(Struct, frozen=True):
 
 
 def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
-    """Join the cases of several nodes into one.
+    """Join the cases of several nodes into one, each node's monotonic times moved to one clock.
 
-    Each node's monotonic times are moved to one clock. How long a rank was silent stays as it was
-    seen on its node. Where two nodes contradict each other, a gap says so and the newer one counts,
-    as far as that is known. Which of two ends came first is open where clocks are not known against
-    each other: it blames nobody then. Hosts of one name get one of their own each,
-    ``localhost(node-1)``: process 17 of one is not that of the other.
+    How long a rank was silent stays as it was seen there. Where two nodes contradict each other, a
+    gap says so and the newer one counts. Which of two ends came first is open where clocks are not
+    known against each other. Hosts of one name get one of their own each, ``localhost(node-1)``.
     """
     ordered = _on_one_clock(_with_own_names(nodes))
     newest = ordered[0].case
@@ -128,10 +125,7 @@ def _with_own_names(nodes: Sequence[NodeCase]) -> list[NodeCase]:
 
 
 def _run_facts(cases: Sequence[Case], run_id: str) -> RunFacts:
-    """Facts of the whole run; how many ranks run on these nodes is known if each node says so.
-
-    Ranks that several nodes tell of, as those of one that none of them hears, count once.
-    """
+    """Facts of the whole run; ranks that several nodes tell of count once."""
     local = {
         frozenset(view.host for view in case.ranks if view.host): case for case in reversed(cases)
     }
@@ -154,11 +148,7 @@ def _run_facts(cases: Sequence[Case], run_id: str) -> RunFacts:
 
 
 class _TimedCase(NamedTuple):
-    """The case of one node with its times on the clock that all share.
-
-    Attributes:
-        clock: Cases of one number have clocks that are known against each other.
-    """
+    """The case of one node on the clock that all share; those of one number have known clocks."""
 
     source: str
     case: Case
@@ -166,10 +156,7 @@ class _TimedCase(NamedTuple):
 
 
 def _on_one_clock(nodes: Sequence[NodeCase]) -> list[_TimedCase]:
-    """Move all monotonic times to one clock, and order the cases: whose word counts comes first.
-
-    That is the newest where clocks are known, else one of a later round, then as they are given.
-    """
+    """Move all times to one clock, and order cases: newest, then of later rounds, first."""
     # containers of one machine, named by the start of its kernel, have one monotonic clock
     machines = [node.case.run.machine.partition("-")[0] for node in nodes]
     wall: dict[int, int] = {}  # when cases were taken, by the clock the others are known against
@@ -207,55 +194,39 @@ def rebased(fact: Held, shift_ns: int) -> Held:
     there is no such time, and stays 0.
     """
 
-    def shifted(one: Struct) -> Struct:
-        times = {name: getattr(one, name) for name in one.__struct_fields__ if name[-3:] == "_ns"}
-        return replace(one, **{name: at + shift_ns for name, at in times.items() if at})
-
-    return _rewritten(fact, _has_times, shifted)
-
-
-def _has_times(kind: type[Struct]) -> bool:
-    return any(name.endswith("_ns") for name in kind.__struct_fields__)
-
-
-def _rewritten(
-    fact: Held, wanted: Callable[[type[Struct]], bool], change: Callable[[Any], Any]
-) -> Held:
-    """Change all facts of the wanted kinds in one, itself included; most facts are frames."""
-
-    def inside(value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
+    def moved(value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
         if isinstance(value, tuple):
-            return tuple(map(inside, value))
-        return _rewritten(value, wanted, change) if isinstance(value, Struct) else value
+            return tuple(map(moved, value))
+        return rebased(value, shift_ns) if isinstance(value, Struct) else value
 
-    names = _leading(type(fact), wanted)
-    if names:
-        fact = replace(fact, **{name: inside(getattr(fact, name)) for name in names})
-    return change(fact) if wanted(type(fact)) else fact
+    changed: dict[str, Any] = {}
+    for name in _timed(type(fact)):
+        value = getattr(fact, name)
+        at = name.endswith("_ns")
+        changed[name] = moved(value) if not at else value + shift_ns if value else value
+    return replace(fact, **changed) if changed else fact
 
 
 @cache
-def _leading(kind: type[Struct], wanted: Callable[[type[Struct]], bool]) -> tuple[str, ...]:
-    """Return the fields in which a fact of a wanted kind may be."""
+def _timed(kind: type[Struct]) -> tuple[str, ...]:
+    """Return the fields of a fact that are times, or may hold some; most facts are frames."""
 
     def leads(hint: Any) -> bool:  # noqa: ANN401 - whatever a type is
         if isinstance(hint, type) and issubclass(hint, Struct):
-            return wanted(hint) or bool(_leading(hint, wanted))
+            return bool(_timed(hint))
         return any(map(leads, get_args(hint)))
 
     hints = get_type_hints(kind)
-    return tuple(name for name in kind.__struct_fields__ if leads(hints[name]))
+    return tuple(
+        name for name in kind.__struct_fields__ if name.endswith("_ns") or leads(hints[name])
+    )
 
 
 # Ranks that several nodes tell of
 
 
 class _Told(NamedTuple):
-    """What one node's case says of a rank.
-
-    Attributes:
-        lost_ns: Moment from which on nothing was acknowledged there; 0 where nobody says so.
-    """
+    """What one node's case says of a rank; from ``lost_ns`` on nothing was acknowledged there."""
 
     node: _TimedCase
     view: RankView
@@ -265,10 +236,10 @@ class _Told(NamedTuple):
 def _join_ranks(nodes: Sequence[_TimedCase]) -> tuple[list[RankView], list[Gap]]:
     """Join ranks, the newest case first.
 
-    A rank that was not there, or that its node's silence hid, gives way to one that was seen; but
-    not to one that was seen before its host was lost, or nobody knows when. The ends of processes
-    are numbered through all nodes, by when each node saw them; those by clocks that are not known
-    against each other are told apart.
+    A rank that was not there, or that its node's silence hid, gives way to one that was seen, but
+    not to one seen before its host was lost. The ends of processes are numbered through all nodes,
+    by when each node saw them; those by clocks that are not known against each other are told
+    apart.
     """
     joined: dict[int, _Told] = {}
     gaps: list[Gap] = []
@@ -329,10 +300,7 @@ def _unknown_clocks(one: str, other: str) -> Gap:
 
 
 def _silent_nodes(cases: Sequence[Case], views: Iterable[RankView]) -> tuple[SilentNode, ...]:
-    """Nodes that those of the others did not hear, and of which nothing else is known either.
-
-    Of one that several name: as the one says it that knows most of why, then the newest.
-    """
+    """Nodes that nobody heard, as the node says it that knows most of why, then the newest."""
     unheard = {view.rank for view in views if view.unheard_for_s}
     known: dict[int, SilentNode] = {}
     for node in (one for case in cases for one in case.run.silent_nodes):
@@ -365,10 +333,16 @@ def _with_remote_ends(views: Sequence[RankView]) -> list[RankView]:
             holders = tuple(Holder(pid=pid, host="" if on == here else on) for on, pid in there)
             return replace(target, holders=holders)
 
-        return _rewritten(view, _is_target, of_target)
+        def of_sample(sample: Sample) -> Sample:
+            if sample.kernel is None:
+                return sample
+            threads = tuple(
+                replace(one, waits_for=tuple(map(of_target, one.waits_for)))
+                for one in sample.kernel.threads
+            )
+            return replace(sample, kernel=replace(sample.kernel, threads=threads))
+
+        looks = (replace(one, samples=tuple(map(of_sample, one.samples))) for one in view.processes)
+        return replace(view, processes=tuple(looks))
 
     return list(map(with_ends, views)) if ends else list(views)
-
-
-def _is_target(kind: type[Struct]) -> bool:
-    return kind is WaitTarget

@@ -19,12 +19,7 @@ from lightning_hangcheck.text.shown import NANOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.model.evidence import (
-        Frame,
-        Sample,
-        ThreadStack,
-        ThreadState,
-    )
+    from lightning_hangcheck.model.evidence import Frame, Sample, ThreadStack, ThreadState
 
 Function = tuple[str, str]
 Calls = tuple[tuple[str, str, int], ...]
@@ -117,10 +112,9 @@ class FunctionsMet:
 def naps(earlier: Sample, later: Sample) -> bool:
     """Whether a process's main thread sleeps for moments, and no other thread works meanwhile.
 
-    By its stacks, a loop that yields at each turn (``time.sleep(0)``, a poll every millisecond) is
-    in one C call, as one long computation is. The kernel knows better: a computation is never
-    asleep until a time, and one sleep takes no turns on the processor. A futex with a time limit is
-    no sleep: so do threads wait for the interpreter lock.
+    By its stacks, a loop that yields at each turn (``time.sleep(0)``) is in one C call, as one long
+    computation is: but that is never asleep until a time, and one sleep takes no turns on the
+    processor. A futex with a time limit is no sleep: so do threads wait for the interpreter lock.
     """
     before, after = earlier.kernel, later.kernel
     seconds = (later.taken_ns - earlier.taken_ns) / NANOSECONDS
@@ -140,11 +134,6 @@ def with_what_was_seen(newest: Sample, before: Sample) -> Sample:
 
     Their ids and classes, where another source of stacks tells neither. And the name of what they
     wait for: of threads at the same lines in the very call of before, if that waits for one thing.
-    The sockets by which event loops wake themselves never have a name.
-
-    Args:
-        newest: Just taken.
-        before: Taken before, itself completed so.
     """
     if newest.stack is None or before.stack is None:
         return newest

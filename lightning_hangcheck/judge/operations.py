@@ -1,8 +1,9 @@
 """What each rank has entered in each process group and not ended, and for whom that makes it wait.
 
-One table: per group and number, the operation of each rank, by torch's flight record; without a
-record, the collective that a rank's frames show. `divergence` asks it where ranks part, and
-`attribution` which of them left.
+One table: per group and number, the operation of each rank, by torch's flight record, and the
+messages between two ranks by their own counts; without a record, what a rank's frames show. An
+operation that was started with ``async_op=True`` leaves no frame of torch behind: a rank waits for
+it only where it stands at a line that asks for its end, or in torch's own code.
 """
 
 from __future__ import annotations
@@ -14,20 +15,29 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.alike import root_of
-from lightning_hangcheck.judge.frames import COLLECTIVE
-from lightning_hangcheck.judge.job import RankReading
-from lightning_hangcheck.judge.records import awaited_peers, open_operation
-from lightning_hangcheck.model.code_owner import is_ours
+from lightning_hangcheck.judge.frames import COLLECTIVE, Wait, waits_for_ranks
+from lightning_hangcheck.judge.processes import NEWEST, read_process
+from lightning_hangcheck.model.code_owner import is_ours, owner_of
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.flight import NOT_NOTED, SAME_SIZES
+from lightning_hangcheck.model.flight import NOT_NOTED, SAME_SIZES, MessageCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.judge.job import JobReading
-    from lightning_hangcheck.model.flight import CallSite, CollectiveEntry, CollectiveRecord
+    from lightning_hangcheck.judge.job import JobReading, RankReading  # noqa: TC004 - it is above
+    from lightning_hangcheck.model.case import CodeNote, RankView
+    from lightning_hangcheck.model.flight import (
+        CallSite,
+        CollectiveEntry,
+        CollectiveRecord,
+        Message,
+    )
 
-PAIRED = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
+    Views = Mapping[int, RankView]
+    OpenOperation = tuple[CollectiveRecord, CollectiveEntry]
+
+MESSAGES = ("isend", "irecv")
+PAIRED = frozenset({"send", "recv", *MESSAGES, "batch_isend_irecv"})
 """Between two ranks; torch's flight record has none of gloo's."""
 MAKING_GROUP = "new_group"
 """Waits for keys of the store, not for an operation."""
@@ -65,13 +75,7 @@ class Step(Struct, frozen=True):
 
 
 class History(Struct, frozen=True, eq=False):
-    """A rank's column of the table for one group.
-
-    Attributes:
-        steps: What it entered, by number; only the newest are kept.
-        open: Numbers of those that have not ended.
-        newest: Number of the last one that it entered.
-    """
+    """A rank's column of the table for one group: its newest steps by number, those still open."""
 
     steps: dict[int, Step]
     open: frozenset[int]
@@ -111,14 +115,17 @@ class PendingCollective(Struct, frozen=True, kw_only=True, eq=False, gc=False):
         return self.reading.rank
 
 
-def records(reading: RankReading) -> tuple[CollectiveRecord, ...]:
+# What a rank's record tells.
+
+
+def groups_of(view: RankView) -> tuple[CollectiveRecord, ...]:
     """Return a rank's process groups, as far as recorded."""
-    return reading.view.flight.groups if reading.view.flight is not None else ()
+    return view.flight.groups if view.flight is not None else ()
 
 
 def record_of(reading: RankReading, group: str) -> CollectiveRecord | None:
     """Return what a rank knows of a group."""
-    return next((record for record in records(reading) if record.group == group), None)
+    return next((record for record in groups_of(reading.view) if record.group == group), None)
 
 
 def call_of(reading: RankReading, entry: CollectiveEntry) -> CallSite:
@@ -138,29 +145,30 @@ def operation_of(reading: RankReading, entry: CollectiveEntry) -> Operation:
 
 def entered(reading: RankReading) -> list[tuple[str, CollectiveEntry]]:
     """Return what a rank entered in all its groups, with their names, oldest first."""
-    every = ((record.group, entry) for record in records(reading) for entry in record.entries)
+    every = (
+        (record.group, entry) for record in groups_of(reading.view) for entry in record.entries
+    )
     return sorted(every, key=lambda pair: pair[1].created_ns)
 
 
-def histories(
-    waiting: Sequence[PendingCollective],
-) -> dict[str, dict[PendingCollective, History]]:
+def histories(waiting: Sequence[PendingCollective]) -> dict[str, dict[PendingCollective, History]]:
     """Return the table for each group in which one waits; equal records share one history."""
     found: dict[str, dict[PendingCollective, History]] = {
         one.group: {} for one in waiting if one.group is not None
     }
     known: dict[tuple[int, ...], History] = {}
     for one in waiting:
-        reading, flight = one.reading, one.reading.view.flight
-        for record in flight.groups if flight is not None else ():
-            if record.group not in found or flight is None:
+        reading = one.reading
+        for record in groups_of(reading.view):
+            if record.group not in found:
                 continue
+            sites = reading.view.flight.sites if reading.view.flight is not None else {}
             counts = record.last_enqueued, record.last_completed
-            key = id(record.entries), id(flight.sites), *counts
+            key = id(record.entries), id(sites), *counts
             if key not in known:
                 steps = {
                     entry.seq: Step(
-                        operation_of(reading, entry), way_in(flight.call_of(entry).frames)
+                        operation_of(reading, entry), way_in(call_of(reading, entry).frames)
                     )
                     for entry in record.entries
                 }
@@ -189,23 +197,162 @@ def is_collective_code(file: str) -> bool:
     return COLLECTIVE_CODE.search(file) is not None
 
 
-def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
-    """Return where each rank stands that waits in a collective, by rank.
+def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | None:
+    """Return a rank's oldest operation that has not ended, with its group; None where all have.
 
-    A rank whose evidence is another one's stands as that one does: in the same place of its record,
-    in a group of its own.
+    The main thread waits for what it or autograd's (which runs no Python) entered, not for what
+    another Python thread did, such as a checkpoint's barrier; without ``of_main``, only that.
     """
+    helpers = threads_beside(view)
+    found = [
+        (record, entry)
+        for record in groups_of(view)
+        for entry in record.entries
+        if not entry.retired and (entry.thread == 0 or (entry.thread in helpers) is not of_main)
+    ]
+    return min(found, key=lambda pair: pair[1].created_ns, default=None)
+
+
+def threads_beside(view: RankView) -> frozenset[int]:
+    """Return Python's identifiers of a rank's threads but the main one and autograd's."""
+    own = view.own_process
+    return frozenset(
+        thread.ident
+        for sample in (own.samples if own is not None else ())
+        for thread in (sample.stack.threads[1:] if sample.stack is not None else ())
+        if thread.ident and thread.frames
+    )
+
+
+# Messages: torch matches them in order, so of two ranks the one that posted fewer is behind.
+
+
+def awaited_peers(ranks: Views, waiter: RankView, name: str) -> tuple[int, ...]:
+    """Return the other ends of messages that a rank has posted, and that have posted fewer.
+
+    A rank's own counts tell. Where nobody counted, what torch's record of NCCL has open does. By
+    the name of the operation in which it stands, sends, receives or both count.
+    """
+    own = _counts(waiter)
+    if own is None:
+        still = unmatched_messages(ranks, waiter)
+        kinds = (one for one in still if ("recv" if one.sends else "send") not in name)
+        return tuple(sorted({waiter.rank + one.away for one in kinds}))
+    asked = () if "send" in name else own.asked()
+    sent = () if "recv" in name else own.sends()
+    posted = [(peer, often, MessageCounts.sent_to) for peer, often in asked]
+    posted += [(peer, often, MessageCounts.asked_of) for peer, often in sent]
+    late = {
+        peer
+        for peer, often, of_theirs in posted
+        if (theirs := _counts(ranks.get(peer))) is not None
+        and of_theirs(theirs, waiter.rank) < often
+    }
+    return tuple(sorted(late))
+
+
+def unmatched_messages(ranks: Views, waiter: RankView) -> Iterator[Message]:
+    """Yield what a rank's record has open with a peer that has come to none of their messages.
+
+    Both ends of a message end at about one time, so a peer with none open has not come. One that
+    has any open may have ended others before this rank's record was read: nothing is said of it.
+    """
+    for record in groups_of(waiter):
+        for one in record.messages:
+            peer = ranks.get(waiter.rank + one.away)
+            if not one.retired and peer is not None and peer.flight is not None:
+                theirs = (there for there in peer.flight.groups if there.group == record.group)
+                posted = (message for there in theirs for message in there.messages)
+                if not any(two.away == -one.away and not two.retired for two in posted):
+                    yield one
+
+
+def _counts(view: RankView | None) -> MessageCounts | None:
+    return view.flight.messages if view is not None and view.flight is not None else None
+
+
+def _open_message(ranks: Views, view: RankView) -> str:
+    """Name a send or receive that waits for its other end; empty where none does."""
+    return next((kind for kind in MESSAGES if awaited_peers(ranks, view, kind)), "")
+
+
+# Operations that no frame of torch shows.
+
+
+def asked_end(
+    code: Sequence[CodeNote], ranks: Views, view: RankView, frames: Sequence[Frame]
+) -> Wait | None:
+    """Return the operation, started before, whose end a still rank asks for; None for none.
+
+    It stands in torch's own code, but in no known wait, or at a line that asks for such an end.
+    """
+    here = {(frame.file, frame.line) for frame in frames[-1:]}
+    asks = any(owner_of(file).package == "torch" for file, _ in here)
+    if not asks and not any(note.awaits and (note.file, note.line) in here for note in code):
+        return None
+    found = open_operation(view)
+    name = found[1].op if found is not None else _open_message(ranks, view)
+    return Wait("collective", name, frames[-1]) if name else None
+
+
+def at_device(view: RankView) -> Frame | None:
+    """Return the line at which a rank that is busy may wait for its device.
+
+    By default CUDA waits by spinning (cudaDeviceScheduleSpin where cores are free), long after the
+    collective that does not end. It is there in all samples, in a C call that gave up the
+    interpreter lock, and has a group whose operations run on its device; no other thread of it
+    waits for ranks.
+    """
+    own = view.own_process
+    if own is None or not any(group.on_device for group in groups_of(view)):
+        return None
+    main, stacks = read_process(own).in_one_call(), [one.stack for one in own.samples[-NEWEST:]]
+    helpers = (thread for stack in stacks if stack is not None for thread in stack.threads[1:])
+    if main is None or not main.frames or any(waits_for_ranks(one.frames) for one in helpers):
+        return None
+    return main.frames[-1]
+
+
+def device_wait(view: RankView) -> Wait | None:
+    """Return the operation for which a busy rank's device keeps it; None where that is not seen."""
+    found, line = open_operation(view), at_device(view)
+    if found is None or not found[0].on_device or line is None:
+        return None
+    return Wait("device", found[1].op, line)
+
+
+def device_message(ranks: Views, view: RankView) -> Wait | None:
+    """Return the message for which a busy rank's device keeps it; None where it waits for none.
+
+    By the ranks' own counts, if any: NCCL's record never ends the messages of a batch. Where an
+    operation is open, too, only an older message counts.
+    """
+    line = at_device(view)
+    name = _open_message(ranks, view) if line is not None else ""
+    if line is None or not name:
+        return None
+    found, messages = open_operation(view), unmatched_messages(ranks, view)
+    if found is not None and not any(one.created_ns < found[1].created_ns for one in messages):
+        return None
+    return Wait("device", name, line)
+
+
+# Where each rank waits, and for whom.
+
+
+def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
+    """Return where each rank waits in a collective; one told by another, in its own group."""
     found: dict[int, PendingCollective] = {}
     known: dict[tuple[int, int], PendingCollective | None] = {}
     for reading in job.waiting_in(COLLECTIVE):
-        key = reading.told_by_rank, id(reading.wait)
+        key = reading.told_by, id(reading.wait)
         if key not in known:
             known[key] = pending_collective(reading)
         pending = known[key]
         if pending is None or pending.reading is reading:
             found.update({} if pending is None else {reading.rank: pending})
             continue
-        theirs, own = records(pending.reading), records(reading)
+        theirs, own = groups_of(pending.reading.view), groups_of(reading.view)
         group, source = pending.group, pending.source
         at = next((at for at, one in enumerate(theirs) if one.group == group), None)
         if at is not None and theirs is not own and len(theirs) == len(own):
@@ -228,7 +375,7 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
     here = () if reading.wait_kind == "device" else reading.frames
     unrecorded = PendingCollective(reading=reading, operation=Operation(wait.name), way=here)
     if wait.name == MAKING_GROUP:
-        unused = tuple(record.ranks for record in records(reading) if not record.entries)
+        unused = tuple(record.ranks for record in groups_of(reading.view) if not record.entries)
         return replace(unrecorded, operation=Operation(wait.name, unused[-1:]))
     of_main = wait.frame in reading.frames
     found = open_operation(reading.view, of_main=of_main) if wait.name not in PAIRED else None
@@ -266,25 +413,46 @@ def awaited_ranks(
     outside = tuple(rank for rank in job.ranks if rank not in pending)
     away, views = frozenset(outside), {rank: one.view for rank, one in job.ranks.items()}
     known: dict[object, tuple[int, ...]] = {(): outside}
+
+    def not_come(one: PendingCollective, group: str, seq: int) -> tuple[int, ...]:
+        """Who has not entered it; where all have, or it is not known, who is away.
+
+        Of a broadcast its source alone, where that has not: what the others do changes nothing.
+        """
+        record = record_of(one.reading, group)
+        named = set(record.ranks) if record is not None else set()
+
+        def owes(rank: int) -> bool:
+            own = record_of(job.ranks[rank], group)
+            if own is not None:
+                return own.newest < seq
+            return rank in away or (views[rank].flight is not None and rank in named)
+
+        members = sorted((named or set(job.ranks)) & job.ranks.keys())
+        owing = tuple(filter(owes, members))
+        if one.source in owing:
+            return (one.source,)
+        return owing or tuple(rank for rank in members if rank in away)
+
     called: dict[int, list[int]] = {}
     found: dict[int, tuple[int, ...]] = {}
     for rank, one in pending.items():
-        reading, every = one.reading, records(one.reading)
+        reading, every = one.reading, groups_of(one.reading.view)
         if one.numbered is not None:
             if one.numbered not in known:
-                known[one.numbered] = _not_come(job, one, away)
+                known[one.numbered] = not_come(one, *one.numbered)
             found[rank] = known[one.numbered]
         elif one.operation.name in PAIRED:
             found[rank] = awaited_peers(views, reading.view, one.operation.name) or outside
         else:
-            if reading.told_by_rank not in called:
+            if reading.told_by not in called:
                 way, used = way_in(reading.frames), [at for at, o in enumerate(every) if o.entries]
-                called[reading.told_by_rank] = [
+                called[reading.told_by] = [
                     at
                     for at in used
                     if any(way_in(call_of(reading, e).frames) == way for e in every[at].entries)
                 ] or used
-            groups = [every[at].ranks for at in called[reading.told_by_rank] if at < len(every)]
+            groups = [every[at].ranks for at in called[reading.told_by] if at < len(every)]
             key = tuple(map(id, groups)) if all(groups) else ()
             if key not in known:
                 may_meet = frozenset().union(*groups)
@@ -308,28 +476,3 @@ def waiting_together(
                 waiters[id(others)] = found.setdefault(others, [])
             waiters[id(others)].append(rank)
     return [(ranks, others) for others, ranks in found.items()]
-
-
-def _not_come(
-    job: JobReading, pending: PendingCollective, outside: Collection[int]
-) -> tuple[int, ...]:
-    """Return who has not entered an operation; where all have, or it is not known, who is away.
-
-    Of a broadcast its source alone, where that has not: what the others do changes nothing.
-    """
-    group, seq = pending.group or "", pending.seq or 0
-    record = record_of(pending.reading, group)
-    named = set(record.ranks) if record is not None else set()
-    members = sorted((named or set(job.ranks)) & job.ranks.keys())
-
-    def owes(rank: int) -> bool:
-        own = record_of(job.ranks[rank], group)
-        if own is not None:
-            return own.newest < seq
-        recorded = job.ranks[rank].view.flight is not None
-        return rank in outside or (recorded and rank in named)
-
-    owing = tuple(filter(owes, members))
-    if pending.source in owing:
-        return (pending.source,)
-    return owing or tuple(rank for rank in members if rank in outside)

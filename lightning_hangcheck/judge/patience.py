@@ -13,22 +13,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from lightning_hangcheck.judge import waits
+from lightning_hangcheck.judge import processes
 from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
+from lightning_hangcheck.judge.frames import calls_collectives
 from lightning_hangcheck.judge.job import process_of
-from lightning_hangcheck.judge.source import calls_collectives
-from lightning_hangcheck.judge.threads import free_threads, late_callers
-from lightning_hangcheck.judge.waits import limited, steady_targets, waits_in_vain
+from lightning_hangcheck.judge.processes import ProcessReading, read_process
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from lightning_hangcheck.judge.graph import WaitGraph
-    from lightning_hangcheck.judge.job import JobReading, Process, RankReading
-    from lightning_hangcheck.judge.rule import Finding, Situation
-    from lightning_hangcheck.judge.threads import Thread
+    from lightning_hangcheck.judge.job import JobReading, Node, Process, RankReading
+    from lightning_hangcheck.judge.rule import Finding
     from lightning_hangcheck.model.case import Limits
-    from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
+    from lightning_hangcheck.model.evidence import TargetKind, WaitTarget
     from lightning_hangcheck.model.slugs import VerdictKind
 
     Actor: TypeAlias = "int | Process | Helper"
@@ -69,6 +66,11 @@ BY_ACTIVITY: dict[str, EndedBy] = {
 FED = frozenset({"pipe", "socket", "fifo", "shared"})
 """What any thread of a process may feed, whatever its main thread waits for; a lock is given back
 by whoever took it, and a process ends as its main thread does."""
+THROUGH_FILE: dict[TargetKind, str] = {
+    "lock": "for the lock",
+    "file": "in file input or output",
+    "fifo": "for its other end",
+}
 
 
 class Helper(NamedTuple):
@@ -76,6 +78,20 @@ class Helper(NamedTuple):
 
     process: Process
     tid: int | None
+
+
+class Drawn(NamedTuple):
+    """What the wait-for graph shows of a wait: its named enders.
+
+    Attributes:
+        file: The file between a waiter and the file's holders, where this is the second half.
+        firm: As in `graph.Wait`.
+    """
+
+    enders: tuple[Node, ...]
+    through: str
+    firm: bool = True
+    file: Node | None = None
 
 
 class Enders(NamedTuple):
@@ -107,34 +123,40 @@ class Enders(NamedTuple):
 
 
 class Patience:
-    """Solves the graph of one job.
+    """Knows the enders of each actor of a job, and solves what they lead to.
 
-    Args:
-        job: All ranks.
-        graph: Their waits for each other, where these are known by now.
+    Attributes:
+        circles: Ranks that wait for each other alone, by each of them; as the graph tells, once it
+            is drawn.
     """
 
-    def __init__(self, job: JobReading, graph: WaitGraph | None = None) -> None:
+    def __init__(self, job: JobReading) -> None:
+        self.circles: Mapping[int, tuple[int, ...]] = {}
         self._job = job
         self._processes = job.processes
-        self._circles = graph.circles if graph is not None else {}
 
-    def of(self, wanted: Enders) -> EndedBy:
+    def who_ends(self, culprits: Sequence[RankReading]) -> EndedBy:
+        """Say who could end what holds ranks up; of several answers the most patient one.
+
+        But where nobody could end what one of them waits for, all that need it wait in vain.
+        """
+        # those that are told as another one is, in the same circle, are asked once
+        different = {
+            (one.told_by, id(self.circles.get(one.rank))): one for one in reversed(culprits)
+        }
+        ends = [(one.activity, self._solve(Enders((), (one.rank,)))) for one in different.values()]
+        if ("idle", "nobody") in ends:
+            return "nobody"
+        return max((end for _, end in ends), key=BY_PATIENCE.index)
+
+    def _solve(self, wanted: Enders) -> EndedBy:
         """Return who of some enders counts: the least fixed point over all that they lead to."""
         reached: dict[Actor, Enders] = {}
         pending = list(wanted.actors)
         for actor in pending:
-            if actor in reached:
-                continue
-            if isinstance(actor, int):
-                reached[actor] = self._of_rank(self._job.ranks[actor])
-            elif isinstance(actor, Helper):
-                free = free_threads(self._processes.looks[actor.process])
-                thread = next(one for one in free if one.tid == actor.tid)
-                reached[actor] = self._of_thread(actor.process, thread)
-            else:
-                reached[actor] = self._of_process(actor)
-            pending += reached[actor].actors
+            if actor not in reached:
+                reached[actor] = self._enders(actor)
+                pending += reached[actor].actors
         solved: dict[Actor, EndedBy] = {}
         newer: dict[Actor, EndedBy] = dict.fromkeys(reached, "nobody")
         while newer != solved:
@@ -143,11 +165,36 @@ class Patience:
                 newer[actor] = found.solved_by(newer)
         return wanted.solved_by(solved)
 
+    def _enders(self, actor: Actor) -> Enders:
+        """A rank's own process is that rank; what it does for its children, they wait for."""
+        if isinstance(actor, int):
+            return self._of_rank(self._job.ranks[actor])
+        if isinstance(actor, Helper):
+            free = read_process(self._processes.looks[actor.process]).free_threads
+            thread = next(one for one in free if one.tid == actor.tid)
+            if thread.runs:
+                return Enders(("unknown_pace",))
+            if thread.ticks or thread.for_ranks:
+                return Enders(("inside",))
+            named = [one for one in thread.targets if one.kind not in ("time", "futex")]
+            if not named or len(named) < len(thread.targets):
+                return Enders(("outside",))
+            return Enders.any_of([self._of_target(actor.process, one) for one in named])
+        if (rank := self._processes.ranks.get(actor)) is not None:
+            return Enders(actors=(rank,))
+        look = self._processes.looks[actor]
+        activity = read_process_activity(look).activity
+        if activity in ("busy", "moving"):
+            return Enders((computation(self._job.ranks[self._processes.owners[actor]]),))
+        if activity != "idle":
+            return Enders((BY_ACTIVITY[activity],))
+        return self._of_wait(actor, read_process(look), read_process(look).targets)
+
     def _of_rank(self, reading: RankReading) -> Enders:
         if reading.activity in ("busy", "moving") or reading.kept_by_message:
             return Enders((computation(reading),))
         if reading.activity == "waiting":
-            members = self._circles.get(reading.rank, ())
+            members = self.circles.get(reading.rank, ())
             closed = members and reading.process_activity.activity != "moving"
             others = tuple(one for one in members if one != reading.rank)
             return Enders((), others, "all") if closed else Enders(("inside",))
@@ -155,53 +202,57 @@ class Patience:
             return Enders((BY_ACTIVITY[reading.activity],))
         if reading.at_store:
             return Enders(("outside",))
-        reading = self._job.ranks[reading.told_by_rank]  # whose processes these are
-        host, own = reading.view.host, reading.view.own_process
+        reading = self._job.ranks[reading.told_by]  # whose processes these are
+        host, own = reading.view.host, reading.own
         if reading.wait_kind == "dataloader":
-            return Enders((), tuple((host, one.look.pid) for one in reading.owing_workers))
-        if own is None:
-            return Enders(("outside",))
-        called = not reading.targets and waits.called_by_ranks(own) and not waits_in_vain(own)
+            return Enders((), tuple((host, one.pid) for one in reading.owing_workers))
+        called = not reading.targets and own.called_by_ranks and not own.waits_in_vain
         if called or reading.wait_kind in ("call", "last_calls"):
             peers = (one.rank for one in self._job.alive if one.rank != reading.rank)
-            helpers = (Helper((host, own.pid), one.tid) for one in free_threads(own))
+            helpers = (Helper((host, own.look.pid), one.tid) for one in own.free_threads)
             return Enders(("inside",), (*peers, *helpers))
-        return self._of_wait((host, own.pid), own, reading.targets)
-
-    def _of_process(self, process: Process) -> Enders:
-        """A rank's own process is that rank; what it does for its children, they wait for."""
-        rank = self._processes.ranks.get(process)
-        if rank is not None:
-            return Enders(actors=(rank,))
-        look = self._processes.looks[process]
-        activity = read_process_activity(look).activity
-        if activity in ("busy", "moving"):
-            return Enders((computation(self._job.ranks[self._processes.owners[process]]),))
-        if activity != "idle":
-            return Enders((BY_ACTIVITY[activity],))
-        return self._of_wait(process, look, steady_targets(look))
+        return self._of_wait((host, own.look.pid), own, reading.own_targets)
 
     def _of_wait(
-        self, process: Process, look: ProcessLook, targets: Sequence[WaitTarget]
+        self, process: Process, own: ProcessReading, targets: Sequence[WaitTarget]
     ) -> Enders:
         """Where nothing tells what a process waits for, anything may end it."""
-        if waits_in_vain(look):
+        if own.waits_in_vain:
             return Enders()
         unnamed = all(one.kind == "other" for one in targets)
         helpers = tuple(
             Helper(process, one.tid)
-            for one in (free_threads(look) if unnamed else ())
+            for one in (own.free_threads if unnamed else ())
             if targets or one.timer
         )
         if not targets:
-            alone = waits.in_own_memory(look) and not limited(look)
+            alone = own.in_own_memory and not own.limited
             return Enders(("inside" if alone else "outside",), helpers)
         # one call that waits for several things may have had another that nobody saw
-        unseen = Enders(() if waits.endless(tuple(targets)) else ("inside",), helpers)
-        return Enders.any_of([*(self.of_target(process, one) for one in targets), unseen])
+        unseen = Enders(() if processes.endless(targets) else ("inside",), helpers)
+        return Enders.any_of([*(self._of_target(process, one) for one in targets), unseen])
 
-    def of_target(self, waiter: Process, target: WaitTarget) -> Enders:
-        """Return what could end a process's wait for one thing."""
+    def named(self, host: str, targets: Sequence[WaitTarget]) -> list[Drawn]:
+        """Return what the graph shows of a wait: nothing, if any end of it has no name."""
+        if not all(one.name and one.kind != "other" for one in targets):
+            return []  # an unknown one would be a way out
+        found = []
+        for one in targets:
+            ends = tuple(self._processes.node(*process_of(host, each)) for each in one.holders)
+            if one.kind in THROUGH_FILE:
+                file = self._processes.file_node(host, one)
+                found.append(Drawn((file,), THROUGH_FILE[one.kind]))
+                found += [Drawn(ends, "held by", file=file)] if ends else []
+            elif one.kind == "process":
+                found.append(Drawn((self._processes.node(host, int(one.name)),), "for its end"))
+            elif one.kind == "pipe" and ends:
+                found.append(Drawn(ends, f"in {one.call} on {one.name}", firm=False))
+            elif one.kind == "socket" and not one.call.startswith("accept"):
+                # one that accepts connections waits for anybody
+                found.append(Drawn(ends or (f"host:{one.name}",), f"in {one.call}", firm=False))
+        return found
+
+    def _of_target(self, waiter: Process, target: WaitTarget) -> Enders:
         host = waiter[0]
         if target.kind == "terminal":
             return Enders(("person",))
@@ -214,7 +265,7 @@ class Patience:
         if not could:
             if target.abandoned:
                 return Enders()
-            of_python = waiter not in looks or waits.in_pythons_lock(looks[waiter], target)
+            of_python = waiter not in looks or read_process(looks[waiter]).in_pythons_lock(target)
             alone = target.kind == "shared" and bool(target.name) and of_python
             return Enders(("inside" if alone else "outside",))
         known = [one for one in sorted(could) if one in looks and one != waiter]
@@ -222,83 +273,72 @@ class Patience:
             return Enders(("outside",))  # nobody has looked at it, as at one just started
         if target.kind == "lock":  # whoever started it: idle with a lock, unless it goes round
             known = [
-                one for one in known if looks[one].role != "child" or waits.asks_anew(looks[one])
+                one
+                for one in known
+                if looks[one].role != "child" or read_process(looks[one]).asks_anew
             ]
         # one that holds it alone has only its own threads left, and the free ones are asked
         complete = len(known) == len(could - {waiter}) and target.kind != "shared"
         # a process that nobody has looked at may do anything, or anybody may write to its path
-        commanded = target.kind == "fifo" and target.call in waits.READS and not known
+        commanded = target.kind == "fifo" and target.call in processes.READS and not known
         if commanded or (target.kind in FED - {"shared"} and not complete):
             return Enders(("outside",))
         holders = [(one, looks[one]) for one in sorted(could) if one in looks]
-        if target.kind in FED and any(waits.called_back(look) for _, look in holders):
+        if target.kind in FED and any(read_process(look).called_back for _, look in holders):
             return Enders(("outside",))
         helpers = tuple(
-            Helper(one, thread.tid) for one, look in holders for thread in free_threads(look)
+            Helper(one, thread.tid)
+            for one, look in holders
+            for thread in read_process(look).free_threads
         )
         return Enders(() if complete else ("inside",), (*known, *helpers))
 
-    def _of_thread(self, process: Process, thread: Thread) -> Enders:
-        if thread.runs:
-            return Enders(("unknown_pace",))
-        if thread.ticks or thread.for_ranks:
-            return Enders(("inside",))
-        named = [one for one in thread.targets if one.kind not in ("time", "futex")]
-        if not named or len(named) < len(thread.targets):
-            return Enders(("outside",))
-        return Enders.any_of([self.of_target(process, one) for one in named])
+    def helpers_end(self, waiting: Sequence[RankReading]) -> EndedBy | None:
+        """Say who could end a wait in collectives that helper threads may make; None for none.
 
+        An asynchronous save meets in a group of its own; a helper may wait for a child first, or
+        sleep. One whose code calls no collective from there on is none of them. Where the code does
+        not tell, one that ticks is none either, nor one that waits for an outsider's word, as a
+        server does all its life. What only ranks that wait would bring never comes.
+        """
+        of_helpers = any(one.stuck is not None for one in waiting)
+        ranks = self._job.ranks
+        tellers = {one.told_by: ranks[one.told_by] for one in waiting}.values()
+        among = frozenset((one.view.host, one.view.pid) for one in tellers)
+        found: list[EndedBy] = []
+        for one in tellers:
+            host = one.view.host
+            nothing_new = one.view.nothing_new_for_s >= LIVELOCK_AFTER_S
+            for caller, ends in one.own.late_callers():
+                calls = calls_collectives(self._job.case.code, caller.frames)
+                certain = bool(calls) or of_helpers
+                for end in ends if calls is not False else ():
+                    # one that went round while its process did nothing new, without a call, makes
+                    # none
+                    if end.runs and not (nothing_new and end.came_round):
+                        found.append("unknown_pace")
+                    elif end.runs or end.for_ranks:
+                        found += (["circles"] if end.runs else ["inside"]) if certain else []
+                    elif not end.named and (certain or (end.limited and not end.ticks)):
+                        found.append("outside")
+                    for target in end.named:
+                        could = {process_of(host, holder) for holder in target.holders}
+                        if not among.issuperset(could) or (certain and not could):
+                            found.append(self._solve(self._of_target((host, 0), target)))
+        return max(found, key=BY_PATIENCE.index) if found else None
 
-def who_ends(situation: Situation, culprits: Sequence[RankReading]) -> EndedBy:
-    """Say who could end what holds ranks up; of several answers the most patient one.
+    def waits_its_turn(self, reading: RankReading, advancing: Collection[int]) -> bool:
+        """Whether an idle rank may wait for what ranks that advance bring, and for nobody else."""
+        if reading.activity != "idle" or not reading.own.moments or reading.own.waits_in_vain:
+            return False
 
-    But where nobody could end what one of them waits for, all that need it wait in vain.
-    """
-    job, circles = situation.job, situation.graph.circles
-    # those that are told as another one is, in the same circle, are asked once
-    different = {(one.told_by_rank, id(circles.get(one.rank))): one for one in reversed(culprits)}
-    solver = Patience(job, situation.graph)
-    ends = [(one.activity, solver.of(Enders((), (one.rank,)))) for one in different.values()]
-    if ("idle", "nobody") in ends:
-        return "nobody"
-    return max((end for _, end in ends), key=BY_PATIENCE.index)
+        def may_be_brought(target: WaitTarget) -> bool:
+            if target.kind == "socket" and not target.holders:
+                return target.call.startswith("accept") or not target.name
+            ranks = (self._processes.rank_of(reading.view.host, one) for one in target.holders)
+            return target.kind in FED | {"lock"} and any(rank in advancing for rank in ranks)
 
-
-def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | None:
-    """Say who could end a wait in collectives that helper threads of the ranks may make.
-
-    An asynchronous save meets in a group of its own while the main threads go on; a helper may wait
-    for a child first, or sleep. One whose code calls no collective from there on is none of them.
-    Where the code does not tell, one that ticks is none either, nor one that waits for an
-    outsider's word, as a server does all its life. What only ranks that wait would bring never
-    comes.
-
-    None where no helper thread may come to it.
-    """
-    of_helpers = any(one.stuck is not None for one in waiting)
-    tellers = {one.told_by_rank: job.ranks[one.told_by_rank] for one in waiting}.values()
-    among = frozenset((one.view.host, one.view.pid) for one in tellers)
-    solver = Patience(job)
-    found: list[EndedBy] = []
-    for one in tellers:
-        host, own = one.view.host, one.view.own_process
-        nothing_new = one.view.nothing_new_for_s >= LIVELOCK_AFTER_S
-        for caller, ends in late_callers(own) if own is not None else ():
-            calls = calls_collectives(job.case.code, caller.frames)
-            certain = bool(calls) or of_helpers
-            for end in ends if calls is not False else ():
-                # one that went round while its process did nothing new, without a call, makes none
-                if end.runs and not (nothing_new and end.came_round):
-                    found.append("unknown_pace")
-                elif end.runs or end.for_ranks:
-                    found += (["circles"] if end.runs else ["inside"]) if certain else []
-                elif not end.named and (certain or (end.limited and not end.ticks)):
-                    found.append("outside")
-                for target in end.named:
-                    could = {process_of(host, holder) for holder in target.holders}
-                    if not among.issuperset(could) or (certain and not could):
-                        found.append(solver.of(solver.of_target((host, 0), target)))
-    return max(found, key=BY_PATIENCE.index) if found else None
+        return reading.at_store or all(map(may_be_brought, reading.targets))
 
 
 def computation(reading: RankReading) -> EndedBy:
@@ -307,8 +347,7 @@ def computation(reading: RankReading) -> EndedBy:
     One long call, or ever new code, may be what comes once in many steps: no pace tells of that.
     What its GPU does, nobody sees: that counts as going round, as long as it works.
     """
-    pace, own = reading.view.pace, reading.view.own_process
-    for_gpu = own is not None and gpu_works(own)
+    pace, for_gpu = reading.view.pace, gpu_works(reading.own.look)
     if not reading.circling and not for_gpu:
         return "unknown_pace"
     paced = pace is not None and pace.known and not reading.livelocked
@@ -317,32 +356,11 @@ def computation(reading: RankReading) -> EndedBy:
 
 def asks_again(reading: RankReading) -> bool:
     """Whether a rank only sleeps between its questions: it may ask for anything, of anybody."""
-    own = reading.view.own_process
     idle = reading.activity == "idle" and reading.wait_kind != "dataloader"
     of_nobody_known = all(
-        one.kind == "lock" and not waits.tells_who(one) for one in reading.targets
+        one.kind == "lock" and not processes.tells_who(one) for one in reading.targets
     )
-    return idle and of_nobody_known and own is not None and limited(own)
-
-
-def waits_its_turn(job: JobReading, reading: RankReading, advancing: Collection[int]) -> bool:
-    """Whether an idle rank may wait for what ranks that advance will bring, and for nobody else.
-
-    A message, a key of the store, a file that it asks for again and again, word by a queue: not
-    what a remote end, a person or a process outside the job owes.
-    """
-    own, host = reading.view.own_process, reading.view.host
-    if reading.activity != "idle" or own is None or waits_in_vain(own):
-        return False
-
-    def may_be_brought(target: WaitTarget) -> bool:
-        if target.kind == "socket" and not target.holders:
-            return target.call.startswith("accept") or not target.name
-        held = target.kind in ("socket", "pipe", "fifo", "shared", "lock")
-        ranks = (job.processes.rank_of(host, one) for one in target.holders)
-        return held and any(rank in advancing for rank in ranks)
-
-    return reading.at_store or all(map(may_be_brought, reading.targets))
+    return idle and of_nobody_known and reading.own.limited
 
 
 # The contract's table.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from lightning_hangcheck.judge.alike import latest_frames
-from lightning_hangcheck.judge.exits import raised_at
+from lightning_hangcheck.judge.exits import page_of, raised_at
 from lightning_hangcheck.judge.frames import (
     bare_name,
     is_exiting,
@@ -17,6 +17,7 @@ from lightning_hangcheck.judge.frames import (
     users_frames,
     users_place,
 )
+from lightning_hangcheck.judge.operations import groups_of
 from lightning_hangcheck.model.slugs import UNKNOWN_PLACE, Phase, creates_logger, phase_of_name
 
 if TYPE_CHECKING:
@@ -60,9 +61,8 @@ an epoch; a loader is at work in evaluations too, and slow with its first batch.
 class PhaseOfLife(Struct, frozen=True):
     """A phase, and what told it.
 
-    Attributes:
-        told_by: ``calls`` frames of known code; ``page`` the rank's own sections and hooks;
-            ``names`` of the user's functions; ``life`` what it has done so far.
+    ``calls`` frames of known code; ``page`` the rank's own sections and hooks; ``names`` of the
+    user's functions; ``life`` what it has done so far.
     """
 
     phase: Phase
@@ -75,22 +75,17 @@ NOTHING_KNOWN = PhaseOfLife("startup", "life")
 def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
     """Tell where in its life a rank is; None where nothing is known of one without a process.
 
-    An open section or hook of the rank counts, then its calls, then whole words in the names of the
-    user's functions, the innermost first, then what it has done so far. No open hook is
-    ``startup``, with which pages begin, nor what callbacks say until the next batch
-    (`SAID_UNTIL_THE_NEXT`): calls and names tell more. Creating the logger overrides all: it is the
-    more specific, and often runs inside a phase of the training loop. Of a rank that went on after
-    its newest stack was taken, and ended, calls and names count only where all else is silent.
-    Where an exception ended it, the frame that this came from stands for all calls.
-
-    Args:
-        view: The rank.
-        frames: Of its main thread, outermost first.
+    An open section or hook counts, then its calls, then names of the user's functions, the
+    innermost first, then what it has done so far. No open hook is ``startup``, with which pages
+    begin, nor what callbacks say until the next batch (`SAID_UNTIL_THE_NEXT`). Creating the logger
+    overrides all: it often runs inside a phase of training. Of a rank that went on after its newest
+    stack, and ended, calls count only where all else is silent; where an exception ended it, its
+    frame stands for all calls.
     """
-    at, beat = raised_at(view), view.beat
+    at, beat = raised_at(view), page_of(view)
     if at is not None:
         return _phase_at(view, (at,))
-    if beat is not None and view.process_exit is not None and beat.ending == "finished":
+    if view.process_exit is not None and beat.ending == "finished":
         alone = beat.membership != "none" or (beat.world_size or 1) == 1
         if not alone and not _stepped(view):  # it left before there was an end
             return PhaseOfLife("startup", "life")
@@ -99,21 +94,21 @@ def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None
 
 
 def _phase_at(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
-    own, beat = view.own_process, view.beat
+    own, beat = view.own_process, page_of(view)
     if own is not None and is_exiting(latest_frames(own)):
         return PhaseOfLife("teardown", "calls")
     overriding, called = _phases_of_calls(frames)
     if overriding == "logger_init":
         return PhaseOfLife("logger_init", "calls")
-    said = beat.phase if beat is not None else None
-    if beat is not None and any(creates_logger(one.name) for one in beat.main_sections):
+    said = beat.phase
+    if any(creates_logger(one.name) for one in beat.main_sections):
         said = "logger_init"  # from within any other section
     if said not in (None, "startup", *SAID_UNTIL_THE_NEXT):
         return PhaseOfLife(said, "page")
     told = overriding or called
     ends = ("finished", "raised") if view.process_exit is None else ("finished",)
     deeds: Phase = "training_step" if _stepped(view) else "startup"
-    deeds = "teardown" if beat is not None and beat.ending in ends else deeds
+    deeds = "teardown" if beat.ending in ends else deeds
     users = (bare_name(frame.function) for frame in reversed(users_frames(frames)))
     named = next((phase for name in users if (phase := phase_of_name(name)) is not None), None)
     # A call that serves data as well as weights: the names around it tell for what. Where they
@@ -144,13 +139,12 @@ def life_beside(
 ) -> PhaseOfLife | None:
     """Tell of a rank that could not be asked in time whether it took part in steps.
 
-    By the others' records: it may be ahead of its GPU, so steps must have ended. Of a group that
-    its own record has, that tells; one of before it joined tells nothing. Or by the code: it stands
-    where a step has been made before.
+    By the others' records, of steps that have ended, unless its own has that group; or by the code:
+    it stands where a step has been made before.
     """
     if view.pid is None or life not in (None, NOTHING_KNOWN):
         return life
-    own = {one.group for one in view.flight.groups} if view.flight is not None else set()
+    own = {one.group for one in groups_of(view)}
     lines = {(frame.file, frame.line) for frame in frames} if life is not None else set()
     stepped = any(
         one.last_completed >= LEAST_REDUCTIONS and one.group not in own and view.rank in one.ranks
@@ -170,10 +164,10 @@ def _phases_of_calls(frames: Sequence[Frame]) -> tuple[Phase | None, Phase | Non
 
 def _stepped(view: RankView) -> bool:
     """Whether it has made steps, by its page or its record."""
-    beat = view.beat
+    beat = page_of(view)
     # a page begins with ``startup`` and shows none once a loop of the program's own began
-    looped = beat is not None and beat.phase is None and beat.beats > 0
-    return looped or (beat is not None and bool(beat.step)) or _reduced(view.flight)
+    looped = beat.phase is None and beat.beats > 0
+    return looped or bool(beat.step) or _reduced(view.flight)
 
 
 def _reduced(flight: FlightRecord | None) -> bool:
@@ -201,13 +195,9 @@ def rare_place(beat: Beat | None, sample: Sample) -> str:
     """Name the place of a rank that is in none that every pass of its loop comes through.
 
     A page tells the last thing that happened: after a step that is ``training_step`` until the next
-    one, whatever the rank does meanwhile. Pauses between two steps teach nothing of an evaluation
-    that comes once an epoch, nor of an optimizer that inverts matrices once in fifty steps. So
-    calls must show that the rank is in what takes its time in every pass of that loop.
-
-    Returns:
-        By its calls the phase, else the user's function, else `UNKNOWN_PLACE`; empty where the
-        pace of what the page says is that of the place, as of own beats, named steps and sections.
+    one. Pauses between two steps teach nothing of an evaluation that comes once an epoch, nor of an
+    optimizer that inverts matrices once in fifty steps. So calls must show that the rank is in what
+    takes its time in every pass: then empty, else its phase by calls, or the user's function.
     """
     if beat is None or beat.phase not in LOOPS:
         return ""

@@ -17,7 +17,7 @@ from lightning_hangcheck.judge.activity import Activity
 from lightning_hangcheck.judge.divergence import Divergence
 from lightning_hangcheck.judge.graph import WaitGraph
 from lightning_hangcheck.judge.job import JobReading, RankReading
-from lightning_hangcheck.judge.patience import EndedBy, who_ends
+from lightning_hangcheck.judge.patience import EndedBy, Patience
 from lightning_hangcheck.judge.threads import WRITES
 from lightning_hangcheck.judge.wording import duration, name_ranks, process_name, within
 from lightning_hangcheck.model.case import Pace
@@ -54,6 +54,7 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     job: JobReading
     graph: WaitGraph
+    patience: Patience
     suspects: tuple[RankReading, ...] = ()
     waited_for: bool = False
     standstill: bool = False
@@ -69,36 +70,30 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     def deadlocked(self, reading: RankReading) -> tuple[RankReading, ...]:
         """Return that circle if nobody could end the wait; none else."""
-        proven = self.waited_for and who_ends(self, [reading]) == "nobody"
+        proven = self.waited_for and self.patience.who_ends([reading]) == "nobody"
         return self.cycle(reading) if proven else ()
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """What a rule found.
+    """What a rule found; culprits may be empty where nothing tells.
 
     Attributes:
-        culprits: May be empty where nothing tells.
         ended_by: Who could end it: decides, with the silence, what the finding is called; see
             `patience`.
         confidence: From 0, a guess, to 1, proven.
         silence_s: The silence that counts.
         sentence: Who, where, why and for how long; who waits is added to it.
-        waited_for: Whether others wait for the culprits.
-        standstill: As in `Situation`.
         gone: A culprit has no process any more.
-        left_standing: Ranks that stand still because the culprits are gone, or went elsewhere:
-            nothing else is to be explained of them.
+        left_standing: Ranks that stand still because of the culprits: nothing else is to be
+            explained of them.
         pace: The slowest of the culprits', if all are known.
-        goes_on_after_s: Seconds after which a guard ends what a culprit waits in, and the program
-            goes on; 0 where nobody does.
-        samples: Fewest usable samples of any culprit.
-        span_s: Shortest time for which a culprit was seen, by samples or as the kernel says that
-            it slept, seconds.
+        goes_on_after_s: Seconds after which a guard ends what a culprit waits in; 0 where none
+            does.
+        samples: Fewest usable samples of any culprit, seen for ``span_s`` at least, or asleep so
+            long.
         aspect: Of the cause, where some remedies help only against one.
-        place: Line of the user's own code that the finding is about.
-        test: Words for the test under which that line stands, where a rank left it out; empty
-            where none is known.
-        phase: Where in its life the first culprit is.
+        test: Words for the test under which the place stands, where a rank left it out; empty if
+            unknown.
         certainty: What names the culprits, where a rule tells.
     """
 
@@ -129,9 +124,8 @@ class Seen(Struct, frozen=True, kw_only=True):
     """What a row says of one suspect; the first one's sentence is told.
 
     Attributes:
-        text: The sentence, as `say` writes it, and its words.
-        place: As in `Finding`, where it is not the suspect's own.
-        sure: Where it is not the row's own.
+        text: The sentence, as `say` writes it with these words.
+        place: Where it is not the suspect's own; ``sure`` and ``ended_by``, where not the row's.
         alike: The sentence speaks of all suspects of which this is equal.
         evidence: Kinds of facts, and the facts.
     """
@@ -141,21 +135,19 @@ class Seen(Struct, frozen=True, kw_only=True):
     aspect: str | None = None
     place: Frame | None = None
     sure: Sure | None = None
+    ended_by: EndedBy | None = None
     alike: object = None
     evidence: Sequence[tuple[str, str]] = ()
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """A registered rule.
+    """A registered rule: a row, asked of each suspect with an activity of `of`, or one asked once.
 
     Attributes:
-        causes: Any of which it may find.
         order: Of two findings that weigh the same, that of the lower one counts: the more specific.
         evidence: Names of its arguments, see `engine.EVIDENCE`; of a row all but the suspect.
         needs: Without this evidence it is not asked: no rule guesses.
-        of: Activities of the suspects of which a row is asked; empty for a rule that is asked once.
-        sure: Of a row.
-        ended_by: Of a row, where it is not what `who_ends` says.
+        ended_by: Of a row, where it is not what `patience` says.
     """
 
     causes: tuple[Cause, ...]
@@ -238,9 +230,8 @@ def blame(
     """
     paces = [one.view.pace for one in culprits if one.view.pace is not None]
     known = len(paces) == len(culprits) and all(pace.known for pace in paces)
-    beats = [one.view.beat for one in culprits if one.view.beat is not None]
-    guarded = (section.goes_on_after_s for beat in beats for section in beat.sections)
-    by = told.get("ended_by") or who_ends(situation, culprits)
+    guarded = (section.goes_on_after_s for one in culprits for section in one.beat.sections)
+    by = told.get("ended_by") or situation.patience.who_ends(culprits)
     waited = told.get("waited_for", situation.waited_for)
     if isinstance(sure, tuple):
         awaited = sure[-1] if by == "nobody" and len(sure) > 2 else sure[0]

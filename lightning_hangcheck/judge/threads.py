@@ -9,10 +9,9 @@ innermost frame is the interpreter's own library, or its line takes a lock.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from functools import cached_property, wraps
+from functools import cached_property
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.judge.frames import (
     bare_name,
@@ -35,15 +34,9 @@ from lightning_hangcheck.model.evidence import Frame, ThreadStack
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from lightning_hangcheck.model.evidence import (
-        ProcessLook,
-        Sample,
-        TargetKind,
-        ThreadState,
-        WaitTarget,
-    )
+    from lightning_hangcheck.model.evidence import Sample, TargetKind, ThreadState, WaitTarget
 
 STARTS_NATIVE_LOOP = ("/asyncio/runners.py", "/uvloop/__init__.py")
 """Where a stack ends while a loop waits that is no Python code (uvloop 0.22): Python's own has
@@ -63,50 +56,12 @@ EVENTS = ("eventfd:[", "anon_inode:[eventfd]", "anon_inode:[timerfd]")
 TAKE_LOCKS = ("acquire", "__enter__", "_acquire_restore")
 """Functions of the interpreter's library in which a thread waits for a lock. All others that take
 one there (``Condition.wait``, ``join``) wait for news, or for the end of a thread."""
+STARVED_SHARE = 0.5
+"""Of its time, which a thread that computes on a crowded machine spends in the queue for a
+processor; one that storage wakes is in it for moments."""
 FAMILIES = (("/concurrent/futures/", "/asyncio/"), ("/multiprocessing/",))
 """Parts of the interpreter's library in which threads wait for work that they gave away, and others
 do such work: pools, executors and event loops run what others wait for."""
-KEPT = 64
-"""Looks whose answers are kept, the newest: ranks of a few ways to stand come one after another."""
-Answer = TypeVar("Answer")
-
-
-def remembered(ask: Callable[[ProcessLook], Answer]) -> Callable[[ProcessLook], Answer]:
-    """Keep a pure function's answers of the newest looks, told apart by identity.
-
-    A look may have hundreds of threads: comparing it takes as long as asking. Each answer holds its
-    look, so that no other one can take its place in memory.
-    """
-    known: OrderedDict[int, tuple[ProcessLook, Answer]] = OrderedDict()
-
-    @wraps(ask)
-    def asked(look: ProcessLook) -> Answer:
-        found = known.get(id(look))
-        if found is not None and found[0] is look:
-            return found[1]
-        answer = ask(look)
-        known[id(look)] = look, answer
-        if len(known) > KEPT:
-            known.popitem(last=False)
-        return answer
-
-    return asked
-
-
-@remembered
-def moments(look: ProcessLook) -> tuple[Moment, ...]:
-    """Return what each sample of a process shows of its threads, the oldest first."""
-    found: list[Moment] = []
-    before: Moment | None = None
-    for sample in look.samples:
-        found.append(Moment(sample, before))
-        before = found[-1] if found[-1].complete else before
-    return tuple(found)
-
-
-def complete(look: ProcessLook) -> list[Moment]:
-    """Return those of its moments that have both stacks and the kernel's view."""
-    return [one for one in moments(look) if one.complete]
 
 
 class Thread:
@@ -172,11 +127,7 @@ class Thread:
 
     @cached_property
     def named(self) -> tuple[WaitTarget, ...]:
-        """What it waits for outside of its process's memory.
-
-        By one socket without a name, other threads of the process wake an event loop. A second one
-        listens for connections.
-        """
+        """What it waits for outside its memory; the socket that wakes a loop is left out."""
         outside = [target for target in self.targets if target.kind not in IN_MEMORY]
         wakers = [one for one in outside if one.kind == "socket" and not one.name]
         if self.looping and wakers:
@@ -240,10 +191,7 @@ class Thread:
 
     @cached_property
     def rests(self) -> bool:
-        """Whether it only waits for news.
-
-        Who writes to a full pipe does so for somebody, and may hold what others wait for.
-        """
+        """Whether it only waits for news; who writes to a full pipe does so for somebody."""
         reads = bool(self.named) and all(
             (one.kind in ("socket", "pipe") or one.name.startswith(EVENTS))
             and one.call not in WRITES
@@ -273,12 +221,10 @@ class Thread:
 
 
 class WaitChain(NamedTuple):
-    """The threads of a process through which a thread's wait leads.
+    """The threads of a process through which a thread's wait leads, the waiting one first.
 
-    Attributes:
-        threads: The waiting one first, then all that could end its wait, directly or not.
-        ends: Those of them that wait for no further thread, or else only until a time; none where
-            nobody is left to end it.
+    ``ends`` are those that wait for no further thread, or else only until a time; none where nobody
+    is left to end it.
     """
 
     threads: tuple[Thread, ...]
@@ -344,12 +290,10 @@ class Moment:
     def _enders(self, thread: Thread) -> Sequence[Thread]:
         """Return the threads that could end a thread's wait.
 
-        The one that it joins or that has its lock, if that is known; nobody where it has that lock
-        itself. Else those of the pool or loop that it gave work to. Else those that run code of the
-        same owner, and all that do anything. A library's own thread that rests only waits for news,
-        and is left out unless some thread is joined that can be no other. A timer may end any wait
-        for news, and be the one that is joined; locks are given back by whoever took them. A
-        bystander ends no wait but that of who joins it.
+        The one that it joins or that has its lock, if known; nobody where it has that lock itself.
+        Else those of the pool or loop that it gave work to. Else those that run code of the same
+        owner, and all that do anything: a library's thread that rests only waits for news. A timer
+        may end any wait for news; a bystander none but a join of it.
         """
         stack, by_their_end = thread.stack, joins(thread.stack)
         known = stack.joined if by_their_end else stack.held_by
@@ -403,6 +347,20 @@ class Moment:
             if one.tid in old and seconds > 0
         }
 
+    @property
+    def native_threads(self) -> list[ThreadState]:
+        """Those that run no Python, as far as known; a native program's threads are all its own."""
+        of_python = {one.tid for one in self.threads}
+        known = self.complete or not of_python
+        return [one for one in self.states[1:] if known and one.tid not in of_python]
+
+    def starved_since(self, before: Moment) -> bool:
+        """Whether the main thread had work to do since, but others had the processor."""
+        queued = [one.queued_s for one in (*before.states[:1], *self.states[:1])]
+        if len(queued) < 2 or queued[0] is None or queued[1] is None:
+            return False
+        return queued[1] - queued[0] > STARVED_SHARE * self.seconds_since(before)
+
     def seconds_since(self, before: Moment) -> float:
         """Return the time since an earlier moment, seconds."""
         return (self.sample.taken_ns - before.sample.taken_ns) / NANOSECONDS
@@ -438,21 +396,8 @@ def awaits_executor(thread: ThreadStack) -> bool:
     return any("/concurrent/futures/" in one.file for one in _innermost_standard(thread.frames))
 
 
-def serves_calls(look: ProcessLook) -> bool:
-    """Whether a thread of a process is in what another rank called by torch's RPC."""
-    return any(
-        frame.file.endswith("/torch/distributed/rpc/internal.py")
-        for newest in complete(look)[-1:]
-        for thread in newest.threads
-        for frame in thread.frames
-    )
-
-
 def in_event_loop(frames: Sequence[Frame]) -> bool:
-    """Whether a thread is in an event loop that waits until there is anything to do.
-
-    That of uvloop is native: its stack ends in what started it.
-    """
+    """Whether it waits in an event loop; a native one's stack (uvloop) ends in what started it."""
     files = [frame.file for frame in frames[-2:]]
     if files and files[-1].endswith(STARTS_NATIVE_LOOP):
         return True
@@ -490,40 +435,7 @@ def _innermost_standard(frames: Sequence[Frame]) -> Iterator[Frame]:
     return takewhile(lambda frame: is_standard(frame.file), reversed(frames))
 
 
-def free_threads(look: ProcessLook) -> tuple[Thread, ...]:
-    """Return the threads that may act whatever the main thread waits for, by the newest sample.
-
-    Any of them may answer at a process's socket or pipe, or give back a lock that it holds: no
-    circle through such a process is closed. None is a library's own thread, of which nearly every
-    process has some, nor one that waits without a time limit for news of its own process.
-    """
-    newest = next(iter(complete(look)[-1:]), None)
-    if newest is None:
-        return ()
-    along = {one.tid for one in newest.chain.threads} if newest.chain is not None else set()
-    return tuple(
-        one
-        for one in newest.helpers
-        if one.state is not None
-        and one.tid not in along
-        and one.acts_for_user
-        and {target.kind for target in one.targets} != {"futex"}
-    )
-
-
-def late_callers(look: ProcessLook) -> Iterable[tuple[Thread, list[Thread]]]:
-    """Yield the threads beside a rank's main one that may still call what others wait for.
-
-    An asynchronous save, a helper that first waits for a child, a queue or a sleep: each may make
-    the very collective that a rank seems to leave out, by the user's code or by what trains for it.
-    With each come those in which its wait ends, none where nobody is left to end it.
-    """
-    for newest in complete(look)[-1:]:
-        for thread in newest.helpers:
-            trains = any(
-                package in TRAINING and (package != "torch" or "/torch/distributed/" in frame.file)
-                for frame in thread.frames
-                for package in [owner_of(frame.file).package]
-            )
-            if (trains or thread.place is not None) and not thread.for_ranks:
-                yield thread, [one for one in newest.follow(thread).ends if one.state is not None]
+def trains(frame: Frame) -> bool:
+    """Whether a call is in a library that trains, and so may make collectives."""
+    package = owner_of(frame.file).package
+    return package in TRAINING and (package != "torch" or "/torch/distributed/" in frame.file)

@@ -20,7 +20,7 @@ from lightning_hangcheck.judge.alike import group_stacks
 from lightning_hangcheck.judge.engine import conclude
 from lightning_hangcheck.judge.exits import aftermath_sentence, asked_end, failed, left_well
 from lightning_hangcheck.judge.frames import users_place
-from lightning_hangcheck.judge.operations import record_of, records, still_pending
+from lightning_hangcheck.judge.operations import groups_of, record_of, still_pending
 from lightning_hangcheck.judge.threads import in_event_loop
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.model.codec import encode, encode_pretty
@@ -98,8 +98,7 @@ SMALL = "left out: this file stays small at any world size"
 def without_collections() -> Iterator[None]:
     """Have no collection of garbage begin in the process meanwhile; may be nested, also in threads.
 
-    Reading a hundred thousand ranks makes some million objects that are all still in use, and each
-    collection would go through them: a third of the time.
+    Reading a hundred thousand ranks makes some million objects in use: it is a third of the time.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -294,10 +293,9 @@ def _rank_table(
             state = "waiting"
         if paced and state == "unseen":  # its page shows that it makes steps
             state = "waiting" if one.rank in late else "running"
-        view, beat = one.view, one.view.beat
-        mark = beat.checkpoint if beat is not None else None
+        view, mark = one.view, one.beat.checkpoint
         # oldest first, those of the main thread last: that is where the rank is
-        sections = sorted(beat.sections, key=lambda each: each.in_main_thread) if beat else []
+        sections = sorted(one.beat.sections, key=lambda each: each.in_main_thread)
         rows.append(
             RankState(
                 rank=one.rank,
@@ -308,7 +306,7 @@ def _rank_table(
                 phase=one.phase,
                 last_checkpoint=LastCheckpoint(mark.number, mark.name, mark.at) if mark else None,
                 open_sections=tuple(map(str, sections)),
-                step=beat.step if beat is not None else None,
+                step=one.beat.step,
                 stack_group=groups.get(one.rank),
             )
         )
@@ -340,7 +338,7 @@ def _collectives(conclusion: Conclusion) -> tuple[CollectiveState, ...]:
         known: set[int] = set()
         met: set[int] = set()
         for rank in job.ranks.keys() & (job.ranks.keys() if members is None else members):
-            for record in records(job.ranks[rank]):
+            for record in groups_of(job.ranks[rank].view):
                 if record.group == group and not record.ranks:
                     known.add(rank)
                 elif record.group == group and id(record.ranks) not in met:
@@ -355,10 +353,7 @@ def _collectives(conclusion: Conclusion) -> tuple[CollectiveState, ...]:
 
 
 def _bounded(verdict: Verdict) -> Verdict:
-    """Return a verdict of at most `MOST_BYTES`; a gap tells of each list what was left out.
-
-    Where it is still too large, the largest list is halved until it is not.
-    """
+    """Return a verdict of at most `MOST_BYTES`: the largest list is halved, with a gap."""
     many = verdict.world_size > MOST_LISTED
     most, written = dict(OF_MANY if many else MOST), encode_pretty if many else encode
     while True:

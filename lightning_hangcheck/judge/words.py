@@ -14,11 +14,16 @@ from lightning_hangcheck.judge import exits
 from lightning_hangcheck.judge.activity import describe_gpus, read_process_activity
 from lightning_hangcheck.judge.alike import latest_frames, shown_frames
 from lightning_hangcheck.judge.engine import conclude
-from lightning_hangcheck.judge.exits import last_words
+from lightning_hangcheck.judge.exits import (
+    gpu_out_of_memory,
+    in_binary,
+    last_words,
+    memory_in_words,
+)
 from lightning_hangcheck.judge.frames import outlived_stack_s, tracked_place, users_place
 from lightning_hangcheck.judge.knowledge import causes_file
-from lightning_hangcheck.judge.records import gpu_out_of_memory, in_binary, memory_in_words
-from lightning_hangcheck.judge.waits import pids_here
+from lightning_hangcheck.judge.processes import pids_here
+from lightning_hangcheck.judge.rule import MOST_SHOWN
 from lightning_hangcheck.judge.wording import (
     duration,
     function_name,
@@ -51,14 +56,10 @@ FOR_GPU = re.compile(r"^cu(da)?(Stream|Device|Ctx|Event)Synchronize")
 STATES = {"R": "running", "S": "asleep", "D": "asleep, and no signal wakes it", "T": "stopped"}
 """The kernel's letters that say something here (proc_pid_stat(5))."""
 MOST_FRAMES = 6
-MOST_CULPRITS = 4
-MOST_WAITS = 4
-"""Culprits and kinds of waiting that are described; the rank table has them all."""
 PLACEHOLDERS = ("rank", "pid", "place", "function", "test", "unused")
 """What a remedy of causes.toml may have filled in."""
 MOST_WAYS = 2
-"""Ways in which earlier rounds ended that the summary tells; the evidence has `MOST_ROUNDS`."""
-MOST_ROUNDS = 4
+"""Ways in which earlier rounds ended that the summary tells; the evidence has `MOST_SHOWN`."""
 LAUNCHERS = {"torchrun": "torchrun", "slurm": "SLURM"}
 SAVES_FROM_S = 600.0
 LONG_FROM_S = 1800.0
@@ -122,8 +123,7 @@ def _who_waits(conclusion: Conclusion, finding: Finding) -> str:
         locks = (each.name.rpartition("/")[2] for each in one.targets if each.kind == "lock")
         at_lock = next((f"at the lock on {name}" for name in locks if name), "")
         where = join(
-            f"in {one.wait.name}" if one.wait is not None else at_lock,
-            f"({short_place(one.place)})" if one.place is not None else "",
+            one.in_wait or at_lock, f"({short_place(one.place)})" if one.place is not None else ""
         )
         groups.setdefault(where, []).extend(ranks)
     if not groups:
@@ -194,7 +194,7 @@ def end_of_round(sentence: str, run: RunFacts) -> str:
 
 def earlier_rounds(run: RunFacts) -> Iterator[EvidenceItem]:
     """Describe how earlier rounds failed, one sentence for all that did alike."""
-    for summary, _, rounds in _failed_rounds(run)[-MOST_ROUNDS:]:
+    for summary, _, rounds in _failed_rounds(run)[-MOST_SHOWN:]:
         yield EvidenceItem("round", None, f"{rounds} ended: {summary}")
 
 
@@ -214,8 +214,8 @@ def _failed_rounds(run: RunFacts) -> list[tuple[str, int, str]]:
 
 def facts_about(culprits: Iterable[RankReading]) -> Iterator[EvidenceItem]:
     """Describe each culprit: where it stands, what it used, what the kernel and its page say."""
-    seen = (reading for reading in culprits if reading.told_by is None)
-    for reading in islice(seen, MOST_CULPRITS):
+    seen = (reading for reading in culprits if reading.told_by == reading.rank)
+    for reading in islice(seen, MOST_SHOWN):
         yield from (EvidenceItem(kind, reading.rank, text) for kind, text in _facts_of(reading))
 
 
@@ -226,14 +226,14 @@ def waits(job: JobReading, graph: WaitGraph) -> Iterator[EvidenceItem]:
         if one.wait is not None:
             place = f", called in {_line(one.place)}" if one.place is not None else ""
             together.setdefault(f"in {one.wait.name}{place}", []).extend(ranks)
-    for where, ranks in sorted(together.items(), key=lambda item: -len(item[1]))[:MOST_WAITS]:
+    for where, ranks in sorted(together.items(), key=lambda item: -len(item[1]))[:MOST_SHOWN]:
         text = f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} {where}"
         yield EvidenceItem("wait", ranks[0] if len(ranks) == 1 else None, text)
 
 
 def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
-    view, own, observed = reading.view, reading.view.own_process, reading.process_activity
-    newest = tuple(reversed(own.samples)) if own is not None else ()
+    view, observed = reading.view, reading.process_activity
+    newest = reading.own.look.samples[::-1]
     if view.process_exit is not None:
         ended, killed = exits.how_it_ended(view), exits.killed_for_memory(view)
         yield "departure", f"rank {reading.rank} {ended}"
@@ -282,8 +282,7 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
     if counted := view.flight.waits if view.flight is not None else {}:
         told = ", ".join(f"{count} in {name}" for name, count in sorted(counted.items()))
         yield "torch", f"torch counts threads that wait: {told}"
-    if own is not None:
-        yield from (("gpu", text) for text in describe_gpus(own))
+    yield from (("gpu", text) for text in describe_gpus(reading.own.look))
     state = next((one.kernel for one in newest if one.kernel), None)
     if state is not None and view.process_exit is None:
         channel = state.threads[0].wchan if state.threads else ""
@@ -364,7 +363,7 @@ def _go_on(finding: Finding, job: JobReading) -> Iterator[Remedy]:
     blamed = [job.ranks[rank] for rank in finding.culprits if rank in job.ranks]
     for reading in blamed if finding.cause != "process_stopped" else ():
         loads = reading.wait_kind == "dataloader"
-        looks = [worker.look for worker in reading.owing_workers] if loads else []
+        looks = [*reading.owing_workers] if loads else []
         for target in (*reading.own_targets, *reading.targets):
             pids = {*pids_here(target), *([int(target.name)] if target.kind == "process" else ())}
             known = (job.processes.looks.get((reading.view.host, pid)) for pid in sorted(pids))
@@ -413,11 +412,7 @@ def lost_progress(case: Case) -> str:
 
 
 def save_advice(case: Case) -> str:
-    """Say how often such a training should save, in epochs and in minutes.
-
-    Returns:
-        Empty where it was short, saved often enough, or showed no steps.
-    """
+    """Say how often such a training should save; empty if it is short, or saves often."""
     spent = [view.spent for view in case.ranks if view.spent is not None]
     saver = max(spent, key=lambda one: one.saves, default=None)
     if saver is None or saver.training_s <= SAVES_FROM_S:

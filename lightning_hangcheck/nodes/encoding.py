@@ -19,8 +19,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec.structs import astuple
 
-from lightning_hangcheck.judge.alike import can_be_families, is_number, members_in
-from lightning_hangcheck.judge.rank_set import is_rank_set, size
+from lightning_hangcheck.judge.alike import (
+    can_be_families,
+    is_number,
+    is_rank_set,
+    members_in,
+    size,
+)
 from lightning_hangcheck.model.codec import encode_packed, msgpack_decoder
 from lightning_hangcheck.model.evidence import ThreadState, WaitTarget
 from lightning_hangcheck.nodes.word import (

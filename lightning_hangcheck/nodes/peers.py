@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.judge.rank_set import members
+from lightning_hangcheck.judge.alike import members
 from lightning_hangcheck.model.codec import encode_packed
 from lightning_hangcheck.model.run import NodeClock, NodePlace
 from lightning_hangcheck.nodes.encoding import (

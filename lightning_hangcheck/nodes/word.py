@@ -1,6 +1,6 @@
 """What a node tells the others: who it is, a line for each rank, evidence where asked. Pure.
 
-Ranks of a large job that stand alike share one line: what makes them alike, `judge.standing` says
+Ranks of a large job that stand alike share one line: what makes them alike, `judge.job` says
 by a number; here equal numbers only meet. So a job of a hundred thousand ranks has as much evidence
 as they have ways to stand. Of jobs of few ranks each rank is told with its evidence; of large ones
 only those that the judging node asks for, one of each class.
@@ -16,10 +16,19 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.alike import as_rank, joined_families, without_members
+from lightning_hangcheck.judge.alike import (
+    RankSet,
+    as_rank,
+    common,
+    in_words,
+    joined,
+    joined_families,
+    rank_set,
+    size,
+    without_members,
+)
+from lightning_hangcheck.judge.job import standings_of
 from lightning_hangcheck.judge.joining import rebased
-from lightning_hangcheck.judge.rank_set import RankSet, common, in_words, joined, rank_set, size
-from lightning_hangcheck.judge.standing import standings_of
 from lightning_hangcheck.model.case import Alike, Case, CodeNote, RankName, RankView
 from lightning_hangcheck.model.evidence import AddressReach, Frame, Gap, ThreadStack
 from lightning_hangcheck.model.flight import GroupFamily

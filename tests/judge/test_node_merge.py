@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.job import JobProcesses
-from lightning_hangcheck.judge.joining import NodeCase, complete_case, merge_cases, rebased
+from lightning_hangcheck.judge.joining import NodeCase, merge_cases, rebased
 from lightning_hangcheck.model.beat import Beat, OpenSection
-from lightning_hangcheck.model.case import Case, RankView, RunFacts, SilentNode
+from lightning_hangcheck.model.case import Case, RankView, SilentNode
 from lightning_hangcheck.model.evidence import Connection, Holder, WaitTarget
 from lightning_hangcheck.model.verdict import Edge
 from lightning_hangcheck.text.shown import read_utc, utc
@@ -265,28 +265,6 @@ def test_containers_of_one_machine_have_one_clock() -> None:
         for number, one in enumerate(unknown(*(_seen(view, -view.rank) for view in ENDED)))
     ]
     assert judge(merged(*nodes)).culprits == (2,)
-
-
-def case_of(world_size: int, local_world_size: int | None, *ranks: int) -> Case:
-    case = Case(
-        run=RunFacts(
-            run_id="run",
-            command="train",
-            started_at="2026-01-01T00:00:00.000Z",
-            world_size=world_size,
-            local_world_size=local_world_size,
-        ),
-        ranks=tuple(RankView(rank=one, pid=100 + one, silent_for_s=5.0) for one in ranks),
-        taken_at="2026-01-01T00:00:10.000Z",
-        taken_ns=0,
-    )
-    return complete_case(case)
-
-
-def test_a_rank_that_never_came_joins_without_a_process() -> None:
-    case = case_of(3, 3, 1, 0)
-    assert [(view.rank, view.pid) for view in case.ranks] == [(0, 100), (1, 101), (2, None)]
-    assert case.gaps == ()
 
 
 HERE, THERE = "10.0.0.1:4001", "10.0.0.2:29500"

@@ -14,10 +14,23 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.attribution import find_diverged
-from lightning_hangcheck.judge.divergence import LEFT_OUT, Divergence, parted_by_test, parting_tests
+from lightning_hangcheck.judge.divergence import (
+    LEFT_OUT,
+    Divergence,
+    find_diverged,
+    parted_by_test,
+    parting_tests,
+)
 from lightning_hangcheck.judge.exits import asked_by
-from lightning_hangcheck.judge.frames import COLLECTIVE, users_place, waits_for_ranks
+from lightning_hangcheck.judge.frames import (
+    COLLECTIVE,
+    calls_collectives,
+    left_loop,
+    left_out,
+    parked_in,
+    users_place,
+    waits_for_ranks,
+)
 from lightning_hangcheck.judge.graph import UNNAMED
 from lightning_hangcheck.judge.operations import (
     PAIRED,
@@ -27,7 +40,8 @@ from lightning_hangcheck.judge.operations import (
     way_in,
     ways_of,
 )
-from lightning_hangcheck.judge.patience import helpers_end, who_ends
+from lightning_hangcheck.judge.patience import Patience
+from lightning_hangcheck.judge.processes import in_words
 from lightning_hangcheck.judge.rule import (
     MOST_SHOWN,
     NO_RECORD,
@@ -37,16 +51,14 @@ from lightning_hangcheck.judge.rule import (
     rule,
     say,
 )
-from lightning_hangcheck.judge.source import calls_collectives, left_loop, left_out, parked_in
 from lightning_hangcheck.judge.threads import in_lock, may_help
-from lightning_hangcheck.judge.waits import in_words
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, verb, within
 from lightning_hangcheck.model.verdict import EvidenceItem
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from lightning_hangcheck.judge.attribution import Basis
+    from lightning_hangcheck.judge.divergence import Basis
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.judge.patience import EndedBy
     from lightning_hangcheck.model.case import CodeNote
@@ -76,20 +88,20 @@ TOLD_BY: dict[Basis, str] = {
 def ways_parted(situation: Situation, parted: Divergence) -> Finding:
     """Blame the ranks that departed: nobody could end it, by the record.
 
-    Unless a device that is asked may still work, or a thread of a rank comes to it beside the main
-    one.
+    Unless a device that is asked may still work, or a helper thread of a rank comes to it.
     """
     job, every = situation.job, parted.pending_collectives
     pending = [one.reading for one in every]
     kept = [reading for reading in pending if reading.kept_by_message]
+    helpers_end = Patience(job).helpers_end(pending)
     ended_by: EndedBy = "nobody" if parted.proven else "inside"
-    ended_by = who_ends(situation, kept) if kept else helpers_end(job, pending) or ended_by
-    tellers = {one.told_by_rank: one for one in pending}  # a hundred thousand ranks have a few
+    ended_by = situation.patience.who_ends(kept) if kept else helpers_end or ended_by
+    tellers = {one.told_by: one for one in pending}  # a hundred thousand ranks have a few
     asked = {rank for rank, one in tellers.items() if one.alive and asked_by(one.view)}
     if asked:
         # no line of the user's is to blame: it is where the signal came, and what was wrong before
         # is gone; ranks that wait in native code answer a signal only once that returns
-        leaving = [one for one in pending if one.told_by_rank in asked]
+        leaving = [one for one in pending if one.told_by in asked]
         wait = leaving[0].wait
         text = (
             "the job was asked to end by {by}, but cannot: {who} [waits|wait] in {wait} of the "
@@ -159,11 +171,10 @@ def _of_omission(
 def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     """Tell the three causes apart.
 
-    A rank that a test of its rank led away diverged, wherever it stands, and so did one that an
-    exception led away which no other handles. Where all came the same way, they only meet with
-    other operations, shapes or groups. One that has left the loop that the others are in ran out of
-    work, as did the others where most have left it: but where these left it after as many passes as
-    ever, it skipped what they do behind the loop.
+    A test of its rank, or an exception that no other handles, leads a rank away, wherever it
+    stands. Where all came the same way, they only meet otherwise. One that has left the loop that
+    the others are in ran out of work, as did the others where most have left it: but where these
+    left it after as many passes as ever, it skipped what they do behind the loop.
     """
     code = job.case.code
     left, stayed = parted.sides
@@ -227,10 +238,7 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
 def _does(
     job: JobReading, parted: Divergence, pending: PendingCollective, ranks: Collection[int]
 ) -> str:
-    """Say what ranks do: ``is in barrier called in save (train.py:9)``, with its number if known.
-
-    Of a rank that parted in an earlier operation, that, and where it is now.
-    """
+    """Say what ranks do, ``is in barrier #3 called in save (train.py:9)``, and what they did."""
     reading, operation = pending.reading, parted.operations[pending.rank]
     now = reading.wait.name if reading.wait is not None else pending.operation.name
     parked, place = parked_in(reading.frames), within(reading.place)
@@ -301,7 +309,7 @@ def ended_earlier(situation: Situation, gone: Sequence[RankReading]) -> Finding 
         one
         for one in gone
         if (end := one.view.process_exit) is not None and end.exit_code == 0
-        if (beat := one.view.beat) is not None and beat.ending == "finished"
+        if one.beat.ending == "finished"
     ]
     done, left = (
         [beat.step for one in side if (beat := one.view.beat) is not None]
@@ -321,9 +329,8 @@ def ended_earlier(situation: Situation, gone: Sequence[RankReading]) -> Finding 
 def missed_meeting(situation: Situation, idle: Sequence[RankReading]) -> Finding | None:
     """Blame who departed, where ranks at what they share and ranks in collectives wait in a circle.
 
-    That is a barrier, event, condition or semaphore that spawned ranks were given. Another thread
-    of any of them may still bring what is missing (a queue's feeder, a timer), so that nobody could
-    is never proven.
+    That is a barrier, event or semaphore that spawned ranks were given. A queue's feeder or a timer
+    may still bring what is missing: nobody could is never proven.
     """
     there = next((one for one in idle if one.shared_objects), None)
     members = situation.cycle(there) if there is not None else ()
@@ -343,8 +350,7 @@ def missed_meeting(situation: Situation, idle: Sequence[RankReading]) -> Finding
     others = [one for one in members if one.rank not in diverged]
     ago = duration(min(one.silence_s for one in (*meeting, *elsewhere)))
     they = say(meeting, "{who} [waits|wait] {at} at a semaphore or lock that ranks share")
-    wait = f"in {elsewhere[0].wait.name}" if elsewhere[0].wait is not None else ""
-    rest = say(elsewhere, "{who} [waits|wait] {wait} {at}", wait=wait)
+    rest = say(elsewhere, "{who} [waits|wait] {wait} {at}", wait=elsewhere[0].in_wait)
     if basis == "nothing":
         sentence = f"ranks have waited for each other for {ago}: {they}, {rest}"
     else:
@@ -356,7 +362,7 @@ def missed_meeting(situation: Situation, idle: Sequence[RankReading]) -> Finding
         "rank_diverged",
         sentence,
         sure=0.4 if basis == "nothing" else 0.8,
-        ended_by=who_ends(situation, meeting),
+        ended_by=situation.patience.who_ends(meeting),
         evidence=[
             EvidenceItem("kernel", one.rank, f"{one.waiter} is {in_words(target)}")
             for one in meeting[:MOST_SHOWN]
@@ -373,8 +379,8 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
     """Blame ranks that wait in different groups, each with a thread kept out by a lock.
 
     The call that would end this is made by a thread that takes that very lock: on one rank the
-    helper came first, on another one the main thread. On at least one it is the main thread: where
-    all of these are in collectives, they parted.
+    helper came first, on another the main thread. Where all main threads are in collectives, they
+    parted.
     """
     if parted.group is not None:
         return None
@@ -403,19 +409,16 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
         "thread_deadlock",
         say(readings, text, since=since, ways="; ".join(ways)),
         sure=0.9 if parted.proven else 0.6,
-        ended_by=helpers_end(job, readings) or ("nobody" if parted.proven else "inside"),
+        ended_by=Patience(job).helpers_end(readings) or ("nobody" if parted.proven else "inside"),
         waited_for=True,
         aspect="across_ranks",
     )
 
 
 def _kept_out(job: JobReading, reading: RankReading) -> ThreadStack | None:
-    """Return the thread of a rank that takes a lock and makes a collective call after it.
-
-    That of its main thread, whose wait leads to a thread in a collective, needs no such proof.
-    """
-    own, stuck = reading.view.own_process, reading.stuck
-    stacks = [one.stack for one in own.samples if one.stack is not None] if own is not None else []
+    """Return a rank's thread that takes a lock, and that makes a collective call after it."""
+    stuck, samples = reading.stuck, [one.sample for one in reading.own.moments]
+    stacks = [one.stack for one in samples if one.stack is not None]
     if not stacks or not stacks[-1].threads:
         return None
     main, *others = stacks[-1].threads

@@ -16,12 +16,19 @@ from lightning_hangcheck.judge import exits, wording
 from lightning_hangcheck.judge.exits import failed, how_it_ended, left_well
 from lightning_hangcheck.judge.frames import outlived_stack_s
 from lightning_hangcheck.judge.graph import WaitGraph
-from lightning_hangcheck.judge.patience import asks_again, who_ends
-from lightning_hangcheck.judge.rule import Finding, Situation, blame, names, rule, say
+from lightning_hangcheck.judge.patience import Patience, asks_again
+from lightning_hangcheck.judge.rule import (
+    MOST_SHOWN,
+    Finding,
+    Seen,
+    Situation,
+    blame,
+    names,
+    rule,
+    say,
+)
 from lightning_hangcheck.judge.threads import may_help
-from lightning_hangcheck.judge.waits import asks_anew
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, within
-from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks
 
 if TYPE_CHECKING:
@@ -30,8 +37,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.judge.patience import EndedBy
 
-MOST_FIRSTS = 4
-"""Of ranks that may each have been the first to fail, these are told with how they ended."""
 LOOPBACK = ("127.", "[::1]:", "::1:", "[::ffff:127.", "::ffff:127.")
 """Addresses of this machine that no other reaches."""
 FROM_PROCESSES = ("pipe", "shared")
@@ -42,16 +47,18 @@ FROM_PROCESSES = ("pipe", "shared")
 def process_stopped(situation: Situation, job: JobReading) -> Finding | None:
     """Blame every rank that is stopped: proven, whoever waits, once it has been so for a while.
 
-    A debugger, or another py-spy, that comes to a rank which has been silent for long stops it for
-    moments.
+    A debugger that comes to a rank which has been silent for long stops it for moments.
     """
     stopped = []
     for one in job.ranks.values():
         if one.activity != "stopped":
             continue
-        since_s, own = one.view.stopped_for_s, one.view.own_process  # as a watcher saw, or samples
-        samples = own.samples if own is not None else ()
-        states = [(each.taken_ns, each.kernel.state) for each in samples if each.kernel is not None]
+        since_s = one.view.stopped_for_s  # as a watcher saw, or samples
+        states = [
+            (each.sample.taken_ns, each.kernel.state)
+            for each in one.own.moments
+            if each.kernel is not None
+        ]
         held = list(takewhile(lambda seen: seen[1] in "Tt", reversed(states)))
         if since_s is None and len(held) < len(states):
             since_s = (held[0][0] - held[-1][0]) / NANOSECONDS
@@ -76,9 +83,8 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
     """Blame the ranks that are gone and waited for; without a wait that is seen, those that failed.
 
     Or, where all that are left only ask again and again, those that broke off without a fault, but
-    neither left their groups nor came to an end (os._exit does that): what is asked for may be what
-    they were to bring, or come from outside. A rank that a launcher ended because another had
-    failed is no culprit, nor one that lost those that had left.
+    neither left their groups nor came to an end (os._exit does that). Not a rank that a launcher
+    ended because another had failed, nor one that lost those that had left.
     """
     left, still = situation.suspects, situation.standstill
     gone = situation.suspects_that_are("gone")
@@ -90,8 +96,7 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
             one
             for one in ended
             if one.view.process_exit is not None and not failed(one.view)
-            if (beat := one.view.beat) is not None
-            if (beat.ending, beat.membership) == ("running", "member")
+            if one.view.beat and (one.beat.ending, one.beat.membership) == ("running", "member")
         ]
         gone = tuple(fault or (broke_off if asking else ()))
     for_others = {
@@ -128,9 +133,8 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
 def _who_is_left(situation: Situation, *, with_fault: bool) -> EndedBy:
     """Say whether anybody but the ranks that are gone could bring what the others wait for.
 
-    Where those that are left stand still in what only the job could end, a part of it is missing;
-    likewise where they ask again and again for what does not come. Where they ask for something
-    from outside, or sleep once, they may go on by themselves.
+    Nobody where those that are left wait for what only the job could bring, or ask again and again.
+    What they ask of something outside, or sleep for once, may go on by itself.
     """
     if situation.waited_for:
         return "nobody"
@@ -140,63 +144,48 @@ def _who_is_left(situation: Situation, *, with_fault: bool) -> EndedBy:
         return "outside"
 
     def asks_the_job(reading: RankReading) -> bool:
-        """It asks again and moves no byte, or waits at connections of this machine alone.
-
-        Those lead to the job's store, mostly, which a launcher may keep, at which nobody looks.
-        """
-        own = reading.view.own_process
-        if asks_again(reading) and own is not None and asks_anew(own):
+        """It moves no byte, or asks only this machine, whose launcher may keep the store."""
+        if asks_again(reading) and reading.own.asks_anew:
             return True
         sockets = [one for one in reading.targets if one.kind == "socket"]
         return bool(sockets) and all(one.name.startswith(LOOPBACK) for one in sockets)
 
-    within_job = who_ends(situation, situation.suspects) in ("nobody", "inside")
+    within_job = situation.patience.who_ends(situation.suspects) in ("nobody", "inside")
     return "nobody" if within_job or all(map(asks_the_job, situation.suspects)) else "inside"
 
 
-@rule("process_dead", order=120)
-def lost_child(situation: Situation, idle: Sequence[RankReading]) -> Finding | None:
-    """Blame the suspects that wait for what only processes bring, after a child of theirs failed.
+@rule("process_dead", of=("idle",), order=120, sure=(0.85, 0.6))
+def lost_child(one: RankReading, situation: Situation) -> Seen | None:
+    """It waits for what only processes bring, after a child of its own failed.
 
-    multiprocessing tells nobody that a process has died: a queue, an event or a semaphore that it
-    was to fill, set or release is waited for as before. The parent has not asked how it ended, else
-    the kernel would have forgotten it. Not those that something from outside could help on, or a
-    process that works. A thread of the rank that looks now and then may start the child anew.
+    multiprocessing tells nobody that a process has died. The parent has not asked how it ended,
+    else the kernel would have forgotten it. A thread of the rank that looks now and then may start
+    it anew.
     """
-    lost: dict[int, tuple[int, str]] = {}
-    supervised = False
-    for one in idle:
-        ended = [
-            (look.pid, code)
-            for look in one.view.processes
-            if look.role != "rank" and look.samples
-            if (state := look.samples[-1].kernel) is not None and (code := state.exit_code)
-        ]
-        from_processes = any(target.kind in FROM_PROCESSES for target in one.own_targets)
-        if ended and from_processes and who_ends(situation, [one]) in ("nobody", "inside"):
-            pid, code = ended[0]
-            how = f"exited with code {code}"
-            if code < 0:
-                how = f"was killed by {wording.signal_name(-code)}"
-            told = f"its child pid {pid} {how}, and the rank has not collected its exit code"
-            lost[one.rank] = code, told
-            own = one.view.own_process
-            stack = own.samples[-1].stack if own is not None and own.samples else None
-            supervised |= stack is None or any(map(may_help, stack.threads[1:]))
-    readings = [one for one in idle if one.rank in lost]
-    if not lost:
+    ended = [
+        (look.pid, code)
+        for look in one.view.processes
+        if look.role != "rank" and look.samples
+        if (state := look.samples[-1].kernel) is not None and (code := state.exit_code)
+    ]
+    from_processes = any(target.kind in FROM_PROCESSES for target in one.own_targets)
+    if not ended or not from_processes:
         return None
-    code, child = lost[readings[0].rank]
-    text = "{who} [is|are] stuck {at} : waiting for {since} for data of a child process; {child}"
-    return blame(
-        situation,
-        readings,
-        "process_dead",
-        say(readings, text, child=child),
-        sure=(0.85, 0.6),
+    if situation.patience.who_ends([one]) not in ("nobody", "inside"):
+        return None
+    pid, code = ended[0]
+    how = f"exited with code {code}"
+    if code < 0:
+        how = f"was killed by {wording.signal_name(-code)}"
+    told = f"its child pid {pid} {how}, and the rank has not collected its exit code"
+    stack = one.own.moments[-1].sample.stack if one.own.moments else None
+    supervised = stack is None or any(map(may_help, stack.threads[1:]))
+    return Seen(
+        text="{who} [is|are] stuck {at} : waiting for {since} for data of a child process; {child}",
+        words={"child": told},
         ended_by="outside" if supervised else None,
         aspect="child_killed" if code < 0 else "child_raised",
-        evidence=[EvidenceItem("kernel", rank, told) for rank, (_, told) in lost.items()],
+        evidence=[("kernel", told)],
     )
 
 
@@ -212,9 +201,8 @@ def is_over(job: JobReading) -> bool:
 def find_crash(job: JobReading) -> Finding | None:
     """Blame the first rank that failed by itself; None if the job ended well.
 
-    Ranks that end because another failed (killed by the launcher) are no culprits, nor is one that
-    failed because another had left: that one is. Where every rank was ended from outside, none is;
-    and what fails after the end was asked for is no crash.
+    Ranks that end because another failed are no culprits, nor is one that failed because another
+    had left: that one is. What fails after the end was asked for is no crash.
     """
     ranks, run = tuple(job.ranks.values()), job.case.run
     firsts = exits.firsts_to_fail(ranks, several_nodes=run.nnodes > 1)
@@ -232,8 +220,7 @@ def find_crash(job: JobReading) -> Finding | None:
     end = _its_end(first)
     if needed := exits.failed_for(first, ranks):  # they left without a fault
         how = how_it_ended(needed[0].view) if left_well(needed[0].view) else ""
-        beat = needed[0].view.beat
-        if beat is not None and beat.ending == "finished":
+        if needed[0].beat.ending == "finished":
             how = "had finished"
         sentence = say(
             needed,
@@ -268,8 +255,8 @@ def find_crash(job: JobReading) -> Finding | None:
         return _crashed(job, [first], sentence, sure=0.5, **nobody)
     if len(firsts) > 1:  # of each node the first
         told = [f"rank {one.rank} failed: {_its_end(one)}" for one in firsts]
-        if len(told) > MOST_FIRSTS:
-            told[MOST_FIRSTS:] = [f"so did {len(told) - MOST_FIRSTS} more"]
+        if len(told) > MOST_SHOWN:
+            told[MOST_SHOWN:] = [f"so did {len(told) - MOST_SHOWN} more"]
         told.append(
             "which of them failed first is unknown: the clocks of their nodes cannot be compared"
         )
@@ -314,7 +301,7 @@ def _crashed(
     others = any(failed(one.view) for one in job.ranks.values() if one.rank not in blamed)
     read = {"aspect": exits.aspect_of(culprits[0].view), "waited_for": others, "silence_s": 0.0}
     return blame(
-        Situation(job=job, graph=WaitGraph()),
+        Situation(job=job, graph=WaitGraph(), patience=Patience(job)),
         culprits,
         "process_dead",
         sentence,
@@ -327,8 +314,8 @@ def _crashed(
 def _ended_otherwise(job: JobReading, *, restarted: bool) -> Finding | None:
     """No rank failed by itself: did only its command fail, or began its launcher anew for one?
 
-    torchrun would not for ranks that left with exit code 0, and Python ends alike with any other:
-    ``sys.exit("no data")`` is no word of a rank that it has finished.
+    torchrun would not for ranks that left with exit code 0; ``sys.exit("no data")`` is any other
+    code.
     """
     code, next_start, ranks = job.case.exit_code, job.case.run.next_start, job.ranks.values()
     open_ends = restarted and not all(left_well(one.view) for one in ranks)

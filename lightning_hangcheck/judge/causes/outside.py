@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import wording
 from lightning_hangcheck.judge.frames import RENDEZVOUS
 from lightning_hangcheck.judge.job import process_of
+from lightning_hangcheck.judge.processes import in_words
 from lightning_hangcheck.judge.rule import MOST_SHOWN, Seen, blame, filling, rule, say
-from lightning_hangcheck.judge.waits import in_words
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, within
 from lightning_hangcheck.model.code_owner import owner_of
 from lightning_hangcheck.model.evidence import PAGE_FAULT
@@ -131,7 +131,7 @@ def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> s
         return f"which {wording.process_name(holder)}, {whose}, holds"
     if reading is waiter:
         return "which it holds itself"
-    doing = f"while it waits in {reading.wait.name}" if reading.wait is not None else ""
+    doing = join("while it waits", reading.in_wait) if reading.wait is not None else ""
     return join(f"which rank {reading.rank} holds", doing, within(reading.place))
 
 
@@ -220,9 +220,8 @@ def network_wait(one: RankReading, job: JobReading) -> Seen | None:
 def silent_node(situation: Situation, unheard: Sequence[RankReading]) -> Finding | None:
     """Blame ranks of a node that is no longer heard, where all that others wait for are such ranks.
 
-    Either the node cannot be reached, or only nobody sees its ranks: why they are silent is open
-    then. A rank that is seen, and for which others wait as well, may be the only one that is late.
-    How long they have stood is what those say that wait; of the others nothing is known.
+    A rank that is seen, and for which others wait as well, may be the only one that is late. How
+    long they have stood is what those say that wait; of the others nothing is known.
     """
     job, who = situation.job, {reading.rank for reading in unheard}
     waiters = [job.ranks[rank] for rank in situation.graph.waiters]
@@ -301,10 +300,7 @@ def _unmet(
     ended_by: EndedBy | None = None,
     **told: Any,  # noqa: ANN401 - the fields of `Finding`
 ) -> Finding:
-    """Blame ranks; the place is where somebody waits for them.
-
-    Nobody else comes where the launcher has started every rank, and all of them wait here.
-    """
+    """Blame ranks; nobody else comes where every rank was started, and all of them wait here."""
     job = situation.job
     everybody = len(job.waiting_in(RENDEZVOUS)) == len(job.ranks) == job.world_size
     waiting = (*who, *job.waiting_in(RENDEZVOUS))
@@ -323,10 +319,7 @@ def _unmet(
 
 
 def _no_rank_yet(situation: Situation, launchers: Sequence[RankReading]) -> Finding:
-    """The only process of the job is its launcher, which waits for other nodes to join it.
-
-    How many nodes it waits for, and where, its command says: no rank is there yet that could.
-    """
+    """The only process is a launcher that waits for other nodes, as its command says."""
     run, first = situation.job.case.run, launchers[0]
     joined = any(one.wait is not None and one.wait.name == FIRST_NODES_ADDRESS for one in launchers)
     options = _torchruns_options(run.command)

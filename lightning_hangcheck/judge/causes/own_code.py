@@ -9,21 +9,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.judge import threads, waits
+from lightning_hangcheck.judge import processes, threads
 from lightning_hangcheck.judge.activity import read_process_activity
 from lightning_hangcheck.judge.alike import latest_frames
-from lightning_hangcheck.judge.frames import is_exiting, users_place
+from lightning_hangcheck.judge.frames import functions_in, is_exiting, users_place
+from lightning_hangcheck.judge.processes import in_words, read_process
 from lightning_hangcheck.judge.rule import MOST_SHOWN, Seen, blame, filling, rule, say
-from lightning_hangcheck.judge.waits import in_words
 from lightning_hangcheck.judge.wording import join, name_ranks, process_name, within
+from lightning_hangcheck.model.code_owner import program_of
 from lightning_hangcheck.model.verdict import EvidenceItem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.judge.job import JobReading, RankReading, WorkerReading
+    from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.judge.rule import Finding, Situation
-    from lightning_hangcheck.model.evidence import WaitTarget
+    from lightning_hangcheck.model.evidence import Frame, ProcessLook, WaitTarget
 
 WORST_FIRST = ("gone", "stopped", "idle", "busy")
 """Activities of a worker that owes a batch; all others come after them, and of equals the one with
@@ -40,54 +41,61 @@ def dataloader_worker(one: RankReading) -> Seen | None:
     worst = dict(zip(WORST_FIRST, range(-len(WORST_FIRST), 0), strict=True))
     worker = min(
         one.owing_workers,
-        key=lambda each: (worst.get(each.activity, 0), each.place is None),
+        key=lambda each: (worst.get(one.activity_of(each), 0), _place_of(each) is None),
         default=None,
     )
     if worker is None:
-        own = one.view.own_process
-        only_stacks = own is None or all(sample.kernel is None for sample in own.samples)
+        only_stacks = all(moment.kernel is None for moment in one.own.moments)
         seen = "its worker processes were not seen"
         does = seen if only_stacks else "none of its worker processes is left"
         return Seen(text=text, words={"does": does}, alike=one.rank)
+    activity, read = one.activity_of(worker), read_process(worker)
     # a fork copies locks, and leaves the threads behind that hold them
-    forked = worker.activity == "idle" and waits.waits_in_vain(worker.look)
+    forked = activity == "idle" and read.waits_in_vain
     others = (  # what another process brings: its end, or words by a pipe
         each
-        for each in (() if worker.wants_work else worker.targets)
+        for each in (() if read.wants_work else read.targets)
         if each.kind == "process"
-        or (each.kind == "pipe" and any(held.pid != worker.look.pid for held in each.holders))
+        or (each.kind == "pipe" and any(held.pid != worker.pid for held in each.holders))
     )
-    awaited = next(others, None) if worker.activity == "idle" else None
-    at = within(worker.place)
-    if worker.activity == "gone":
+    awaited = next(others, None) if activity == "idle" else None
+    place = _place_of(worker)
+    at = within(place)
+    if activity == "gone":
         does = "is dead"
-    elif worker.activity == "stopped":
+    elif activity == "stopped":
         does = join("is stopped by a signal", at)
     elif not at:
         does = "delivers none"
     elif forked:
         does = f"waits {at} for a lock that none of its threads can release"
     else:
-        does = f"is {'busy' if worker.activity == 'busy' else 'stuck'} {at}"
+        does = f"is {'busy' if activity == 'busy' else 'stuck'} {at}"
         does += f", {in_words(awaited)}" if awaited is not None else ""
     return Seen(
         text=text,  # by its process: of torch's own numbers nothing is seen
-        words={"does": f"worker pid {worker.look.pid} {does}"},
+        words={"does": f"worker pid {worker.pid} {does}"},
         sure=(0.9, 0.6),
         aspect="forked" if forked else "child" if awaited is not None else None,
-        place=worker.place,
+        place=place,
         alike=one.rank,
-        evidence=[("worker", _described(each)) for each in one.owing_workers[:MOST_SHOWN]],
+        evidence=[("worker", _described(one, each)) for each in one.owing_workers[:MOST_SHOWN]],
     )
 
 
-def _described(worker: WorkerReading) -> str:
-    kernel = worker.look.samples[-1].kernel if worker.look.samples else None
+def _place_of(worker: ProcessLook) -> Frame | None:
+    program = program_of(functions_in(latest_frames(worker)))
+    return users_place(read_process(worker).frames, program)
+
+
+def _described(one: RankReading, worker: ProcessLook) -> str:
+    activity, place = one.activity_of(worker), _place_of(worker)
+    kernel = worker.samples[-1].kernel if worker.samples else None
     channel = kernel.threads[0].wchan if kernel is not None and kernel.threads else ""
-    place = f" in {worker.place}" if worker.place is not None else ""
     waits_in = [f"kernel waits in {channel}"] if channel else []
-    is_in = f"worker pid {worker.look.pid} is {worker.activity}{place}"
-    return ", ".join((is_in, *waits_in, *map(in_words, worker.targets[:1])))
+    is_in = f"worker pid {worker.pid} is {activity}{f' in {place}' if place is not None else ''}"
+    targets = read_process(worker).targets[:1] if activity == "idle" else ()
+    return ", ".join((is_in, *waits_in, *map(in_words, targets)))
 
 
 @rule("thread_deadlock", of=("idle",), order=100, sure=(0.7, 0.7, 0.95), needs=("stacks", "kernel"))
@@ -96,11 +104,11 @@ def thread_deadlock(one: RankReading) -> Seen | None:
 
     Where the thread that may release one waits for something that has a name, that is the cause.
     """
-    own = one.view.own_process
-    locked = waits.read_locks(own) if own is not None and not one.targets else ()
-    if own is None or not locked:
+    locked = one.own.locked if not one.targets else ()
+    if not locked:
         return None
-    first, awaits = locked[0], locked[0].tid != own.pid  # its main thread is in no lock itself
+    # whether its main thread is in no lock itself
+    first, awaits = locked[0], locked[0].tid != one.own.look.pid
     stands = (users_place(thread.frames) for thread in locked)
     places = [*dict.fromkeys(place for place in stands if place is not None)]
     at = " and ".join(within(place) for place in places[:3])
@@ -138,9 +146,8 @@ def gil_held(one: RankReading) -> Seen | None:
     A call that waits for a file has a cause of its own, which names it: safetensors opens files
     with the interpreter lock in hand.
     """
-    own = one.view.own_process
     in_file = any(target.kind in ("file", "fifo") for target in one.targets)
-    if own is None or in_file or waits.lock_keeper(own, one.view.beat) is None:
+    if in_file or one.own.lock_keeper(one.view.beat) is None:
         return None
     return Seen(
         text="{who} [keeps|keep] the interpreter lock {at} : a C call has not returned for "
@@ -152,16 +159,16 @@ def gil_held(one: RankReading) -> Seen | None:
 def logger_init(one: RankReading, situation: Situation) -> Seen | None:
     """Its calls show, or its open section says, that it creates the experiment logger.
 
-    The name of a function is no proof: `create_logger` may do anything. A logger is the user's own
-    where the rank stands in the user's code, and W&B is nowhere seen.
+    A name is no proof: `create_logger` may do anything. It is the user's own where W&B is not seen.
     """
     if not one.shows("logger_init"):
         return None
     unsure = one.activity == "unseen" or not situation.waited_for
     sure = (0.6 if unsure else 0.9) if one.shown_by_calls else (0.5 if unsure else 0.75)
-    sections = one.view.beat.sections if one.view.beat is not None else ()
     files = [frame.file for frame in (*one.frames, *one.stuck_frames)]
-    named = any("wandb" in name.lower() for name in (*files, *(each.name for each in sections)))
+    named = any(
+        "wandb" in name.lower() for name in (*files, *(each.name for each in one.beat.sections))
+    )
     here = one.place in (one.stuck_frames or one.frames)[-1:]
     return Seen(
         text="{who} [is|are] stuck creating the experiment logger {at} : it has not returned for "
@@ -193,12 +200,11 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
     members, blamed = situation.deadlocked(first), [one.rank for one in idle]
     others, circle = [one for one in members if one.rank not in blamed], ""
     if others:
-        what = f"in {others[0].wait.name}" if others[0].wait is not None else ""
-        circle = say(others, "while {who} [waits|wait] for it {what} {at}", what=what)
+        told = "while {who} [waits|wait] for it {what} {at}"
+        circle = say(others, told, what=others[0].in_wait)
     if aspect == "child" and members == (first,):
         awaits += ", which waits for it at the other end of a pipe"
-    own = [one.view.own_process for one in idle]
-    sleeps = not awaits and all(one is not None and waits.only_sleeps(one) for one in own)
+    sleeps = not awaits and all(one.own.only_sleeps for one in idle)
     stands = "[sleeps|sleep]" if sleeps else "[is|are] stuck"
     text = f"{{who}} {stands} {{at}} : idle for {{since}}{{waits}} {{circle}}"
     return blame(
@@ -220,11 +226,10 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
 def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
     """Say for which of its threads the exit of a rank's interpreter waits, and what that does.
 
-    Every thread that is no daemon is waited for, and the one that feeds a multiprocessing.Queue
-    until its pipe has taken all.
+    For every one that is no daemon, and for the feeder of a multiprocessing.Queue with words left.
     """
-    stuck, own = reading.stuck, reading.view.own_process
-    if stuck is None or not stuck.frames or own is None or not is_exiting(latest_frames(own)):
+    stuck = reading.stuck
+    if stuck is None or not stuck.frames or not is_exiting(latest_frames(reading.own.look)):
         return None
     place = users_place(stuck.frames)
     stands = within(place) or within(stuck.frames[-1])
@@ -240,17 +245,17 @@ def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
 def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
     if reading.at_store:
         return "store", ", waiting for a key of the store that no rank has set"
-    awaited = {pid for target in reading.own_targets for pid in waits.pids_here(target)}
+    awaited = {pid for target in reading.own_targets for pid in processes.pids_here(target)}
     for child in reading.view.processes:  # one that runs another program has copied no lock
-        if child.role == "worker" and child.pid in awaited and waits.waits_in_vain(child):
+        if child.role == "worker" and child.pid in awaited and read_process(child).waits_in_vain:
             place = within(users_place(latest_frames(child)))
             stands = join("waits", place, "for a lock that it copied when it was forked")
             return "forked", f", waiting for its child pid {child.pid}, which {stands}"
     for target in reading.targets:
         if (found := _at_target(job, reading, target)) is not None:
             return found
-    own, stuck = reading.view.own_process, reading.stuck
-    if own is None or not waits.waits_in_vain(own):
+    stuck = reading.stuck
+    if not reading.own.waits_in_vain:
         return None, ""
     in_own_pool = (
         stuck is not None
@@ -268,25 +273,28 @@ def _at_target(
     job: JobReading, reading: RankReading, target: WaitTarget
 ) -> tuple[str | None, str] | None:
     kind, held_by = target.kind, [process_name(one) for one in target.holders[:MOST_SHOWN]]
-    own, processes = reading.view.own_process, reading.view.processes
+    looks = reading.view.processes
     if kind == "process":
         child = ", ".join(map(process_name, target.holders)) or f"pid {target.name}"
         pids = {holder.pid for holder in target.holders} | {int(target.name or 0)}
-        looks = (one for one in processes if one.role != "rank" and one.pid in pids)
-        still = any(read_process_activity(one).activity == "stopped" for one in looks)
+        still = any(
+            read_process_activity(one).activity == "stopped"
+            for one in looks
+            if one.role != "rank" and one.pid in pids
+        )
         stopped = ", which is stopped by a signal" if still else ""
         return "child", f", waiting for the end of its child {child}{stopped}"
-    if kind == "terminal" or (kind == "pipe" and target.call in waits.READS):
+    if kind == "terminal" or (kind == "pipe" and target.call in processes.READS):
         writers = [one for one in target.holders if one.pid != reading.view.pid]
         if writers:
             which = "" if reading.waiter == "main thread" else f"its {reading.waiter} "
-            started = {one.pid for one in processes if one.role == "worker"}
+            started = {one.pid for one in looks if one.role == "worker"}
             aspect = "worker" if writers[0].pid in started else "child"
             return aspect, f", {which}reading from {process_name(writers[0])}, which writes nothing"
-        if target.holders and own is not None and threads.free_threads(own):
+        if target.holders and reading.own.free_threads:
             return None, ", reading a pipe to which none of its threads has written"
         # a queue has both ends in each process that uses it
-        ended = [one.pid for one in processes if read_process_activity(one).activity == "gone"]
+        ended = [one.pid for one in looks if read_process_activity(one).activity == "gone"]
         if target.holders and ended:
             gone = f"its child pid {ended[0]} has ended, and no other process has the other end"
             return None, f", reading a pipe to which nobody writes any more: {gone}"
@@ -302,19 +310,12 @@ def _at_target(
     return None
 
 
-@rule("spinning", order=220, needs=("stacks",))
-def spinning(situation: Situation, busy: Sequence[RankReading]) -> Finding:
-    """Blame the suspects that are busy without moving; a busy GPU counts for who waits for it."""
-    for_gpu = all(one.for_gpu for one in busy)
-    doing = "waiting for a busy GPU" if for_gpu else "busy on the CPU"
-    if all(one.works_in_child for one in busy):
-        doing = "waiting for a busy child process"
-    text = "{who} [makes|make] no progress {at} : {doing} for {since}"
-    return blame(
-        situation,
-        busy,
-        "spinning",
-        say(busy, text, doing=doing),
-        sure=(0.7, 0.4),
-        aspect="gpu" if for_gpu else "cpu",
+@rule("spinning", of=("busy",), order=220, sure=(0.7, 0.4), needs=("stacks",))
+def spinning(one: RankReading) -> Seen:
+    """It is busy without moving; a busy GPU counts for who waits for it."""
+    doing = "waiting for a busy GPU" if one.for_gpu else "busy on the CPU"
+    return Seen(
+        text="{who} [makes|make] no progress {at} : {doing} for {since}",
+        words={"doing": "waiting for a busy child process" if one.works_in_child else doing},
+        aspect="gpu" if one.for_gpu else "cpu",
     )

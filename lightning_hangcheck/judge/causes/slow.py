@@ -75,8 +75,7 @@ def slow_progress(one: RankReading) -> Seen:
 @rule("memory_pressure", of=("idle", "busy"), order=170, sure=(0.8, 0.5), needs=("kernel",))
 def memory_pressure(one: RankReading) -> Seen | None:
     """It reads pages back while memory is full."""
-    own = one.view.own_process
-    looks = [(each.taken_ns, each.kernel) for each in (own.samples if own is not None else ())]
+    looks = [(each.sample.taken_ns, each.kernel) for each in one.own.moments]
     seen_at = [(at, kernel) for at, kernel in looks if kernel is not None][-2:]
     memory = seen_at[-1][1].memory if len(seen_at) > 1 else None
     if memory is None or memory.used_bytes < FULL * memory.limit_bytes:
@@ -122,8 +121,8 @@ def unknown(situation: Situation, job: JobReading) -> Finding | None:
 def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
     """Ranks at different places wait for each other; at one and the same, the work may go on.
 
-    Where each has posted as many messages as the other, yet none arrives, and no byte goes
-    anywhere, they match by number: they differ in what is not counted, their tag, group or size.
+    Where each has posted as many messages as the other, yet none arrives, they differ in what is
+    not counted: their tag, group or size.
     """
     apart, elsewhere = situation.graph.between_ranks, situation.job.elsewhere
     ends = set(situation.graph.ends) if apart else {reading.rank for reading in waiting}
@@ -190,8 +189,9 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
 
 
 def _in_what(reading: RankReading) -> str:
-    in_wait = f"in {reading.wait.name}" if reading.wait is not None else ""
-    return join(in_wait, "called" if reading.place is not None else "", within(reading.place))
+    return join(
+        reading.in_wait, "called" if reading.place is not None else "", within(reading.place)
+    )
 
 
 # Steps below their own pace.
@@ -201,9 +201,8 @@ def _in_what(reading: RankReading) -> str:
 def slow_steps(job: JobReading, slowness: Slowness) -> Finding | None:
     """Blame the ranks whose own work grew; all that are slow, where it was no one's own.
 
-    Ranks that wait for each other in each step are slow together, whoever holds them up. It is the
-    one whose own work grew, loader or forward, by most of what a step takes more. Where nobody's
-    did, or no parts were timed, it is the one that was at work in most looks, while others waited.
+    Ranks that wait for each other in each step are slow together. It is the one whose own work grew
+    by most of what a step takes more; else the one at work in most looks, while others waited.
     """
     ranks = slowness.ranks
     if not ranks:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck import log
-from lightning_hangcheck.judge.rank_set import members
+from lightning_hangcheck.judge.alike import members
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.look.open_files import own_addresses, reach_of
 from lightning_hangcheck.model.evidence import AddressReach, Gap

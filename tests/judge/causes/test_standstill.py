@@ -48,19 +48,6 @@ def told(case: Case) -> tuple[Any, ...]:
     return verdict.verdict, verdict.culprits, verdict.cause
 
 
-def both(silent: float, **fields: Any) -> Case:
-    return job(*(rank(number, IN_LOAD, silent=silent, **fields) for number in range(2)))
-
-
-@pytest.mark.parametrize(("silent", "kind"), [(4.9, "healthy"), (5.0, "suspect"), (30.0, "hang")])
-def test_ranks_that_all_stand_at_the_same_line_are_suspected_together(
-    silent: float, kind: str
-) -> None:
-    verdict = judge(both(silent))
-    assert verdict.verdict == kind
-    assert verdict.culprits == (() if kind == "healthy" else (0, 1))
-
-
 ROUND = (IN_LOAD, (MAIN, user("load", 42)), IN_LOAD)
 
 

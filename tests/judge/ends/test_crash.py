@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
 
 
-def test_a_job_is_over_when_no_rank_is_left() -> None:
-    assert judge(job(gone(0, 0), gone(1, 0))).verdict == "finished"
-    assert judge(job(rank(0, IN_LOAD), gone(1, 0))).verdict != "finished"
-
-
 FULL = (
     "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity "
     "of 24.00 GiB of which 1.50 GiB is free. {} in fit (train.py:9)"

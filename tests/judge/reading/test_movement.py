@@ -27,7 +27,7 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.activity import read_process_activity, read_rank_activity
 from lightning_hangcheck.judge.livelock import with_what_was_seen
 from lightning_hangcheck.judge.phase_of_life import rare_place
-from lightning_hangcheck.judge.waits import steady_targets
+from lightning_hangcheck.judge.processes import read_process
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Pace, RankView
 from lightning_hangcheck.model.evidence import (
@@ -278,7 +278,7 @@ def after(change: Callable[[Sample], Sample]) -> tuple[WaitTarget, ...]:
     """What the process is seen to wait for, a second later, in a sample that lacks something."""
     later = change(replace(BEFORE, taken_ns=NOW_NS + 10**9))
     samples = (BEFORE, with_what_was_seen(later, BEFORE))
-    return steady_targets(ProcessLook(pid=1, role="rank", samples=samples))
+    return read_process(ProcessLook(pid=1, role="rank", samples=samples)).targets
 
 
 def with_helper(sample: Sample, *targets: WaitTarget) -> Sample:

@@ -137,10 +137,6 @@ def _with_helper(*stacks: tuple[Frame, ...], cpu: float, state: str = "S") -> Pr
     return ProcessLook(pid=100, role="rank", samples=tuple(samples))
 
 
-def test_a_helper_thread_that_works_moves_the_rank() -> None:
-    assert _of_process(_with_helper(IN_LOAD, ELSEWHERE, IN_LOAD, cpu=0.9)) == "moving"
-
-
 @pytest.mark.parametrize(
     ("cpu", "state", "activity"), [(0.12, "S", "idle"), (0.12, "R", "busy"), (0.01, "R", "idle")]
 )
@@ -162,13 +158,6 @@ def test_a_rank_that_waits_for_ranks_waits_whatever_processor_it_uses(
     frames: tuple[Frame, ...], cpu: float
 ) -> None:
     assert activity_of(rank(0, frames, cpu=cpu)) == "waiting"
-
-
-def test_an_idle_rank_whose_program_computes_moves() -> None:
-    seen = look((), pid=7, role="child", cpu=0.9)
-    blind = tuple(replace(one, stack=None) for one in seen.samples)
-    program = replace(seen, samples=blind)
-    assert activity_of(rank(0, IN_LOAD, children=[program])) == "moving"
 
 
 def test_a_service_that_stirs_now_and_then_does_not_move_its_rank() -> None:

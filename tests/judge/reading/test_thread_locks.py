@@ -32,7 +32,6 @@ from lightning_hangcheck.model.evidence import (
     ThreadState,
     WaitTarget,
 )
-from lightning_hangcheck.model.verdict import Edge
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RankView
@@ -47,17 +46,6 @@ def told(case: Case) -> tuple[Any, ...]:
 
 IN_LIBRARY = ThreadStack(tid=204, frames=(torch("run", "utils/data/x.py"),))
 PARKED = ThreadStack(tid=203, frames=(Frame("_worker", f"{STDLIB}/concurrent/thread.py", 81),))
-
-
-def test_threads_that_all_stand_in_locks_are_proven() -> None:
-    dead = with_threads(rank(1, IN_LOAD, silent=11.0), LOCKED, PARKED)
-    verdict = judge(job(rank(0, IN_BARRIER, silent=11.0), dead))
-    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "thread_deadlock")
-    assert (
-        "with 2 threads that wait for each other's locks: in load (demo/train.py:41) and in push"
-        in (verdict.summary)
-    )
-    assert Edge("rank:1", "rank:1", "for a lock of its own threads") in verdict.wait_for
 
 
 def test_a_timer_s_signal_may_wake_the_main_thread() -> None:

@@ -125,21 +125,6 @@ def test_what_a_pool_was_given_may_feed_a_pipe_whoever_wrote_it() -> None:
     assert told(beside(rank(0, IN_BARRIER), of_library, waits_for=remote), 6.0, **pipe) == "hang"
 
 
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        ("read", "anon_inode:inotify"),
-        ("read", "anon_inode:[timerfd]"),
-        ("rt_sigtimedwait", ""),
-        ("pause", ""),
-        ("rt_sigsuspend", ""),
-    ],
-)
-def test_what_others_may_bring_is_waited_for_longer(call: str, name: str) -> None:
-    waits = rank(0, IN_LOAD, silent=200.0, **waiting_for("other", call, name))
-    assert judge(job(waits, rank(1, IN_BARRIER, silent=200.0))).verdict == "suspect"
-
-
 def test_one_that_ticks_beside_did_not_answer_when_it_woke() -> None:
     ticking = beside(rank(0, IN_BARRIER), wakes=(1, 2, 3))
     assert told(ticking, 20.0) == "suspect"

@@ -28,8 +28,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge.graph import build_graph
 from lightning_hangcheck.judge.job import read_job
 from lightning_hangcheck.judge.operations import awaited_ranks, pending_collectives
-from lightning_hangcheck.judge.patience import who_ends
-from lightning_hangcheck.judge.rule import Situation
+from lightning_hangcheck.judge.patience import Patience
 from lightning_hangcheck.model.case import Pace
 from lightning_hangcheck.model.evidence import Frame, Holder, ThreadStack, ThreadState, WaitTarget
 
@@ -46,9 +45,9 @@ def ended_by(culprit: RankView) -> str:
     """Who could end what rank 1 waits for, where rank 0 waits for it."""
     reading = read_job(job(WAITS, culprit))
     awaited = awaited_ranks(reading, pending_collectives(reading))
-    graph = build_graph(reading, None, awaited)
-    situation = Situation(job=reading, graph=graph, waited_for=True)
-    return who_ends(situation, [reading.ranks[1]])
+    patience = Patience(reading)
+    build_graph(reading, None, awaited, patience)
+    return patience.who_ends([reading.ranks[1]])
 
 
 @pytest.mark.parametrize(
@@ -71,6 +70,8 @@ def ended_by(culprit: RankView) -> str:
         (waiting_for("process", "wait4", "700", 700), "outside"),
         (waiting_for("shared", "futex", "memory:[00:1c:8]", 100), "inside"),
         (waiting_for("shared", "futex", ""), "outside"),
+        (waiting_for("other", "read", "anon_inode:inotify"), "outside"),
+        (waiting_for("other", "rt_sigtimedwait", ""), "outside"),
     ],
 )
 def test_an_idle_rank_is_told_by_what_the_kernel_shows(waits: dict[str, Any], who: str) -> None:

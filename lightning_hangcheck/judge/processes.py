@@ -1,0 +1,580 @@
+"""A process that stands still, read once: for what it waits, in which thread, and in vain or not.
+
+The same in its newest samples: a thread of its own, a word of its memory, or what the kernel names:
+a file or the lock on one, a child, the other end of a pipe or connection, a terminal, a time. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, TypeVar
+
+from lightning_hangcheck.judge.alike import latest_frames
+from lightning_hangcheck.judge.frames import Wait, find_wait, of_own_process
+from lightning_hangcheck.judge.threads import (
+    EVENTS,
+    FUTEXES,
+    Moment,
+    Thread,
+    given_away,
+    in_lock,
+    joins,
+    trains,
+)
+from lightning_hangcheck.judge.wording import process_name
+from lightning_hangcheck.model.code_owner import is_standard, is_users
+from lightning_hangcheck.model.evidence import ThreadStack
+from lightning_hangcheck.text.shown import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.evidence import (
+        Frame,
+        Holder,
+        ProcessLook,
+        TargetKind,
+        ThreadState,
+        WaitTarget,
+    )
+
+    Standing = tuple[int | None, tuple[Frame, ...], tuple[str, ...]]
+
+BUSY_SHARE = 0.20
+IDLE_SHARE = 0.02
+"""Shares of one core. The kernel counts in ticks of 10 ms, 0.01 of a second; a page's pulse thread
+and a look with py-spy stay below 0.01 together."""
+NEWEST = 3
+"""Samples that tell what a process does now."""
+STALE_S = 2.0
+"""The pulse thread runs every 0.5 s; four times that shows that it cannot."""
+TRICKLE = 1024
+"""Bytes a second that such a process must read or write to count as working."""
+OUTSIDE: frozenset[TargetKind] = frozenset(
+    {"lock", "file", "fifo", "terminal", "socket", "process"}
+)
+"""What no other thread of the process ends: a pipe may have both its ends in one process."""
+HOW_HELD: dict[TargetKind, tuple[str, str]] = {
+    "lock": ("for", "held by"),
+    "shared": ("at", "shared with"),
+}
+SLEEP = "nanosleep"
+"""In the names of the kernel's calls that wait for a time alone, and of its functions for them."""
+READS = frozenset({"read", "readv", "recvfrom", "recvmsg"})
+HOUSEKEEPERS = ("pt_", "gloo_", "NCCL", "cuda", "iou-", "jemalloc")
+"""Beginnings of the kernel's names of native threads that call no user back: those of torch, its
+backends, the GPU's driver, the kernel itself and memory allocators."""
+POLLS = frozenset({"sleep", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
+"""Calls that may have a time limit, and wait for any of several things."""
+KEPT = 64
+"""Looks whose answers are kept, the newest: ranks of a few ways to stand come one after another."""
+Answer = TypeVar("Answer")
+
+
+def remembered(ask: Callable[[ProcessLook], Answer]) -> Callable[[ProcessLook], Answer]:
+    """Keep a pure function's answers of the newest looks, by identity: comparing takes as long."""
+    known: OrderedDict[int, tuple[ProcessLook, Answer]] = OrderedDict()
+
+    @wraps(ask)
+    def asked(look: ProcessLook) -> Answer:
+        found = known.get(id(look))
+        if found is not None and found[0] is look:
+            return found[1]
+        answer = ask(look)
+        known[id(look)] = look, answer
+        if len(known) > KEPT:
+            known.popitem(last=False)
+        return answer
+
+    return asked
+
+
+class ProcessReading:
+    """A process, by its samples; each answer is worked out once.
+
+    Attributes:
+        moments: What each sample shows of its threads, the oldest first.
+        complete: Those of them that have both stacks and the kernel's view.
+    """
+
+    def __init__(self, look: ProcessLook) -> None:
+        self.look = look
+        self.moments: list[Moment] = []
+        for sample in look.samples:
+            before = next((one for one in reversed(self.moments) if one.complete), None)
+            self.moments.append(Moment(sample, before))
+        self.complete = [one for one in self.moments if one.complete]
+        self._seen = [one for one in self.moments if one.kernel is not None]
+
+    @cached_property
+    def frames(self) -> tuple[Frame, ...]:
+        """The newest of its main thread that are its own: a fork inherits those of its parent."""
+        return of_own_process(latest_frames(self.look))
+
+    @cached_property
+    def wait(self) -> Wait | None:
+        """The known wait in which its main thread stands."""
+        return find_wait(self.frames)
+
+    @property
+    def wants_work(self) -> bool:
+        """Whether it is a worker that waits for its rank: such a one holds nobody up."""
+        return self.wait is not None and self.wait.kind == "index_queue"
+
+    @property
+    def serves_library(self) -> bool:
+        """Whether it is a helper of multiprocessing's own (``main``): it owes nothing."""
+        return self.wants_work and self.wait is not None and self.wait.name == "main"
+
+    @cached_property
+    def _telling(self) -> list[Moment]:
+        """Moments with stacks, if any; one found awake, asking again, tells nothing."""
+        seen = self.complete or self._seen
+        return [one for one in seen if not one.awake] or seen
+
+    @cached_property
+    def targets(self) -> tuple[WaitTarget, ...]:
+        """What the threads in which its wait ends wait for, now and a sample ago."""
+        if len(self._telling) < 2:
+            return ()
+        before, now = self._telling[-2:]
+        known = {(tid, one.kind, one.name) for tid, one in before.targets}
+        steady = {
+            (one.call, one.kind, one.name): one
+            for tid, one in now.targets
+            if (tid, one.kind, one.name) in known
+        }
+        return tuple(steady.values())
+
+    @cached_property
+    def _ends(self) -> tuple[Thread, ...]:
+        """The threads in which its main thread's wait ends now."""
+        return tuple(end for newest in self._telling[-1:] for end in newest.ends)
+
+    @property
+    def limited(self) -> bool:
+        """Whether the call in which its wait ends does so by itself at a time: a sleep, a retry."""
+        return any(end.limited for end in self._ends)
+
+    @property
+    def may_wait_for_device(self) -> bool:
+        """Whether its wait may end in one for a device: in memory or the driver."""
+        elsewhere = {*OUTSIDE, "pipe", "shared"}
+        return not self._ends or any(
+            not (end.for_threads or end.sleeps or any(one.kind in elsewhere for one in end.targets))
+            for end in self._ends
+        )
+
+    @property
+    def asks_anew(self) -> bool:
+        """Whether it slept between the newest samples until other moments: asks again and again."""
+        until = {one.states[0].wakes_ns for one in self._telling[-2:] if one.states}
+        return len(until) > 1 and None not in until
+
+    @property
+    def only_sleeps(self) -> bool:
+        """Whether its wait ends in nothing but sleeps, each until a time that the program set."""
+        return bool(self._ends) and all(
+            end.targets and all(one.kind == "time" and one.call != "futex" for one in end.targets)
+            for end in self._ends
+        )
+
+    @property
+    def sleeps_on(self) -> bool:
+        """Whether its wait ends in one sleep: until the same moment at the newest two samples."""
+        until = [
+            {(end.tid, end.wakes_ns) for end in one.ends if end.wakes_ns is not None}
+            for one in self._telling[-2:]
+        ]
+        return len(until) == 2 and not until[0].isdisjoint(until[1])
+
+    @cached_property
+    def _at_own_memory(self) -> bool:
+        for newest in self._telling[-1:]:
+            for_news = bool(newest.threads) and not in_lock(newest.threads[0].stack)
+            if for_news and any(one.hears_from_outside for one in newest.helpers):
+                return False
+        return any(
+            end.words
+            or (end.looping and not end.named and [one.kind for one in end.targets] == ["socket"])
+            for end in self._ends
+        )
+
+    @property
+    def in_own_memory(self) -> bool:
+        """Whether its wait ends, without a time limit, at what only the process itself can change.
+
+        A word of its memory, or an event loop that is only woken by its own process, unless it may
+        be `called_back`, or a library's thread hears from outside.
+        """
+        return not self.called_back and self._at_own_memory
+
+    def in_pythons_lock(self, target: WaitTarget) -> bool:
+        """Whether the interpreter's library waits for that shared word, or a line takes a lock.
+
+        What a library in C waits for there, a program that nobody knows may bring: a simulator.
+        """
+        return any(
+            thread.stack.takes_lock or is_standard(thread.frames[-1].file)
+            for newest in self.complete[-1:]
+            for thread in newest.threads
+            if thread.frames and any(one.name == target.name for one in thread.targets)
+        )
+
+    @cached_property
+    def called_back(self) -> bool:
+        """Whether what runs no Python yet may end its main thread's wait, by its newest sample.
+
+        A signal, if it is caught, runs a handler. Or a native thread that does anything but wait
+        for its own process (by a word of memory, an eventfd or a pipe of its own), unless it is
+        known to look only after its library. Without a recorded name only a sleep or a read counts:
+        torch's own threads wait for a word of memory until a time, or for any of several
+        connections.
+        """
+
+        def by_own_process(target: WaitTarget) -> bool:
+            own_pipe = all(one.pid == self.look.pid for one in target.holders)
+            in_memory = target.kind == "futex" or target.name.startswith(EVENTS)
+            return in_memory or (target.kind == "pipe" and own_pipe)
+
+        def may_call_back(native: ThreadState) -> bool:
+            if native.state in "ZX" or SLEEP in native.wchan:
+                return native.state not in "ZX"
+            if not native.name:
+                return any(
+                    SLEEP in one.call or (one.kind == "socket" and one.call in READS)
+                    for one in native.waits_for
+                )
+            return not native.waits_for or not all(map(by_own_process, native.waits_for))
+
+        newest = next(iter(self._seen[-1:]), None)
+        if newest is None or newest.kernel is None:
+            return False
+        # one that nobody named has the name of who started it, mostly the main thread
+        return newest.kernel.catches_timers or any(
+            may_call_back(one)
+            for one in newest.native_threads
+            if not one.name.startswith(HOUSEKEEPERS) or one.name == newest.states[0].name
+        )
+
+    @property
+    def called_by_ranks(self) -> bool:
+        """Whether only other ranks may end its wait, in its own memory, by a call of torch's RPC.
+
+        Its agent (tensorpipe) has nameless threads, too, that wait for the time limits of calls.
+        """
+        newest = next(iter(self.complete[-1:]), None)
+        if newest is None or newest.kernel is None or newest.kernel.catches_timers:
+            return False
+        native = newest.native_threads
+        beside = [one for one in native if not one.name.startswith((*HOUSEKEEPERS, "TP_"))]
+        timed = (one.name == newest.states[0].name and one.syscall in FUTEXES for one in beside)
+        only_calls = len(beside) < len(native) and all(timed)
+        return only_calls and self._at_own_memory and not self.limited
+
+    @property
+    def serves_calls(self) -> bool:
+        """Whether a thread of it is in what another rank called by torch's RPC."""
+        return any(
+            frame.file.endswith("/torch/distributed/rpc/internal.py")
+            for newest in self.complete[-1:]
+            for thread in newest.threads
+            for frame in thread.frames
+        )
+
+    def works(self, holder: Holder) -> bool:
+        """Whether a process that holds it up worked between the newest samples."""
+        if len(self._seen) < 2:
+            return False
+        before, now = self._seen[-2:]
+        seconds = now.seconds_since(before)
+        return any(
+            holder.cpu_s - one.cpu_s > IDLE_SHARE * seconds
+            or holder.moved_bytes - one.moved_bytes > TRICKLE * seconds
+            for _, target in before.targets
+            for one in target.holders
+            if one.pid == holder.pid
+        )
+
+    @cached_property
+    def stuck(self) -> ThreadStack | None:
+        """The thread in which the main thread's wait ends; None for itself, or nothing tells.
+
+        Of several, one at something that has a name, one that waits for ranks, that computes, that
+        stands still elsewhere; not one that sleeps a moment at a time, nor an idle event loop.
+        Where none is left to end the wait, the one that is joined, or that the work was given to.
+        """
+        chain = self.complete[-1].chain if len(self.complete) > 1 else None
+        if chain is None or not chain.leads_on:
+            return None
+        earlier, newest = self.complete[-2:]
+        main, *beside = chain.threads
+        users = [one for one in beside if not one.looping and one.place is not None]
+        given = users[0].stack if users else None
+        if given is not None and joins(main.stack) and main.place is None:
+            # the interpreter's exit: libraries make their threads daemons, users forget it
+            return given
+        named, before_named = (
+            {(tid, one.kind, one.name) for tid, one in moment.targets if one.name}
+            for moment in (newest, earlier)
+        )
+        at_named = {tid for tid, _, _ in named & before_named}
+        shares, before = newest.shares_since(earlier), {one.tid: one for one in earlier.threads}
+
+        def stands_still(end: Thread) -> bool:
+            old = before.get(end.tid)
+            same = old is not None and (old.frames, old.wakes_ns) == (end.frames, end.wakes_ns)
+            return same and not end.looping
+
+        signs: tuple[Callable[[Thread], bool], ...] = (
+            lambda end: end.tid in at_named,
+            lambda end: end.for_ranks,
+            lambda end: shares.get(end.tid or 0, 0.0) >= BUSY_SHARE,
+            stands_still,
+        )
+        others = [end for end in chain.ends if end is not main and end.tid is not None]
+        # where the work was given away, whoever has it goes on trying in vain
+        last = given if given_away(main.stack) else None
+        if main.looping:
+            last = next((one.stack for one in users if not one.ticks), None)
+        return next((end.stack for sign in signs for end in others if sign(end)), last)
+
+    def lock_keeper(self, beat: Beat | None) -> ThreadStack | None:
+        """Return the thread that keeps the interpreter lock, the main one included.
+
+        One in a C call may not give it up, and then the page's pulse stands still. Without a page,
+        a thread that has it twice while it sleeps keeps it. One that only gets no processor would
+        go on.
+        """
+        seen = self.complete[-2:]
+        owners = [[one.stack for one in each.threads if one.stack.owns_gil][:1] for each in seen]
+        if len(seen) < 2 or not owners[1] or seen[1].starved_since(seen[0]):
+            return None
+        (keeper,), before = owners[1], owners[0]
+        if beat is not None and beat.pulse_ns > 0:
+            stale = seen[1].sample.taken_ns - beat.pulse_ns > STALE_S * NANOSECONDS
+            return keeper if stale else None
+        same = [(one.tid, one.frames) for one in before] == [(keeper.tid, keeper.frames)]
+        computes = seen[1].shares_since(seen[0]).get(keeper.tid or 0, 0.0) >= BUSY_SHARE
+        return keeper if same and not computes else None
+
+    def in_one_call(self, tid: int | None = None) -> ThreadStack | None:
+        """Return a thread if it stands in one C call without the interpreter lock, at each look.
+
+        That may be one long computation: it does not go round, as far as anybody can see.
+        """
+        seen = [
+            found.stack
+            for one in self.moments
+            if (found := next((it for it in one.threads if tid is None or it.tid == tid), None))
+        ][-NEWEST:]
+        still = all(one.frames == seen[-1].frames and not one.owns_gil for one in seen)
+        return seen[-1] if len(seen) > 1 and still else None
+
+    @cached_property
+    def locked(self) -> tuple[ThreadStack, ...]:
+        """Its threads in locks at both newest looks, the main one first, if none may release."""
+        found = [each for one in self.complete[-2:] if (each := _locked(one))]
+        if len(found) < 2 or {one.tid for one in found[0]} != {one.tid for one in found[1]}:
+            return ()
+        main = self.complete[-1].threads[0]
+        gave_work = main is not found[1][0] and not joins(main.stack)
+        sure = len(found[1]) > 1 and not gave_work
+        return tuple(one.stack for one in found[1]) if sure or self.waits_in_vain else ()
+
+    @cached_property
+    def waits_in_vain(self) -> bool:
+        """Whether nobody is left to end its wait, and its two newest samples show the same.
+
+        That is proven where its only thread waits for a word of memory that no other process can
+        change: a fork leaves all other threads of the parent behind, also one that held a lock.
+        Else the main thread must wait for a lock, for the end of threads or for an executor, and
+        so, without a time limit, must every thread that could end this. One of these may also wait
+        for news (a queue, an event), where the user's own code does so and every thread waits
+        likewise: what a library waits for may come by a thread that runs no Python. What may be
+        `called_back` proves nothing, but it gives back no lock whose holder is known.
+        """
+        seen = self._seen[-2:]
+        if self.called_back:
+            through = [one.chain.threads if one.chain is not None else () for one in seen]
+            known = (one.stack for threads in through for one in threads)
+            held = (one.holds_lock or one.held_by is not None for one in known)
+            if not all(through) or not all(held):
+                return False
+        circles = [_circle(one) for one in seen]
+        return len(circles) == 2 and circles[0] is not None and circles[0] == circles[1]
+
+    @cached_property
+    def free_threads(self) -> tuple[Thread, ...]:
+        """The threads that may act whatever the main thread waits for, by the newest sample.
+
+        No circle through such a process is closed. None is a library's own, of which nearly every
+        process has some, nor one that waits without a time limit for news of its own process.
+        """
+        return tuple(
+            one
+            for newest in self.complete[-1:]
+            for chain in [newest.chain.threads if newest.chain is not None else ()]
+            for along in [{one.tid for one in chain}]
+            for one in newest.helpers
+            if one.state is not None
+            and one.tid not in along
+            and one.acts_for_user
+            and {target.kind for target in one.targets} != {"futex"}
+        )
+
+    def late_callers(self) -> Iterator[tuple[Thread, list[Thread]]]:
+        """Yield threads that may still call what ranks wait for, with where their own waits end.
+
+        An asynchronous save, a helper that first waits for a child, a queue or a sleep, by the
+        user's code or by what trains for it.
+        """
+        for newest in self.complete[-1:]:
+            for one in newest.helpers:
+                acts = any(map(trains, one.frames)) or one.place is not None
+                if acts and not one.for_ranks:
+                    yield one, [each for each in newest.follow(one).ends if each.state is not None]
+
+
+@remembered
+def read_process(look: ProcessLook) -> ProcessReading:
+    """Read a process, or return what was read of it."""
+    return ProcessReading(look)
+
+
+def _locked(moment: Moment) -> tuple[Thread, ...]:
+    """Threads in locks; none where the main thread is in none, and waits for no thread.
+
+    Nor where who has the lock does something else. Where nobody is left, only those of that wait.
+    """
+    locked = tuple(one for one in moment.threads if one.words and in_lock(one.stack))
+    main = moment.threads[:1]
+    if not locked or not (locked[:1] == main or given_away(main[0].stack)):
+        return ()
+    if moment.chain is not None and not moment.chain.ends:
+        return tuple(one for one in locked if one in moment.chain.threads)
+    by_tid = {one.tid: one for one in moment.threads}
+    holders = [locked[0]]  # who has its lock, who has the lock that this one takes, and so on
+    while (holder := by_tid.get(holders[-1].stack.held_by or 0)) and holder not in holders:
+        holders.append(holder)
+    return locked if holders[-1] in locked else ()
+
+
+def _circle(moment: Moment) -> set[Standing] | None:
+    """Return where the threads stand of which none is left to end the main one's wait."""
+    left_out = moment.kernel.threads_left_out if moment.kernel is not None else 0
+    if len(moment.states) == 1 and not left_out:
+        alone = Thread(ThreadStack(tid=moment.states[0].tid), moment.states[0])
+        return {(alone.tid, (), alone.words)} if alone.words else None
+    chain = moment.chain
+    if chain is None or chain.ends or not all(one.words for one in chain.threads):
+        return None
+    main, *others = chain.threads
+    if not (in_lock(main.stack) or (others and given_away(main.stack))):
+        return None
+    all_wait = all(one.words for one in moment.helpers if not one.stack.bystander)
+    for one in others:  # for news
+        if not (in_lock(one.stack) or given_away(one.stack)):
+            calls = (frame for frame in reversed(one.frames) if not is_standard(frame.file))
+            calling = next(calls, None)
+            if not all_wait or calling is None or not is_users(calling.file):
+                return None
+    return {(one.tid, one.frames, one.words) for one in chain.threads if one.tid is not None}
+
+
+# What it waits for, and which processes could end that.
+
+
+def in_words(target: WaitTarget) -> str:
+    """Say what a system call waits for: ``in flock for /data/a.lock, held by pid 7 (python)``."""
+    holders = ", ".join(map(process_name, target.holders))
+    what = target.name or f"a {target.kind}"
+    if target.kind == "process":
+        return f"in {target.call} for {holders or f'pid {what}'}"
+    word, held = HOW_HELD.get(target.kind, ("of", "at its other end"))
+    return f"in {target.call} {word} {what}" + (f", {held} {holders}" if holders else "")
+
+
+def pids_here(target: WaitTarget) -> list[int]:
+    """Return the processes of the waiter's own host that could end its wait."""
+    return [holder.pid for holder in target.holders if not holder.host]
+
+
+def tells_who(target: WaitTarget) -> bool:
+    """Whether it tells who could end the wait: a lock of an unknown maker may be one's own."""
+    known = target.kind != "lock" or bool(target.holders) or target.abandoned
+    return known and bool(target.name)
+
+
+def endless(targets: Sequence[WaitTarget]) -> bool:
+    """Whether a process waits for one thing, without a time limit of the kernel's."""
+    return bool(targets) and not any(target.call in POLLS for target in targets)
+
+
+def awaited_threads(moment: Moment) -> frozenset[int] | None:
+    """The threads whose work can end the main thread's wait, it included; None: any could."""
+    chain = moment.chain
+    if chain is None:
+        return None
+    tids = frozenset(one.tid for one in chain.threads if one.tid is not None)
+    named = [target for _, target in moment.targets]
+    from_outside = endless(named) and all(one.kind in OUTSIDE and tells_who(one) for one in named)
+    known = all(one.tid is not None for one in chain.threads)
+    return tids if known and (chain.leads_on or from_outside) else None
+
+
+def awaited_processes(view: RankView) -> frozenset[int] | None:
+    """Return the processes that could end what a rank's own one waits for; None where any could.
+
+    Those that hold it, and all that these started. Of a pipe every child has a copy: where a thread
+    of some is seen at it, or feeds queues, the others work for themselves.
+    """
+    own = view.own_process
+    targets = read_process(own).targets if own is not None else ()
+    newest = {look.pid: read_process(look).complete[-1:] for look in view.processes}
+
+    def uses(pid: int, target: WaitTarget) -> bool:
+        return target.kind == "pipe" and any(
+            thread.feeds_queue or any(one.name == target.name for one in thread.targets)
+            for moment in newest.get(pid, ())
+            for thread in moment.threads
+        )
+
+    found: set[int] = set()
+    for target in targets:
+        holders = pids_here(target)
+        found.update([pid for pid in holders if uses(pid, target)] or holders)
+    known = bool(targets) and all(one.kind != "other" and tells_who(one) for one in targets)
+    if not known or view.pid in found:
+        return None
+    parents = {
+        look.pid: kernel.parent_pid
+        for look in view.processes
+        if look.samples and (kernel := look.samples[-1].kernel) is not None
+    }
+    while new := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= new
+    return frozenset(found)
+
+
+def through_children(
+    view: RankView, targets: tuple[WaitTarget, ...]
+) -> tuple[ProcessLook | None, tuple[WaitTarget, ...]]:
+    """Return the child in which a rank's wait ends, and what that waits for.
+
+    None and the rank's own where it ends in no child, leads back, or to one that serves anybody.
+    """
+    children = {look.pid: look for look in view.processes if look.role != "rank"}
+    pending = [pid for target in targets for pid in pids_here(target)]
+    for pid in pending:
+        inner = read_process(children[pid]).targets if pid in children else ()
+        holders = [one for target in inner for one in pids_here(target)]
+        serves = any(one.call.startswith("accept") or not one.name for one in inner)
+        if inner and not serves and view.pid not in holders:
+            pending += [one for one in holders if one in children and one not in pending]
+            if not any(one in children for one in holders):
+                return children[pid], inner
+    return None, targets
