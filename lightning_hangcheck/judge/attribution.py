@@ -34,7 +34,7 @@ from lightning_hangcheck.judge.records import awaited_peers
 from lightning_hangcheck.judge.source import left_loop, parked_in, tests_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.model.case import CodeNote, RankView
@@ -313,14 +313,40 @@ def did_as_like_groups(
     None of them where there is no such group, or where these disagree.
     """
     owner = next((one.reading for one in here if record_of(one.reading, group)), None)
-    own = record_of(owner, group) if owner is not None else None
-    if owner is None or own is None:
-        return frozenset()
     by_name = len({operation.name for operation in here.values()}) > 1
 
     def compared(operation: Operation) -> Operation:
         """Stages of a pipeline send other sizes; where names tell ranks apart these are out."""
         return Operation(operation.name, *(() if by_name else (operation.sizes, operation.dtypes)))
+
+    like = _like_groups(job, owner, group, seq) if owner is not None else ()
+    did = {
+        compared(operation_of(reading, entry))
+        for reading, record in like
+        for entry in record.entries
+        if entry.seq == seq
+    }
+    as_they_did = (one for one, operation in here.items() if compared(operation) in did)
+    return frozenset(as_they_did if len(did) == 1 else ())
+
+
+def left_out_unlike_groups(job: JobReading, pending: PendingCollective) -> tuple[int, ...]:
+    """Return the ranks that have not entered what each other group of the same kind has been at.
+
+    None of them where there is no such group, or where one of these has not come that far either.
+    """
+    group, seq = pending.numbered or ("", 0)
+    like = list(_like_groups(job, pending.reading, group, seq))
+    if not like or any(record.newest < seq for _, record in like):
+        return ()
+    own = ((rank, record_of(one, group)) for rank, one in job.ranks.items())
+    return tuple(rank for rank, one in own if one and rank in one.ranks and one.newest < seq)
+
+
+def _like_groups(
+    job: JobReading, owner: RankReading, group: str, seq: int
+) -> Iterator[tuple[RankReading, CollectiveRecord]]:
+    """Yield other groups, each as one member knows it, that did the same before that number."""
 
     def before(reading: RankReading, record: CollectiveRecord) -> dict[int, Hashable]:
         return {
@@ -329,9 +355,10 @@ def did_as_like_groups(
             if entry.seq < seq
         }
 
-    came, did, asked = before(owner, own), set[Operation](), {group}
+    own, asked = record_of(owner, group), {group}
+    came = before(owner, own) if own is not None else {}
     for reading, record in ((one, each) for one in job.ranks.values() for each in records(one)):
-        if len(asked) > MOST_GROUPS:
+        if own is None or len(asked) > MOST_GROUPS:
             break
         if record.group in asked or len(record.ranks) != len(own.ranks):
             continue
@@ -340,7 +367,4 @@ def did_as_like_groups(
         common = came.keys() & theirs.keys()
         alike = all(came[one] == theirs[one] for one in common)
         if record.ranks != own.ranks and len(common) >= LEAST_ALIKE and alike:
-            at = (entry for entry in record.entries if entry.seq == seq)
-            did |= {compared(operation_of(reading, entry)) for entry in at}
-    as_they_did = (one for one, operation in here.items() if compared(operation) in did)
-    return frozenset(as_they_did if len(did) == 1 else ())
+            yield reading, record

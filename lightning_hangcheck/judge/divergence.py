@@ -310,7 +310,7 @@ def _by_group(
     In one group and under different numbers, one is only ahead: its record is from a moment later.
     """
     helpless = {one.rank for one in waiting}.issubset(circle)
-    skipped = _by_skipped(waiting) if helpless else None
+    skipped = _by_skipped(job, waiting) if helpless else None
     if skipped is not None or not waiting:
         return skipped
     keys: dict[PendingCollective, Hashable] = {
@@ -350,21 +350,22 @@ def _by_group(
 # belongs. That it belongs there, earlier ones tell: as many steps lay between them.
 
 
-def _by_skipped(waiting: Sequence[PendingCollective]) -> Divergence | None:
+def _by_skipped(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
     asked: set[tuple[object, int]] = set()
     for pending in waiting:
         key = pending.numbered, pending.reading.told_by_rank
         if pending.numbered is None or key in asked:
             continue
         asked.add(key)
-        if passed_by := _passed_by(pending, *pending.numbered, waiting):
+        unlike = attribution.left_out_unlike_groups(job, pending)
+        if passed_by := unlike or _passed_by(pending, *pending.numbered, waiting):
             there = {one for one in waiting if one.numbered == pending.numbered}
             chosen = [one for one in waiting if one in there or one.rank in passed_by]
             return Divergence(
                 pending_collectives=tuple(chosen),
                 operations={o.rank: o.operation if o in there else LEFT_OUT for o in chosen},
                 diverged=passed_by,
-                basis="sequence",
+                basis="like groups" if unlike else "sequence",
                 group=pending.group,
                 seq=pending.seq,
                 last_agreed=pending.numbered[1] - 1,

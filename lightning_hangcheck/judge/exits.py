@@ -264,12 +264,18 @@ def left_before(
 def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
     """Return the ranks for want of which one failed; none where it failed by itself.
 
-    It lost a peer or the ranks' store, and they had left. Of these count the ones that left in the
-    middle: a rank that had destroyed its process groups was needed less than one that had not.
+    It lost a peer or the ranks' store, and they had left. Of these count the ones that it was to
+    meet in the call that raised, where that is known, and that left in the middle: a rank that had
+    destroyed its process groups was needed less than one that had not.
     """
     if not lost_a_peer(first.view):
         return ()
     left = left_before(first, readings, if_open=True)
+    end, place = _exit(first.view), raised_at(first.view)
+    if place is not None and any(
+        one.line == place.line and one.file.endswith(place.file) for one in end.met_at
+    ):
+        left = tuple(one for one in left if one.rank in end.met) or left
     return tuple(one for one in left if _beat(one.view).membership == "member") or left
 
 
