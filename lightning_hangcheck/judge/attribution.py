@@ -92,10 +92,10 @@ def find_diverged(
         rest = [one for side in sides if side is not sides[at] for one in side]
         return tests_apart(separating(notes, sides[at], rest), stacks[at], others(at))
 
-    def unexpected(at: int, shortest_context: int) -> bool:
+    def unexpected(at: int, shortest_context: int, fewest: int = FEWEST_TIMES) -> bool:
         before, now = ways[at] or ((), None)
         candidates = [way[1] for way in ways if way is not None]
-        return expected_next(before, candidates, shortest_context) not in (None, now)
+        return expected_next(before, candidates, shortest_context, fewest) not in (None, now)
 
     def out_of_loop(at: int) -> bool:
         return all(left_loop(code, *pair) for pair in product(stacks[at], others(at)))
@@ -106,6 +106,7 @@ def find_diverged(
         ("condition", lambda at: under_test(at, of_one)),
         ("sequence", lambda at: unexpected(at, SURE_CONTEXT)),
         ("condition", lambda at: under_test(at, code)),
+        ("sequence", lambda at: unexpected(at, SURE_CONTEXT, 1)),
         ("loop", out_of_loop),
         ("novelty", lambda at: unexpected(at, 0)),
         ("parked", lambda at: not any(map(parked_in, stacks[at]))),
@@ -180,7 +181,10 @@ def _value(node: ast.expr, view: RankView) -> int:
 
 
 def expected_next(
-    history: Sequence[Item], candidates: Sequence[Item], shortest_context: int
+    history: Sequence[Item],
+    candidates: Sequence[Item],
+    shortest_context: int,
+    fewest: int = FEWEST_TIMES,
 ) -> Item | None:
     """Return the one candidate that followed before, where what came before was the same.
 
@@ -193,7 +197,9 @@ def expected_next(
         history: What was done so far, oldest first.
         candidates: What may come next.
         shortest_context: Equal operations before it that are needed; with 0, a candidate that was
-            ever seen at all is expected over those that never were.
+            ever seen at all is expected over those that never were; and where what came last came
+            for the first time, so that a round has ended, the one with which that began.
+        fewest: How often it must have followed, where only many operations tell it apart.
     """
     numbers: dict[Item, int] = {}
     backwards = [numbers.setdefault(one, len(numbers)) for one in reversed(history)]
@@ -207,7 +213,10 @@ def expected_next(
     expected = max(contexts, key=lambda one: max(contexts[one]))
     others = max((max(contexts[one]) for one in contexts if one != expected), default=-1)
     often = sum(one > others for one in contexts[expected])
-    return expected if often >= (FEWEST_TIMES if others >= MANY_ALIKE else 1) else None
+    if often >= (fewest if others >= MANY_ALIKE else 1):
+        return expected
+    begins = shortest_context == 0 and history.index(history[-1]) == len(history) - 1
+    return min(contexts, key=history.index) if begins else None
 
 
 def _agreements(sequence: Sequence[int]) -> list[int]:

@@ -243,7 +243,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
             diverged = tuple(sorted(one.rank for one in here if one not in as_others))
             basis = "like groups"
     candidates = [*dict.fromkeys(here.values())]
-    expected = attribution.expected_next(before, candidates, attribution.SURE_CONTEXT)
+    expected = attribution.expected_next(before, candidates, attribution.SURE_CONTEXT, 1)
     of_others = {step for one, step in here.items() if one.rank not in diverged}
     return Divergence(
         pending_collectives=tuple(here),
@@ -357,15 +357,15 @@ def _by_skipped(job: JobReading, waiting: Sequence[PendingCollective]) -> Diverg
         if pending.numbered is None or key in asked:
             continue
         asked.add(key)
-        unlike = attribution.left_out_unlike_groups(job, pending)
-        if passed_by := unlike or _passed_by(pending, *pending.numbered, waiting):
+        by_past = _passed_by(pending, *pending.numbered, waiting)
+        if passed_by := by_past or attribution.left_out_unlike_groups(job, pending):
             there = {one for one in waiting if one.numbered == pending.numbered}
             chosen = [one for one in waiting if one in there or one.rank in passed_by]
             return Divergence(
                 pending_collectives=tuple(chosen),
                 operations={o.rank: o.operation if o in there else LEFT_OUT for o in chosen},
                 diverged=passed_by,
-                basis="like groups" if unlike else "sequence",
+                basis="sequence" if by_past else "like groups",
                 group=pending.group,
                 seq=pending.seq,
                 last_agreed=pending.numbered[1] - 1,
