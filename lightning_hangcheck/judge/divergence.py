@@ -37,7 +37,7 @@ from lightning_hangcheck.judge.operations import (
 from lightning_hangcheck.judge.source import rank_conditions, tests_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
     from lightning_hangcheck.judge.job import JobReading
     from lightning_hangcheck.judge.source import Test
@@ -351,44 +351,50 @@ def _by_group(
 
 
 def _by_skipped(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
-    asked: set[tuple[object, int]] = set()
-    for pending in waiting:
-        key = pending.numbered, pending.reading.told_by_rank
-        if pending.numbered is None or key in asked:
+    different = {(one.numbered, one.reading.told_by_rank): one for one in reversed(waiting)}
+    asked = [one for one in reversed(different.values()) if one.numbered is not None]
+    alone = all(one.reading.stuck is None for one in waiting)
+    before = int(alone and len(waiting) >= attribution.FEWEST_FOR_MAJORITY)
+    signs: tuple[tuple[Basis, Callable[[PendingCollective], tuple[int, ...]]], ...] = (
+        ("sequence", lambda one: _passed_by(one, waiting, before)),
+        ("like groups", lambda one: attribution.left_out_unlike_groups(job, one)),
+        ("sequence", lambda one: () if alone else _passed_by(one, waiting, MOST_COMPARED)),
+    )
+    for basis, left_out in signs:
+        told = [(one, ranks) for one in asked if (ranks := left_out(one))]
+        if len({ranks for _, ranks in told}) != 1:
             continue
-        asked.add(key)
-        by_past = _passed_by(pending, *pending.numbered, waiting)
-        if passed_by := by_past or attribution.left_out_unlike_groups(job, pending):
-            there = {one for one in waiting if one.numbered == pending.numbered}
-            chosen = [one for one in waiting if one in there or one.rank in passed_by]
-            return Divergence(
-                pending_collectives=tuple(chosen),
-                operations={o.rank: o.operation if o in there else LEFT_OUT for o in chosen},
-                diverged=passed_by,
-                basis="sequence" if by_past else "like groups",
-                group=pending.group,
-                seq=pending.seq,
-                last_agreed=pending.numbered[1] - 1,
-                proven=True,
-            )
+        pending, passed_by = told[0]
+        there = {one for one in waiting if one.numbered == pending.numbered}
+        chosen = [one for one in waiting if one in there or one.rank in passed_by]
+        return Divergence(
+            pending_collectives=tuple(chosen),
+            operations={o.rank: o.operation if o in there else LEFT_OUT for o in chosen},
+            diverged=passed_by,
+            basis=basis,
+            group=pending.group,
+            seq=pending.seq,
+            last_agreed=(pending.seq or 1) - 1,
+            proven=True,
+        )
     return None
 
 
 def _passed_by(
-    pending: PendingCollective, group: str, seq: int, waiting: Sequence[PendingCollective]
+    pending: PendingCollective, waiting: Sequence[PendingCollective], before: int
 ) -> tuple[int, ...]:
     """Return the ranks that are past the place where an operation belongs; none where none tells.
 
     The steps are those of the group that the rank used next after the operation. Where that is its
-    newest, because it waits there, it is the group after the one before, unless threads may have
-    come to both, or two ranks may have changed their order. Threads enter operations side by side:
-    how often one comes a step later, the ranks' own past shows.
+    newest, because it waits there, it is the group after one before, up to so many: surely only the
+    last, and not of two ranks alone, which may have changed their order. Threads
+    enter operations side by side: how often one comes a step later, the ranks' own past shows.
     """
+    group, seq = pending.numbered or ("", 0)
     numbers = [(name, entry.seq) for name, entry in entered(pending.reading)]
-    alone = all(one.reading.stuck is None for one in waiting)
-    asked = [(group, seq)]
-    asked += [(group, seq - 1)] if alone and len(waiting) >= attribution.FEWEST_FOR_MAJORITY else []
-    afters = [numbers[numbers.index(one) + 1 :] for one in asked if one in numbers]
+    places = {one: at for at, one in enumerate(numbers)}
+    asked = ((group, number) for number in range(seq, seq - before - 1, -1))
+    afters = (numbers[places[one] + 1 :] for one in asked if one in places)
     steps = next((name for after in afters for name, _ in after if name != group), None)
     if steps is None:
         return ()
