@@ -110,6 +110,17 @@ def test_a_loop_that_listens_may_bring_news(sockets: int, verdict: str) -> None:
     assert judge(job(serves, rank(1, IN_BARRIER, silent=200.0))).verdict == verdict
 
 
+@pytest.mark.parametrize(("connected", "verdict"), [(True, "suspect"), (False, "hang")])
+def test_a_loop_at_connections_may_answer_whoever_asks_its_process(
+    connected: bool, verdict: str
+) -> None:
+    """No stack shows the coroutine that asks further; without a connection there is none."""
+    wakes = WaitTarget(call="epoll_wait", kind="socket")
+    remote = WaitTarget(call="epoll_wait", kind="socket", name="10.0.0.1:443")
+    at = (wakes, remote) if connected else (wakes,)
+    assert told(beside(rank(0, IN_BARRIER), LOOP, waits_for=at), 200.0) == verdict
+
+
 IN_POOL = (
     Frame("_worker", f"{STDLIB}/concurrent/futures/thread.py", 83),
     Frame("_WorkItem.run", f"{STDLIB}/concurrent/futures/thread.py", 58),
