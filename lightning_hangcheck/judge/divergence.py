@@ -122,7 +122,15 @@ def find_divergence(
             for one in waiting
         )
         inside = [one for one, between in zip(waiting, between_looks, strict=True) if not between]
-        return _by_group(job, circle, inside)
+        # what all have entered ends, and whoever is behind in it goes on; not where entering it
+        # only puts it into a device's queue
+        ending = any(
+            (record := record_of(one.reading, one.group or "")) is not None
+            and not record.on_device
+            and not awaited.get(one.rank)
+            for one in inside
+        )
+        return None if ending else _by_group(job, circle, inside)
     # where not all have a record, only the call and the lines that led to it are compared
     shown = [
         replace(one, operation=Operation(wait.name)) if (wait := one.reading.wait) else one

@@ -203,7 +203,7 @@ def network_wait(one: RankReading, job: JobReading) -> Seen | None:
     if not ends and own is not None and only_sleeps(own) and error.startswith(REFUSED):
         return Seen(
             text="{who} [has|have] asked a remote end in vain for {since} {at} : {error}",
-            words={"error": error.removesuffix(")")},
+            words={"error": one.handling},
             aspect="refused",
             alike=(one.place, error.partition(":")[0]),
         )
