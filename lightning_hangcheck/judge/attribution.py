@@ -356,13 +356,17 @@ def _like_groups(
     job: JobReading, owner: RankReading, group: str, seq: int
 ) -> Iterator[tuple[RankReading, CollectiveRecord]]:
     """Yield other groups, each as one member knows it, that did the same before that number."""
+    known: dict[int, dict[int, Hashable]] = {}  # ranks that are told alike share their entries
 
     def before(reading: RankReading, record: CollectiveRecord) -> dict[int, Hashable]:
-        return {
-            entry.seq: (entry.op, call_of(reading, entry).frames or entry.sizes)
-            for entry in record.entries
-            if entry.seq < seq
-        }
+        key = id(record.entries)
+        if key not in known:
+            known[key] = {
+                entry.seq: (entry.op, call_of(reading, entry).frames or entry.sizes)
+                for entry in record.entries
+                if entry.seq < seq
+            }
+        return known[key]
 
     own, asked = record_of(owner, group), {group}
     came = before(owner, own) if own is not None else {}

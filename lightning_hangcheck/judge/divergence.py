@@ -359,20 +359,27 @@ def _by_group(
 
 
 def _by_skipped(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
-    different = {(one.numbered, one.reading.told_by_rank): one for one in reversed(waiting)}
+    # those that are told as another one is stand in groups of their own, each as that one
+    different = {(one.seq, one.reading.told_by_rank): one for one in reversed(waiting)}
     asked = [one for one in reversed(different.values()) if one.numbered is not None]
     alone = all(one.reading.stuck is None for one in waiting)
     before = int(alone and len(waiting) >= attribution.FEWEST_FOR_MAJORITY)
+
+    def by_any_step(pending: PendingCollective) -> tuple[int, ...]:
+        """Threads may have changed their order, too: nobody where others tell of others."""
+        told = {_passed_by(one, waiting, MOST_COMPARED) for one in asked} - {()}
+        return _passed_by(pending, waiting, MOST_COMPARED) if len(told) == 1 else ()
+
     signs: tuple[tuple[Basis, Callable[[PendingCollective], tuple[int, ...]]], ...] = (
         ("sequence", lambda one: _passed_by(one, waiting, before)),
         ("like groups", lambda one: attribution.left_out_unlike_groups(job, one)),
-        ("sequence", lambda one: () if alone else _passed_by(one, waiting, MOST_COMPARED)),
+        ("sequence", lambda one: () if alone else by_any_step(one)),
     )
     for basis, left_out in signs:
-        told = [(one, ranks) for one in asked if (ranks := left_out(one))]
-        if len({ranks for _, ranks in told}) != 1:
+        told = ((one, ranks) for one in asked if (ranks := left_out(one)))
+        pending, passed_by = next(told, (None, ()))
+        if pending is None:
             continue
-        pending, passed_by = told[0]
         there = {one for one in waiting if one.numbered == pending.numbered}
         chosen = [one for one in waiting if one in there or one.rank in passed_by]
         return Divergence(
