@@ -241,7 +241,7 @@ class Patience:
     def _of_thread(self, process: Process, thread: Thread) -> Enders:
         if thread.runs:
             return Enders(("unknown_pace",))
-        if thread.ticks or thread.for_ranks:
+        if (thread.ticks and not thread.stack.wakes) or thread.for_ranks:
             return Enders(("inside",))
         named = [one for one in thread.targets if one.kind not in ("time", "futex")]
         if not named or len(named) < len(thread.targets):

@@ -68,20 +68,19 @@ def training_first(stack: ProcessStack) -> ProcessStack:
 def with_bystanders(stack: ProcessStack, sources: Sources) -> ProcessStack:
     """Say which threads end no other one's wait by their source: a heartbeat, a reader of a log.
 
-    Only what is the user's own from end to end is asked: a library's thread does its work.
+    And which may. Of what is the user's own: a library's thread does its work.
     """
 
-    def ends_nothing(thread: ThreadStack) -> bool:
+    def marked(thread: ThreadStack) -> ThreadStack:
         own = [one for one in thread.frames if not (is_standard(one.file) or is_ours(one.file))]
-        for frame in own:
-            found = sources.parsed(frame.file) if is_users(frame.file) else None
-            if found is None or found.calls.waking(frame.line) is not False:
-                return False
-        return any(is_users(frame.file) for frame in own)
+        users = [one for one in own if is_users(one.file)]
+        parsed = ((one, sources.parsed(one.file)) for one in users)
+        told = [None if found is None else found.calls.waking(one.line) for one, found in parsed]
+        wakes, nothing = True in told, {*told} == {False} and len(users) == len(own)
+        return replace(thread, bystander=nothing, wakes=wakes) if wakes or nothing else thread
 
     first, *others = stack.threads
-    marked = (replace(one, bystander=True) if ends_nothing(one) else one for one in others)
-    return replace(stack, threads=(first, *marked))
+    return replace(stack, threads=(first, *map(marked, others)))
 
 
 def with_relations(

@@ -157,6 +157,16 @@ def test_one_that_ticks_beside_did_not_answer_when_it_woke() -> None:
     assert told(ticking, 31.0) == "hang"
 
 
+def test_one_that_asks_for_the_time_to_come_may_answer_then() -> None:
+    """By its source it shuts a connection, or gives a lock back, once a condition holds."""
+
+    def change(_: int, states: Any, stacks: Any) -> Any:
+        return states, (stacks[0], *(replace(one, wakes=True) for one in stacks[1:]))
+
+    ticking = changed_rank(beside(rank(0, IN_BARRIER), wakes=(1, 2, 3)), change)
+    assert told(ticking, 200.0) == "suspect"
+
+
 @pytest.mark.parametrize(
     ("frames", "state"),
     [

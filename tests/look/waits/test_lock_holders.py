@@ -162,3 +162,4 @@ def test_who_ends_no_wait_is_told_from_others_also_where_no_thread_has_an_id(sou
     stack = ProcessStack(pid=os.getpid(), source="faulthandler", threads=threads)
     found = with_bystanders(stack, Sources.of(os.getpid())).threads
     assert [one.name for one in found if one.bystander] == ["heartbeat"]
+    assert [one.name for one in found if one.wakes] == ["gives back"]
