@@ -55,7 +55,7 @@ from lightning_hangcheck.judge.operations import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from lightning_hangcheck.judge.frames import Test
     from lightning_hangcheck.judge.job import JobReading, RankReading
@@ -159,7 +159,15 @@ def find_divergence(
             or wait.name in UNRECORDED
             or not is_collective_code(wait.frame.file)
         ]
-        return _by_group(job, circle, inside)
+        # what all have entered ends, and whoever is behind in it goes on; not where entering it
+        # only puts it into a device's queue
+        ending = any(
+            (record := record_of(one.reading, one.group or "")) is not None
+            and not record.on_device
+            and not awaited.get(one.rank)
+            for one in inside
+        )
+        return None if ending else _by_group(job, circle, inside)
     # where not all have a record, only the call and the lines that led to it are compared
     shown = [
         replace(one, operation=Operation(wait.name)) if (wait := one.reading.wait) else one
@@ -270,7 +278,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
             diverged = tuple(sorted(one.rank for one in here if one not in as_others))
             basis = "like groups"
     candidates = [*dict.fromkeys(here.values())]
-    expected = expected_next(before, candidates, SURE_CONTEXT)
+    expected = expected_next(before, candidates, SURE_CONTEXT, 1)
     of_others = {step for one, step in here.items() if one.rank not in diverged}
     return Divergence(
         pending_collectives=tuple(here),
@@ -337,7 +345,7 @@ def _by_group(
     In one group and under different numbers, one is only ahead: its record is from a moment later.
     """
     helpless = {one.rank for one in waiting}.issubset(circle)
-    skipped = _by_skipped(waiting) if helpless else None
+    skipped = _by_skipped(job, waiting) if helpless else None
     if skipped is not None or not waiting:
         return skipped
     keys: dict[PendingCollective, Hashable] = {
@@ -377,43 +385,58 @@ def _by_group(
 # belongs. That it belongs there, earlier ones tell: as many steps lay between them.
 
 
-def _by_skipped(waiting: Sequence[PendingCollective]) -> Divergence | None:
-    asked: set[tuple[object, int]] = set()
-    for pending in waiting:
-        key = pending.numbered, pending.reading.told_by
-        if pending.numbered is None or key in asked:
+def _by_skipped(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
+    # those that are told as another one is stand in groups of their own, each as that one
+    different = {(one.seq, one.reading.told_by): one for one in reversed(waiting)}
+    asked = [one for one in reversed(different.values()) if one.numbered is not None]
+    alone = all(one.reading.stuck is None for one in waiting)
+    before = int(alone and len(waiting) >= FEWEST_FOR_MAJORITY)
+
+    def by_any_step(pending: PendingCollective) -> tuple[int, ...]:
+        """Threads may have changed their order, too: nobody where others tell of others."""
+        told = {_passed_by(one, waiting, MOST_COMPARED) for one in asked} - {()}
+        return _passed_by(pending, waiting, MOST_COMPARED) if len(told) == 1 else ()
+
+    signs: tuple[tuple[Basis, Callable[[PendingCollective], tuple[int, ...]]], ...] = (
+        ("sequence", lambda one: _passed_by(one, waiting, before)),
+        ("like groups", lambda one: left_out_unlike_groups(job, one)),
+        ("sequence", lambda one: () if alone else by_any_step(one)),
+    )
+    for basis, left_out in signs:
+        told = ((one, ranks) for one in asked if (ranks := left_out(one)))
+        pending, passed_by = next(told, (None, ()))
+        if pending is None:
             continue
-        asked.add(key)
-        if passed_by := _passed_by(pending, *pending.numbered, waiting):
-            there = {one for one in waiting if one.numbered == pending.numbered}
-            chosen = [one for one in waiting if one in there or one.rank in passed_by]
-            return Divergence(
-                pending_collectives=tuple(chosen),
-                operations={o.rank: o.operation if o in there else LEFT_OUT for o in chosen},
-                diverged=passed_by,
-                basis="sequence",
-                group=pending.group,
-                seq=pending.seq,
-                last_agreed=pending.numbered[1] - 1,
-                proven=True,
-            )
+        there = {one for one in waiting if one.numbered == pending.numbered}
+        chosen = [one for one in waiting if one in there or one.rank in passed_by]
+        return Divergence(
+            pending_collectives=tuple(chosen),
+            operations={o.rank: o.operation if o in there else LEFT_OUT for o in chosen},
+            diverged=passed_by,
+            basis=basis,
+            group=pending.group,
+            seq=pending.seq,
+            last_agreed=(pending.seq or 1) - 1,
+            proven=True,
+        )
     return None
 
 
 def _passed_by(
-    pending: PendingCollective, group: str, seq: int, waiting: Sequence[PendingCollective]
+    pending: PendingCollective, waiting: Sequence[PendingCollective], before: int
 ) -> tuple[int, ...]:
     """Return the ranks that are past the place where an operation belongs; none where none tells.
 
-    The steps are those of the group that the rank used next after the operation; where it waits
-    there, of the one before, unless threads may have come to both. How often threads that enter
-    side by side come a step later, the ranks' own past shows.
+    The steps are those of the group that the rank used next after the operation. Where that is its
+    newest, because it waits there, it is the group after one before, up to so many: surely only the
+    last, and not of two ranks alone, which may have changed their order. Threads
+    enter operations side by side: how often one comes a step later, the ranks' own past shows.
     """
+    group, seq = pending.numbered or ("", 0)
     numbers = [(name, entry.seq) for name, entry in entered(pending.reading)]
-    alone = all(one.reading.stuck is None for one in waiting)
-    asked = [(group, seq)]
-    asked += [(group, seq - 1)] if alone and len(waiting) >= FEWEST_FOR_MAJORITY else []
-    afters = [numbers[numbers.index(one) + 1 :] for one in asked if one in numbers]
+    places = {one: at for at, one in enumerate(numbers)}
+    asked = ((group, number) for number in range(seq, seq - before - 1, -1))
+    afters = (numbers[places[one] + 1 :] for one in asked if one in places)
     steps = next((name for after in afters for name, _ in after if name != group), None)
     if steps is None:
         return ()
@@ -491,10 +514,10 @@ def find_diverged(
         apart = separating(notes, _views(sides[at]), _views(rest))
         return tests_apart(apart, stacks[at], others(at))
 
-    def unexpected(at: int, shortest_context: int) -> bool:
+    def unexpected(at: int, shortest_context: int, fewest: int = FEWEST_TIMES) -> bool:
         before, now = ways[at] or ((), None)
         candidates = [way[1] for way in ways if way is not None]
-        return expected_next(before, candidates, shortest_context) not in (None, now)
+        return expected_next(before, candidates, shortest_context, fewest) not in (None, now)
 
     def out_of_loop(at: int) -> bool:
         return all(left_loop(code, *pair) for pair in product(stacks[at], others(at)))
@@ -505,6 +528,7 @@ def find_diverged(
         ("condition", lambda at: under_test(at, of_one)),
         ("sequence", lambda at: unexpected(at, SURE_CONTEXT)),
         ("condition", lambda at: under_test(at, code)),
+        ("sequence", lambda at: unexpected(at, SURE_CONTEXT, 1)),
         ("loop", out_of_loop),
         ("novelty", lambda at: unexpected(at, 0)),
         ("parked", lambda at: not any(map(parked_in, stacks[at]))),
@@ -531,7 +555,10 @@ def minority_of_one(readings: Sequence[RankReading]) -> RankReading | None:
 
 
 def expected_next(
-    history: Sequence[Item], candidates: Sequence[Item], shortest_context: int
+    history: Sequence[Item],
+    candidates: Sequence[Item],
+    shortest_context: int,
+    fewest: int = FEWEST_TIMES,
 ) -> Item | None:
     """Return the one candidate that followed before, where what came before was the same.
 
@@ -553,7 +580,10 @@ def expected_next(
     expected = max(contexts, key=lambda one: max(contexts[one]))
     others = max((max(contexts[one]) for one in contexts if one != expected), default=-1)
     often = sum(one > others for one in contexts[expected])
-    return expected if often >= (FEWEST_TIMES if others >= MANY_ALIKE else 1) else None
+    if often >= (fewest if others >= MANY_ALIKE else 1):
+        return expected
+    begins = shortest_context == 0 and history.index(history[-1]) == len(history) - 1
+    return min(contexts, key=history.index) if begins else None
 
 
 def _agreements(sequence: Sequence[int]) -> list[int]:
@@ -654,27 +684,58 @@ def did_as_like_groups(
     None of them where there is no such group, or where these disagree.
     """
     owner = next((one.reading for one in here if record_of(one.reading, group)), None)
-    own = record_of(owner, group) if owner is not None else None
-    if owner is None or own is None:
-        return frozenset()
     by_name = len({operation.name for operation in here.values()}) > 1
 
     def compared(operation: Operation) -> Operation:
         """Stages of a pipeline send other sizes; where names tell ranks apart these are out."""
         return Operation(operation.name, *(() if by_name else (operation.sizes, operation.dtypes)))
 
-    def before(reading: RankReading, record: CollectiveRecord) -> dict[int, Hashable]:
-        return {
-            entry.seq: (entry.op, call_of(reading, entry).frames or entry.sizes)
-            for entry in record.entries
-            if entry.seq < seq
-        }
+    like = _like_groups(job, owner, group, seq) if owner is not None else ()
+    did = {
+        compared(operation_of(reading, entry))
+        for reading, record in like
+        for entry in record.entries
+        if entry.seq == seq
+    }
+    as_they_did = (one for one, operation in here.items() if compared(operation) in did)
+    return frozenset(as_they_did if len(did) == 1 else ())
 
-    came, did, asked = before(owner, own), set[Operation](), {group}
+
+def left_out_unlike_groups(job: JobReading, pending: PendingCollective) -> tuple[int, ...]:
+    """Return the ranks that have not entered what each other group of the same kind has been at.
+
+    None of them where there is no such group, or where one of these has not come that far either.
+    """
+    group, seq = pending.numbered or ("", 0)
+    like = list(_like_groups(job, pending.reading, group, seq))
+    if not like or any(record.newest < seq for _, record in like):
+        return ()
+    own = ((rank, record_of(one, group)) for rank, one in job.ranks.items())
+    return tuple(rank for rank, one in own if one and rank in one.ranks and one.newest < seq)
+
+
+def _like_groups(
+    job: JobReading, owner: RankReading, group: str, seq: int
+) -> Iterator[tuple[RankReading, CollectiveRecord]]:
+    """Yield other groups, each as one member knows it, that did the same before that number."""
+    known: dict[int, dict[int, Hashable]] = {}  # ranks that are told alike share their entries
+
+    def before(reading: RankReading, record: CollectiveRecord) -> dict[int, Hashable]:
+        key = id(record.entries)
+        if key not in known:
+            known[key] = {
+                entry.seq: (entry.op, call_of(reading, entry).frames or entry.sizes)
+                for entry in record.entries
+                if entry.seq < seq
+            }
+        return known[key]
+
+    own, asked = record_of(owner, group), {group}
+    came = before(owner, own) if own is not None else {}
     for reading, record in (
         (one, each) for one in job.ranks.values() for each in groups_of(one.view)
     ):
-        if len(asked) > MOST_GROUPS:
+        if own is None or len(asked) > MOST_GROUPS:
             break
         if record.group in asked or len(record.ranks) != len(own.ranks):
             continue
@@ -683,7 +744,4 @@ def did_as_like_groups(
         common = came.keys() & theirs.keys()
         alike = all(came[one] == theirs[one] for one in common)
         if record.ranks != own.ranks and len(common) >= LEAST_ALIKE and alike:
-            at = (entry for entry in record.entries if entry.seq == seq)
-            did |= {compared(operation_of(reading, entry)) for entry in at}
-    as_they_did = (one for one, operation in here.items() if compared(operation) in did)
-    return frozenset(as_they_did if len(did) == 1 else ())
+            yield reading, record

@@ -259,12 +259,18 @@ def left_before(
 def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
     """Return the ranks for want of which one failed; none where it failed by itself.
 
-    It lost a peer or the store, and they had left. Those count first that left in the middle,
-    without destroying their process groups.
+    It lost a peer or the store, and they had left. Of these count the ones that it was to meet in
+    the call that raised, where that is known, and that left in the middle, without destroying their
+    process groups.
     """
     if not lost_a_peer(first.view):
         return ()
     left = left_before(first, readings, if_open=True)
+    end, place = _exit(first.view), raised_at(first.view)
+    if place is not None and any(
+        one.line == place.line and one.file.endswith(place.file) for one in end.met_at
+    ):
+        left = tuple(one for one in left if one.rank in end.met) or left
     return tuple(one for one in left if page_of(one.view).membership == "member") or left
 
 

@@ -174,7 +174,7 @@ class Patience:
             thread = next(one for one in free if one.tid == actor.tid)
             if thread.runs:
                 return Enders(("unknown_pace",))
-            if thread.ticks or thread.for_ranks:
+            if (thread.ticks and not thread.stack.wakes) or thread.for_ranks:
                 return Enders(("inside",))
             named = [one for one in thread.targets if one.kind not in ("time", "futex")]
             if not named or len(named) < len(thread.targets):

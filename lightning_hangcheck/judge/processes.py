@@ -391,11 +391,12 @@ class ProcessReading:
 
         That is proven where its only thread waits for a word of memory that no other process can
         change: a fork leaves all other threads of the parent behind, also one that held a lock.
-        Else the main thread must wait for a lock, for the end of threads or for an executor, and
-        so, without a time limit, must every thread that could end this. One of these may also wait
-        for news (a queue, an event), where the user's own code does so and every thread waits
-        likewise: what a library waits for may come by a thread that runs no Python. What may be
-        `called_back` proves nothing, but it gives back no lock whose holder is known.
+        Else the main thread must wait for a lock, for the end of threads or for an executor, or for
+        news of one that waits for its lock, and so, without a time limit, must every thread that
+        could end this. One of these may also wait for news (a queue, an event), where the user's
+        own code does so and every thread waits likewise: what a library waits for may come by a
+        thread that runs no Python. What may be `called_back` proves nothing, but it gives back no
+        lock whose holder is known.
         """
         seen = self._seen[-2:]
         if self.called_back:
@@ -446,13 +447,12 @@ def read_process(look: ProcessLook) -> ProcessReading:
 
 
 def _locked(moment: Moment) -> tuple[Thread, ...]:
-    """Threads in locks; none where the main thread is in none, and waits for no thread.
+    """Threads in locks; none where the main thread is in none, has none, and waits for no thread.
 
     Nor where who has the lock does something else. Where nobody is left, only those of that wait.
     """
     locked = tuple(one for one in moment.threads if one.words and in_lock(one.stack))
-    main = moment.threads[:1]
-    if not locked or not (locked[:1] == main or given_away(main[0].stack)):
+    if not locked or not (locked[0] is moment.threads[0] or _gave(moment.threads[0], locked)):
         return ()
     if moment.chain is not None and not moment.chain.ends:
         return tuple(one for one in locked if one in moment.chain.threads)
@@ -461,6 +461,11 @@ def _locked(moment: Moment) -> tuple[Thread, ...]:
     while (holder := by_tid.get(holders[-1].stack.held_by or 0)) and holder not in holders:
         holders.append(holder)
     return locked if holders[-1] in locked else ()
+
+
+def _gave(main: Thread, others: Sequence[Thread]) -> bool:
+    """Whether the main thread waits for what it gave to others, or keeps one from a lock."""
+    return given_away(main.stack) or any(one.stack.held_by == main.tid for one in others)
 
 
 def _circle(moment: Moment) -> set[Standing] | None:
@@ -473,7 +478,7 @@ def _circle(moment: Moment) -> set[Standing] | None:
     if chain is None or chain.ends or not all(one.words for one in chain.threads):
         return None
     main, *others = chain.threads
-    if not (in_lock(main.stack) or (others and given_away(main.stack))):
+    if not (in_lock(main.stack) or (others and _gave(main, others))):
         return None
     all_wait = all(one.words for one in moment.helpers if not one.stack.bystander)
     for one in others:  # for news

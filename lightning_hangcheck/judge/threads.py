@@ -181,13 +181,17 @@ class Thread:
 
     @property
     def acts_for_user(self) -> bool:
-        """Whether it runs the user's code, or what that gave to a timer, a queue or a pool."""
+        """Whether it runs the user's code, or what that gave to a timer, a queue, a pool or a loop.
+
+        An event loop of Python's that is at connections runs coroutines of which no stack tells.
+        """
         in_pool = any(
             frame.file.endswith("/concurrent/futures/thread.py")
             and bare_name(frame.function) == "run"
             for frame in self.frames
         )
-        return self.place is not None or self.timer or self.feeds_queue or in_pool
+        in_loop = self.pythons_loop and bool(self.named)
+        return self.place is not None or self.timer or self.feeds_queue or in_pool or in_loop
 
     @cached_property
     def rests(self) -> bool:

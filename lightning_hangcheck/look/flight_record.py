@@ -13,6 +13,7 @@ import socket
 import time
 from collections import Counter
 from contextlib import suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -349,8 +350,12 @@ def _record(
 
     A message tells which collective its rank had entered before. Operations of a coalesced block
     share a number: torch never marks its parts as ended, and adds an entry for the whole once the
-    block is closed. Where that is not kept, an end of a later one tells.
+    block is closed. Where that is not kept, an end of a later one tells. A group that was destroyed
+    and made again has its name anew, and counts from 1: what the one before did is left out.
     """
+    numbers = [one.collective_seq_id for one in operations]
+    begun = (at for at, (old, new) in enumerate(pairwise(numbers), 1) if new <= 1 and new < old)
+    operations = operations[max(begun, default=0) :]
     newest = max(one.collective_seq_id for one in operations)
     blocks: dict[int, list[_Operation]] = {}
     for one in operations:

@@ -2,22 +2,23 @@
 
 The kernel shows a futex for every thread that joins another or takes a lock. Which thread is joined
 stands in the variables of ``Thread.join``. Who has a lock no kernel and no variable tells: the
-source shows which lock a line takes, and of which ``with`` block a call is inside. A name of the
-file's own is one object; what begins with a variable of a call's own, as ``self.lock`` does, is
-known by that variable's address. A lock that is taken in any other way has no known holder.
+source shows which lock a line takes, and of which ``with`` block a call is inside, or of which
+``try`` that gives a lock back in the end. A name of the file's own is one object; what begins with
+a variable of a call's own, as ``self.lock`` does, is known by that variable's address. A lock that
+is taken in any other way has no known holder.
 """
 
 from __future__ import annotations
 
 import ast
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from types import CodeType
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.look.syntax import FUNCTIONS, around, names_of, walk
+from lightning_hangcheck.look.syntax import FUNCTIONS, around, names_of, spans, walk
 from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users, only_serves
 
@@ -67,20 +68,19 @@ def training_first(stack: ProcessStack) -> ProcessStack:
 def with_bystanders(stack: ProcessStack, sources: Sources) -> ProcessStack:
     """Say which threads end no other one's wait by their source: a heartbeat, a reader of a log.
 
-    Only what is the user's own from end to end is asked: a library's thread does its work.
+    And which may. Of what is the user's own: a library's thread does its work.
     """
 
-    def ends_nothing(thread: ThreadStack) -> bool:
+    def marked(thread: ThreadStack) -> ThreadStack:
         own = [one for one in thread.frames if not (is_standard(one.file) or is_ours(one.file))]
-        for frame in own:
-            found = sources.parsed(frame.file) if is_users(frame.file) else None
-            if found is None or found.calls.waking(frame.line) is not False:
-                return False
-        return any(is_users(frame.file) for frame in own)
+        users = [one for one in own if is_users(one.file)]
+        parsed = ((one, sources.parsed(one.file)) for one in users)
+        told = [None if found is None else found.calls.waking(one.line) for one, found in parsed]
+        wakes, nothing = True in told, {*told} == {False} and len(users) == len(own)
+        return replace(thread, bystander=nothing, wakes=wakes) if wakes or nothing else thread
 
     first, *others = stack.threads
-    marked = (replace(one, bystander=True) if ends_nothing(one) else one for one in others)
-    return replace(stack, threads=(first, *marked))
+    return replace(stack, threads=(first, *map(marked, others)))
 
 
 def with_relations(
@@ -140,7 +140,7 @@ def _address(frame: DumpedFrame | None, name: str) -> str:
 def _lock_holder(
     thread: ThreadStack, threads: Sequence[ThreadStack], sources: Sources, variables: Variables
 ) -> int | None:
-    """Find the one thread that is inside the ``with`` block of the lock that one takes.
+    """Find the one thread that is inside the block of the lock that one takes.
 
     Not one behind which Python's own library waits for news. None where several may be it.
     """
@@ -148,8 +148,9 @@ def _lock_holder(
         return None
     inner = thread.frames[-1]
     of_threading = inner.file.endswith(THREADING)
-    # a ``with`` of a condition enters its lock
-    entered = of_threading and inner.function.rpartition(".")[2] == "__enter__"
+    # a ``with`` of a condition enters its lock, and a handler of logging takes its own for a caller
+    name = inner.function.rpartition(".")[2]
+    entered = name == ("__enter__" if of_threading else "acquire") and is_standard(inner.file)
     depth = len(thread.frames) - (2 if entered else 1)
     if depth < 0 or not (entered or (thread.takes_lock and not of_threading)):
         return None
@@ -180,6 +181,8 @@ def _waits_for_news(frames: Sequence[Frame]) -> bool:
     An event, a future, or a queue of Python's library waits behind a lock of its own.
     """
     of_library = is_standard(frames[0].file)
+    if of_library:  # what it calls that is not its own gives nothing of its back
+        frames = list(takewhile(lambda one: is_standard(one.file), frames))
     for caller, called in pairwise(frames):
         owner, _, name = called.function.rpartition(".")
         other = owner and not owner.endswith("Condition")  # before Python 3.11 no class is known
@@ -207,7 +210,8 @@ class LocksAt(NamedTuple):
     """What the function of a call does with locks.
 
     ``taken`` by the line itself: None where it takes none, or several. ``held`` by each ``with``
-    block around it; ``released`` by any call of ``release``.
+    block around it, or ``try`` with a ``release`` in its ``finally``; ``released`` by any other
+    call of ``release``.
     """
 
     taken: NamedLock | None
@@ -225,6 +229,7 @@ def locks_at(tree: ast.Module, frame: Frame) -> LocksAt:
     taken: list[ast.expr] = []
     held: list[ast.expr] = []
     released: list[ast.expr] = []
+    at_end: set[ast.AST] = set()
     for node in walk(*ast.iter_child_nodes(function), into=False):
         if isinstance(node, ast.With):
             entered = [item.context_expr for item in node.items]
@@ -233,11 +238,13 @@ def locks_at(tree: ast.Module, frame: Frame) -> LocksAt:
                 taken += entered
             if header < node.body[0].lineno <= frame.line <= (node.end_lineno or 0):
                 held += entered
+        elif isinstance(node, ast.Try) and any(spans(one, frame.line) for one in node.body):
+            at_end.update(walk(*node.finalbody, into=False))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "acquire" and node.lineno == frame.line:
                 taken.append(node.func.value)
             elif node.func.attr == "release":
-                released.append(node.func.value)
+                (held if node in at_end else released).append(node.func.value)
 
     def named(expressions: list[ast.expr]) -> tuple[NamedLock, ...]:
         return tuple(filter(None, (_named(tree, frame, one) for one in expressions)))

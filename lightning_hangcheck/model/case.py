@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from lightning_hangcheck.model.beat import Beat, Slowness, StepTimes
-from lightning_hangcheck.model.evidence import Gap, ProcessLook
+from lightning_hangcheck.model.evidence import Frame, Gap, ProcessLook
 from lightning_hangcheck.model.flight import FlightRecord, GroupFamily
 from lightning_hangcheck.model.left_behind import LeftBehind
 from lightning_hangcheck.model.limits import Limits as Limits
@@ -135,6 +135,9 @@ class ProcessExit(Struct, frozen=True, kw_only=True):
         last_words: Its exception in one line, empty if it said nothing that we could hear.
         memory_kills: Processes that the kernel ended for want of memory while we watched the rank.
         memory_kills_scope: Among which: those of its ``control group``, or of the ``machine``.
+        met: Members of the group in which it called a collective last; none where that was in the
+            group of all ranks, or is not known.
+        met_at: From where it called that, outermost frame first.
     """
 
     order: int
@@ -145,6 +148,8 @@ class ProcessExit(Struct, frozen=True, kw_only=True):
     memory_kills_scope: str = ""
     seen_ns: int = 0
     clock: int = 0
+    met: tuple[int, ...] = ()
+    met_at: tuple[Frame, ...] = ()
 
 
 class AskedEnd(Struct, frozen=True, kw_only=True):

@@ -24,10 +24,12 @@ from lightning_hangcheck.model.case import ProcessExit, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
 from lightning_hangcheck.observe.discovery import is_launcher
 from lightning_hangcheck.observe.progress import ProcessorTime, Progress, StepHistory
+from lightning_hangcheck.session.collective_notes import last_meeting
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from lightning_hangcheck.look.flight_record import Numbers
     from lightning_hangcheck.look.sample import Look, Target
@@ -118,11 +120,15 @@ class WatchedRank:
         """Whether its training has ended, by its own word, in a process that goes on for others."""
         return self.beat is not None and self.beat.training == "over"
 
-    def note_exit(self, order: int, at: str, exit_code: int | None) -> None:
+    def note_exit(
+        self, order: int, at: str, exit_code: int | None, servers: Path | None = None
+    ) -> None:
         """Take down the end of its process, or of its training where the process goes on.
 
-        ``at`` is ISO 8601 UTC; ``order`` as in `ProcessExit`; no exit code where it was not seen.
+        ``at`` is ISO 8601 UTC; ``order`` as in `ProcessExit`; no exit code where it was not seen;
+        ``servers``: beside these lie its notes.
         """
+        met = last_meeting(servers / str(self.found.pid)) if servers is not None else ((), ())
         kills = self._memory_kills.since() if self._memory_kills is not None else 0
         self.process_exit = ProcessExit(
             order=order,
@@ -131,6 +137,8 @@ class WatchedRank:
             memory_kills=kills,
             memory_kills_scope=self._memory_kills.scope if kills and self._memory_kills else "",
             seen_ns=time.monotonic_ns(),
+            met=met[0],
+            met_at=met[1],
         )
 
     def add_samples(self, samples: Sequence[tuple[Target, Sample]]) -> None:
@@ -265,11 +273,13 @@ class WatchedRound:
     """The ranks of one round on this node, and the torchrun agents that started them.
 
     ``guessed_words``: command line of what was only guessed to be a rank. ``seen_alive_ticks``:
-    when one of the ranks was last seen alive, since the machine's start.
+    when one of the ranks was last seen alive, since the machine's start. ``servers``: folder of
+    the ranks' worker servers and notes.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, servers: Path | None = None) -> None:
         self.number = number
+        self._servers = servers
         self.ranks: dict[int, WatchedRank] = {}
         self.started_at = utc_now()
         self.guessed_words: list[str] | Gap = []
@@ -385,7 +395,7 @@ class WatchedRound:
             if rank.found.pid != pid:
                 continue
             if rank.process_exit is None:
-                rank.note_exit(self._exit_count, utc_now(), exit_code)
+                rank.note_exit(self._exit_count, utc_now(), exit_code, self._servers)
                 self._exit_count += 1
             elif rank.process_exit.exit_code is None:
                 rank.process_exit = replace(rank.process_exit, exit_code=exit_code)

@@ -159,10 +159,14 @@ class NotedCall(msgspec.Struct, frozen=True):
 
 
 class NotedSite(msgspec.Struct, frozen=True):
-    """A place that collectives are called from; one for each root and reduction."""
+    """A place that collectives are called from; one for each root, reduction and group.
+
+    ``group`` is the name of that; empty where it is the default one.
+    """
 
     site: int
     called: CallSite
+    group: str = ""
 
 
 class CallNoter:
@@ -175,20 +179,20 @@ class CallNoter:
         self._numbers = count(1)
         self._known: dict[tuple[int | str, ...], tuple[int, list[CodeType]]] = {}
 
-    def note(self, caller: FrameType, root: str = "", reduction: str = "") -> None:
+    def note(self, caller: FrameType, root: str = "", reduction: str = "", group: str = "") -> None:
         """Note a call; about 0.1 microseconds a frame, and a write where the site is new."""
-        way: list[int | str] = [root, reduction]
+        way: list[int | str] = [root, reduction, group]
         frame: FrameType | None = caller
         while frame is not None and len(way) < 2 * DEEPEST:
             way += (id(frame.f_code), frame.f_lasti)
             frame = frame.f_back
         key = tuple(way)
-        known = self._known.get(key) or self._learn(key, caller, root, reduction)
+        known = self._known.get(key) or self._learn(key, caller, root, reduction, group)
         offset = next(self._calls) % CALLS_KEPT * SLOT.size
         SLOT.pack_into(self._page, offset, time.time_ns(), get_ident(), known[0])
 
     def _learn(
-        self, key: tuple[int | str, ...], caller: FrameType, root: str, reduction: str
+        self, key: tuple[int | str, ...], caller: FrameType, root: str, reduction: str, group: str
     ) -> tuple[int, list[CodeType]]:
         """Number a new site, 0 without room; its code is kept, so that its key stays its own."""
         if len(self._known) >= MOST_SITES:
@@ -206,7 +210,8 @@ class CallNoter:
         )
         known = next(self._numbers), [one.f_code for one in frames]
         try:
-            _append(self._sites_file, NotedSite(known[0], CallSite(called, root, reduction)))
+            site = NotedSite(known[0], CallSite(called, root, reduction), group)
+            _append(self._sites_file, site)
         except OSError:  # shared memory is full
             known = 0, []
         return self._known.setdefault(key, known)
@@ -227,6 +232,18 @@ def noted_sites(server: Path) -> dict[int, CallSite]:
     """Return the places that a rank's collectives were called from, by number."""
     noted = _noted(notes_file(server, "sites"), NotedSite, LARGEST_SITES)
     return {one.site: one.called for one in noted}
+
+
+def last_meeting(server: Path) -> tuple[tuple[int, ...], tuple[Frame, ...]]:
+    """Return the members of the group in which a rank called a collective last, and from where.
+
+    None of both where it noted no call, and no members of the default group: all ranks.
+    """
+    newest = noted_calls(server)[-1:]
+    for one in _noted(notes_file(server, "sites"), NotedSite, LARGEST_SITES) if newest else ():
+        if one.site == newest[0].site:
+            return noted_groups(server).get(one.group, ()), one.called.frames
+    return (), ()
 
 
 def _append(file: Path, noted: msgspec.Struct) -> None:

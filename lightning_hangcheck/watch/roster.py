@@ -107,7 +107,7 @@ class Roster:
     def __init__(
         self, session: Session, scout: Scout, faults: Faults, now_ns: int, rounds_before: int = 0
     ) -> None:
-        self.round = WatchedRound(rounds_before)
+        self.round = WatchedRound(rounds_before, session.torch_servers)
         self.round_began_ns = now_ns
         self.host = socket.gethostname()
         self._session = session
@@ -312,7 +312,7 @@ class Roster:
             self.left.append((self.round, start))
             number += 1
         self._pages.forget_gone(beats, self.round.count)
-        self.round = WatchedRound(number)
+        self.round = WatchedRound(number, self._session.torch_servers)
         self.round_began_ns = now_ns
 
 

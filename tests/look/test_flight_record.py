@@ -97,6 +97,27 @@ def test_a_recorded_gloo_trace_is_read(server: tuple[Path, dict[str, bytes]]) ->
     assert record.waits == {"TCPStore__get": 2}
 
 
+def test_a_group_that_was_made_again_counts_anew(server: tuple[Path, dict[str, bytes]]) -> None:
+    """torch keeps what the group of that name did before it was destroyed."""
+    path, bodies = server
+    trace = json.loads(RECORDED)
+    old, _ = trace["entries"]
+    begun_ns = old["time_created_ns"]
+    entered = [(1, "all_reduce"), (2, "all_reduce"), (3, "barrier"), (1, "broadcast")]
+    trace["entries"] = [
+        {
+            **old,
+            "collective_seq_id": number,
+            "profiling_name": f"gloo:{name}",
+            "time_created_ns": begun_ns + at,
+        }
+        for at, (number, name) in enumerate(entered)
+    ]
+    bodies["fr_trace_json"] = json.dumps(trace).encode()
+    (group,) = read(path).groups
+    assert (group.newest, [(one.seq, one.op) for one in group.entries]) == (1, [(1, "broadcast")])
+
+
 @pytest.mark.parametrize("newer", [False, True])
 def test_the_recorder_of_nccl_is_asked_too(
     server: tuple[Path, dict[str, bytes]], newer: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
@@ -14,6 +15,7 @@ from lightning_hangcheck.session.collective_notes import (
     POSTED_KEPT,
     CallNoter,
     MessageCounter,
+    last_meeting,
     note_group,
     noted_groups,
     noted_messages,
@@ -103,3 +105,17 @@ def test_a_call_from_another_package_of_the_same_environment_keeps_its_place(
     here["step"]()  # type: ignore[operator]
     ((_, site),) = noted_sites(tmp_path).items()
     assert (site.frames[-1].function, "ours" in str(site.frames)) == ("step", False)
+
+
+def test_whom_a_rank_was_to_meet_in_its_last_call_is_known(tmp_path: Path) -> None:
+    server = tmp_path / "torch" / "7"
+    assert last_meeting(server) == ((), ())
+    note_group(server, "pair", (1, 3))
+    noter, here = CallNoter(server), inspect.currentframe()
+    assert here is not None
+    for group in ("pair", "", "pair"):
+        noter.note(here, group=group)
+    members, called_from = last_meeting(server)
+    assert (members, called_from[-1].file) == ((1, 3), __file__)
+    noter.note(here)
+    assert last_meeting(server)[0] == ()

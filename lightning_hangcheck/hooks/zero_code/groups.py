@@ -187,11 +187,12 @@ def number_of(process: BaseProcess) -> int | None:
 
 
 def instrument_calls(module: ModuleType) -> None:
-    """Note the caller of each collective before it is entered, with its root and reduction."""
+    """Note the caller of each collective before it is entered, with root, reduction and group."""
     for name in COLLECTIVES:
         if not hasattr(module, name):
             continue
         root, reduction = _finder(module, name, "src", "dst"), _finder(module, name, "op")
+        group = _finder(module, name, "group")
 
         def note(
             caller: FrameType,
@@ -199,12 +200,14 @@ def instrument_calls(module: ModuleType) -> None:
             named: Mapping[str, Any],
             root: Finder = root,
             reduction: Finder = reduction,
+            group: Finder = group,
         ) -> None:
             noter = _notes(os.getpid(), CallNoter, "calls of collectives are not noted")
             if noter is not None:
                 number, kind = root(arguments, named), reduction(arguments, named)
                 given = "" if number is None else f"root {number}"
-                noter.note(caller, given, getattr(kind, "name", ""))
+                within = getattr(group(arguments, named), "group_name", "")
+                noter.note(caller, given, getattr(kind, "name", ""), within)
 
         wrap(module, name, before=note)
 

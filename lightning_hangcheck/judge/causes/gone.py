@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import exits, wording
 from lightning_hangcheck.judge.exits import failed, how_it_ended, left_well
 from lightning_hangcheck.judge.frames import outlived_stack_s
-from lightning_hangcheck.judge.graph import WaitGraph
+from lightning_hangcheck.judge.graph import AT_STORE, WaitGraph
 from lightning_hangcheck.judge.patience import Patience, asks_again
 from lightning_hangcheck.judge.rule import (
     MOST_SHOWN,
@@ -121,7 +121,7 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
         "process_dead",
         sentence,
         sure=(0.95, 0.7 if still else 0.5),
-        ended_by=_who_is_left(situation, with_fault=bool(fault)),
+        ended_by=_who_is_left(situation, culprits, with_fault=bool(fault)),
         aspect=exits.aspect_of(first.view),
     )
     if not still:
@@ -130,14 +130,18 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
     return replace(finding, left_standing=tuple(one.rank for one in left), silence_s=since_both_s)
 
 
-def _who_is_left(situation: Situation, *, with_fault: bool) -> EndedBy:
+def _who_is_left(situation: Situation, gone: Sequence[RankReading], *, with_fault: bool) -> EndedBy:
     """Say whether anybody but the ranks that are gone could bring what the others wait for.
 
-    Nobody where those that are left wait for what only the job could bring, or ask again and again.
-    What they ask of something outside, or sleep for once, may go on by itself.
+    A key of the store may be set by anybody: a rank that ended well may have owed none. Else
+    nobody, where those that are left wait for what only the job could bring, or ask again and
+    again. What they ask of something outside, or sleep for once, may go on by itself.
     """
     if situation.waited_for:
-        return "nobody"
+        ended = {one.rank for one in gone}
+        waits = [one for one in situation.graph.waits if not ended.isdisjoint(one.enders)]
+        at_store = all({*one.through} == {AT_STORE} for one in waits)
+        return "outside" if at_store and all(left_well(one.view) for one in gone) else "nobody"
     if not situation.standstill:
         return "unknown_pace"
     if not with_fault:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import wording
+from lightning_hangcheck.judge.exits import CAME_FROM
 from lightning_hangcheck.judge.frames import RENDEZVOUS
 from lightning_hangcheck.judge.job import process_of
 from lightning_hangcheck.judge.processes import in_words
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 HUB = "huggingface_hub"
 """Has time limits of its own: what calls it, as from_pretrained does, takes none."""
+REFUSED = ("Connection", "gaierror")
+"""Beginnings of the names of Python's own exceptions for an end that refuses, leaves, or has no
+address; those of libraries come from these."""
 NOBODY = (
     "which no visible process of this machine holds: a stale lock file, or a lock of another host"
 )
@@ -183,9 +187,10 @@ def _blocked(one: RankReading, doing: str, call: str, aspect: str, fact: str) ->
 
 @rule("network_wait", of=("idle",), order=160, sure=(0.85, 0.5), needs=("kernel",))
 def network_wait(one: RankReading, job: JobReading) -> Seen | None:
-    """It waits for a remote end, unless that is a rank or the ranks' store.
+    """It waits for a remote end, unless that is a rank or the ranks' store; or asks one in vain.
 
-    Such a rank has its own state, and that is the cause; of the store a rank waits for a key.
+    Such a rank has its own state, and that is the cause; of the store a rank waits for a key. Who
+    asks in vain sleeps between its tries, and handles the error of the last one.
     """
     ends = [
         target
@@ -194,6 +199,14 @@ def network_wait(one: RankReading, job: JobReading) -> Seen | None:
         if not any(job.rank_of(one, holder) for holder in target.holders)
         if not one.keeps_store(target)
     ]
+    error = one.handling.partition(CAME_FROM)[2] or one.handling
+    if not ends and one.own.only_sleeps and error.startswith(REFUSED):
+        return Seen(
+            text="{who} [has|have] asked a remote end in vain for {since} {at} : {error}",
+            words={"error": one.handling},
+            aspect="refused",
+            alike=(one.place, error.partition(":")[0]),
+        )
     if not ends:
         return None
     target = ends[0]

@@ -20,6 +20,7 @@ from cases import (
     user,
     waiting_for,
 )
+from flights import flying
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
@@ -178,3 +179,14 @@ def test_the_place_is_the_thread_that_was_given_the_work_and_tries_again_and_aga
     verdict = judge(job(rank(0, IN_BARRIER, silent=400.0), stuck))
     assert verdict.culprits == (1,)
     assert "acquire_shards" in verdict.summary
+
+
+@pytest.mark.parametrize(("code", "kind"), [(0, "suspect"), (1, "dead")])
+def test_the_key_that_a_rank_waits_for_may_not_be_owed_by_one_that_ended_well(
+    code: int, kind: str
+) -> None:
+    """Rank 1 waits for rank 0, and that for a key of the store, which a scheduler may set."""
+    asks = replace(rank(0, IN_LOAD, silent=60.0, **STORE), store_port=29_500)
+    waits = flying(rank(1, IN_BARRIER, silent=60.0), "barrier", group="1", ranks=(0, 1))
+    verdict = judge(job(asks, waits, gone(2, code)))
+    assert (verdict.verdict, verdict.culprits) == (kind, (2,))

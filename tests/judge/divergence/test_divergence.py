@@ -201,6 +201,64 @@ def test_where_no_earlier_step_had_it_there_nobody_is_named_for_it(early: str) -
     assert verdict.culprits != (1,)
 
 
+def in_mesh(number: int, waits_in: str, row: int, column: int, everybody: int = 0) -> RankView:
+    """One of four ranks in a mesh of pairs, with the number of its newest in each group."""
+    rows = (0, 1) if number < 2 else (2, 3)
+    columns = (0, 2) if number % 2 == 0 else (1, 3)
+    groups = []
+    for name, members, newest in (
+        ("row", rows, row),
+        ("column", columns, column),
+        ("all", (0, 1, 2, 3), everybody),
+    ):
+        ended = newest - (name == waits_in)
+        entries = tuple(
+            CollectiveEntry(seq=seq, op="all_reduce", retired=seq <= ended, created_ns=seq)
+            for seq in range(1, newest + 1)
+        )
+        record = CollectiveRecord(
+            group=f"{name} {members}",
+            ranks=members,
+            last_enqueued=newest,
+            last_completed=ended,
+            entries=entries,
+        )
+        groups.append(record)
+    view = rank(number, IN_ALL_REDUCE, silent=6.0)
+    return replace(view, flight=FlightRecord(taken_ns=1, groups=tuple(groups)))
+
+
+def test_who_left_out_what_the_other_pairs_did_is_the_culprit() -> None:
+    """Most wait in the group of all; only one still waits in its column, and is not to blame."""
+    at_end = (in_mesh(number, "all", 12, 12 - (number == 1), 1) for number in range(3))
+    verdict = judged(*at_end, in_mesh(3, "column", 12, 12))
+    assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
+    assert "all other groups of this kind did otherwise" in [*verdict.evidence][1].text
+
+
+def test_what_all_have_entered_ends_and_whoever_is_behind_in_it_goes_on() -> None:
+    """Rank 0 gets no processor: it stands in what its partner left long ago. Nobody parted."""
+    behind, ahead = in_mesh(0, "row", 9, 4), in_mesh(1, "row", 12, 4)
+    verdict = judged(behind, ahead, *(in_mesh(number, "column", 12, 5) for number in (2, 3)))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("suspect", (0,), "unknown")
+
+
+@pytest.mark.parametrize(
+    ("before", "ways", "left"),
+    [
+        (["a 1"] * 20 + ["b 1"] + ["a 1"] * 20, ("b 1", "a 1"), (1,)),  # it came round once
+        (["a 1"] * 20 + ["b 1"] + ["a 1"] * 19, ("b 1", "a 1"), (0, 1)),
+        (["a 1", "b 1"], ("a 1", "b 1"), (1,)),  # the first round has just ended
+        (["a 1", "b 1", "c 1"], ("c 1", "a 1"), (0,)),
+    ],
+)
+def test_what_came_once_tells_who_left(
+    before: list[str], ways: tuple[str, str], left: tuple[int, ...]
+) -> None:
+    case = job(*(flying(rank(n, IN_BARRIER), *before, way) for n, way in enumerate(ways)))
+    assert judge(case).culprits == left
+
+
 def test_a_rank_that_alone_handles_an_exception_has_left() -> None:
     """A ``finally`` behind the loop looks as the end of its data does."""
     error = "ValueError: no such split in check (demo/train.py:12)"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from cases import IN_BACKWARD, IN_LOAD, NOW_NS, SECOND, gone, job, rank
-from judge.ends.ended_ranks import beaten, raising
+from cases import IN_BACKWARD, IN_LOAD, NOW_NS, SECOND, gone, job, rank, user
+from judge.ends.ended_ranks import LOST_PEER, beaten, raising
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
@@ -265,3 +265,17 @@ def test_where_nothing_is_known_of_other_nodes_nobody_is_blamed_for_losing_a_pee
 def test_a_rank_that_fails_by_itself_is_blamed_whatever_is_not_known_of_others() -> None:
     verdict = judge(job(gone(0, 1, words="ValueError: bad batch"), exit_code=1, **FACTS))
     assert verdict.culprits == (0,)
+
+
+@pytest.mark.parametrize(("line", "needed"), [(9, (3,)), (8, (0, 2, 3))])
+def test_who_left_was_needed_by_those_that_were_to_meet_it(
+    line: int, needed: tuple[int, ...]
+) -> None:
+    """Four ranks in pairs; where it raised elsewhere than it last called, any may be meant."""
+    words = f"{LOST_PEER} in step (demo/train.py:{line})"
+    lost = raising(gone(1, 1, order=3, words=words), NOW_NS)
+    assert lost.process_exit is not None
+    met = replace(lost.process_exit, met=(1, 3), met_at=(user("main", 30), user("step", 9)))
+    ranks = [gone(number, 0, order=at) for at, number in enumerate((0, 2, 3))]
+    verdict = judge(job(*ranks, replace(lost, process_exit=met), exit_code=1))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", needed)

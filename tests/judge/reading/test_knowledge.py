@@ -37,7 +37,9 @@ ASPECTS = {
     "file_lock": {"held", "stale"},
     "filesystem_wait": {"file", "fifo"},
     "checkpoint_io": {"file", "fifo"},
-    "network_wait": {"node", "remote", "hub", "store", "first_operation", "transport"},
+    "network_wait": {
+        *("node", "remote", "refused", "hub", "store", "first_operation", "transport"),
+    },
     "rank_diverged": {"made", "left_out", "messages", "asked_to_end"},
     "collective_mismatch": {None, "messages", "tags"},
     "unknown": {None, "node", "no_dump", "not_entered"},

@@ -110,6 +110,17 @@ def test_a_loop_that_listens_may_bring_news(sockets: int, verdict: str) -> None:
     assert judge(job(serves, rank(1, IN_BARRIER, silent=200.0))).verdict == verdict
 
 
+@pytest.mark.parametrize(("connected", "verdict"), [(True, "suspect"), (False, "hang")])
+def test_a_loop_at_connections_may_answer_whoever_asks_its_process(
+    connected: bool, verdict: str
+) -> None:
+    """No stack shows the coroutine that asks further; without a connection there is none."""
+    wakes = WaitTarget(call="epoll_wait", kind="socket")
+    remote = WaitTarget(call="epoll_wait", kind="socket", name="10.0.0.1:443")
+    at = (wakes, remote) if connected else (wakes,)
+    assert told(beside(rank(0, IN_BARRIER), LOOP, waits_for=at), 200.0) == verdict
+
+
 IN_POOL = (
     Frame("_worker", f"{STDLIB}/concurrent/futures/thread.py", 83),
     Frame("_WorkItem.run", f"{STDLIB}/concurrent/futures/thread.py", 58),
@@ -129,6 +140,16 @@ def test_one_that_ticks_beside_did_not_answer_when_it_woke() -> None:
     ticking = beside(rank(0, IN_BARRIER), wakes=(1, 2, 3))
     assert told(ticking, 20.0) == "suspect"
     assert told(ticking, 31.0) == "hang"
+
+
+def test_one_that_asks_for_the_time_to_come_may_answer_then() -> None:
+    """By its source it shuts a connection, or gives a lock back, once a condition holds."""
+
+    def change(_: int, states: Any, stacks: Any) -> Any:
+        return states, (stacks[0], *(replace(one, wakes=True) for one in stacks[1:]))
+
+    ticking = changed_rank(beside(rank(0, IN_BARRIER), wakes=(1, 2, 3)), change)
+    assert told(ticking, 200.0) == "suspect"
 
 
 @pytest.mark.parametrize(

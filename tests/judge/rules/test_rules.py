@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection
-from lightning_hangcheck.model.evidence import Frame, Gap, LocalValues
+from lightning_hangcheck.model.evidence import Frame, Gap, LocalValues, WaitTarget
 from lightning_hangcheck.model.flight import FlightRecord
 from lightning_hangcheck.model.slugs import phase_of_name
 from lightning_hangcheck.model.verdict import Gap as ToldGap
@@ -185,6 +185,23 @@ def test_the_exception_that_a_stuck_rank_handles_is_evidence() -> None:
     verdict = judge(job(rank(0, IN_BARRIER), rank(1, IN_LOAD, beat=beat)))
     told = [one.text for one in verdict.evidence if one.kind == "exception"]
     assert told == [f"its main thread handles {beat.handling}"]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("ConnectionRefusedError: [Errno 111] refused in fetch (train.py:12)", "network_wait"),
+        ("MaxRetryError: x (from ConnectionRefusedError: [Errno 111] refused)", "network_wait"),
+        ("ValueError: no such split in check (train.py:12)", "rank_stalled"),
+    ],
+)
+def test_who_sleeps_between_tries_that_a_remote_end_refuses_waits_for_that(
+    error: str, cause: str
+) -> None:
+    beat = Beat(pid=101, rank=1, handling=error)
+    sleep = {"waits_for": (WaitTarget(call="clock_nanosleep", kind="time"),)}
+    verdict = judge(job(WAITS, rank(1, IN_LOAD, beat=beat, silent=20.0, **sleep)))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("suspect", (1,), cause)
 
 
 def test_torchs_own_waits_are_told_and_draw_no_edge() -> None:

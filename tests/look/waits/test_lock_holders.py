@@ -47,6 +47,12 @@ class Store:
 def beat():
     while True:
         print("alive")
+def hold_until_end():
+    lock.acquire()
+    try:
+        work()
+    finally:
+        lock.release()
 """
 CONDITION_WAIT = Frame("Condition.wait", f"{STDLIB}/threading.py", 327)
 EVENT_WAIT = Frame("Event.wait", f"{STDLIB}/threading.py", 629)
@@ -54,7 +60,7 @@ OLD_WAIT = Frame("wait", f"{STDLIB}/threading.py", 320)
 ENTERS = Frame("Condition.__enter__", f"{STDLIB}/threading.py", 272)
 FUTURE = Frame("Future.result", f"{STDLIB}/concurrent/futures/_base.py", 451)
 IN_EVENT = (EVENT_WAIT, CONDITION_WAIT)
-LINES = {"want": 3, "hold": 7, "wait": 11}
+LINES = {"want": 3, "hold": 7, "wait": 11, "hold_until_end": 28}
 METHODS = {"want": 14, "hold": 18, "hold_again": 21}
 BEATS = 24
 
@@ -104,6 +110,11 @@ def test_a_lock_of_the_file_is_held_by_who_is_inside_of_it(source: str) -> None:
     assert holder(waits, other) is None
 
 
+def test_a_lock_that_a_finally_gives_back_is_held_until_then(source: str) -> None:
+    holds = thread(source, 2, "hold_until_end", within=(Frame("work", "/demo/other.py", 3),))
+    assert holder(thread(source, 1, "want"), holds) == 2
+
+
 def test_an_object_whose_place_is_not_known_may_be_another(source: str) -> None:
     waits, holds = thread(source, 1, "Store.want"), thread(source, 2, "Store.hold")
     assert holder(waits, holds) is None
@@ -151,3 +162,4 @@ def test_who_ends_no_wait_is_told_from_others_also_where_no_thread_has_an_id(sou
     stack = ProcessStack(pid=os.getpid(), source="faulthandler", threads=threads)
     found = with_bystanders(stack, Sources.of(os.getpid())).threads
     assert [one.name for one in found if one.bystander] == ["heartbeat"]
+    assert [one.name for one in found if one.wakes] == ["gives back"]
