@@ -16,7 +16,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pkgutil import resolve_name
 from types import ModuleType
@@ -201,12 +201,16 @@ _calls: Counter[str] = Counter()
 
 
 def in_section(
-    kind: str, name: str | Callable[[Call], str] = "", then: Callable[[Call], object] | None = None
+    kind: str,
+    name: str | Callable[[Call], str] = "",
+    then: Callable[[Call], object] | None = None,
+    around: Around | None = None,
 ) -> Around:
     """Make a watcher that opens a section around the outermost call of its kind.
 
     Calls of one kind within each other are one, as ``from_pretrained`` of an AutoModel calls that
-    of the model's class. A section without a name has that of its kind.
+    of the model's class. A section without a name has that of its kind. ``around`` is what else
+    goes around the section, where one is opened.
     """
 
     @contextmanager
@@ -219,7 +223,10 @@ def in_section(
             if current().is_in(title):
                 yield
             else:
-                with Section(current(), title, spoken=is_spoken(kind)):
+                with (
+                    around(call) if around is not None else nullcontext(),
+                    Section(current(), title, spoken=is_spoken(kind)),
+                ):
                     yield
         if then is not None:
             then(call)
