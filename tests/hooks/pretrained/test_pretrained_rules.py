@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.loading import SMALLEST_MODEL, Load, Source, find_source
-from lightning_hangcheck.hooks.loading import reading_rate as measured_rate
+from lightning_hangcheck.hooks.loading import (
+    SMALLEST_MODEL,
+    Load,
+    Source,
+    find_source,
+    reading_rate,
+)
 from lightning_hangcheck.hooks.models import (
     GpuMemory,
     doubtful_flags,
@@ -23,52 +28,60 @@ from lightning_hangcheck.transformers import GenerationReport, Limits
 HERE = Source(offline=False, weight_files={Path("/m/model.safetensors"): 2_000_000})
 CACHED = Source("cache", offline=False, has_generation_config=True)
 NOWHERE = Source("hub", offline=False)
+END = "</s>"
 
 
-def traps(
-    source: Source, loader: str = "LlamaForCausalLM", *, ranks: int = 1, **named: Any
-) -> list[str]:
-    load = Load("./modles/llama", loader, "model", named)
-    load.source, load.ranks = source, ranks
-    return load.traps()
+def traps(source: Source, given: dict[str, Any]) -> str:
+    named = {"loader": "LlamaForCausalLM", "ranks": 1, **given}
+    load = Load("./modles/llama", named.pop("loader"), "model", named)
+    load.source, load.ranks = source, named.pop("ranks")
+    return "\n".join(load.traps())
 
 
-@pytest.mark.parametrize(
-    ("found", "trap"),
-    [
-        (traps(CACHED, offload_state_dict=True), "ignored from transformers 4.57 on"),
-        (traps(CACHED, device_map="auto", offload_folder="x"), "meta device"),
-        (traps(CACHED, device_map={"": "disk"}), "meta device"),
-        (traps(CACHED, device_map="auto", ranks=4), "device_map='auto' in each of 4 ranks"),
-        (traps(CACHED), "local_files_only=True"),
-        (traps(NOWHERE), "there is no folder ./modles/llama"),
-        (traps(HERE), "GenerationConfig.from_model_config"),
-        (traps(Source(), "GenerationConfig"), "GenerationConfig.from_model_config(model.config)"),
-    ],
-)
-def test_a_trap_is_named(found: list[str], trap: str) -> None:
-    assert trap in "\n".join(found)
+OF_CONFIG = {"loader": "GenerationConfig"}
 
 
 @pytest.mark.parametrize(
-    ("found", "trap"),
+    ("source", "given", "trap"),
     [
-        (traps(CACHED, offload_folder="x"), "meta device"),
-        (traps(CACHED, device_map={"": 0}, ranks=4), "in each of"),
-        (traps(Source("cache")), "asks the hub"),
-        (traps(CACHED, "GenerationConfig"), "generation_config.json"),  # the hub may have it
-        (traps(Source(has_generation_config=True), "GenerationConfig"), ""),
+        (CACHED, {"offload_state_dict": True}, "ignored from transformers 4.57 on"),
+        (CACHED, {"device_map": "auto", "offload_folder": "x"}, "meta device"),
+        (CACHED, {"device_map": {"": "disk"}}, "meta device"),
+        (CACHED, {"device_map": "auto", "ranks": 4}, "device_map='auto' in each of 4 ranks"),
+        (CACHED, {}, "local_files_only=True"),
+        (NOWHERE, {}, "there is no folder ./modles/llama"),
+        (HERE, {}, "GenerationConfig.from_model_config"),
+        (Source(), OF_CONFIG, "GenerationConfig.from_model_config(model.config)"),
     ],
 )
-def test_what_is_no_trap_is_not_named(found: list[str], trap: str) -> None:
-    assert not [words for words in found if trap in words]
+def test_a_trap_is_named(source: Source, given: dict[str, Any], trap: str) -> None:
+    assert trap in traps(source, given)
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "trap"),
+    [
+        (CACHED, {"offload_folder": "x"}, "meta device"),
+        (CACHED, {"device_map": {"": 0}, "ranks": 4}, "in each of"),
+        (Source("cache"), {}, "asks the hub"),
+        # the hub may have it
+        (
+            Source("cache", offline=False),
+            OF_CONFIG,
+            "generation_config.json",
+        ),
+        (Source(has_generation_config=True), OF_CONFIG, "GenerationConfig"),
+    ],
+)
+def test_what_is_no_trap_is_not_named(source: Source, given: dict[str, Any], trap: str) -> None:
+    assert trap not in traps(source, given)
 
 
 def test_a_rate_is_measured_on_a_sample(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     with file.open("wb") as sparse:
         sparse.truncate(SMALLEST_MODEL + 1)
-    assert measured_rate({file: SMALLEST_MODEL + 1}) > 0
+    assert reading_rate({file: SMALLEST_MODEL + 1}) > 0
 
 
 def test_weights_are_found_as_transformers_finds_them(tmp_path: Path) -> None:
@@ -116,9 +129,11 @@ def test_flags_that_fit_are_not_spoken_of(flags: dict[str, Any]) -> None:
 
 def test_a_report_tells_a_time_past_a_minute_in_minutes_too_and_how_full_a_gpu_is() -> None:
     gpu = GpuMemory(index=1, used=95, total=100, by_us=50, reserved=60)
-    figures = {"prompts": 2, "prompt_tokens": 310, "new_tokens": 200, "tokenize_s": 0.002}
-    times = {"generate_s": 180.0, "move_s": 3.0, "memory_after": (gpu,)}
-    line = str(GenerationReport(**{**figures, **times}))
+    report = GenerationReport(
+        prompts=2, prompt_tokens=310, new_tokens=200, tokenize_s=0.002, generate_s=180.0,
+        move_s=3.0, memory_after=(gpu,),
+    )  # fmt: skip
+    line = str(report)
     assert "in 180.000 s (1.1 a second)" in line
     assert "GPU 1: 95 B of 100 B used (95%), 50 B by this process, 60 B reserved by it" in line
     assert line.endswith("total 183.002 s = 3 min 03 s")
@@ -131,9 +146,9 @@ def test_limits_that_leave_nothing_are_refused() -> None:
 
 def test_a_pad_token_is_set_from_the_end_of_sequence_and_only_if_missing() -> None:
     config = SimpleNamespace
-    tokenizer = config(pad_token=None, eos_token="</s>", pad_token_id=2)
+    tokenizer = config(pad_token=None, eos_token=END, pad_token_id=2)
     assert "'</s>' (id 2)" in str(set_on_tokenizer(tokenizer))
-    assert tokenizer.pad_token == "</s>"
+    assert tokenizer.pad_token == END
     assert set_on_tokenizer(tokenizer) is None
     assert "WARNING" in str(set_on_tokenizer(config(pad_token=None, eos_token=None)))
     model = config(
