@@ -309,15 +309,12 @@ class RendezvousPoint:
             log.once("meeting-post", f"{error}. Ranks that start later will wait in vain")
             return outcome
 
-    def await_outcome(
-        self, did: str = "", grace: float = 0.0, once_it_came: float = 0.0
-    ) -> Outcome:
+    def await_outcome(self, did: str = "") -> Outcome:
         """Wait for the outcome, as any rank but the first; if it is late, say why.
 
         Args:
-            did: What the first rank did not do; by default, that not all came.
-            grace: Seconds more, where the first rank has the time limit itself.
-            once_it_came: Seconds more, where the first rank has come and has work to do.
+            did: What the first rank did not do; by default, that not all came, for which it has
+                the time limit itself, so that the others wait longer.
         """
 
         def awaited() -> list[int]:
@@ -326,11 +323,8 @@ class RendezvousPoint:
         def words() -> str:
             return self.named(awaited())
 
+        value = self._wait(self._decision, self.time_limit + (0.0 if did else GRACE), words)
         before_us = [self.arrival_of(index) for index in range(1, self.peers.index)]
-        value = self._wait(self._decision, self.time_limit + grace, words)
-        if value is None and once_it_came and self.peers.place.look(self.arrival_of(0)):
-            did = "did not finish"
-            value = self._wait(self._decision, once_it_came, words)
         if value is None and any(map(self.peers.place.look, before_us)):
             # another rank looks where the first one stands; one look is enough
             value = self._wait(self._decision, GRACE, words)
@@ -374,4 +368,4 @@ def join_rendezvous(
     if peers.index == 0:
         return point.decide(point.collect(payload)).unwrap()
     point.arrive(payload)
-    return point.await_outcome(grace=GRACE).unwrap() | {peers.index: payload}
+    return point.await_outcome().unwrap() | {peers.index: payload}
