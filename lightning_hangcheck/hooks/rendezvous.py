@@ -38,7 +38,7 @@ from lightning_hangcheck.session.whose import key_of_nodes, start_key, step_node
 from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch.distributed import Store
 
@@ -231,32 +231,31 @@ class RendezvousPoint:
         while (left := deadline - time.monotonic()) > 0:
             if start.follow():
                 self.arrive(own)
-            value = start.name and self._wait(self._decision, min(left, SLICE), lambda: "rank 0")
+            value = start.name and self._wait(self._decision, min(left, SLICE), [0])
             outcome = msgpack_decoder(Outcome).decode(value) if value else Outcome()
             if outcome.payloads.get(self.peers.index) == own:
                 return outcome
             time.sleep(LONGEST_PAUSE)
-        return self.explain([0])
+        return self._explain([0])
 
-    def arrival_of(self, index: int) -> str:
-        """Key under which a rank leaves what it brought."""
+    def _arrival_of(self, index: int) -> str:
         return f"{self._key}/arrived-{index}"
 
     def arrive(self, payload: bytes) -> None:
-        """Leave word that this rank has come."""
-        self.peers.place.post(self.arrival_of(self.peers.index), b"+" + payload)
+        """Leave word that this rank has come, and what it brought."""
+        self.peers.place.post(self._arrival_of(self.peers.index), b"+" + payload)
 
-    def named(self, indices: Sequence[int]) -> str:
-        """Write ``ranks 1-2``, or ``local rank 0``."""
+    def _has_come(self, index: int) -> bool:
+        return self.peers.place.look(self._arrival_of(index)) is not None
+
+    def _named(self, indices: Sequence[int]) -> str:
         return f"{self.peers.noun}{'s' if len(indices) > 1 else ''} {format_ranks(indices)}"
 
-    def missing(self) -> list[int]:
+    def _missing(self) -> list[int]:
         """Indices that have not come; the first, where all have: it has not gone on."""
-        look = self.peers.place.look
-        everyone = range(self.peers.size or 1)
-        return [index for index in everyone if look(self.arrival_of(index)) is None] or [0]
+        return [one for one in range(self.peers.size or 1) if not self._has_come(one)] or [0]
 
-    def explain(self, indices: Sequence[int], did: str = "") -> Outcome:
+    def _explain(self, indices: Sequence[int], did: str = "") -> Outcome:
         """Say which ranks were waited for in vain, and where they stand, as far as it is seen."""
         from lightning_hangcheck.hooks.missing_ranks import look_for_missing  # reads stacks
 
@@ -265,7 +264,7 @@ class RendezvousPoint:
         are = "it is" if did else "they are"
         found = look_for_missing(peers.session, indices, local=noun == "local rank")
         return Outcome(
-            failure=f"{self.named(indices)}{of} {did or 'did not come to'} {self.name!r} within "
+            failure=f"{self._named(indices)}{of} {did or 'did not come to'} {self.name!r} within "
             f"{self.time_limit:g} s ({noun} {peers.index} waited at {peers.place.where})",
             remedy=f"see where {are} (py-spy dump --pid PID, or the verdict of hangcheck); if "
             f"{are} only slow, allow more time: timeout=... or HANGCHECK_MEETING_TIMEOUT=...",
@@ -280,18 +279,17 @@ class RendezvousPoint:
         self.arrive(payload)
         deadline = time.monotonic() + self.time_limit
         for index in range(1, peers.size or 1):
-            while True:
+            while index not in payloads:
                 left = deadline - time.monotonic()
-                key = self.arrival_of(index)
-                value = self._wait(key, min(left, SLICE), lambda: self.named(self.missing()))
+                value = self._wait(self._arrival_of(index), min(left, SLICE))
                 if value is not None:
                     payloads[index] = value[1:]
-                    break
+                    continue
                 given_up = peers.place.look(self._decision)  # by a rank that came long before
                 if given_up is not None:
                     return msgpack_decoder(Outcome).decode(given_up)
                 if left <= 0:
-                    late = self.explain(self.missing())
+                    late = self._explain(self._missing())
                     return msgspec.structs.replace(late, payloads=payloads)
         return Outcome(payloads=payloads)
 
@@ -316,23 +314,16 @@ class RendezvousPoint:
             did: What the first rank did not do; by default, that not all came, for which it has
                 the time limit itself, so that the others wait longer.
         """
-
-        def awaited() -> list[int]:
-            return [0] if did else self.missing()
-
-        def words() -> str:
-            return self.named(awaited())
-
-        value = self._wait(self._decision, self.time_limit + (0.0 if did else GRACE), words)
-        before_us = [self.arrival_of(index) for index in range(1, self.peers.index)]
-        if value is None and any(map(self.peers.place.look, before_us)):
+        awaited = [0] if did else None
+        value = self._wait(self._decision, self.time_limit + (0.0 if did else GRACE), awaited)
+        if value is None and any(map(self._has_come, range(1, self.peers.index))):
             # another rank looks where the first one stands; one look is enough
-            value = self._wait(self._decision, GRACE, words)
+            value = self._wait(self._decision, GRACE, awaited)
         if value is None:
-            return self.decide(self.explain(awaited(), did))
+            return self.decide(self._explain(awaited or self._missing(), did))
         return msgpack_decoder(Outcome).decode(value)
 
-    def _wait(self, key: str, seconds: float, awaited: Callable[[], str]) -> bytes | None:
+    def _wait(self, key: str, seconds: float, awaited: Sequence[int] | None = None) -> bytes | None:
         """Wait for a key; where that takes long, the first two ranks say once for whom."""
         deadline = time.monotonic() + seconds
         while True:
@@ -344,7 +335,8 @@ class RendezvousPoint:
                 # what reads stacks is loaded while there is time: who gives up must do so at once
                 import_module("lightning_hangcheck.hooks.missing_ranks")
                 if index < 2:
-                    waits = f"{noun} {index} waits at {self.name!r} for {awaited()}"
+                    for_whom = self._named(awaited or self._missing())
+                    waits = f"{noun} {index} waits at {self.name!r} for {for_whom}"
                     log.once(self._key, f"{waits}, and gives up after {self.time_limit:g} s")
             elif value is not None or now >= deadline:
                 return value
