@@ -192,28 +192,24 @@ def generate(
     # no others, as in a pipeline: a model may refuse or misread token_type_ids
     names = [name for name in ("input_ids", "attention_mask") if name in encoded]
     inputs = {name: encoded[name].to(device) for name in names}
-    tokenize_s, move_s = tokenized - began, time.perf_counter() - tokenized
+    times = {"tokenize_s": tokenized - began, "move_s": time.perf_counter() - tokenized}
     recorder.say(
-        f"generate: prompts tokenized ({tokenize_s:.3f}s), moved to {device} ({move_s:.3f}s)"
+        f"generate: prompts tokenized ({times['tokenize_s']:.3f}s), moved to {device} "
+        f"({times['move_s']:.3f}s)"
     )
-    watch = WatchedGeneration(
-        model,
-        inputs,
-        generation,
-        limits=limits,
-        warn_after_s=warn_after_s,
-        prompt_characters=sum(map(len, asked)),
-        truncated_prompts=cut,
-        tokenize_s=tokenize_s,
-        move_s=move_s,
-    )
+    named, characters = {**inputs, **generation}, sum(map(len, asked))
+    watch = WatchedGeneration(model, named, None, limits, warn_after_s, characters=characters)
     with watch.around():
-        output = model.generate(**inputs, **watch.named)
+        output = model.generate(**watch.named)
         began = time.perf_counter()
-    made = new_tokens(model, int(inputs["input_ids"].shape[1]), output)
-    texts = tokenizer.batch_decode(made, skip_special_tokens=True)
-    decode_s = time.perf_counter() - began
-    report = watch.report(made, decode_s=decode_s, response_characters=sum(map(len, texts)))
+    texts = tokenizer.batch_decode(watch.new_tokens(output), skip_special_tokens=True)
+    report = watch.report(
+        output,
+        response_characters=sum(map(len, texts)),
+        truncated_prompts=cut,
+        decode_s=time.perf_counter() - began,
+        **times,
+    )
     return Generated(texts=texts, output=output, report=report)
 
 
@@ -276,35 +272,19 @@ def _watch_pipeline(made: Pipeline, limits: Limits | None, warn_after_s: float) 
     def generating(call: Call) -> Iterator[None]:
         nonlocal cut
         truncated, cut = cut, 0
-        inputs = call.given()["model_inputs"]
         prepare = getattr(made, "_prepare_generate_kwargs", None)  # transformers 5
         flags = {"generation_config": getattr(made, "generation_config", None), **call.named}
         flags = dict(prepare(dict(call.named))) if prepare is not None else flags
-        watch = WatchedGeneration(
-            made.model,
-            inputs,
-            call.named,
-            flags,
-            limits=limits,
-            warn_after_s=warn_after_s,
-            truncated_prompts=truncated,
-        )
+        given = {**call.given()["model_inputs"], **flags}
+        watch = WatchedGeneration(made.model, call.named, given, limits, warn_after_s)
         call.named = watch.named
         with watch.around():
             yield
-        width = inputs["input_ids"].shape[1]
         sequences = call.result["generated_sequence"].flatten(0, 1)
-        made.last_report = watch.report(sequences[:, width:])
+        made.last_report = watch.report(sequences, truncated_prompts=truncated)
 
     replace(made, "preprocess", shorten)
     wrap(made, "_forward", generating)
-
-
-def new_tokens(model: Model, prompt_width: int, output: Any) -> Tensor:  # noqa: ANN401 - a tensor, or a structure with one
-    """Cut the prompt off, or the start token of a model that writes apart from its prompt."""
-    sequences: Tensor = getattr(output, "sequences", output)
-    apart = getattr(model.config, "is_encoder_decoder", False)
-    return sequences[:, 1 if apart else prompt_width :]
 
 
 class WatchedGeneration:
@@ -313,27 +293,25 @@ class WatchedGeneration:
     With ``HANGCHECK_DISABLE=1`` it only measures, and keeps to the limits.
 
     Args:
-        inputs: ``input_ids`` and its mask, where prompts are tokens; a mask is read from the
-            device, so a watched script gives none: its tokens are counted with their padding.
         named: Arguments of ``generate``. They become `named`: with limits and the beat.
-        flags: All that decides how it generates, those among them; by default those alone.
+        given: All that decides how it generates, those among them; by default those alone. A
+            mask is read from the device: without it tokens are counted with their padding.
         beat: Called once a token; by default the process's own beat.
         spoken: Say what there is to say, but for a run that takes long, which is said always.
-        **figures: Fields of the report that are known.
+        characters: Of all prompts, where they were counted.
     """
 
     def __init__(
         self,
         model: Model,
-        inputs: Mapping[str, Any],
         named: Mapping[str, Any],
-        flags: Mapping[str, Any] | None = None,
-        *,
+        given: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         warn_after_s: float = WARN_AFTER,
         beat: Callable[[], None] | None = None,
+        *,
         spoken: bool = True,
-        **figures: Any,  # noqa: ANN401 - of the report
+        characters: int | None = None,
     ) -> None:
         self._recorder, self._model, self._warn_after_s = current(), model, warn_after_s
         self._on = not self._recorder.settings.disable
@@ -341,11 +319,13 @@ class WatchedGeneration:
         self._beat = beat or self._recorder.beat
         self._steps, self._began = 0, 0.0
         self._warnings: list[str] = []
-        self.named, flags = dict(named), dict(named if flags is None else flags)
+        self.named, flags = dict(named), dict(named if given is None else given)
         config = flags.get("generation_config") or getattr(model, "generation_config", None)
-        mask = inputs.get("attention_mask")
-        prompts, width = getattr(inputs.get("input_ids"), "shape", (0, 0))
-        tokens = prompts * width if mask is None else int(mask.sum())
+        tokens, mask = flags.get("input_ids"), flags.get("attention_mask")
+        shape = tuple(getattr(flags.get("inputs") if tokens is None else tokens, "shape", ()))
+        # of what is no text, as images or embeddings, nothing is counted
+        prompts, width = shape if len(shape) == 2 else (0, 0)
+        self._width: int = width
         most = None
         for asked in (flags, {} if config is None else vars(config)):
             if most is None and asked.get("max_new_tokens") is not None:
@@ -362,20 +342,25 @@ class WatchedGeneration:
             for arguments in (self.named, flags):
                 arguments.pop("max_length", None)
                 arguments["max_new_tokens"] = most
-        self._figures = {
-            **figures,
+        self._figures: dict[str, Any] = {
             "prompts": prompts,
-            "prompt_tokens": tokens,
+            "prompt_characters": characters,
+            "prompt_tokens": prompts * width if mask is None else int(mask.sum()),
             "max_new_tokens": most,
             "max_new_tokens_cut": cut_from,
         }
-        self._given = frozenset(self.named)
-        self._flags = {**(config.to_diff_dict() if config is not None else {}), **flags}
+        defaults = config.to_diff_dict() if config is not None else {}
+        self._doubts = doubtful_flags({**defaults, **flags}, given=frozenset(self.named))
         if self._on and named.get("cache_implementation") != "paged":  # which takes no criteria
             from transformers import StoppingCriteriaList
 
             criteria = [token_beat(self._step), *(named.get(CRITERIA) or ())]
             self.named[CRITERIA] = StoppingCriteriaList(criteria)
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether its prompts are tokens, which can be counted."""
+        return bool(self._figures["prompts"])
 
     def _step(self) -> None:
         self._steps += 1
@@ -398,8 +383,14 @@ class WatchedGeneration:
         if self._spoken:
             self._figures["memory_after"] = self._memory()
 
-    def report(self, made: Tensor, **figures: Any) -> GenerationReport:  # noqa: ANN401 - its fields
-        """Say what came of it: the new tokens, and further fields of the report."""
+    def new_tokens(self, output: Any) -> Tensor:  # noqa: ANN401 - a tensor, or a structure with one
+        """Cut the prompt off, or the start token of a model that writes apart from its prompt."""
+        sequences: Tensor = getattr(output, "sequences", output)
+        apart = getattr(self._model.config, "is_encoder_decoder", False)
+        return sequences[:, 1 if apart else self._width :]
+
+    def report(self, output: Any, **figures: Any) -> GenerationReport:  # noqa: ANN401 - as above, and fields
+        """Say what came of it: what ``generate`` returned, and further fields of the report."""
 
         def count() -> int:
             """Count the tokens of all sequences, up to and with the one that ends each."""
@@ -407,7 +398,7 @@ class WatchedGeneration:
             ends = set(end) if isinstance(end, (list, tuple)) else {end}
             return sum(
                 next((place for place, token in enumerate(row, 1) if token in ends), len(row))
-                for row in made.tolist()
+                for row in self.new_tokens(output).tolist()
             )
 
         report = GenerationReport(
@@ -456,7 +447,7 @@ class WatchedGeneration:
                 "the model is on the CPU, where a large one takes seconds a token; "
                 "where there are GPUs, load it with device_map='auto'"
             )
-        for doubt in doubtful_flags(self._flags, given=self._given):
+        for doubt in self._doubts:
             self._warn(doubt)
 
     def _warn_long(self) -> None:
@@ -506,20 +497,16 @@ def instrument_generation(module: ModuleType) -> None:
             yield
             return
         tell_start()
-        spoken, tokens = is_spoken("generate"), given.get("input_ids")
-        tokens = given.get("inputs") if tokens is None else tokens
-        shape = tuple(getattr(tokens, "shape", ()))
-        number, width = shape if len(shape) == 2 else (0, 0)
-        beat = partial(sign_of_life, current())
-        inputs = {"input_ids": tokens} if number else {}
-        watch = WatchedGeneration(model, inputs, call.named, given, beat=beat, spoken=spoken)
+        spoken, beat = is_spoken("generate"), partial(sign_of_life, current())
+        without_mask = {**given, "attention_mask": None}
+        watch = WatchedGeneration(model, call.named, without_mask, beat=beat, spoken=spoken)
         # given by its place, it cannot be given by name too; code of others may not know it
         if (CRITERIA in call.named or CRITERIA not in given) and not given.get("custom_generate"):
             call.named = watch.named
         with inside("generate"), watch.around():
             yield
-        if spoken and number:  # read from the device, on which nothing runs any more
-            attempt("the report", lambda: watch.report(new_tokens(model, width, call.result)))
+        if spoken and watch.has_prompts:  # read from the device, on which nothing runs any more
+            attempt("the report", watch.report, call.result)
 
     wrap(module.GenerationMixin, "generate", generating)
 
