@@ -24,7 +24,7 @@ from lightning_hangcheck.errors import MeetingFailed, UnreadableRun
 from lightning_hangcheck.hooks.places import (
     LONGEST_PAUSE,
     SLICE,
-    PlaceOfStart,
+    Start,
     StorePlace,
     notice_after,
     wait,
@@ -50,7 +50,7 @@ GRACE = LOOK_LIMIT + 2.0
 LONGEST_NAME = 100  # of a file; Linux allows 255 bytes, quoting and number included
 _times_met: Counter[str] = Counter()
 """How often each name was met in this process: ranks walk the same guards in the same order."""
-_of_starts: dict[tuple[int, str], PlaceOfStart] = {}
+_of_starts: dict[tuple[int, str], Start] = {}
 """By the process and the place: one agreement holds as long as this process lives."""
 
 
@@ -59,9 +59,11 @@ class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     ``peers_exist`` where a launcher has started them all, so that the first may wait for the
     others. Under Lightning's own launchers it runs alone until ``fit``, and must not wait.
+    ``start`` where the place may hold words of another start of the job.
     """
 
     place: DecidingPlace
+    start: Start | None = None
     index: int
     size: int | None
     peers_exist: bool
@@ -142,6 +144,7 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
     over_nodes = nodes > 1 and of_group is None and not local
     store = group.store if group is not None and not local else None
     place: DecidingPlace
+    start: Start | None = None
     if store is not None and (of_group is not None or (over_nodes and not agent)):
         place = StorePlace(store, "hangcheck", "the process group's store")
     elif over_nodes:
@@ -161,8 +164,9 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
                     "set HANGCHECK_RUN_DIR to a new folder for this run on storage that all nodes "
                     "share, or start the job with torchrun",
                 )
-            _of_starts[known] = PlaceOfStart(place)
-        place = _of_starts[known]
+            _of_starts[known] = Start(place)
+        start = _of_starts[known]
+        place = start.place
     elif session is not None:
         place = FolderPlace(session.meetings / quote(start_key(os.environ, identity), safe=""))
     else:
@@ -170,6 +174,7 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
         return None
     return PeerGroup(
         place=place,
+        start=start,
         index=index,
         size=size,
         peers_exist=of_group is not None or identity.peers_exist,
@@ -211,11 +216,12 @@ class RendezvousPoint:
         There each other rank answers the first by the start's name and a word of its own, and
         believes only a decision that has this word: an earlier start cannot know it.
         """
-        start = peers.place
-        if isinstance(start, PlaceOfStart) and not start.name:
-            first, own = cls(peers, name, "start", time_limit), os.urandom(8).hex()
+        start, own = peers.start, os.urandom(8).hex()
+        if start is not None and not start.name:
+            first = cls(peers, name, "start", time_limit)
             if peers.index == 0:
-                start.lead(own)
+                peers.place.post("leader", own.encode())
+                first._go_to(start, own)
                 outcome = first.decide(first.collect(own.encode()))
             else:
                 outcome = first._follow(start, own.encode())
@@ -224,12 +230,19 @@ class RendezvousPoint:
             outcome.unwrap()
         plain = quote(name, safe=" ")[:LONGEST_NAME]
         _times_met[plain] += 1
-        return cls(peers, name, f"{peers.noun} {plain} {_times_met[plain]}", time_limit)
+        below = f"{start.name}/" if start is not None else ""
+        return cls(peers, name, f"{below}{peers.noun} {plain} {_times_met[plain]}", time_limit)
 
-    def _follow(self, start: PlaceOfStart, own: bytes) -> Outcome:
+    def _go_to(self, start: Start, name: str) -> None:
+        """Meet below a name of the start."""
+        start.name, self._key, self._decision = name, f"{name}/start", f"{name}/start/decision"
+
+    def _follow(self, start: Start, own: bytes) -> Outcome:
         deadline = time.monotonic() + self.time_limit + GRACE
         while (left := deadline - time.monotonic()) > 0:
-            if start.follow():
+            leader = (self.peers.place.look("leader") or b"").decode(errors="replace")
+            if leader.isalnum() and leader != start.name:
+                self._go_to(start, leader)
                 self.arrive(own)
             value = start.name and self._wait(self._decision, min(left, SLICE), [0])
             outcome = msgpack_decoder(Outcome).decode(value) if value else Outcome()
