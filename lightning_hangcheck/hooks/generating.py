@@ -15,19 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.models import (
-    GpuMemory,
-    devices_of,
-    doubtful_flags,
-    gpu_memory,
-    in_one_line,
-    input_device,
-    look_at_model,
-    look_at_tokenizer,
-    offloaded_places,
-    set_on_tokenizer,
-    sign_of_life,
-)
+from lightning_hangcheck.hooks import models
 from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
@@ -112,8 +100,8 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
     response_characters: int | None = None
     truncated_prompts: int = 0
     max_new_tokens_cut: int | None = None
-    memory_before: tuple[GpuMemory, ...] = ()
-    memory_after: tuple[GpuMemory, ...] = ()
+    memory_before: tuple[models.GpuMemory, ...] = ()
+    memory_after: tuple[models.GpuMemory, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -136,7 +124,7 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
             f"generate: {several(self.prompts, 'prompt')} of "
             f"{several(self.prompt_tokens, 'token')} gave "
             f"{self.new_tokens} new ones{characters} in {self.generate_s:.3f} s "
-            f"({self.tokens_per_second:.1f} a second); {in_one_line(self.memory_after)}; "
+            f"({self.tokens_per_second:.1f} a second); {models.in_one_line(self.memory_after)}; "
             f"{steps}total {self.total_s:.3f} s{minutes}"
         )
 
@@ -179,7 +167,7 @@ def generate(
     recorder, limits = current(), Limits.of(debug)
     asked = [prompts] if isinstance(prompts, str) else list(prompts)
     began, batched = time.perf_counter(), len(asked) > 1
-    pad_token_set = set_on_tokenizer(tokenizer) if batched else None
+    pad_token_set = models.set_on_tokenizer(tokenizer) if batched else None
     if pad_token_set:
         recorder.say(pad_token_set)
     options, cut = {}, 0
@@ -188,7 +176,7 @@ def generate(
         options = limits.say_cut(cut, tokenizer) if cut else {}
     encoded = tokenizer(asked, return_tensors="pt", padding=batched, **options)
     recorder.beat()
-    device, tokenized = input_device(model), time.perf_counter()
+    device, tokenized = models.input_device(model), time.perf_counter()
     # no others, as in a pipeline: a model may refuse or misread token_type_ids
     names = [name for name in ("input_ids", "attention_mask") if name in encoded]
     inputs = {name: encoded[name].to(device) for name in names}
@@ -245,9 +233,9 @@ def pipeline(
     if isinstance(model, str):
         arguments = {**named, **(named.get("model_kwargs") or {})}
         made = Load(model, f"{task} pipeline", "model", arguments).watched(make)
-        attempt("a look at the model", look_at_model, made.model, recorder)
+        attempt("a look at the model", models.look_at_model, made.model, recorder)
         if made.tokenizer is not None:
-            attempt("a look at the tokenizer", look_at_tokenizer, made.tokenizer, recorder)
+            attempt("a look at the tokenizer", models.look_at_tokenizer, made.tokenizer, recorder)
     else:
         made = make()
     if isinstance(made, transformers.TextGenerationPipeline):
@@ -350,7 +338,7 @@ class WatchedGeneration:
             "max_new_tokens_cut": cut_from,
         }
         defaults = config.to_diff_dict() if config is not None else {}
-        self._doubts = doubtful_flags({**defaults, **flags}, given=frozenset(self.named))
+        self._doubts = models.doubtful_flags({**defaults, **flags}, given=frozenset(self.named))
         if self._on and named.get("cache_implementation") != "paged":  # which takes no criteria
             from transformers import StoppingCriteriaList
 
@@ -405,21 +393,22 @@ class WatchedGeneration:
             **self._figures,
             **figures,
             new_tokens=attempt("counting tokens", count) or 0,
-            device=str(devices_of(self._model)[0]),
+            device=str(models.devices_of(self._model)[0]),
             warnings=tuple(self._warnings),
         )
         self._recorder.say(str(report))
         return report
 
-    def _memory(self) -> tuple[GpuMemory, ...]:
-        return attempt("the memory of the GPUs", gpu_memory, devices_of(self._model)) or ()
+    def _memory(self) -> tuple[models.GpuMemory, ...]:
+        devices = models.devices_of(self._model)
+        return attempt("the memory of the GPUs", models.gpu_memory, devices) or ()
 
     def _warn(self, sentence: str) -> None:
         self._warnings.append(sentence)
         self._recorder.say(f"WARNING: {sentence}")
 
     def _look_before(self) -> None:
-        known, device = self._figures, devices_of(self._model)[0]
+        known, device = self._figures, models.devices_of(self._model)[0]
         nouns = {"prompts": "prompt", "prompt_characters": "character", "prompt_tokens": "token"}
         counts = [several(known[name], noun) for name, noun in nouns.items() if known.get(name)]
         goes_in = ", ".join(counts) if known["prompts"] else "prompts that are no tokens"
@@ -427,7 +416,8 @@ class WatchedGeneration:
         limit = "max_new_tokens not given" if most is None else f"max_new_tokens={most}"
         memory = known["memory_before"]
         self._recorder.say(
-            f"generate: {goes_in}; {limit}; first parameter on {device}; {in_one_line(memory)}"
+            f"generate: {goes_in}; {limit}; first parameter on {device}; "
+            f"{models.in_one_line(memory)}"
         )
         for gpu in memory:
             if gpu.used / gpu.total > FULL:
@@ -436,7 +426,7 @@ class WatchedGeneration:
                     "run out of memory or become very slow; use a smaller batch or context, 8 "
                     "bits, or more GPUs"
                 )
-        places = offloaded_places(self._model)
+        places = models.offloaded_places(self._model)
         if places:
             self._warn(
                 f"parts of the model are offloaded ({', '.join(places)}): each token waits for "
@@ -497,7 +487,7 @@ def instrument_generation(module: ModuleType) -> None:
             yield
             return
         tell_start()
-        spoken, beat = is_spoken("generate"), partial(sign_of_life, current())
+        spoken, beat = is_spoken("generate"), partial(models.sign_of_life, current())
         without_mask = {**given, "attention_mask": None}
         watch = WatchedGeneration(model, call.named, without_mask, beat=beat, spoken=spoken)
         # given by its place, it cannot be given by name too; code of others may not know it

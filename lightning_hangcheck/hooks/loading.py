@@ -19,16 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.hooks import models
 from lightning_hangcheck.hooks.generating import token_beat
-from lightning_hangcheck.hooks.models import (
-    are_shared_out,
-    input_device,
-    look_at_model,
-    look_at_tokenizer,
-    show_class_and_device,
-    sign_of_life,
-    without_data,
-)
 from lightning_hangcheck.hooks.zero_code.start import passed
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
@@ -97,9 +89,9 @@ def load_pretrained(
     result = load.watched(partial(loader.from_pretrained, name_or_path, **named))
     loaded = result[0] if isinstance(result, tuple) else result
     if not hasattr(loaded, "named_parameters"):
-        attempt("a look at the tokenizer", look_at_tokenizer, loaded, recorder)
+        attempt("a look at the tokenizer", models.look_at_tokenizer, loaded, recorder)
         return result
-    attempt("a look at the model", look_at_model, loaded, recorder)
+    attempt("a look at the model", models.look_at_model, loaded, recorder)
     if not recorder.settings.disable:
         attempt("clearing the cache of the GPU", give_gpu_memory_back, recorder)
         if test_generation:
@@ -130,14 +122,14 @@ def try_generation(model: Model, recorder: Recorder) -> None:
     can_generate = getattr(model, "can_generate", None)
     if not (callable(can_generate) and can_generate()):
         return
-    shared = are_shared_out(model.parameters())
-    if shared or without_data(model):
+    shared = models.are_shared_out(model.parameters())
+    if shared or models.without_data(model):
         why = (
             "its parameters are shared out over the ranks" if shared else "parameters have no data"
         )
         recorder.say(f"test generation: left out, because {why}")
         return
-    device = input_device(model)
+    device = models.input_device(model)
     gpus = [device.index or 0] if device.type == "cuda" else []
     # transformers warns of a last token that means padding
     token = 0 if getattr(model.config, "pad_token_id", None) == 1 else 1
@@ -154,7 +146,7 @@ def try_generation(model: Model, recorder: Recorder) -> None:
             attention_mask=torch.ones_like(tokens),
             min_new_tokens=TRIAL_TOKENS,
             max_new_tokens=TRIAL_TOKENS,
-            stopping_criteria=[token_beat(partial(sign_of_life, recorder))],
+            stopping_criteria=[token_beat(partial(models.sign_of_life, recorder))],
             **plain,
         )
 
@@ -349,7 +341,7 @@ class Load:
 
     def _tell(self, item: object) -> None:
         """An item of a bar is done: a weight of transformers 5 (name, mapping), else a file."""
-        sign_of_life(self._recorder)
+        models.sign_of_life(self._recorder)
         match item:
             case (str() as name, mapping) if not isinstance(mapping, str):
                 targets = getattr(mapping, "layer_targets", None) or {"": [name]}
@@ -437,7 +429,7 @@ def _watch_bars() -> None:
             yield
         else:
             yield
-            wrap(call.result, "update", after=lambda _: sign_of_life(current()))
+            wrap(call.result, "update", after=lambda _: models.sign_of_life(current()))
 
     wrap(type(logging.tqdm), "__call__", progress_bar)
 
@@ -455,7 +447,7 @@ def instrument_loading(module: ModuleType) -> None:
             yield
         # a model alone, or with what from_pretrained tells of the load (output_loading_info=True)
         model = call.result[0] if isinstance(call.result, tuple) else call.result
-        attempt("a look at the model", show_class_and_device, model, current())
+        attempt("a look at the model", models.show_class_and_device, model, current())
 
     for owner in [one for one in vars(module).values() if isinstance(one, type)]:
         if owner.__module__ != module.__name__ or "from_pretrained" not in vars(owner):
