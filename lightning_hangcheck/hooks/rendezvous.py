@@ -30,6 +30,7 @@ from lightning_hangcheck.hooks.places import (
     wait,
 )
 from lightning_hangcheck.identity import identify
+from lightning_hangcheck.look.proc import has_ended, vitals
 from lightning_hangcheck.model.codec import msgpack_decoder
 from lightning_hangcheck.nodes.meeting_place import DecidingPlace, FolderPlace
 from lightning_hangcheck.recorder.lifecycle import current
@@ -42,11 +43,15 @@ if TYPE_CHECKING:
 
     from torch.distributed import Store
 
+    from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 LOOK_LIMIT = 4.0  # seconds for the stacks of missing ranks; py-spy needs about 10 ms for one
 GRACE = LOOK_LIMIT + 2.0
 """Seconds that the others wait longer: who looks for stacks decides only then."""
+STACK_READERS = ("judge.alike", "look.py_spy", "observe.discovery")
+"""Modules that only who looks for missing ranks needs; each takes its time to load."""
+MOST_RANKS, MOST_FRAMES = 8, 16  # that are shown of missing ranks
 LONGEST_NAME = 100  # of a file; Linux allows 255 bytes, quoting and number included
 _times_met: Counter[str] = Counter()
 """How often each name was met in this process: ranks walk the same guards in the same order."""
@@ -270,8 +275,6 @@ class RendezvousPoint:
 
     def _explain(self, indices: Sequence[int], did: str = "") -> Outcome:
         """Say which ranks were waited for in vain, and where they stand, as far as it is seen."""
-        from lightning_hangcheck.hooks.missing_ranks import look_for_missing  # reads stacks
-
         peers, noun = self.peers, self.peers.noun
         of = f" of {peers.size}" if peers.size and not did else ""
         are = "it is" if did else "they are"
@@ -346,7 +349,8 @@ class RendezvousPoint:
             if value is None and self._notice_at is not None and now >= self._notice_at:
                 self._notice_at = None
                 # what reads stacks is loaded while there is time: who gives up must do so at once
-                import_module("lightning_hangcheck.hooks.missing_ranks")
+                for module in STACK_READERS:
+                    import_module(f"lightning_hangcheck.{module}")
                 if index < 2:
                     for_whom = self._named(awaited or self._missing())
                     waits = f"{noun} {index} waits at {self.name!r} for {for_whom}"
@@ -374,3 +378,54 @@ def join_rendezvous(
         return point.decide(point.collect(payload)).unwrap()
     point.arrive(payload)
     return point.await_outcome().unwrap() | {peers.index: payload}
+
+
+def look_for_missing(
+    session: Session | None, indices: Sequence[int], *, local: bool
+) -> dict[int, str]:
+    """Look for ranks on this node: process and stack of each, or why there is none; some 4 s.
+
+    py-spy is asked from the rank that waits; where the kernel lets only the sidecar read (Yama),
+    its verdict has the stack.
+    """
+    shown = indices[:MOST_RANKS]
+    if session is None:
+        why = "no stack: the ranks have no session in common here; start the job with hangcheck run"
+        return dict.fromkeys(shown, why)
+    from lightning_hangcheck.judge.alike import shown_frames
+    from lightning_hangcheck.look.py_spy import python_stacks
+    from lightning_hangcheck.observe.discovery import Pages, ProcessTree, find_ranks
+
+    deadline = time.monotonic() + LOOK_LIMIT
+    pages = Pages(session.pages)
+    pages.find_new()
+    beats = pages.read()
+    pages.close()
+    tree = ProcessTree(session.facts.root_pid, root_belongs=not session.facts.launched)
+    processes: dict[int | None, tuple[int, Beat | None]] = {
+        one.local_rank if local else one.rank: (one.pid, None)
+        for one in find_ranks(tree.take(time.monotonic_ns()), beats)
+    }
+    # a page outlives its process: where a rank was started again, the process that lives counts
+    for pid, beat in sorted(beats.items(), key=lambda one: has_ended(one[0]), reverse=True):
+        processes[beat.local_rank if local else beat.rank] = pid, beat
+
+    def look(index: int) -> str:
+        if index not in processes:
+            return "no process of it is seen on this node"
+        pid, beat = processes[index]
+        signs = vitals(pid)
+        if signs is None or has_ended(pid):
+            said = f" ({beat.last_words})" if beat is not None and beat.last_words else ""
+            return f"pid {pid} has ended{said}"
+        who = f"pid {pid}{', which is stopped' if signs.state in 'Tt' else ''}"
+        stack, gaps = python_stacks(pid, index, max(0.1, deadline - time.monotonic()))
+        if stack is None:
+            return f"{who}; no stack: {gaps[0].reason if gaps else 'unknown'}"
+        frames = [str(frame) for frame in shown_frames(stack.threads[0].frames)]
+        left_out = len(frames) - MOST_FRAMES
+        if left_out > 0:
+            frames = [f"... {left_out} outer calls", *frames[left_out:]]
+        return "".join([f"{who}, main thread:", *(f"\n    {frame}" for frame in frames)])
+
+    return {index: look(index) for index in shown}
