@@ -17,16 +17,7 @@ import msgspec
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks import models
 from lightning_hangcheck.hooks.state_report import tell_start
-from lightning_hangcheck.hooks.zero_code.wrapping import (
-    Call,
-    in_section,
-    inside,
-    is_outermost,
-    is_spoken,
-    later,
-    replace,
-    wrap,
-)
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, in_section, later, replace, wrap
 from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.text.shown import seconds_in_words, several
@@ -355,15 +346,16 @@ class WatchedGeneration:
         self._beat()
 
     @contextmanager
-    def around(self) -> Iterator[None]:
-        """Watch what is called within; its exceptions pass through."""
+    def around(self, *, in_section: bool = False) -> Iterator[None]:
+        """Watch what is called within, maybe in a section of its own already."""
         with ExitStack() as watched:
             if self._spoken:
                 self._figures["memory_before"] = self._memory()
                 attempt("a look before generation", self._look_before)
             if self._on:
-                title, long = _title(self._model), "the warning of a long run"
-                watched.enter_context(Section(self._recorder, title, spoken=self._spoken))
+                if not in_section:
+                    watched.enter_context(Section(self._recorder, _title(self._model)))
+                long = "the warning of a long run"
                 watched.enter_context(later(self._warn_after_s, long, self._warn_long))
             self._began = time.perf_counter()
             yield
@@ -481,24 +473,22 @@ def instrument_generation(module: ModuleType) -> None:
 
     @contextmanager
     def generating(call: Call) -> Iterator[None]:
-        model, given = call.instance, call.given()
-        # within a section of ours, or of a test generation, nothing is to be added
-        if not is_outermost("generate", _title(model)):
-            yield
-            return
         tell_start()
-        spoken, beat = is_spoken("generate"), partial(models.sign_of_life, current())
-        without_mask = {**given, "attention_mask": None}
-        watch = WatchedGeneration(model, call.named, without_mask, beat=beat, spoken=spoken)
+        given, beat = call.given(), partial(models.sign_of_life, current())
+        counted = {**given, "attention_mask": None}
+        watch = WatchedGeneration(call.instance, call.named, counted, beat=beat, spoken=call.spoken)
         # given by its place, it cannot be given by name too; code of others may not know it
         if (CRITERIA in call.named or CRITERIA not in given) and not given.get("custom_generate"):
             call.named = watch.named
-        with inside("generate"), watch.around():
+        with watch.around(in_section=True):
             yield
-        if spoken and watch.has_prompts:  # read from the device, on which nothing runs any more
+        if (
+            call.spoken and watch.has_prompts
+        ):  # read from the device, on which nothing runs any more
             attempt("the report", watch.report, call.result)
 
-    wrap(module.GenerationMixin, "generate", generating)
+    section = in_section("generate", lambda call: _title(call.instance), around=generating)
+    wrap(module.GenerationMixin, "generate", section)
 
 
 def instrument_pipelines(module: ModuleType) -> None:

@@ -53,6 +53,7 @@ class Call(Struct, eq=False):
     """One call of a wrapped function, a bound one, on an instance (or a class, or None).
 
     A watcher's first half may put other arguments in their place; its second half has the result.
+    In a section it knows whether that is ``spoken``.
     """
 
     instance: Any
@@ -60,6 +61,7 @@ class Call(Struct, eq=False):
     named: Mapping[str, Any]
     function: Any = None
     result: Any = None
+    spoken: bool = True
 
     def go(self, **changed: Any) -> Any:  # noqa: ANN401 - a guest's
         """Make the call, with other values of these named arguments."""
@@ -215,7 +217,7 @@ def in_section(
 
     @contextmanager
     def visit(call: Call) -> Iterator[None]:
-        if is_inside(kind):
+        if kind in _inside.__dict__.get("kinds", ()):
             yield
             return
         title = name(call) if callable(name) else name or kind
@@ -223,9 +225,11 @@ def in_section(
             if current().is_in(title):
                 yield
             else:
+                _calls[kind] += 1
+                call.spoken = _calls[kind] <= SPOKEN
                 with (
                     around(call) if around is not None else nullcontext(),
-                    Section(current(), title, spoken=is_spoken(kind)),
+                    Section(current(), title, spoken=call.spoken),
                 ):
                     yield
         if then is not None:
@@ -243,22 +247,6 @@ def inside(kind: str) -> Iterator[None]:
         yield
     finally:
         kinds.discard(kind)
-
-
-def is_inside(kind: str) -> bool:
-    """Whether this thread is in a call of this kind."""
-    return kind in _inside.__dict__.get("kinds", ())
-
-
-def is_outermost(kind: str, title: str) -> bool:
-    """Whether a call would open a section: none of its kind is open, and none of its name."""
-    return not is_inside(kind) and not current().is_in(title)
-
-
-def is_spoken(kind: str) -> bool:
-    """Count one more call of its kind; whether it is among the first, which are said."""
-    _calls[kind] += 1
-    return _calls[kind] <= SPOKEN
 
 
 @contextmanager
