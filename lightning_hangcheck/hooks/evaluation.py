@@ -55,13 +55,8 @@ class Evaluation:
     def __init__(self, step: Step, *, needed: bool) -> None:
         self.step = step
         self.needed = needed
-        self._expected: list[tuple[str, int | None, tuple[str, ...]]] = []
+        self.expected: list[tuple[str, int | None, tuple[str, ...]]] = []
         self._begun_at = time.time()
-
-    @property
-    def expects(self) -> int:
-        """How many results are expected."""
-        return len(self._expected)
 
     def expect(
         self, path: str | os.PathLike[str], *, rows: int | None = None, columns: Iterable[str] = ()
@@ -86,12 +81,12 @@ class Evaluation:
                 f"rows and columns of {path} cannot be counted",
                 f"name a file that ends in {', '.join(TABLES)}, or leave rows and columns out",
             )
-        self._expected.append((str(Path(path).absolute()), rows, wanted))
+        self.expected.append((str(Path(path).absolute()), rows, wanted))
 
     def complaints(self, so_far: Sequence[Step]) -> list[str]:
         """Say what of all that is missing or wrong, files of these earlier steps included."""
         found: list[str] = []
-        for path, rows, columns in self._expected:
+        for path, rows, columns in self.expected:
             for step in dict.fromkeys((self.step, *so_far)):
                 if step != self.step and "{step}" not in path:
                     continue
@@ -236,8 +231,8 @@ def rank_zero_evaluation(
                 f"step {step} did not leave what it should: {'; '.join(wrong)}",
                 "see what the evaluation itself said, and evaluate these steps again",
             )
-        if evaluation.expects:
-            found = several(evaluation.expects, "result")
+        if evaluation.expected:
+            found = several(len(evaluation.expected), "result")
             there = f"{'step' if len(so_far) == 1 else 'steps'} {', '.join(map(str, so_far))}"
             recorder.say(f"{found} of step {step} as expected; {there} there")
 
