@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import csv
 import gc
+import json
 import os
 import sys
 import time
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
 import msgspec
 
@@ -34,7 +35,7 @@ from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words, sev
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch import Tensor, device
 
@@ -43,37 +44,9 @@ Held: TypeAlias = Any  # a module or an optimizer of torch
 READ_LIMIT_S = 60.0  # for one file; a table of 1 GB takes some 20 s
 CLOCKS_DIFFER_S = 60.0  # a file server's clock may be behind ours; older files are old
 TABLES = (".csv", ".tsv", ".jsonl", ".json")
-
-
 _turns: dict[tuple[str, int], list[Step]] = {}
 """Steps at which this process has evaluated, of each name and distance: ranks walk the same
 evaluations in the same order."""
-
-
-def _complaint(step: Step, taken: Sequence[Step], every: int) -> str:
-    """Why it is not the turn of this step, in words; empty if it is, as is any first one."""
-    last = taken[-1] if taken else None
-    if step == last:
-        return f"step {step} came again"
-    if last == "final":
-        return f"step {step} came after step final, which is the last of its name"
-    if last is None or step == "final" or step == last + every:
-        return ""
-    if step < last:
-        return f"step {step} came after step {last}, which is later"
-    missed = range(last + every, step, every)
-    by = f" (every {every})" if every > 1 else ""
-    are = f"steps {missed[0]}-{missed[-1]}{by} are"
-    are = f"step {missed[0]} is" if len(missed) == 1 else are
-    return f"step {step} came after step {last}, and {are} left out"
-
-
-class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What an evaluation is to leave: a file or folder, ``{step}`` in it where each has its own."""
-
-    path: str
-    rows: int | None = None
-    columns: tuple[str, ...] = ()
 
 
 class Evaluation:
@@ -82,7 +55,8 @@ class Evaluation:
     def __init__(self, step: Step, *, needed: bool) -> None:
         self.step = step
         self.needed = needed
-        self.expected: list[Expected] = []
+        self.expected: list[tuple[str, int | None, tuple[str, ...]]] = []
+        self._begun_at = time.time()
 
     def expect(
         self, path: str | os.PathLike[str], *, rows: int | None = None, columns: Iterable[str] = ()
@@ -101,13 +75,91 @@ class Evaluation:
         Raises:
             BadUsage: Rows or columns are asked of what is no table.
         """
-        made = Expected(path=str(Path(path).absolute()), rows=rows, columns=tuple(columns))
-        if (rows is not None or made.columns) and Path(made.path).suffix not in TABLES:
+        wanted = tuple(columns)
+        if (rows is not None or wanted) and Path(path).suffix not in TABLES:
             raise BadUsage(
                 f"rows and columns of {path} cannot be counted",
                 f"name a file that ends in {', '.join(TABLES)}, or leave rows and columns out",
             )
-        self.expected.append(made)
+        self.expected.append((str(Path(path).absolute()), rows, wanted))
+
+    def complaints(self, so_far: Sequence[Step]) -> list[str]:
+        """Say what of all that is missing or wrong, files of these earlier steps included."""
+        found: list[str] = []
+        for path, rows, columns in self.expected:
+            for step in dict.fromkeys((self.step, *so_far)):
+                if step != self.step and "{step}" not in path:
+                    continue
+                file = Path(path.replace("{step}", str(step)))
+                look = partial(_look_at, file, rows, columns, self._begun_at)
+                name = str(file) if step == self.step else f"{file} of step {step}"
+                try:
+                    within(READ_LIMIT_S, look if step == self.step else file.stat)
+                except _NotRight as error:
+                    found.append(f"{name} {error}")
+                except FileNotFoundError:
+                    found.append(f"{name} is not there")
+                except NoAnswer as error:
+                    # each further file would take as long again, while the other ranks wait
+                    return [*found, f"{name} is not read: {error}"]
+                except (OSError, ValueError, csv.Error) as error:
+                    found.append(f"{name} cannot be read ({error})")
+        return found
+
+
+class _NotRight(Exception):
+    """What is wrong with a file, in words that follow its name."""
+
+
+def _look_at(path: Path, rows: int | None, columns: Sequence[str], begun_at: float) -> None:
+    state, is_folder = path.stat(), path.is_dir()
+    age = begun_at - state.st_mtime
+    if age > CLOCKS_DIFFER_S and not is_folder:
+        raise _NotRight(f"was last written {seconds_in_words(age)} before this evaluation began")
+    is_empty = next(path.iterdir(), None) is None if is_folder else not state.st_size
+    if is_empty and (is_folder or path.is_file()):
+        raise _NotRight("is empty")
+    if is_folder or path.suffix not in TABLES:
+        return
+    number, limit = 0, csv.field_size_limit(sys.maxsize)  # a cell may hold a long generated text
+    try:
+        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+            for number, row in enumerate(_rows(file, path.suffix), 1):
+                lacking = [column for column in columns if column not in row]
+                if lacking:
+                    noun = "column" if len(lacking) == 1 else "columns"
+                    has = f"(it has {', '.join(row)})"
+                    raise _NotRight(f"row {number} lacks {noun} {', '.join(lacking)} {has}")
+    except (json.JSONDecodeError, TypeError) as error:
+        raise _NotRight(f"row {number + 1} cannot be read ({error})") from error
+    finally:
+        csv.field_size_limit(limit)
+    if not number:
+        raise _NotRight("has no rows")
+    if rows is not None and number != rows:
+        raise _NotRight(f"has {several(number, 'row')}, not {rows}")
+
+
+def _rows(file: TextIO, kind: str) -> Iterator[dict[str, Any]]:
+    """Read the rows of a table, each by its columns; TypeError for one that has none."""
+    if kind in (".csv", ".tsv"):
+        table = csv.reader(file, delimiter="\t" if kind == ".tsv" else ",")
+        head = next(table, [])
+        for number, cells in enumerate(filter(None, table), 1):
+            if len(cells) != len(head):
+                raise _NotRight(
+                    f"row {number} has {len(cells)} of {len(head)} cells: it was not written "
+                    "to its end, or by two writers"
+                )
+            yield dict(zip(head, cells, strict=True))
+        return
+    read = json.load(file) if kind == ".json" else map(json.loads, filter(str.strip, file))
+    if isinstance(read, dict):
+        raise TypeError("it holds no list of rows")
+    for row in read:
+        if not isinstance(row, dict):
+            raise TypeError("it has no columns")
+        yield row
 
 
 @contextmanager
@@ -153,10 +205,12 @@ def rank_zero_evaluation(
     decoder = msgpack_decoder(tuple[Step, str])
     _refuse_parted(name, {rank: decoder.decode(word) for rank, word in sorted(brought.items())})
     taken.append(step)
+    so_far: list[Step] = [*taken]
     numbers = [one for one in taken if one != "final"]
     if first is not None and numbers:
-        numbers = list(range(first, numbers[-1] + 1, every))
-    so_far: list[Step] = [*numbers, step] if step == "final" else [*numbers]
+        so_far = [*range(first, numbers[-1] + 1, every)]
+        if step == "final":
+            so_far.append(step)
     title = f"{name} at step {step}"
     # where nobody is met, as with HANGCHECK_DISABLE=1, the others need not evaluate either
     group = default_process_group()
@@ -166,16 +220,12 @@ def rank_zero_evaluation(
             pass
         yield Evaluation(step, needed=False)
         return
-    evaluation, held = Evaluation(step, needed=True), list(off_gpu)
+    held = list(off_gpu)
     with rank_zero_first(title, timeout), Section(recorder, title):
-        begun_at = time.time()
+        evaluation = Evaluation(step, needed=True)
         with kept_off_gpu(held, recorder.say) if held else nullcontext():
             yield evaluation
-        wrong = [
-            complaint
-            for expected in evaluation.expected
-            for complaint in complaints(expected, step, so_far, begun_at)
-        ]
+        wrong = evaluation.complaints(so_far)
         if wrong:
             raise ResultsIncomplete(
                 f"step {step} did not leave what it should: {'; '.join(wrong)}",
@@ -202,6 +252,24 @@ def _check_steps(step: Step, every: int, first: int | None) -> None:
         )
 
 
+def _complaint(step: Step, taken: Sequence[Step], every: int) -> str:
+    """Why it is not the turn of this step, in words; empty if it is, as is any first one."""
+    last = taken[-1] if taken else None
+    if step == last:
+        return f"step {step} came again"
+    if last == "final":
+        return f"step {step} came after step final, which is the last of its name"
+    if last is None or step == "final" or step == last + every:
+        return ""
+    if step < last:
+        return f"step {step} came after step {last}, which is later"
+    missed = range(last + every, step, every)
+    by = f" (every {every})" if every > 1 else ""
+    are = f"steps {missed[0]}-{missed[-1]}{by} are"
+    are = f"step {missed[0]} is" if len(missed) == 1 else are
+    return f"step {step} came after step {last}, and {are} left out"
+
+
 def _refuse_parted(name: str, arrivals: dict[int, tuple[Step, str]]) -> None:
     """Raise on all ranks alike where one is out of turn, or they are at different steps."""
     for rank, (_, complaint) in arrivals.items():
@@ -221,103 +289,6 @@ def _refuse_parted(name: str, arrivals: dict[int, tuple[Step, str]]) -> None:
         )
 
 
-class _NotRight(Exception):
-    """What is wrong with a file, in words that follow its name."""
-
-
-def complaints(
-    expected: Expected, step: Step, so_far: Sequence[Step], begun_at: float
-) -> list[str]:
-    """Say what of it is missing or wrong, a clause each, files of earlier steps included."""
-    checks: dict[str, tuple[str, Callable[[], object]]] = {}
-    for one in (step, *so_far):
-        path = expected.path.replace("{step}", str(one))
-        what = partial(_check, Path(path), expected, begun_at) if one == step else Path(path).stat
-        checks.setdefault(path, (path if one == step else f"{path} of step {one}", what))
-    found = []
-    for name, check in checks.values():
-        try:
-            within(READ_LIMIT_S, check)
-        except _NotRight as error:
-            found.append(f"{name} {error}")
-        except FileNotFoundError:
-            found.append(f"{name} is not there")
-        except NoAnswer as error:
-            # each further file would take as long again, while the other ranks wait
-            return [*found, f"{name} is not read: {error}"]
-        except (OSError, ValueError, csv.Error) as error:
-            found.append(f"{name} cannot be read ({error})")
-    return found
-
-
-def _check(path: Path, expected: Expected, begun_at: float) -> None:
-    state, is_folder = path.stat(), path.is_dir()
-    age = begun_at - state.st_mtime
-    if age > CLOCKS_DIFFER_S and not is_folder:
-        raise _NotRight(f"was last written {seconds_in_words(age)} before this evaluation began")
-    is_empty = next(path.iterdir(), None) is None if is_folder else not state.st_size
-    if is_empty and (is_folder or path.is_file()):
-        raise _NotRight("is empty")
-    if path.suffix in TABLES and not is_folder:
-        rows = _rows_of_cells if path.suffix in (".csv", ".tsv") else _rows_of_objects
-        number = rows(path, expected.columns)
-        if not number:
-            raise _NotRight("has no rows")
-        if expected.rows is not None and number != expected.rows:
-            raise _NotRight(f"has {several(number, 'row')}, not {expected.rows}")
-
-
-def _rows_of_cells(path: Path, columns: Sequence[str]) -> int:
-    def lines() -> Generator[str]:
-        """While a line is parsed, a long generated text may be in it; the limit is the user's."""
-        for line in file:
-            limit = csv.field_size_limit(sys.maxsize)
-            try:
-                yield line
-            finally:
-                csv.field_size_limit(limit)
-
-    number = 0
-    with (
-        path.open(newline="", encoding="utf-8-sig", errors="replace") as file,
-        closing(lines()) as read,
-    ):
-        table = csv.reader(read, delimiter="\t" if path.suffix == ".tsv" else ",")
-        head = next(table, [])
-        _check_columns("", head, columns)
-        for number, row in enumerate(filter(None, table), 1):
-            if len(row) != len(head):
-                raise _NotRight(
-                    f"row {number} has {len(row)} of {len(head)} cells: it was not written "
-                    "to its end, or by two writers"
-                )
-    return number
-
-
-def _rows_of_objects(path: Path, columns: Sequence[str]) -> int:
-    number = 0
-    with path.open("rb") as file:
-        objects: Iterable[bytes | msgspec.Raw] = (
-            (line for line in file if line.strip())
-            if path.suffix == ".jsonl"
-            else msgspec.json.decode(file.read(), type=list[msgspec.Raw])
-        )
-        for number, text in enumerate(objects, 1):
-            try:
-                fields = msgspec.json.decode(text, type=dict[str, object])
-            except msgspec.DecodeError as error:
-                raise _NotRight(f"row {number} cannot be read ({error})") from error
-            _check_columns(f"row {number} ", list(fields), columns)
-    return number
-
-
-def _check_columns(where: str, have: Sequence[str], wanted: Sequence[str]) -> None:
-    lacking = [column for column in wanted if column not in have]
-    if lacking:
-        noun = "column" if len(lacking) == 1 else "columns"
-        raise _NotRight(f"{where}lacks {noun} {', '.join(lacking)} (it has {', '.join(have)})")
-
-
 @contextmanager
 def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[None]:
     """Keep models and optimizers off the GPU while the body runs, and say what that frees.
@@ -326,33 +297,33 @@ def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[N
     """
     import torch
 
-    tensors = [tensor for tensor in tensors_of(held) if tensor.device.type == "cuda"]
-    if not tensors:
+    homes: dict[device, list[Tensor]] = {}
+    for tensor in tensors_of(held):
+        if tensor.device.type == "cuda":
+            homes.setdefault(tensor.device, []).append(tensor)
+    if not homes:
         say("nothing is on a GPU that could be moved off it")
         yield
         return
-    gpus = {tensor.device for tensor in tensors}
 
-    def say_moved(where: str, began: float) -> None:
-        took = seconds_in_words(time.perf_counter() - began)
-        torch.cuda.empty_cache()
-        memory = in_one_line(gpu_memory(gpus))
-        say(f"{bytes_in_words(size)} moved {where} the GPU in {took}: {memory}")
-
-    say(f"before: {in_one_line(gpu_memory(gpus))}")
-    began = time.perf_counter()
-    away = move_away(tensors, torch.device("cpu"))
-    size = sum(group[0].untyped_storage().nbytes() for _, group in away)
-    try:
-        say_moved("off", began)
-        yield
-    finally:
-        say(f"after the evaluation: {in_one_line(gpu_memory(gpus))}")
+    def moved(where: str, places: Mapping[device, list[Tensor]]) -> None:
         gc.collect()
         torch.cuda.empty_cache()
         began = time.perf_counter()
-        bring_back(away)
-        say_moved("back to", began)
+        size = sum(move(tensors, place) for place, tensors in places.items())
+        took = seconds_in_words(time.perf_counter() - began)
+        torch.cuda.empty_cache()
+        memory = in_one_line(gpu_memory(homes))
+        say(f"{bytes_in_words(size)} moved {where} the GPU in {took}: {memory}")
+
+    say(f"before: {in_one_line(gpu_memory(homes))}")
+    try:
+        moved("off", {torch.device("cpu"): [one for group in homes.values() for one in group]})
+        yield
+    finally:
+        say(f"after the evaluation: {in_one_line(gpu_memory(homes))}")
+        gone = {home: [one for one in there if one.device != home] for home, there in homes.items()}
+        moved("back to", gone)
 
 
 def tensors_of(held: Iterable[Held]) -> list[Tensor]:
@@ -382,43 +353,26 @@ def tensors_of(held: Iterable[Held]) -> list[Tensor]:
     return list(found.values())
 
 
-def move_away(tensors: Iterable[Tensor], to: device) -> list[tuple[device, list[Tensor]]]:
-    """Have the data of tensors on another device, with all that they share; where it was, in turn.
+def move(tensors: Iterable[Tensor], to: device) -> int:
+    """Have the data of tensors on another device, with all that they share; bytes that moved.
 
     Each storage moves once and every tensor on it keeps its place there, so that tied weights and
     buffers that are views of others are still that. No tensor is replaced: an optimizer, DDP and
     the graph's hooks know the same ones.
     """
-    homes: list[tuple[device, list[Tensor]]] = []
+    import torch
+
     groups: dict[tuple[device, int], list[Tensor]] = {}
     for tensor in tensors:
         place = (tensor.device, tensor.untyped_storage().data_ptr())
         groups.setdefault(place, []).append(tensor)
-    try:
-        for (home, _), group in groups.items():
-            _move(group, to)
-            homes.append((home, group))
-    except BaseException:
-        bring_back(homes)
-        raise
-    return homes
-
-
-def bring_back(homes: list[tuple[device, list[Tensor]]]) -> None:
-    """Put all that was moved away where it was, with the values that it has now."""
-    while homes:
-        home, group = homes[-1]
-        _move(group, home)
-        homes.pop()
-
-
-def _move(group: Sequence[Tensor], to: device) -> None:
-    """Move the one storage of some tensors."""
-    import torch
-
-    octets = torch.empty(0, dtype=torch.uint8, device=group[0].device)
-    moved = octets.set_(group[0].untyped_storage()).to(to, copy=True).untyped_storage()
-    for tensor in group:
-        empty = torch.empty(0, dtype=tensor.dtype, device=to)
-        view = tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
-        tensor.data = empty.set_(moved, *view)
+    size = 0
+    for (home, _), group in groups.items():
+        octets = torch.empty(0, dtype=torch.uint8, device=home).set_(group[0].untyped_storage())
+        moved = octets.to(to, copy=True).untyped_storage()
+        for tensor in group:
+            empty = torch.empty(0, dtype=tensor.dtype, device=to)
+            view = tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
+            tensor.data = empty.set_(moved, *view)
+        size += moved.nbytes()
+    return size

@@ -1,41 +1,23 @@
 """`generate` and `pipeline`: from prompts to texts, each step timed, a beat for each token.
 
-A `Watch` goes around every call of ``model.generate``: here, in a pipeline of ours and in a script
-that is only watched. The tokens stay those of the model alone; only limits of a debug run change
-them, and are said when they do.
+A `WatchedGeneration` goes around every call of ``model.generate``: here, in a pipeline of ours and
+in a script that is only watched. The tokens stay those of the model alone; only limits of a debug
+run change them, and are said when they do.
 """
 
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, contextmanager, nullcontext
-from functools import cache, partial
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.models import (
-    GpuMemory,
-    doubtful_flags,
-    first_device,
-    gpu_memory,
-    in_one_line,
-    input_device,
-    look_at_model,
-    offloaded_places,
-    set_on_tokenizer,
-)
+from lightning_hangcheck.hooks import models
 from lightning_hangcheck.hooks.state_report import tell_start
-from lightning_hangcheck.hooks.zero_code.wrapping import (
-    Call,
-    in_section,
-    inside,
-    is_outermost,
-    is_spoken,
-    later,
-    wrap,
-)
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, in_section, later, replace, wrap
 from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.text.shown import seconds_in_words, several
@@ -47,15 +29,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lightning_hangcheck.hooks.models import Model
-    from lightning_hangcheck.recorder.lifecycle import Recorder
 
 Tokenizer: TypeAlias = Any
 Pipeline: TypeAlias = Any
-TASK = "text-generation"
 CRITERIA = "stopping_criteria"
 WARN_AFTER = 300.0  # seconds
 FULL = 0.9  # share of a GPU's memory; what a generation remembers has to fit into the rest
-OURS = __name__.partition(".")[0]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,13 +53,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, debug: bool | Limits) -> Limits | None:
         """Return the limits that a value of ``debug`` means, None for none."""
         return debug if isinstance(debug, Limits) else cls() if debug else None
-
-    def cap(self, named: Mapping[str, Any], most: int | None) -> dict[str, Any] | None:
-        """Arguments of ``generate`` that make no more than the limit; None where it isn't met."""
-        if most is None or most <= self.max_new_tokens:
-            return None
-        rest = {name: value for name, value in named.items() if name != "max_length"}
-        return {**rest, "max_new_tokens": self.max_new_tokens}
 
     def say_cut(self, prompts: int, tokenizer: Tokenizer) -> dict[str, Any]:
         """Say that prompts are cut; return the options of the tokenizer that cut them."""
@@ -119,8 +91,8 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
     response_characters: int | None = None
     truncated_prompts: int = 0
     max_new_tokens_cut: int | None = None
-    memory_before: tuple[GpuMemory, ...] = ()
-    memory_after: tuple[GpuMemory, ...] = ()
+    memory_before: tuple[models.GpuMemory, ...] = ()
+    memory_after: tuple[models.GpuMemory, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -143,7 +115,7 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
             f"generate: {several(self.prompts, 'prompt')} of "
             f"{several(self.prompt_tokens, 'token')} gave "
             f"{self.new_tokens} new ones{characters} in {self.generate_s:.3f} s "
-            f"({self.tokens_per_second:.1f} a second); {in_one_line(self.memory_after)}; "
+            f"({self.tokens_per_second:.1f} a second); {models.in_one_line(self.memory_after)}; "
             f"{steps}total {self.total_s:.3f} s{minutes}"
         )
 
@@ -186,7 +158,7 @@ def generate(
     recorder, limits = current(), Limits.of(debug)
     asked = [prompts] if isinstance(prompts, str) else list(prompts)
     began, batched = time.perf_counter(), len(asked) > 1
-    pad_token_set = set_on_tokenizer(tokenizer) if batched else None
+    pad_token_set = models.set_on_tokenizer(tokenizer) if batched else None
     if pad_token_set:
         recorder.say(pad_token_set)
     options, cut = {}, 0
@@ -195,33 +167,33 @@ def generate(
         options = limits.say_cut(cut, tokenizer) if cut else {}
     encoded = tokenizer(asked, return_tensors="pt", padding=batched, **options)
     recorder.beat()
-    device, tokenized = input_device(model), time.perf_counter()
+    device, tokenized = models.input_device(model), time.perf_counter()
     # no others, as in a pipeline: a model may refuse or misread token_type_ids
     names = [name for name in ("input_ids", "attention_mask") if name in encoded]
     inputs = {name: encoded[name].to(device) for name in names}
-    tokenize_s, move_s = tokenized - began, time.perf_counter() - tokenized
+    times = {"tokenize_s": tokenized - began, "move_s": time.perf_counter() - tokenized}
     recorder.say(
-        f"generate: prompts tokenized ({tokenize_s:.3f}s), moved to {device} ({move_s:.3f}s)"
+        f"generate: prompts tokenized ({times['tokenize_s']:.3f}s), moved to {device} "
+        f"({times['move_s']:.3f}s)"
     )
-    watch = Watch(model, inputs, generation, generation, limits, warn_after_s)
-    watch.know(
-        prompt_characters=sum(map(len, asked)),
-        truncated_prompts=cut,
-        tokenize_s=tokenize_s,
-        move_s=move_s,
-    )
+    named, characters = {**inputs, **generation}, sum(map(len, asked))
+    watch = WatchedGeneration(model, named, None, limits, warn_after_s, characters=characters)
     with watch.around():
-        output = model.generate(**inputs, **watch.named)
+        output = model.generate(**watch.named)
         began = time.perf_counter()
-    made = new_tokens(model, int(inputs["input_ids"].shape[1]), output)
-    texts = tokenizer.batch_decode(made, skip_special_tokens=True)
-    decode_s = time.perf_counter() - began
-    report = watch.report(made, decode_s=decode_s, response_characters=sum(map(len, texts)))
+    texts = tokenizer.batch_decode(watch.new_tokens(output), skip_special_tokens=True)
+    report = watch.report(
+        output,
+        response_characters=sum(map(len, texts)),
+        truncated_prompts=cut,
+        decode_s=time.perf_counter() - began,
+        **times,
+    )
     return Generated(texts=texts, output=output, report=report)
 
 
 def pipeline(
-    task: str = TASK,
+    task: str = "text-generation",
     model: str | Model | None = None,
     *,
     debug: bool | Limits = False,
@@ -230,8 +202,8 @@ def pipeline(
 ) -> Pipeline:
     """Call ``transformers.pipeline``, and watch how the pipeline loads and generates.
 
-    A text-generation pipeline is an instance of transformers' own class, and returns what that
-    returns. One for another task, or of a class of your own, is watched only while it loads.
+    Returned is what that returns. A text-generation pipeline has a ``last_report``; one for another
+    task is watched only while it loads.
 
     Args:
         task: Of ``transformers.pipeline``.
@@ -245,164 +217,160 @@ def pipeline(
     """
     import transformers
 
-    from lightning_hangcheck.hooks.loading import Load, look_at_tokenizer
+    from lightning_hangcheck.hooks.loading import Load
 
-    recorder = current()
-    is_ours = task == TASK and named.get("pipeline_class") is None
-    if is_ours:
-        named["pipeline_class"] = _watched_text_generation()
+    recorder, limits = current(), Limits.of(debug)
     make = partial(transformers.pipeline, task, model, **named)
     if isinstance(model, str):
         arguments = {**named, **(named.get("model_kwargs") or {})}
         made = Load(model, f"{task} pipeline", "model", arguments).watched(make)
-        attempt("a look at the model", look_at_model, made.model, recorder)
+        attempt("a look at the model", models.look_at_model, made.model, recorder)
         if made.tokenizer is not None:
-            attempt("a look at the tokenizer", look_at_tokenizer, made.tokenizer, recorder)
+            attempt("a look at the tokenizer", models.look_at_tokenizer, made.tokenizer, recorder)
     else:
         made = make()
-    if is_ours:
-        made.limits, made.warn_after_s = Limits.of(debug), warn_after_s
+    if isinstance(made, transformers.TextGenerationPipeline):
+        _watch_pipeline(made, limits, warn_after_s)
     return made
 
 
-@cache
-def _watched_text_generation() -> type:
-    """Derive from transformers' own pipeline one that says how each of its steps goes."""
-    import transformers
+def _watch_pipeline(made: Pipeline, limits: Limits | None, warn_after_s: float) -> None:
+    """Have a pipeline say how each of its generations goes."""
+    cut = 0  # of the prompts of the next batch
+    made.last_report = None
 
-    base: Any = transformers.TextGenerationPipeline
-
-    class WatchedTextGeneration(base):  # type: ignore[misc]  # its types are unknown
-        limits: Limits | None = None
-        warn_after_s: float = WARN_AFTER
-        last_report: GenerationReport | None = None
-        cut = 0
-        """Of the prompts of the next batch."""
-
-        def preprocess(self, prompt_text: Any, **options: Any) -> Any:  # noqa: ANN401
-            inputs = super().preprocess(prompt_text, **options)
-            if self.limits and inputs["input_ids"].shape[-1] > self.limits.max_length:
-                self.cut += 1
-                shorter = self.limits.say_cut(1, self.tokenizer)
-                inputs = super().preprocess(prompt_text, **{**options, **shorter})
+    def shorten(call: Call) -> Any:  # noqa: ANN401 - inputs of the model
+        nonlocal cut
+        inputs = call.go()
+        if limits is None or inputs["input_ids"].shape[-1] <= limits.max_length:
             return inputs
+        cut += 1
+        return call.go(**limits.say_cut(1, made.tokenizer))
 
-        def _forward(self, model_inputs: Any, **options: Any) -> Any:  # noqa: ANN401
-            cut, self.cut = self.cut, 0
-            prepare = getattr(self, "_prepare_generate_kwargs", None)  # transformers 5
-            flags = {"generation_config": getattr(self, "generation_config", None), **options}
-            flags = dict(prepare(dict(options))) if prepare is not None else flags
-            limits = self.limits
-            watch = Watch(self.model, model_inputs, options, flags, limits, self.warn_after_s)
-            watch.know(truncated_prompts=cut)
-            with watch.around():
-                outputs = super()._forward(model_inputs, **watch.named)
-            width = model_inputs["input_ids"].shape[1]
-            self.last_report = watch.report(outputs["generated_sequence"].flatten(0, 1)[:, width:])
-            return outputs
+    @contextmanager
+    def generating(call: Call) -> Iterator[None]:
+        nonlocal cut
+        truncated, cut = cut, 0
+        prepare = getattr(made, "_prepare_generate_kwargs", None)  # transformers 5
+        flags = {"generation_config": getattr(made, "generation_config", None), **call.named}
+        flags = dict(prepare(dict(call.named))) if prepare is not None else flags
+        given = {**call.given()["model_inputs"], **flags}
+        watch = WatchedGeneration(made.model, call.named, given, limits, warn_after_s)
+        call.named = watch.named
+        with watch.around():
+            yield
+        sequences = call.result["generated_sequence"].flatten(0, 1)
+        made.last_report = watch.report(sequences, truncated_prompts=truncated)
 
-    return WatchedTextGeneration
-
-
-def new_tokens(model: Model, prompt_width: int, output: Any) -> Tensor:  # noqa: ANN401 - a tensor, or a structure with one
-    """Cut the prompt off, or the start token of a model that writes apart from its prompt."""
-    sequences: Tensor = getattr(output, "sequences", output)
-    apart = getattr(model.config, "is_encoder_decoder", False)
-    return sequences[:, 1 if apart else prompt_width :]
+    replace(made, "preprocess", shorten)
+    wrap(made, "_forward", generating)
 
 
-def asked_new_tokens(default: Any, named: Mapping[str, Any], prompt_length: int) -> int | None:  # noqa: ANN401 - a GenerationConfig, if there is one
-    """How many new tokens a call of ``generate`` may make; None where nothing says it."""
-    config = named.get("generation_config") or default
-    for flags in (named, vars(config) if config is not None else {}):
-        if flags.get("max_new_tokens") is not None:
-            return int(flags["max_new_tokens"])
-        if flags.get("max_length") is not None:
-            return int(flags["max_length"]) - prompt_length
-    return None
-
-
-def sign_of_life(recorder: Recorder) -> None:
-    """Say that the rank goes on; no beat, which would speak for the pace of the script's loop."""
-    if recorder.in_training_thread():
-        recorder.page.show_phase(recorder.page.phase)
-
-
-class Watch:
+class WatchedGeneration:
     """Watches one generation: a section, a beat per token, warnings before and while it runs.
 
     With ``HANGCHECK_DISABLE=1`` it only measures, and keeps to the limits.
 
     Args:
-        inputs: ``input_ids`` and its mask, where prompts are tokens; a mask is read from the
-            device, so a watched script gives none: its tokens are counted with their padding.
         named: Arguments of ``generate``. They become `named`: with limits and the beat.
-        flags: All that decides how it generates, those among them.
+        given: All that decides how it generates, those among them; by default those alone. A
+            mask is read from the device: without it tokens are counted with their padding.
         beat: Called once a token; by default the process's own beat.
         spoken: Say what there is to say, but for a run that takes long, which is said always.
+        characters: Of all prompts, where they were counted.
     """
 
     def __init__(
         self,
         model: Model,
-        inputs: Mapping[str, Any],
         named: Mapping[str, Any],
-        flags: Mapping[str, Any],
+        given: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         warn_after_s: float = WARN_AFTER,
         beat: Callable[[], None] | None = None,
         *,
         spoken: bool = True,
+        characters: int | None = None,
     ) -> None:
         self._recorder, self._model, self._warn_after_s = current(), model, warn_after_s
         self._on = not self._recorder.settings.disable
         self._spoken = spoken and self._on
-        self._beat = TokenBeat(beat or self._recorder.beat)
+        self._beat = beat or self._recorder.beat
+        self._steps, self._began = 0, 0.0
         self._warnings: list[str] = []
-        self._began = 0.0
-        mask = inputs.get("attention_mask")
-        prompts, width = getattr(inputs.get("input_ids"), "shape", (0, 0))
-        most = asked_new_tokens(getattr(model, "generation_config", None), flags, width)
-        tokens = prompts * width if mask is None else int(mask.sum())
-        self._figures: dict[str, Any] = {}
-        self.know(prompts=prompts, prompt_tokens=tokens, max_new_tokens=most)
-        self.named = dict(named)
-        capped = limits.cap(named, most) if limits is not None else None
-        if limits is not None and capped is not None:
+        self.named, flags = dict(named), dict(named if given is None else given)
+        config = flags.get("generation_config") or getattr(model, "generation_config", None)
+        tokens, mask = flags.get("input_ids"), flags.get("attention_mask")
+        shape = tuple(getattr(flags.get("inputs") if tokens is None else tokens, "shape", ()))
+        # of what is no text, as images or embeddings, nothing is counted
+        prompts, width = shape if len(shape) == 2 else (0, 0)
+        self._width: int = width
+        most = None
+        for asked in (flags, {} if config is None else vars(config)):
+            if most is None and asked.get("max_new_tokens") is not None:
+                most = int(asked["max_new_tokens"])
+            elif most is None and asked.get("max_length") is not None:
+                most = int(asked["max_length"]) - width
+        cut_from = None
+        if limits is not None and most is not None and most > limits.max_new_tokens:
             self._recorder.say(
                 f"generate: {most} new tokens were asked for, {limits.max_new_tokens} will be made "
                 "at most (limit of a debug run: Limits(max_new_tokens=...))"
             )
-            self.named, flags = capped, limits.cap(flags, most) or flags
-            self.know(max_new_tokens=limits.max_new_tokens, max_new_tokens_cut=most)
-        self._given, self._flags = frozenset(self.named), flags
-        if self._on:
-            with_ours = attempt("the beat per token", with_beat, self.named, self._beat)
-            self.named = with_ours or self.named
+            cut_from, most = most, limits.max_new_tokens
+            for arguments in (self.named, flags):
+                arguments.pop("max_length", None)
+                arguments["max_new_tokens"] = most
+        self._figures: dict[str, Any] = {
+            "prompts": prompts,
+            "prompt_characters": characters,
+            "prompt_tokens": prompts * width if mask is None else int(mask.sum()),
+            "max_new_tokens": most,
+            "max_new_tokens_cut": cut_from,
+        }
+        defaults = config.to_diff_dict() if config is not None else {}
+        self._doubts = models.doubtful_flags({**defaults, **flags}, given=frozenset(self.named))
+        if self._on and named.get("cache_implementation") != "paged":  # which takes no criteria
+            from transformers import StoppingCriteriaList
 
-    def know(self, **figures: Any) -> None:  # noqa: ANN401 - of the report
-        """Take fields of the report that are known."""
-        self._figures |= figures
+            criteria = [token_beat(self._step), *(named.get(CRITERIA) or ())]
+            self.named[CRITERIA] = StoppingCriteriaList(criteria)
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether its prompts are tokens, which can be counted."""
+        return bool(self._figures["prompts"])
+
+    def _step(self) -> None:
+        self._steps += 1
+        self._beat()
 
     @contextmanager
-    def around(self) -> Iterator[None]:
-        """Watch what is called within; its exceptions pass through."""
+    def around(self, *, in_section: bool = False) -> Iterator[None]:
+        """Watch what is called within, maybe in a section of its own already."""
         with ExitStack() as watched:
             if self._spoken:
-                self.know(memory_before=self._memory())
-                attempt("a look before generation", self._warn_before)
+                self._figures["memory_before"] = self._memory()
+                attempt("a look before generation", self._look_before)
             if self._on:
-                title, long = _section_name(self._model), "the warning of a long run"
-                watched.enter_context(Section(self._recorder, title, spoken=self._spoken))
+                if not in_section:
+                    watched.enter_context(Section(self._recorder, _title(self._model)))
+                long = "the warning of a long run"
                 watched.enter_context(later(self._warn_after_s, long, self._warn_long))
             self._began = time.perf_counter()
             yield
-            self.know(generate_s=time.perf_counter() - self._began)
+            self._figures["generate_s"] = time.perf_counter() - self._began
         if self._spoken:
-            self.know(memory_after=self._memory())
+            self._figures["memory_after"] = self._memory()
 
-    def report(self, made: Tensor, **figures: Any) -> GenerationReport:  # noqa: ANN401 - its fields
-        """Say what came of it: the new tokens, and further fields of the report."""
+    def new_tokens(self, output: Any) -> Tensor:  # noqa: ANN401 - a tensor, or a structure with one
+        """Cut the prompt off, or the start token of a model that writes apart from its prompt."""
+        sequences: Tensor = getattr(output, "sequences", output)
+        apart = getattr(self._model.config, "is_encoder_decoder", False)
+        return sequences[:, 1 if apart else self._width :]
+
+    def report(self, output: Any, **figures: Any) -> GenerationReport:  # noqa: ANN401 - as above, and fields
+        """Say what came of it: what ``generate`` returned, and further fields of the report."""
 
         def count() -> int:
             """Count the tokens of all sequences, up to and with the one that ends each."""
@@ -410,119 +378,94 @@ class Watch:
             ends = set(end) if isinstance(end, (list, tuple)) else {end}
             return sum(
                 next((place for place, token in enumerate(row, 1) if token in ends), len(row))
-                for row in made.tolist()
+                for row in self.new_tokens(output).tolist()
             )
 
         report = GenerationReport(
             **self._figures,
             **figures,
             new_tokens=attempt("counting tokens", count) or 0,
-            device=str(first_device(self._model)),
+            device=str(models.devices_of(self._model)[0]),
             warnings=tuple(self._warnings),
         )
         self._recorder.say(str(report))
         return report
 
-    def _memory(self) -> tuple[GpuMemory, ...]:
-        devices = (parameter.device for parameter in self._model.parameters())
-        return attempt("the memory of the GPUs", gpu_memory, devices) or ()
+    def _memory(self) -> tuple[models.GpuMemory, ...]:
+        devices = models.devices_of(self._model)
+        return attempt("the memory of the GPUs", models.gpu_memory, devices) or ()
 
     def _warn(self, sentence: str) -> None:
         self._warnings.append(sentence)
         self._recorder.say(f"WARNING: {sentence}")
 
-    def _warn_before(self) -> None:
-        known, device = self._figures, first_device(self._model)
+    def _look_before(self) -> None:
+        known, device = self._figures, models.devices_of(self._model)[0]
         nouns = {"prompts": "prompt", "prompt_characters": "character", "prompt_tokens": "token"}
         counts = [several(known[name], noun) for name, noun in nouns.items() if known.get(name)]
         goes_in = ", ".join(counts) if known["prompts"] else "prompts that are no tokens"
         most = known["max_new_tokens"]
         limit = "max_new_tokens not given" if most is None else f"max_new_tokens={most}"
-        memory = in_one_line(known["memory_before"])
-        self._recorder.say(f"generate: {goes_in}; {limit}; first parameter on {device}; {memory}")
-        config = self._flags.get("generation_config")
-        config = config or getattr(self._model, "generation_config", None)
-        flags = {**(config.to_diff_dict() if config is not None else {}), **self._flags}
-        places = offloaded_places(self._model)
-        for doubt in (
-            *doubts_before(device.type, known["memory_before"], places),
-            *doubtful_flags(flags, given=self._given),
-        ):
+        memory = known["memory_before"]
+        self._recorder.say(
+            f"generate: {goes_in}; {limit}; first parameter on {device}; "
+            f"{models.in_one_line(memory)}"
+        )
+        for gpu in memory:
+            if gpu.used / gpu.total > FULL:
+                self._warn(
+                    f"GPU {gpu.index} is {gpu.used / gpu.total:.0%} full before generation: it may "
+                    "run out of memory or become very slow; use a smaller batch or context, 8 "
+                    "bits, or more GPUs"
+                )
+        places = models.offloaded_places(self._model)
+        if places:
+            self._warn(
+                f"parts of the model are offloaded ({', '.join(places)}): each token waits for "
+                "them to be copied; load in 8 bits or on more GPUs to keep the model on GPUs"
+            )
+        elif device.type == "cpu":
+            self._warn(
+                "the model is on the CPU, where a large one takes seconds a token; "
+                "where there are GPUs, load it with device_map='auto'"
+            )
+        for doubt in self._doubts:
             self._warn(doubt)
 
     def _warn_long(self) -> None:
-        seconds, steps = time.perf_counter() - self._began, self._beat.steps
+        seconds = time.perf_counter() - self._began
         self._warn(
-            f"generation has run for {seconds:.0f} s ({several(steps, 'step')} so far, "
-            f"{steps / seconds:.2f} a second); a smaller max_new_tokens or max_time=SECONDS ends "
-            "it sooner"
+            f"generation has run for {seconds:.0f} s ({several(self._steps, 'step')} so far, "
+            f"{self._steps / seconds:.2f} a second); a smaller max_new_tokens or max_time=SECONDS "
+            "ends it sooner"
         )
 
 
-def _section_name(model: Model) -> str:
+def _title(model: Model) -> str:
     return f"generate ({type(model).__name__})"
 
 
-def doubts_before(
-    device_type: str, memory: Sequence[GpuMemory], offloaded: Sequence[str]
-) -> list[str]:
-    """Name each doubt and the way out."""
-    found = [
-        f"GPU {gpu.index} is {gpu.used / gpu.total:.0%} full before generation: it may run out of "
-        "memory or become very slow; use a smaller batch or context, 8 bits, or more GPUs"
-        for gpu in memory
-        if gpu.used / gpu.total > FULL
-    ]
-    if offloaded:
-        found.append(
-            f"parts of the model are offloaded ({', '.join(offloaded)}): each token waits for them "
-            "to be copied; load in 8 bits or on more GPUs to keep the model on GPUs"
-        )
-    elif device_type == "cpu":
-        found.append(
-            "the model is on the CPU, where a large one takes seconds a token; "
-            "where there are GPUs, load it with device_map='auto'"
-        )
-    return found
-
-
-class TokenBeat:
-    """Called by ``generate`` once a step, each a token of every sequence.
+def token_beat(beat: Callable[[], None]) -> Callable[..., Tensor]:
+    """Make a criterion that beats once a step, each a token of every sequence, and stops nothing.
 
     A streamer is refused by beam search, and a logits processor makes assisted search do more
-    work. This leaves scores, tokens and random numbers alone.
+    work. This leaves scores, tokens and random numbers alone. A function, as some kinds of search
+    copy their criteria, and a function is its own copy.
     """
+    not_done: Tensor | None = None
 
-    def __init__(self, beat: Callable[[], None]) -> None:
-        self.steps = 0
-        self._beat = beat
-        self._not_done: Tensor | None = None
-
-    def __call__(self, input_ids: Tensor, scores: object, **_: object) -> Tensor:
-        """Say for each sequence that it is not done."""
-        self._beat()
-        self.steps += 1
-        answer = self._not_done
-        if answer is None or len(answer) != len(input_ids) or answer.device != input_ids.device:
+    def criterion(input_ids: Tensor, scores: object, **_: object) -> Tensor:
+        nonlocal not_done
+        beat()
+        now = not_done
+        if now is None or len(now) != len(input_ids) or now.device != input_ids.device:
             import torch
 
-            answer = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-            self._not_done = answer
-        return answer
+            now = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+            not_done = now
+        return now
 
-    def __deepcopy__(self, _: object) -> TokenBeat:
-        """Stay the same one: some kinds of search copy their criteria."""
-        return self
-
-
-def with_beat(named: Mapping[str, Any], beat: TokenBeat) -> dict[str, Any]:
-    """Add the beat before the user's own stopping criteria; continuous batching takes none."""
-    if named.get("cache_implementation") == "paged":
-        return dict(named)
-    from transformers import StoppingCriteriaList
-
-    criteria = StoppingCriteriaList([beat, *(named.get(CRITERIA) or ())])
-    return {**named, CRITERIA: criteria}
+    return criterion
 
 
 def instrument_generation(module: ModuleType) -> None:
@@ -530,29 +473,22 @@ def instrument_generation(module: ModuleType) -> None:
 
     @contextmanager
     def generating(call: Call) -> Iterator[None]:
-        model, given = call.instance, call.given()
-        # a function of ours watches by itself, or tries what was just loaded
-        ours = any(isinstance(one, TokenBeat) for one in given.get(CRITERIA) or ())
-        if ours or not is_outermost("generate", _section_name(model)):
-            yield
-            return
         tell_start()
-        spoken, tokens = is_spoken("generate"), given.get("input_ids")
-        tokens = given.get("inputs") if tokens is None else tokens
-        shape = tuple(getattr(tokens, "shape", ()))
-        number, width = shape if len(shape) == 2 else (0, 0)
-        beat = partial(sign_of_life, current())
-        inputs = {"input_ids": tokens} if number else {}
-        watch = Watch(model, inputs, call.named, given, beat=beat, spoken=spoken)
+        given, beat = call.given(), partial(models.sign_of_life, current())
+        counted = {**given, "attention_mask": None}
+        watch = WatchedGeneration(call.instance, call.named, counted, beat=beat, spoken=call.spoken)
         # given by its place, it cannot be given by name too; code of others may not know it
         if (CRITERIA in call.named or CRITERIA not in given) and not given.get("custom_generate"):
             call.named = watch.named
-        with inside("generate"), watch.around():
+        with watch.around(in_section=True):
             yield
-        if spoken and number:  # read from the device, on which nothing runs any more
-            attempt("the report", lambda: watch.report(new_tokens(model, width, call.result)))
+        if (
+            call.spoken and watch.has_prompts
+        ):  # read from the device, on which nothing runs any more
+            attempt("the report", watch.report, call.result)
 
-    wrap(module.GenerationMixin, "generate", generating)
+    section = in_section("generate", lambda call: _title(call.instance), around=generating)
+    wrap(module.GenerationMixin, "generate", section)
 
 
 def instrument_pipelines(module: ModuleType) -> None:
@@ -562,12 +498,4 @@ def instrument_pipelines(module: ModuleType) -> None:
         task = getattr(call.instance, "task", None) or type(call.instance).__name__
         return f"pipeline {task} ({type(getattr(call.instance, 'model', None)).__name__})"
 
-    section = in_section("pipeline", title)
-
-    @contextmanager
-    def calling(call: Call) -> Iterator[None]:
-        ours = type(call.instance).__module__.startswith(OURS)  # it tells by itself
-        with nullcontext() if ours else section(call):
-            yield
-
-    wrap(module.Pipeline, "__call__", calling)
+    wrap(module.Pipeline, "__call__", in_section("pipeline", title))

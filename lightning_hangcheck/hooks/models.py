@@ -6,7 +6,7 @@ outside its GPU goes into the journal, for the ledger, and to the phases of this
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -14,21 +14,49 @@ import msgspec
 from lightning_hangcheck.text.shown import bytes_in_words, several
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from torch import Tensor, device
 
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 Model: TypeAlias = Any  # of transformers, which is not imported here
-# a flag of sampling and the value at which it does nothing; from GenerationConfig.validate
-_SAMPLING = {
-    "temperature": 1.0, "top_p": 1.0, "top_k": 50, "typical_p": 1.0, "min_p": None, "top_h": None,
-    "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
+Flags: TypeAlias = "defaultdict[str, Any]"
+WITHOUT_SAMPLING = "do_sample=True; add that, or leave it out"
+WITHOUT_BEAMS = "num_beams > 1; leave it out"
+IDLE = {  # flags, the value at which each does nothing (GenerationConfig.validate), what they need
+    "temperature": (1.0, WITHOUT_SAMPLING), "top_p": (1.0, WITHOUT_SAMPLING),
+    "top_k": (50, WITHOUT_SAMPLING), "typical_p": (1.0, WITHOUT_SAMPLING),
+    "min_p": (None, WITHOUT_SAMPLING), "top_h": (None, WITHOUT_SAMPLING),
+    "epsilon_cutoff": (0.0, WITHOUT_SAMPLING), "eta_cutoff": (0.0, WITHOUT_SAMPLING),
+    "early_stopping": (False, WITHOUT_BEAMS), "length_penalty": (1.0, WITHOUT_BEAMS),
 }  # fmt: skip
-_BEAMS = {"early_stopping": False, "length_penalty": 1.0}
+CONTRADICTIONS: tuple[tuple[Callable[[Flags], bool], str], ...] = (
+    (
+        lambda flag: flag["do_sample"] is True and flag["temperature"] == 0,
+        "temperature=0 with do_sample=True is refused; write do_sample=False",
+    ),
+    (
+        lambda flag: None not in (flag["max_new_tokens"], flag["max_length"]),
+        "max_length is ignored beside max_new_tokens; leave one of them out",
+    ),
+    (
+        lambda flag: (flag["min_new_tokens"] or 0) > (flag["max_new_tokens"] or float("inf")),
+        "min_new_tokens={min_new_tokens} is above max_new_tokens={max_new_tokens}; raise the "
+        "latter",
+    ),
+    (
+        lambda flag: (
+            flag["num_return_sequences"] > flag["num_beams"]
+            and not (flag["do_sample"] is True and flag["num_beams"] == 1)
+        ),
+        "num_return_sequences={num_return_sequences} is refused with num_beams={num_beams}; raise "
+        "num_beams, or set do_sample=True and no beams",
+    ),
+)
+"""Flags that do not go together, with the way out."""
 # of DeepSpeed's ZeRO-3, of torch's DTensor (FSDP2, tensor parallel), and of FSDP1
-_SHARED_OUT = ("ds_id", "device_mesh", "_is_flat_param", "_fsdp_flattened")
+SHARED_OUT = ("ds_id", "device_mesh", "_is_flat_param", "_fsdp_flattened")
 offloaded_so_far: dict[str, None] = {}
 """What `tell_offloaded` told of this process, in that order."""
 
@@ -55,17 +83,14 @@ class GpuMemory(msgspec.Struct, frozen=True):
 
 def gpu_memory(devices: Iterable[device]) -> tuple[GpuMemory, ...]:
     """Look at each GPU among these devices: asking another one makes a context there (300 MB)."""
-    indices = sorted({place.index or 0 for place in devices if place.type == "cuda"})
-    if not indices:
-        return ()
-    from torch import cuda
+    found = []
+    for index in sorted({place.index or 0 for place in devices if place.type == "cuda"}):
+        from torch import cuda
 
-    def look(index: int) -> GpuMemory:
         free, total = cuda.mem_get_info(index)
         ours = cuda.memory_allocated(index), cuda.memory_reserved(index)
-        return GpuMemory(index, total - free, total, *ours)
-
-    return tuple(map(look, indices))
+        found.append(GpuMemory(index, total - free, total, *ours))
+    return tuple(found)
 
 
 def in_one_line(memory: Sequence[GpuMemory]) -> str:
@@ -73,42 +98,25 @@ def in_one_line(memory: Sequence[GpuMemory]) -> str:
     return ", ".join(map(str, memory)) or "the model is on no GPU"
 
 
-def clear_cache() -> str | None:
-    """Free what torch keeps of the GPUs for tensors to come; say how much, None without a GPU."""
-    from torch import cuda
-
-    def reserved() -> int:
-        return sum(map(cuda.memory_reserved, range(cuda.device_count())))
-
-    if not cuda.is_initialized():
-        return None
-    before = reserved()
-    cuda.empty_cache()
-    freed, kept = bytes_in_words(before - reserved()), bytes_in_words(reserved())
-    return f"cache of the GPU cleared: {freed} given back, {kept} reserved still"
-
-
-def first_device(model: Model) -> device:
-    """The device of the first parameter; the CPU for a model that has none."""
+def devices_of(model: Model) -> list[device]:
+    """Where its parameters are, the first one's first; the CPU for a model that has none."""
     import torch
 
-    return next((one.device for one in model.parameters()), torch.device("cpu"))
+    return [one.device for one in model.parameters()] or [torch.device("cpu")]
 
 
 def input_device(model: Model) -> device:
     """Where inputs go: to the first parameter's device, or the first of the map that has data."""
     import torch
 
-    first = first_device(model)
-    if first.type != "meta":
-        return first
-    places = device_map_of(model).values()
-    return torch.device(next((place for place in places if place != "disk"), "cpu"))
+    first = devices_of(model)[0]
+    places = [place for place in device_map_of(model).values() if place != "disk"]
+    return first if first.type != "meta" else torch.device(places[0] if places else "cpu")
 
 
 def are_shared_out(tensors: Iterable[Tensor]) -> bool:
     """Whether each rank holds only a share of these, so that a step with them waits for others."""
-    return any(hasattr(tensor, mark) for tensor in tensors for mark in _SHARED_OUT)
+    return any(hasattr(tensor, mark) for tensor in tensors for mark in SHARED_OUT)
 
 
 def without_data(model: Model) -> list[str]:
@@ -146,7 +154,7 @@ def tell_offloaded(what: str, recorder: Recorder) -> None:
 
 def show_class_and_device(model: Model, recorder: Recorder) -> None:
     """Say in one line what was loaded and where it begins; note what of it is offloaded."""
-    recorder.say(f"model: {type(model).__name__}, its first parameter on {first_device(model)}")
+    recorder.say(f"model: {type(model).__name__}, its first parameter on {devices_of(model)[0]}")
     places = offloaded_places(model)
     if places:
         parts = f"parts on {' and '.join(places)} (device map)"
@@ -155,73 +163,54 @@ def show_class_and_device(model: Model, recorder: Recorder) -> None:
 
 def look_at_model(model: Model, recorder: Recorder) -> None:
     """Say where the model is and what is wrong with it; give it the pad token that it lacks."""
+
+    def some(names: Sequence[str], most: int) -> str:
+        more = f" and {len(names) - most} more" if len(names) > most else ""
+        return f"{', '.join(names[:most])}{more}"
+
     show_class_and_device(model, recorder)
     sizes: Counter[str] = Counter()
     for parameter in model.parameters():
         sizes[str(parameter.device)] += parameter.numel() * parameter.element_size()
     parts = [f"{name or 'all'}: {place}" for name, place in device_map_of(model).items()]
-    recorder.say(f"device map: {_some(parts, 12) or 'none'}")
+    recorder.say(f"device map: {some(parts, 12) or 'none'}")
     held = ", ".join(f"{bytes_in_words(size)} on {where}" for where, size in sizes.items())
     recorder.say(f"parameters: {held}")
-    recorder.say(in_one_line(gpu_memory(one.device for one in model.parameters())))
-    pad_token_set = set_on_model(model)
-    if pad_token_set:
-        recorder.say(pad_token_set)
-    names = without_data(model)
+    recorder.say(in_one_line(gpu_memory(devices_of(model))))
+    names, config = without_data(model), getattr(model, "generation_config", None)
+    doubts = [] if config is None else doubtful_flags(config.to_diff_dict())
+    doubts = [f"generation_config.json: {doubt}" for doubt in doubts]
     if names:
-        recorder.say(
-            f"WARNING: {several(len(names), 'parameter')} still on the meta device without data "
-            f"({_some(names, 3)}): using or moving them fails or never ends; "
+        doubts.append(
+            f"{several(len(names), 'parameter')} still on the meta device without data "
+            f"({some(names, 3)}): using or moving them fails or never ends; "
             "load without offload_state_dict, offload_folder and torch.device('meta'), and see "
             "whether the weight files hold these names"
         )
     elif sizes["meta"]:
-        recorder.say(
-            f"WARNING: {bytes_in_words(sizes['meta'])} of parameters are offloaded and shown on "
+        doubts.append(
+            f"{bytes_in_words(sizes['meta'])} of parameters are offloaded and shown on "
             "the meta device: each forward pass brings them again, and training, DDP, FSDP or "
             "model.to() fail on them; give a max_memory map that holds the whole model, or load "
             "in 8 bits"
         )
-    config = getattr(model, "generation_config", None)
-    for doubt in doubtful_flags(config.to_diff_dict()) if config is not None else ():
-        recorder.say(f"WARNING: generation_config.json: {doubt}")
-
-
-def _some(names: Sequence[str], most: int) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"
+    changed = set_on_model(model)
+    for line in [*filter(None, [changed]), *(f"WARNING: {doubt}" for doubt in doubts)]:
+        recorder.say(line)
 
 
 def doubtful_flags(flags: Mapping[str, Any], given: Container[str] | None = None) -> list[str]:
-    """Name what is wrong with a set of generation flags, each with the way out."""
-    samples, beams = flags.get("do_sample") is True, flags.get("num_beams") or 1
-
-    def idle(known: Mapping[str, Any], way_out: str) -> list[str]:
-        return [
-            f"{name}={flags[name]} is ignored without {way_out}"
-            for name, value in known.items()
-            if flags.get(name) not in (None, value) and (given is None or name in given)
-        ]
-
-    found = []
-    if not samples:
-        found += idle(_SAMPLING, "do_sample=True; add that, or leave it out")
-    elif flags.get("temperature") == 0:
-        found.append("temperature=0 with do_sample=True is refused; write do_sample=False")
-    if beams == 1:
-        found += idle(_BEAMS, "num_beams > 1; leave it out")
-    least, most = flags.get("min_new_tokens"), flags.get("max_new_tokens")
-    if most is not None and flags.get("max_length") is not None:
-        found.append("max_length is ignored beside max_new_tokens; leave one of them out")
-    if least is not None and most is not None and least > most:
-        found.append(f"min_new_tokens={least} is above max_new_tokens={most}; raise the latter")
-    wanted = flags.get("num_return_sequences") or 1
-    if wanted > beams and not (samples and beams == 1):
-        found.append(
-            f"num_return_sequences={wanted} is refused with num_beams={beams}; raise num_beams, "
-            "or set do_sample=True and no beams"
-        )
-    return found
+    """Name what is wrong with a set of generation flags; of idle ones only those that are given."""
+    told = {name: value for name, value in flags.items() if value is not None}
+    known: Flags = defaultdict(lambda: None, {"num_beams": 1, "num_return_sequences": 1, **told})
+    met = {WITHOUT_SAMPLING: known["do_sample"] is True, WITHOUT_BEAMS: known["num_beams"] != 1}
+    idle = [
+        f"{name}={told[name]} is ignored without {needs}"
+        for name, (value, needs) in IDLE.items()
+        if not met[needs] and told.get(name) not in (None, value)
+        if given is None or name in given
+    ]
+    return idle + [words.format_map(known) for is_so, words in CONTRADICTIONS if is_so(known)]
 
 
 def set_on_tokenizer(tokenizer: Any) -> str | None:  # noqa: ANN401 - a guest's
@@ -241,6 +230,13 @@ def set_on_tokenizer(tokenizer: Any) -> str | None:  # noqa: ANN401 - a guest's
     )
 
 
+def look_at_tokenizer(tokenizer: Any, recorder: Recorder) -> None:  # noqa: ANN401 - a guest's
+    """Give a tokenizer, or that of a processor, the pad token that it lacks."""
+    line = set_on_tokenizer(getattr(tokenizer, "tokenizer", tokenizer))
+    if line:
+        recorder.say(line)
+
+
 def set_on_model(model: Model) -> str | None:
     """Give a model's configs the end-of-sequence id as pad id; say so, None if they have one."""
     changed = {}
@@ -254,3 +250,9 @@ def set_on_model(model: Model) -> str | None:
         return None
     end = next(iter(changed.values()))
     return f"no pad_token_id on {' and '.join(changed)}; it is now the end-of-sequence id {end}"
+
+
+def sign_of_life(recorder: Recorder) -> None:
+    """Say that the rank goes on; no beat, which would speak for the pace of the script's loop."""
+    if recorder.in_training_thread():
+        recorder.page.show_phase(recorder.page.phase)

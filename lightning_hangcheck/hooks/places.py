@@ -113,8 +113,8 @@ def _answering(where: str) -> Iterator[None]:
         ) from error
 
 
-class PlaceOfStart:
-    """A place of several starts of a job as the ranks of one see it: nothing of others is there.
+class Start:
+    """One start of a job, whose ranks meet at a place that may outlive it.
 
     torchrun tells its ranks nothing that names their round on all nodes alike: each agent counts
     only the restarts that ranks of its own asked for (TORCHELASTIC_RESTART_COUNT; torch's api.py:
@@ -124,34 +124,7 @@ class PlaceOfStart:
     """
 
     def __init__(self, place: DecidingPlace) -> None:
-        self._place, self.where, self.name = place, place.where, ""
-
-    def lead(self, name: str) -> None:
-        """As the first rank, name the start."""
-        self._place.post("leader", name.encode())
-        self.name = name
-
-    def follow(self) -> bool:
-        """Go where the first rank last said; whether that is another start than before."""
-        name, before = (self._place.look("leader") or b"").decode(errors="replace"), self.name
-        self.name = name if name.isalnum() else ""
-        return self.name not in ("", before)
-
-    def post(self, key: str, value: bytes) -> None:
-        """Leave a value for the ranks of this start."""
-        self._place.post(f"{self.name}/{key}", value)
-
-    def decide(self, key: str, value: bytes) -> bytes:
-        """Hold to the first word of this start."""
-        return self._place.decide(f"{self.name}/{key}", value)
-
-    def look(self, key: str) -> bytes | None:
-        """Return what a rank of this start left."""
-        return self._place.look(f"{self.name}/{key}")
-
-    def wait(self, key: str, seconds: float) -> bytes | None:
-        """Wait for what a rank of this start leaves."""
-        return wait(self._place, f"{self.name}/{key}", seconds)
+        self.place, self.name = place, ""
 
 
 def wait(place: DecidingPlace, key: str, seconds: float) -> bytes | None:
@@ -159,7 +132,7 @@ def wait(place: DecidingPlace, key: str, seconds: float) -> bytes | None:
 
     The diagnosis knows a rank in a guard by this frame.
     """
-    if isinstance(place, (StorePlace, PlaceOfStart)):
+    if isinstance(place, StorePlace):
         return place.wait(key, seconds)
     deadline, pause = time.monotonic() + seconds, FIRST_PAUSE
     while True:

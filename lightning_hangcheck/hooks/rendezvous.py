@@ -24,12 +24,13 @@ from lightning_hangcheck.errors import MeetingFailed, UnreadableRun
 from lightning_hangcheck.hooks.places import (
     LONGEST_PAUSE,
     SLICE,
-    PlaceOfStart,
+    Start,
     StorePlace,
     notice_after,
     wait,
 )
 from lightning_hangcheck.identity import identify
+from lightning_hangcheck.look.proc import has_ended, vitals
 from lightning_hangcheck.model.codec import msgpack_decoder
 from lightning_hangcheck.nodes.meeting_place import DecidingPlace, FolderPlace
 from lightning_hangcheck.recorder.lifecycle import current
@@ -38,19 +39,23 @@ from lightning_hangcheck.session.whose import key_of_nodes, start_key, step_node
 from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch.distributed import Store
 
+    from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 LOOK_LIMIT = 4.0  # seconds for the stacks of missing ranks; py-spy needs about 10 ms for one
 GRACE = LOOK_LIMIT + 2.0
 """Seconds that the others wait longer: who looks for stacks decides only then."""
+STACK_READERS = ("judge.alike", "look.py_spy", "observe.discovery")
+"""Modules that only who looks for missing ranks needs; each takes its time to load."""
+MOST_RANKS, MOST_FRAMES = 8, 16  # that are shown of missing ranks
 LONGEST_NAME = 100  # of a file; Linux allows 255 bytes, quoting and number included
 _times_met: Counter[str] = Counter()
 """How often each name was met in this process: ranks walk the same guards in the same order."""
-_of_starts: dict[tuple[int, str], PlaceOfStart] = {}
+_of_starts: dict[tuple[int, str], Start] = {}
 """By the process and the place: one agreement holds as long as this process lives."""
 
 
@@ -59,9 +64,11 @@ class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     ``peers_exist`` where a launcher has started them all, so that the first may wait for the
     others. Under Lightning's own launchers it runs alone until ``fit``, and must not wait.
+    ``start`` where the place may hold words of another start of the job.
     """
 
     place: DecidingPlace
+    start: Start | None = None
     index: int
     size: int | None
     peers_exist: bool
@@ -142,6 +149,7 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
     over_nodes = nodes > 1 and of_group is None and not local
     store = group.store if group is not None and not local else None
     place: DecidingPlace
+    start: Start | None = None
     if store is not None and (of_group is not None or (over_nodes and not agent)):
         place = StorePlace(store, "hangcheck", "the process group's store")
     elif over_nodes:
@@ -161,8 +169,9 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
                     "set HANGCHECK_RUN_DIR to a new folder for this run on storage that all nodes "
                     "share, or start the job with torchrun",
                 )
-            _of_starts[known] = PlaceOfStart(place)
-        place = _of_starts[known]
+            _of_starts[known] = Start(place)
+        start = _of_starts[known]
+        place = start.place
     elif session is not None:
         place = FolderPlace(session.meetings / quote(start_key(os.environ, identity), safe=""))
     else:
@@ -170,6 +179,7 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
         return None
     return PeerGroup(
         place=place,
+        start=start,
         index=index,
         size=size,
         peers_exist=of_group is not None or identity.peers_exist,
@@ -211,11 +221,12 @@ class RendezvousPoint:
         There each other rank answers the first by the start's name and a word of its own, and
         believes only a decision that has this word: an earlier start cannot know it.
         """
-        start = peers.place
-        if isinstance(start, PlaceOfStart) and not start.name:
-            first, own = cls(peers, name, "start", time_limit), os.urandom(8).hex()
+        start, own = peers.start, os.urandom(8).hex()
+        if start is not None and not start.name:
+            first = cls(peers, name, "start", time_limit)
             if peers.index == 0:
-                start.lead(own)
+                peers.place.post("leader", own.encode())
+                first._go_to(start, own)
                 outcome = first.decide(first.collect(own.encode()))
             else:
                 outcome = first._follow(start, own.encode())
@@ -224,48 +235,52 @@ class RendezvousPoint:
             outcome.unwrap()
         plain = quote(name, safe=" ")[:LONGEST_NAME]
         _times_met[plain] += 1
-        return cls(peers, name, f"{peers.noun} {plain} {_times_met[plain]}", time_limit)
+        below = f"{start.name}/" if start is not None else ""
+        return cls(peers, name, f"{below}{peers.noun} {plain} {_times_met[plain]}", time_limit)
 
-    def _follow(self, start: PlaceOfStart, own: bytes) -> Outcome:
+    def _go_to(self, start: Start, name: str) -> None:
+        """Meet below a name of the start."""
+        start.name, self._key, self._decision = name, f"{name}/start", f"{name}/start/decision"
+
+    def _follow(self, start: Start, own: bytes) -> Outcome:
         deadline = time.monotonic() + self.time_limit + GRACE
         while (left := deadline - time.monotonic()) > 0:
-            if start.follow():
+            leader = (self.peers.place.look("leader") or b"").decode(errors="replace")
+            if leader.isalnum() and leader != start.name:
+                self._go_to(start, leader)
                 self.arrive(own)
-            value = start.name and self._wait(self._decision, min(left, SLICE), lambda: "rank 0")
+            value = start.name and self._wait(self._decision, min(left, SLICE), [0])
             outcome = msgpack_decoder(Outcome).decode(value) if value else Outcome()
             if outcome.payloads.get(self.peers.index) == own:
                 return outcome
             time.sleep(LONGEST_PAUSE)
-        return self.explain([0])
+        return self._explain([0])
 
-    def arrival_of(self, index: int) -> str:
-        """Key under which a rank leaves what it brought."""
+    def _arrival_of(self, index: int) -> str:
         return f"{self._key}/arrived-{index}"
 
     def arrive(self, payload: bytes) -> None:
-        """Leave word that this rank has come."""
-        self.peers.place.post(self.arrival_of(self.peers.index), b"+" + payload)
+        """Leave word that this rank has come, and what it brought."""
+        self.peers.place.post(self._arrival_of(self.peers.index), b"+" + payload)
 
-    def named(self, indices: Sequence[int]) -> str:
-        """Write ``ranks 1-2``, or ``local rank 0``."""
+    def _has_come(self, index: int) -> bool:
+        return self.peers.place.look(self._arrival_of(index)) is not None
+
+    def _named(self, indices: Sequence[int]) -> str:
         return f"{self.peers.noun}{'s' if len(indices) > 1 else ''} {format_ranks(indices)}"
 
-    def missing(self) -> list[int]:
+    def _missing(self) -> list[int]:
         """Indices that have not come; the first, where all have: it has not gone on."""
-        look = self.peers.place.look
-        everyone = range(self.peers.size or 1)
-        return [index for index in everyone if look(self.arrival_of(index)) is None] or [0]
+        return [one for one in range(self.peers.size or 1) if not self._has_come(one)] or [0]
 
-    def explain(self, indices: Sequence[int], did: str = "") -> Outcome:
+    def _explain(self, indices: Sequence[int], did: str = "") -> Outcome:
         """Say which ranks were waited for in vain, and where they stand, as far as it is seen."""
-        from lightning_hangcheck.hooks.missing_ranks import look_for_missing  # reads stacks
-
         peers, noun = self.peers, self.peers.noun
         of = f" of {peers.size}" if peers.size and not did else ""
         are = "it is" if did else "they are"
         found = look_for_missing(peers.session, indices, local=noun == "local rank")
         return Outcome(
-            failure=f"{self.named(indices)}{of} {did or 'did not come to'} {self.name!r} within "
+            failure=f"{self._named(indices)}{of} {did or 'did not come to'} {self.name!r} within "
             f"{self.time_limit:g} s ({noun} {peers.index} waited at {peers.place.where})",
             remedy=f"see where {are} (py-spy dump --pid PID, or the verdict of hangcheck); if "
             f"{are} only slow, allow more time: timeout=... or HANGCHECK_MEETING_TIMEOUT=...",
@@ -280,18 +295,17 @@ class RendezvousPoint:
         self.arrive(payload)
         deadline = time.monotonic() + self.time_limit
         for index in range(1, peers.size or 1):
-            while True:
+            while index not in payloads:
                 left = deadline - time.monotonic()
-                key = self.arrival_of(index)
-                value = self._wait(key, min(left, SLICE), lambda: self.named(self.missing()))
+                value = self._wait(self._arrival_of(index), min(left, SLICE))
                 if value is not None:
                     payloads[index] = value[1:]
-                    break
+                    continue
                 given_up = peers.place.look(self._decision)  # by a rank that came long before
                 if given_up is not None:
                     return msgpack_decoder(Outcome).decode(given_up)
                 if left <= 0:
-                    late = self.explain(self.missing())
+                    late = self._explain(self._missing())
                     return msgspec.structs.replace(late, payloads=payloads)
         return Outcome(payloads=payloads)
 
@@ -309,36 +323,23 @@ class RendezvousPoint:
             log.once("meeting-post", f"{error}. Ranks that start later will wait in vain")
             return outcome
 
-    def await_outcome(
-        self, did: str = "", grace: float = 0.0, once_it_came: float = 0.0
-    ) -> Outcome:
+    def await_outcome(self, did: str = "") -> Outcome:
         """Wait for the outcome, as any rank but the first; if it is late, say why.
 
         Args:
-            did: What the first rank did not do; by default, that not all came.
-            grace: Seconds more, where the first rank has the time limit itself.
-            once_it_came: Seconds more, where the first rank has come and has work to do.
+            did: What the first rank did not do; by default, that not all came, for which it has
+                the time limit itself, so that the others wait longer.
         """
-
-        def awaited() -> list[int]:
-            return [0] if did else self.missing()
-
-        def words() -> str:
-            return self.named(awaited())
-
-        before_us = [self.arrival_of(index) for index in range(1, self.peers.index)]
-        value = self._wait(self._decision, self.time_limit + grace, words)
-        if value is None and once_it_came and self.peers.place.look(self.arrival_of(0)):
-            did = "did not finish"
-            value = self._wait(self._decision, once_it_came, words)
-        if value is None and any(map(self.peers.place.look, before_us)):
+        awaited = [0] if did else None
+        value = self._wait(self._decision, self.time_limit + (0.0 if did else GRACE), awaited)
+        if value is None and any(map(self._has_come, range(1, self.peers.index))):
             # another rank looks where the first one stands; one look is enough
-            value = self._wait(self._decision, GRACE, words)
+            value = self._wait(self._decision, GRACE, awaited)
         if value is None:
-            return self.decide(self.explain(awaited(), did))
+            return self.decide(self._explain(awaited or self._missing(), did))
         return msgpack_decoder(Outcome).decode(value)
 
-    def _wait(self, key: str, seconds: float, awaited: Callable[[], str]) -> bytes | None:
+    def _wait(self, key: str, seconds: float, awaited: Sequence[int] | None = None) -> bytes | None:
         """Wait for a key; where that takes long, the first two ranks say once for whom."""
         deadline = time.monotonic() + seconds
         while True:
@@ -348,9 +349,11 @@ class RendezvousPoint:
             if value is None and self._notice_at is not None and now >= self._notice_at:
                 self._notice_at = None
                 # what reads stacks is loaded while there is time: who gives up must do so at once
-                import_module("lightning_hangcheck.hooks.missing_ranks")
+                for module in STACK_READERS:
+                    import_module(f"lightning_hangcheck.{module}")
                 if index < 2:
-                    waits = f"{noun} {index} waits at {self.name!r} for {awaited()}"
+                    for_whom = self._named(awaited or self._missing())
+                    waits = f"{noun} {index} waits at {self.name!r} for {for_whom}"
                     log.once(self._key, f"{waits}, and gives up after {self.time_limit:g} s")
             elif value is not None or now >= deadline:
                 return value
@@ -374,4 +377,55 @@ def join_rendezvous(
     if peers.index == 0:
         return point.decide(point.collect(payload)).unwrap()
     point.arrive(payload)
-    return point.await_outcome(grace=GRACE).unwrap() | {peers.index: payload}
+    return point.await_outcome().unwrap() | {peers.index: payload}
+
+
+def look_for_missing(
+    session: Session | None, indices: Sequence[int], *, local: bool
+) -> dict[int, str]:
+    """Look for ranks on this node: process and stack of each, or why there is none; some 4 s.
+
+    py-spy is asked from the rank that waits; where the kernel lets only the sidecar read (Yama),
+    its verdict has the stack.
+    """
+    shown = indices[:MOST_RANKS]
+    if session is None:
+        why = "no stack: the ranks have no session in common here; start the job with hangcheck run"
+        return dict.fromkeys(shown, why)
+    from lightning_hangcheck.judge.alike import shown_frames
+    from lightning_hangcheck.look.py_spy import python_stacks
+    from lightning_hangcheck.observe.discovery import Pages, ProcessTree, find_ranks
+
+    deadline = time.monotonic() + LOOK_LIMIT
+    pages = Pages(session.pages)
+    pages.find_new()
+    beats = pages.read()
+    pages.close()
+    tree = ProcessTree(session.facts.root_pid, root_belongs=not session.facts.launched)
+    processes: dict[int | None, tuple[int, Beat | None]] = {
+        one.local_rank if local else one.rank: (one.pid, None)
+        for one in find_ranks(tree.take(time.monotonic_ns()), beats)
+    }
+    # a page outlives its process: where a rank was started again, the process that lives counts
+    for pid, beat in sorted(beats.items(), key=lambda one: has_ended(one[0]), reverse=True):
+        processes[beat.local_rank if local else beat.rank] = pid, beat
+
+    def look(index: int) -> str:
+        if index not in processes:
+            return "no process of it is seen on this node"
+        pid, beat = processes[index]
+        signs = vitals(pid)
+        if signs is None or has_ended(pid):
+            said = f" ({beat.last_words})" if beat is not None and beat.last_words else ""
+            return f"pid {pid} has ended{said}"
+        who = f"pid {pid}{', which is stopped' if signs.state in 'Tt' else ''}"
+        stack, gaps = python_stacks(pid, index, max(0.1, deadline - time.monotonic()))
+        if stack is None:
+            return f"{who}; no stack: {gaps[0].reason if gaps else 'unknown'}"
+        frames = [str(frame) for frame in shown_frames(stack.threads[0].frames)]
+        left_out = len(frames) - MOST_FRAMES
+        if left_out > 0:
+            frames = [f"... {left_out} outer calls", *frames[left_out:]]
+        return "".join([f"{who}, main thread:", *(f"\n    {frame}" for frame in frames)])
+
+    return {index: look(index) for index in shown}

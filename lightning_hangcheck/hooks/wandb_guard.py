@@ -26,12 +26,11 @@ from lightning_hangcheck.hooks.places import check_limit, notice_after
 from lightning_hangcheck.hooks.rendezvous import (
     GRACE,
     Outcome,
-    PeerGroup,
     RendezvousPoint,
     find_peer_group,
+    join_rendezvous,
 )
 from lightning_hangcheck.hooks.zero_code.wrapping import later
-from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.recorder.announcer import attempt, describe_exception
 from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.settings import LoggerFailure
@@ -45,22 +44,12 @@ if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run
 
 Result = TypeVar("Result")
-MEETING = "wandb run"
+MEETING, MADE = "wandb run", "wandb run creation"
 SUBSTITUTE_LIMIT = 30.0  # seconds for a run on the disk, or none; measured on wandb 0.31: 0.3 s
 CLOSING_LIMIT = 2.0  # seconds; measured on wandb 0.31: under 0.1 s, unless its server is stuck
 GIVES_UP_EARLIER = 2.0  # seconds that wandb gets less than we wait: it ends in order
 LONGEST_ERROR = 500  # characters of wandb's own error that are repeated on every rank
 RUN_ID_LETTERS = string.ascii_lowercase + string.digits
-
-
-class _Created(msgspec.Struct, frozen=True, kw_only=True):
-    """What rank 0 tells the others of its logger, in WandbLogger's names, or why there is none."""
-
-    name: str | None = None
-    version: str | None = None
-    save_dir: str | None = None
-    failure: str = ""
-    remedy: str = ""
 
 
 def guarded_wandb_logger(
@@ -110,137 +99,126 @@ def guarded_wandb_logger(
     peers, settings = find_peer_group(recorder), recorder.settings
     if peers is None:
         return kind(**given)  # its run is created later, in `fit`
-    guard = _Guard(
-        kind,
-        given,
-        peers,
-        init_timeout or settings.logger_init_timeout,
-        finish_timeout or settings.logger_finish_timeout,
-        on_failure or settings.logger_on_failure,
-    )
-    return guard.follow() if peers.index else guard.lead()
+    init_limit = init_timeout or settings.logger_init_timeout
+    finish_limit = finish_timeout or settings.logger_finish_timeout
+    on_failure = on_failure or settings.logger_on_failure
 
-
-class _Guard(msgspec.Struct, frozen=True):
-    """One call of the guard: the arguments of WandbLogger by name, whom it meets, its limits."""
-
-    kind: type[Any]
-    given: dict[str, Any]
-    peers: PeerGroup
-    init_limit: float
-    finish_limit: float
-    on_failure: LoggerFailure
-
-    def lead(self) -> WandbLogger:
-        """Make the logger and its run on rank 0, and tell the others how that went."""
-        point = RendezvousPoint.next(self.peers, MEETING, self.init_limit)
-        try:
-            try:
-                met = point.collect(b"")
-                (point.decide(met) if met.failure else met).unwrap()
-                logger = self._make()
-            except MeetingFailed as error:
-                self._raise_if_asked(error)
-                logger = self._substitute()
-        except MeetingFailed as error:
-            failed = _Created(failure=str(error.args[0]), remedy=error.remedy)
-            point.decide(Outcome(payloads={0: msgspec.json.encode(failed)}))
-            raise
-        made = _Created(name=logger.name, version=logger.version, save_dir=logger.save_dir)
-        try:
-            point.decide(Outcome(payloads={0: msgspec.json.encode(made)})).unwrap()
-        except MeetingFailed as error:
-            self._raise_if_asked(error)
-        return logger
-
-    def follow(self) -> WandbLogger:
-        """Make the logger of another rank: it never creates a run, and looks like rank 0's."""
-        point = RendezvousPoint.next(self.peers, MEETING, self.init_limit)
-        created, limit = _Created(), self.init_limit + GRACE
-        patience = limit + (0.0 if self.on_failure == "raise" else SUBSTITUTE_LIMIT)
-        try:
-            point.arrive(b"")
-            told = point.await_outcome(grace=GRACE, once_it_came=patience).unwrap()[0]
-            created = json_decoder(_Created).decode(told)
-        except MeetingFailed as error:
-            self._raise_if_asked(error)
-        if created.failure:
-            raise MeetingFailed(created.failure, created.remedy)
-        known = {"project": created.name, "version": created.version, "save_dir": created.save_dir}
-        known = {name: value for name, value in known.items() if value is not None}
-        logger: WandbLogger = self.kind(**{**self.given, **known})
-        return logger
-
-    def _raise_if_asked(self, error: MeetingFailed) -> None:
-        """Else say once what training goes on with."""
-        if self.on_failure == "raise":
+    def go_on(error: MeetingFailed) -> None:
+        """Say once what training goes on with, unless it is to end."""
+        if on_failure == "raise":
             raise error
-        instead = "with wandb offline" if self.on_failure == "offline" else "without wandb"
+        instead = "with wandb offline" if on_failure == "offline" else "without wandb"
         sentence = f"{error.args[0]}; {error.remedy}. Training goes on {instead}"
         log.once(sentence, sentence)
 
-    def _make(self) -> WandbLogger:
-        """Make rank 0's logger, in the time that it has."""
-        limit = self.init_limit
-        server = os.environ.get("WANDB_BASE_URL", "")
-        of = f" (server {server})" if server else ""
-        waiting = f"rank 0 waits for wandb to create its run{of}, and gives up after {limit:g} s"
-        goes_on = None if self.on_failure == "raise" else limit
-        section = Section(current(), "wandb run creation", goes_on_after_s=goes_on)
-        with section, _said(waiting, limit):
-            logger = self._bounded(limit, self._online)
-        _bound_finish(logger.experiment, self.finish_limit)
-        return logger
-
-    def _substitute(self) -> WandbLogger:
-        """Make a run that stays on this disk, or a logger that drops what it is given."""
-        offline = self.on_failure == "offline"
-        wanted = self.given.get("version") or self.given.get("id")
-        run_id = str(wanted or "".join(secrets.choice(RUN_ID_LETTERS) for _ in range(8)))
-        mode = "offline" if offline else "disabled"
-        changes = {"mode": mode, "offline": offline, "log_model": False, "version": run_id}
-        logger = self._bounded(SUBSTITUTE_LIMIT, partial(self._logger, **changes))
-        if offline:
-            _bound_finish(logger.experiment, self.finish_limit)
-        return logger
-
-    def _bounded(self, limit: float, work: Callable[[], WandbLogger]) -> WandbLogger:
-        started = time.monotonic()
+    def meet() -> bool:
+        """Whether all came in time; else the run is made without them, if at all."""
         try:
-            return bounded(limit, work)
-        except Exception as error:
-            after = time.monotonic() - started
-            attempt("closing wandb", _forget_service)
-            late = isinstance(error, NoAnswer)
-            why = str(error) if late else describe_exception(error, LONGEST_ERROR)
-            raise MeetingFailed(
-                f"rank 0 could not create the wandb run, and gave up after {after:.1f} s: {why}",
-                "see whether the wandb server answers from rank 0's host (WANDB_BASE_URL, proxy), "
-                "or go without it: WANDB_MODE=offline, or guarded_wandb_logger(..., "
-                "on_failure='offline')",
-            ) from error
+            join_rendezvous(MEETING, init_limit, peers=peers)
+        except MeetingFailed as error:
+            go_on(error)
+            return False
+        return True
 
-    def _online(self) -> WandbLogger:
-        """Make the logger and its run. Blocks as long as wandb does."""
+    all_came = meet()
+    patience = init_limit + (0.0 if on_failure == "raise" else SUBSTITUTE_LIMIT) + GRACE
+    point = RendezvousPoint.next(peers, MADE, patience)
+    if peers.index:
+        told: dict[str, str] = {}
+        point.arrive(b"")
+        try:
+            told = msgspec.json.decode(point.await_outcome("did not finish").unwrap()[0])
+        except MeetingFailed as error:
+            go_on(error)
+        follower: WandbLogger = kind(**{**given, **told})
+        return follower
+    logger = None
+    try:
+        if all_came:
+            try:
+                logger = _make(kind, given, init_limit, finish_limit, on_failure)
+            except MeetingFailed as error:
+                go_on(error)
+        logger = logger or _substitute(kind, given, finish_limit, offline=on_failure == "offline")
+    except MeetingFailed as error:
+        point.decide(Outcome(failure=str(error.args[0]), remedy=error.remedy))
+        raise
+    known = {"project": logger.name, "version": logger.version, "save_dir": logger.save_dir}
+    told = {name: value for name, value in known.items() if value is not None}
+    point.decide(Outcome(payloads={0: msgspec.json.encode(told)}))
+    return logger
+
+
+def _make(
+    kind: type[Any],
+    given: dict[str, Any],
+    init_limit: float,
+    finish_limit: float,
+    on_failure: LoggerFailure,
+) -> WandbLogger:
+    """Make rank 0's logger and its run, in the time that it has."""
+
+    def work() -> WandbLogger:
+        """Blocks as long as wandb does."""
         # wandb 0.31 waits at exit, 20 to 40 s, for reports about its own errors to be sent to a
         # server that does not answer; who sets the variable gets what it says
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        if "settings" in self.given:
-            return self._logger()
         import wandb
 
-        limits = {"init_timeout": self.init_limit, "finish_timeout": self.finish_limit}
+        limits = {"init_timeout": init_limit, "finish_timeout": finish_limit}
         unsaid = {  # wandb should give up before we do
             name: max(limit - GIVES_UP_EARLIER, limit / 2)
             for name, limit in limits.items()
             if name in wandb.Settings.model_fields and f"WANDB_{name.upper()}" not in os.environ
         }
-        return self._logger(settings=wandb.Settings(**unsaid))
+        return _with_run(kind, {"settings": wandb.Settings(**unsaid), **given})
 
-    def _logger(self, **changes: object) -> WandbLogger:
-        made: WandbLogger = self.kind(**{**self.given, **changes})
-        _ = made.experiment  # the run is created when it is first asked for
-        return made
+    server = os.environ.get("WANDB_BASE_URL", "")
+    of = f" (server {server})" if server else ""
+    waiting = f"rank 0 waits for wandb to create its run{of}, and gives up after {init_limit:g} s"
+    goes_on = None if on_failure == "raise" else init_limit
+    section = Section(current(), "wandb run creation", goes_on_after_s=goes_on)
+    with section, _said(waiting, init_limit):
+        logger = _creating(init_limit, work)
+    _bound_finish(logger.experiment, finish_limit)
+    return logger
+
+
+def _substitute(
+    kind: type[Any], given: dict[str, Any], finish_limit: float, *, offline: bool
+) -> WandbLogger:
+    """Make a run that stays on this disk, or a logger that drops what it is given."""
+    wanted = given.get("version") or given.get("id")
+    run_id = str(wanted or "".join(secrets.choice(RUN_ID_LETTERS) for _ in range(8)))
+    mode = "offline" if offline else "disabled"
+    changes = {"mode": mode, "offline": offline, "log_model": False, "version": run_id}
+    logger = _creating(SUBSTITUTE_LIMIT, partial(_with_run, kind, {**given, **changes}))
+    if offline:
+        _bound_finish(logger.experiment, finish_limit)
+    return logger
+
+
+def _with_run(kind: type[Any], given: dict[str, Any]) -> WandbLogger:
+    made: WandbLogger = kind(**given)
+    _ = made.experiment  # the run is created when it is first asked for
+    return made
+
+
+def _creating(limit: float, work: Callable[[], WandbLogger]) -> WandbLogger:
+    started = time.monotonic()
+    try:
+        return bounded(limit, work)
+    except Exception as error:
+        after = time.monotonic() - started
+        attempt("closing wandb", _forget_service)
+        late = isinstance(error, NoAnswer)
+        why = str(error) if late else describe_exception(error, LONGEST_ERROR)
+        raise MeetingFailed(
+            f"rank 0 could not create the wandb run, and gave up after {after:.1f} s: {why}",
+            "see whether the wandb server answers from rank 0's host (WANDB_BASE_URL, proxy), "
+            "or go without it: WANDB_MODE=offline, or guarded_wandb_logger(..., "
+            "on_failure='offline')",
+        ) from error
 
 
 def _said(sentence: str, limit: float) -> AbstractContextManager[None]:

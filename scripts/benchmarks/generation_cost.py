@@ -15,7 +15,7 @@ import torch
 from figures import Figure, tell
 from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteriaList
 
-from lightning_hangcheck.hooks.generating import TokenBeat
+from lightning_hangcheck.hooks.generating import token_beat
 from lightning_hangcheck.recorder.lifecycle import current
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def main() -> None:
 
 def beat_alone(calls: int = 50_000) -> Figure:
     """Call it as ``generate`` does, with what that does with its answer."""
-    beat, tokens = TokenBeat(current().beat), torch.ones(2, 8, dtype=torch.long)
+    beat, tokens = token_beat(current().beat), torch.ones(2, 8, dtype=torch.long)
     done = torch.zeros(2, dtype=torch.bool)
     rounds = []
     for _ in range(7):
@@ -64,7 +64,7 @@ def within_generate(rounds: int) -> list[Figure]:
         model.generate(tokens, **named)
 
     def beating() -> None:
-        criteria = StoppingCriteriaList([TokenBeat(current().beat)])
+        criteria = StoppingCriteriaList([token_beat(current().beat)])
         model.generate(tokens, stopping_criteria=criteria, **named)
 
     plain_s, ratios = [], []

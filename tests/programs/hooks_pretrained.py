@@ -12,7 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.loading import look_at_model, try_generation
+from lightning_hangcheck.hooks.loading import try_generation
+from lightning_hangcheck.hooks.models import look_at_model
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.page import PageReader
 

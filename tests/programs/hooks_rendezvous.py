@@ -5,7 +5,6 @@ Arguments: a JSON list of steps, each a list of a name and its arguments. Prints
 
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -43,17 +42,10 @@ def do_directory(path, timeout, stray=None):
     return str(hc.make_directory(path, timeout))
 
 
-def stand_here():
-    say(step="stand", pid=os.getpid())
-    signal.pause()
-
-
 STEPS = {
     "meet": do_meet,
     "first": do_first,
     "directory": do_directory,
-    "barrier": hc.barrier,
-    "stand": stand_here,
 }
 for name, *arguments in json.loads(sys.argv[1]):
     try:

@@ -180,21 +180,16 @@ def instrument_trainer(module: ModuleType) -> None:
             current().learn_identity(0, 1, 0)
         passed(11)
 
-    def stage(name: str) -> Around:
-        section = in_section(f"Trainer.{name}", then=_passing(12) if name == "fit" else None)
-
-        @contextmanager
-        def staged(call: Call) -> Iterator[None]:
-            if call.given().get("datamodule") is not None:
-                passed(7)
-            with section(call):
-                yield
-
-        return staged
+    @contextmanager
+    def staged(call: Call) -> Iterator[None]:
+        if call.given().get("datamodule") is not None:
+            passed(7)
+        yield
 
     wrap(module.Trainer, "__init__", in_section("Trainer constructor", then=made))
     for name in ("fit", "validate", "test", "predict"):
-        wrap(module.Trainer, name, stage(name))
+        then = _passing(12) if name == "fit" else None
+        wrap(module.Trainer, name, in_section(f"Trainer.{name}", then=then, around=staged))
     watch_saves(module.Trainer)
 
 

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pkgutil import resolve_name
 from types import ModuleType
@@ -53,6 +53,7 @@ class Call(Struct, eq=False):
     """One call of a wrapped function, a bound one, on an instance (or a class, or None).
 
     A watcher's first half may put other arguments in their place; its second half has the result.
+    In a section it knows whether that is ``spoken``.
     """
 
     instance: Any
@@ -60,6 +61,7 @@ class Call(Struct, eq=False):
     named: Mapping[str, Any]
     function: Any = None
     result: Any = None
+    spoken: bool = True
 
     def go(self, **changed: Any) -> Any:  # noqa: ANN401 - a guest's
         """Make the call, with other values of these named arguments."""
@@ -201,17 +203,21 @@ _calls: Counter[str] = Counter()
 
 
 def in_section(
-    kind: str, name: str | Callable[[Call], str] = "", then: Callable[[Call], object] | None = None
+    kind: str,
+    name: str | Callable[[Call], str] = "",
+    then: Callable[[Call], object] | None = None,
+    around: Around | None = None,
 ) -> Around:
     """Make a watcher that opens a section around the outermost call of its kind.
 
     Calls of one kind within each other are one, as ``from_pretrained`` of an AutoModel calls that
-    of the model's class. A section without a name has that of its kind.
+    of the model's class. A section without a name has that of its kind. ``around`` is what else
+    goes around the section, where one is opened.
     """
 
     @contextmanager
     def visit(call: Call) -> Iterator[None]:
-        if is_inside(kind):
+        if kind in _inside.__dict__.get("kinds", ()):
             yield
             return
         title = name(call) if callable(name) else name or kind
@@ -219,7 +225,12 @@ def in_section(
             if current().is_in(title):
                 yield
             else:
-                with Section(current(), title, spoken=is_spoken(kind)):
+                _calls[kind] += 1
+                call.spoken = _calls[kind] <= SPOKEN
+                with (
+                    around(call) if around is not None else nullcontext(),
+                    Section(current(), title, spoken=call.spoken),
+                ):
                     yield
         if then is not None:
             then(call)
@@ -236,22 +247,6 @@ def inside(kind: str) -> Iterator[None]:
         yield
     finally:
         kinds.discard(kind)
-
-
-def is_inside(kind: str) -> bool:
-    """Whether this thread is in a call of this kind."""
-    return kind in _inside.__dict__.get("kinds", ())
-
-
-def is_outermost(kind: str, title: str) -> bool:
-    """Whether a call would open a section: none of its kind is open, and none of its name."""
-    return not is_inside(kind) and not current().is_in(title)
-
-
-def is_spoken(kind: str) -> bool:
-    """Count one more call of its kind; whether it is among the first, which are said."""
-    _calls[kind] += 1
-    return _calls[kind] <= SPOKEN
 
 
 @contextmanager

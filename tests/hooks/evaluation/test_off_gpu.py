@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.evaluation import bring_back, kept_off_gpu, move_away, tensors_of
+from lightning_hangcheck.hooks.evaluation import kept_off_gpu, move, tensors_of
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
 # what torch warns of while it is imported is its own
@@ -38,13 +38,13 @@ def test_tensors_come_back_with_their_values_and_what_they_shared() -> None:
     identities = [id(parameter) for parameter in model.parameters()]
     places = [tensor.data_ptr() for tensor in tensors_of([model, optimizer])]
 
-    away = move_away(tensors_of([model, optimizer]), torch.device("cpu"))
+    move(tensors_of([model, optimizer]), torch.device("cpu"))
     moved = [tensor.data_ptr() for tensor in tensors_of([model, optimizer])]
     assert all(old != new for old, new in zip(places, moved, strict=True))
     assert model.rows.stride() == (1, 3)
     model.tail[0] = 40.0
     assert model.rows[1, 1] == 40.0
-    bring_back(away)
+    move(tensors_of([model, optimizer]), torch.device("cpu"))
     model.tail[1] = 50.0
 
     after = tensors_of([model, optimizer])

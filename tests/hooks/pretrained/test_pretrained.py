@@ -81,10 +81,7 @@ def test_it_is_said(job: Ended) -> None:
     loaded = re.findall(r"loaded weight file (\d+/\d+)", first_load)
     assert len(loaded) > 3
     assert len(set(loaded)) == len(loaded)
-    steps = [line.split("test generation: ")[1] for line in job.errors.splitlines()
-             if "test generation: " in line]  # fmt: skip
-    assert [step[0] for step in steps[:7]] == ["1", "2", "3", "4", "4", "5", "6"]
-    assert "(1, 8)" in steps[5]
+    assert "test generation of 4 tokens on cpu returned (" in job.errors
 
 
 def test_tokens_texts_and_errors_are_those_of_transformers_alone(job: Ended) -> None:

@@ -26,7 +26,6 @@ LONG_S = 200.0
 """For ranks that all come: each starts a Python, which may take long where others do, too."""
 APART_S = 3.0
 """For one that does not come, after all have met: the others are this close together."""
-READY = ["meet", "ready", LONG_S]
 
 
 @pytest.fixture
@@ -51,23 +50,13 @@ def meet(tmp_path: Path) -> Iterator[Meet]:
         return job
 
     def run(
-        steps: list[list[Any]],
-        ranks: tuple[int, ...] = (0, 1, 2),
-        standing: int | None = None,
-        **more: str,
-    ) -> Any:
-        """Where one rank stands, all meet before: whoever then is missing is that one."""
-        said, stands = {}, None
-        if standing is not None:
-            stands = start(standing, [READY, ["stand"]], more)
-            steps = [READY, *steps]
+        steps: list[list[Any]], ranks: tuple[int, ...] = (0, 1, 2), **more: str
+    ) -> dict[int, list[dict[str, Any]]]:
         jobs = {rank: start(rank, steps, more) for rank in ranks}
-        for rank, job in jobs.items():
-            said[rank] = list(json_lines(job.communicate(timeout=PATIENCE_S)[0]))
-        if stands is not None and stands.stdout is not None:
-            lines = "".join(stands.stdout.readline() for _ in range(2))
-            said[standing] = list(json_lines(lines))
-        return {rank: lines[standing is not None :] for rank, lines in said.items()}
+        return {
+            rank: list(json_lines(job.communicate(timeout=PATIENCE_S)[0]))
+            for rank, job in jobs.items()
+        }
 
     yield run
     for job in started:
@@ -159,15 +148,6 @@ def test_place_that_cannot_be_written_is_said_with_the_way_out(meet: Meet, tmp_p
 
     assert "cannot be written" in said[1][0]["failed"]
     assert "free space below" in said[1][0]["failed"]
-
-
-def test_missing_rank_of_a_barrier_is_named_with_its_stack_on_every_rank(meet: Meet) -> None:
-    said = meet([["barrier", "after data", APART_S]], ranks=(0, 1), standing=2)
-
-    assert said[0][0]["failed"] == said[1][0]["failed"]
-    assert "rank 2 of 3 did not come to 'after data' within 3 s" in said[0][0]["failed"]
-    assert f"rank 2: pid {said[2][0]['pid']}, main thread:" in said[0][0]["failed"]
-    assert "stand_here (" in said[0][0]["failed"]
 
 
 def test_folder_is_there_on_every_rank_or_all_say_who_does_not_see_it(

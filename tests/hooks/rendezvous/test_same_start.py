@@ -12,7 +12,7 @@ from long_tests import WHEN_ASKED_FOR
 from processes import end, until
 
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.hooks.places import PlaceOfStart
+from lightning_hangcheck.hooks.places import Start
 from lightning_hangcheck.hooks.rendezvous import PeerGroup, RendezvousPoint
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def join() -> Iterator[Join]:
     with ThreadPoolExecutor(4) as pool:
 
         def come(place: Memory, index: int, limit: float = 60.0) -> Future[str]:
-            start = PlaceOfStart(place)
-            peers = PeerGroup(place=start, index=index, size=2, peers_exist=True)
+            start = Start(place)
+            peers = PeerGroup(place=place, start=start, index=index, size=2, peers_exist=True)
 
             def meet() -> str:
                 RendezvousPoint.next(peers, "data", limit)

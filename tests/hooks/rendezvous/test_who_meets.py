@@ -13,9 +13,13 @@ import pytest
 from processes import until
 
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.hooks.missing_ranks import look_for_missing
 from lightning_hangcheck.hooks.places import StorePlace
-from lightning_hangcheck.hooks.rendezvous import PeerGroup, RendezvousPoint, find_peer_group
+from lightning_hangcheck.hooks.rendezvous import (
+    PeerGroup,
+    RendezvousPoint,
+    find_peer_group,
+    look_for_missing,
+)
 from lightning_hangcheck.hooks.wandb_guard import bounded
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.recorder.lifecycle import Recorder
