@@ -165,14 +165,15 @@ def lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lin
     collecting = gc.isenabled()
     gc.disable()  # trees hold no circles, and looking for these takes a third of the time
     try:
+        modules: list[Module] = []  # all at first: what they call tells what others are given
         for file in _files(paths, configuration, base, unreadable):
             count += 1
             try:
-                module = _worth_a_look(file, project)
+                modules += filter(None, [_worth_a_look(file, project)])
             except UNPARSABLE as error:
                 unreadable.append(_why_not(file, error))
-                continue
-            for function in module.all_functions if module is not None else ():
+        for module in modules:
+            for function in module.all_functions:
                 for one in _in_function(function, reach, configuration):
                     found.setdefault((one[0].file, one[0].line, one[0].code[:3]), one)
     finally:

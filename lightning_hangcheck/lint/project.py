@@ -84,6 +84,17 @@ class Function:
         pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
         return found | {one.arg: value for one, value in pairs if value is not None}
 
+    def values_of(self, name: str) -> list[ast.expr]:
+        """Return what is assigned to a name in it."""
+        return [
+            node.value
+            for node in self.nodes
+            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr))
+            and node.value is not None
+            and [name]
+            in map(names_of, node.targets if isinstance(node, ast.Assign) else [node.target])
+        ]
+
     @property
     def decorators(self) -> list[ast.expr]:
         """What stands above it."""
@@ -296,6 +307,7 @@ class Project:
     """All files that were read, by path."""
 
     def __init__(self) -> None:
+        self._calls: dict[str, list[tuple[ast.Call, Function]]] | None = None
         self._modules: dict[str, Module | None] = {}
         self._found: dict[tuple[str, tuple[str, ...]], str] = {}
         self._up: dict[str, tuple[str, ...]] = {}
@@ -381,6 +393,25 @@ class Project:
             return True
         stages = {found for one in texts for found in ZERO_STAGE.findall(one)}
         return max(stages, default=b"0") >= (b"3" if weights else b"1")
+
+    def given(self, function: Function, parameter: str) -> list[tuple[ast.expr, Function]]:
+        """Return what all calls in files read so far give as a parameter, and where they stand."""
+        if self._calls is None:
+            self._calls = {}
+            for module in filter(None, list(self._modules.values())):
+                for caller in module.all_functions:
+                    for node in caller.nodes:
+                        if isinstance(node, ast.Call):
+                            self._calls.setdefault(called_name(node), []).append((node, caller))
+        owner, _, bare = function.name.rpartition(".")
+        found = []
+        for call, caller in self._calls.get(owner if bare == "__init__" else bare, ()):
+            if function in callee(call.func, caller).functions:
+                values = dict(zip(function.parameters, call.args, strict=False))
+                values |= {word.arg: word.value for word in call.keywords if word.arg}
+                if parameter in values:
+                    found.append((values[parameter], caller))
+        return found
 
     # Classes
 

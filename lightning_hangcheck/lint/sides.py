@@ -37,7 +37,7 @@ FOREIGN = frozenset(
 )
 """Libraries whose functions have names of collectives."""
 SINGLE = re.compile(
-    r"(?!distributed_?type)\w*(world_?size|n_?gpus?|num_gpus?|is_initialized|is_available|is_dist\w*|distributed"
+    r"(?!distributed_?type)\w*(world_?size|n_?gpus?|num_gpus?|(is_)?initiali[sz]ed|is_available|is_dist\w*|distributed"
     r"|multi_?gpu|use_dist\w*|num_processes|data_parallel\w*|nprocs?|do_parallel|dist)\w*"
     r"|(use_|is_|with_)?ddp(_is)?(_(active|enabled|initialized|available))?",
     re.IGNORECASE,
@@ -232,6 +232,7 @@ class Tests:
 
     def __init__(self) -> None:
         self._known: dict[ast.expr, Test] = {}
+        self._flags: dict[tuple[object, tuple[str, ...]], bool] = {}
 
     def of(self, test: ast.expr, function: Function) -> Test:
         """Tell what a condition asks."""
@@ -302,7 +303,9 @@ class Tests:
         return Test(True, side, exact, any(part.grouped for part in asking))
 
     def _elsewhere(self, test: ast.expr, function: Function) -> Test:
-        """A call of a function in another file: what that returns."""
+        """A call of a function in another file: what that returns; or a flag, as it was set."""
+        if isinstance(test, (ast.Name, ast.Attribute, ast.Compare)):
+            return self._set_by_one(test, function) or self._given(test, function)
         if not isinstance(test, ast.Call):
             return Test()
         for found in callee(test.func, function).functions:
@@ -311,6 +314,85 @@ class Tests:
                 side = found.module.ranks.of_one(name)
                 return Test(found.module.ranks.asks(name), side, side is not None)
         return Test()
+
+    def _given(self, test: ast.expr, function: Function) -> Test:
+        """A parameter, or an attribute that keeps one, for which all calls give a rank's test."""
+        path, owner = names_of(test), function.owner
+        if path[:1] == ["self"] and len(path) == 2 and owner is not None:
+            maker = function.module.project.method(owner, "__init__")
+            values = function.module.ranks.values_of(path[1])
+            kept = len(values) == 1 and maker is not None and names_of(values[0])
+            if not kept or maker is None:
+                return Test()
+            function, path = maker, kept
+        if len(path) != 1 or path[0] not in function.parameters:
+            return Test()
+        asked = [
+            self.of(value, caller)
+            for value, caller in function.module.project.given(function, path[0])
+        ]
+        sides = {one.side for one in asked}
+        if len(sides) != 1 or not all(one.asks for one in asked):
+            return Test()
+        return Test(
+            True,
+            sides.pop(),
+            all(one.exact for one in asked),
+            any(one.grouped for one in asked),
+        )
+
+    def _set_by_one(self, test: ast.expr, function: Function) -> Test | None:
+        """A flag or a counter that one rank alone sets: under its test, and else to a constant."""
+        flag = test
+        if isinstance(test, ast.Compare):
+            counted = isinstance(test.ops[0], (ast.Gt, ast.GtE)) and len(test.ops) == 1
+            flag = test.left if counted else test
+        path = names_of(flag)
+        if not path or (len(path) > 1 and path[0] != "self"):
+            return None
+        key = (function.owner if len(path) > 1 else function, tuple(path))
+        if key not in self._flags:
+            self._flags[key] = False
+            methods = function.owner.methods.values() if len(path) > 1 and function.owner else ()
+            self._flags[key] = self._only_one_sets(path, [*methods] or [function])
+        return Test(True, True, True) if self._flags[key] else None
+
+    def _only_one_sets(self, path: list[str], functions: list[Function]) -> bool:
+        by_one = False
+        for function in functions:
+            sets = [
+                node
+                for node in function.nodes
+                if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.For, ast.With))
+                and path in map(names_of, _targets(node))
+            ]
+            if not sets:
+                continue
+            of_one = {
+                below
+                for node in function.nodes
+                if isinstance(node, ast.If) and self.of(node.test, function).side is True
+                for below in walk(*node.body, into=False)
+            }
+            for node in sets:
+                value = getattr(node, "value", None)
+                if node in of_one:
+                    by_one |= not (isinstance(value, ast.Constant) and not value.value)
+                elif (
+                    not isinstance(value, ast.Constant)
+                    or isinstance(node, ast.AugAssign)
+                    or value.value
+                ):
+                    return False
+        return by_one
+
+
+def _targets(node: ast.AST) -> list[ast.AST]:
+    if isinstance(node, ast.With):
+        found = [one.optional_vars for one in node.items if one.optional_vars is not None]
+    else:
+        found = getattr(node, "targets", None) or [node.target]  # type: ignore[attr-defined]
+    return [below for one in found for below in walk(one)]
 
 
 def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
@@ -464,7 +546,9 @@ class Reach:
                 one = replace(one, needs=frozenset(), guards=frozenset())
             guards = {guard.removeprefix("not ") for guard in one.guards}
             asked = {guard for guard in guards if not SINGLE.fullmatch(guard)}
-            set_there = {guard for guard in asked if SETTING.fullmatch(guard)}
+            set_there = {
+                guard for guard in asked if SETTING.fullmatch(_by_setting(guard, function))
+            }
             own = bool(asked - set_there) and not one.needs
             below = replace(
                 one,
@@ -693,7 +777,7 @@ class Reach:
             path=(_step(function, node),),
             sure=sure,
             sharded=row.get("sharded", False),
-            group=(isinstance(node, ast.Call) and _has_group(node))
+            group=(isinstance(node, ast.Call) and _has_group(node, function))
             or _of_an_object(row, written, function),
         )
 
@@ -782,6 +866,15 @@ def _plain(test: ast.expr, *, value: bool) -> str:
     return ast.unparse(test) if value else f"not {ast.unparse(test)}"
 
 
+def _by_setting(guard: str, function: Function) -> str:
+    """A condition with the setting in place of the name that holds it, or its length."""
+    if (found := re.fullmatch(r"(not )?(\w+)( .*)?", guard)) is not None:
+        values = function.values_of(found[2])
+        if len(values) == 1:
+            guard = f"{found[1] or ''}{ast.unparse(values[0])}{found[3] or ''}"
+    return re.sub(r"len\(([\w.]+)\)", r"\1", guard)
+
+
 def _needed_after(test: ast.expr, function: Function) -> frozenset[tuple[str, bool]]:
     """What parameters must be for code behind a test that leaves."""
     parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
@@ -807,7 +900,7 @@ def _unwraps(given: ast.expr, function: Function, *, whole: bool) -> bool:
     )
 
 
-def _has_group(call: ast.Call) -> bool:
+def _has_group(call: ast.Call, function: Function) -> bool:
     """Whether a group is given, and not plainly that of all ranks."""
     given = [one.value for one in call.keywords if one.arg in ("group", "process_group", "pg")]
     given += [
@@ -816,7 +909,19 @@ def _has_group(call: ast.Call) -> bool:
     return any(
         not (isinstance(one, ast.Constant) and one.value is None)
         and names_of(one)[-1:] != ["WORLD"]
+        and not _of_all(function.module.assigned.get((names_of(one) or [""])[-1], []))
         for one in given
+    )
+
+
+def _of_all(values: list[ast.expr]) -> bool:
+    """Whether a group was made without saying of whom: of all ranks, by another backend."""
+    return bool(values) and all(
+        called_name(one) == "new_group"
+        and isinstance(one, ast.Call)
+        and not one.args
+        and not any(word.arg == "ranks" for word in one.keywords)
+        for one in values
     )
 
 
@@ -1087,4 +1192,11 @@ class Partings:
 
 
 def _ids(node: ast.AST) -> set[str]:
-    return {one.id for one in walk(node) if isinstance(one, ast.Name)}
+    """Return the variables in an expression; of an object's own its attribute, ``self.loss``."""
+    parts = list(walk(node))
+    own = {
+        f"self.{one.attr}"
+        for one in parts
+        if isinstance(one, ast.Attribute) and names_of(one.value) == ["self"]
+    }
+    return own | {one.id for one in parts if isinstance(one, ast.Name) and one.id != "self"}
