@@ -192,6 +192,8 @@ LOCAL_NAMES = re.compile(
 
 def is_local(test: ast.expr, function: Function) -> bool:
     """Whether a condition asks for what each rank knows of its own data only."""
+    if is_own_data(test, function):
+        return True
     if isinstance(test, ast.BoolOp):
         return any(is_local(one, function) for one in test.values)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -689,7 +691,7 @@ def _works(block: list[ast.stmt], event: Event, code: Code) -> bool:
     return any(
         one is not event.node
         and not callee(one.func, code.function).path.startswith("torch.")
-        and called_name(one) not in ("cuda", "to", "item", "cpu")
+        and not re.match(r"(cuda|to|item|cpu)$|init|setup", called_name(one))
         for one in before
     )
 
