@@ -35,6 +35,12 @@ FSDP_CHOSEN = re.compile(rb"distributed_type[\"']?\s*:\s*[\"']?FSDP")
 SHARDING = re.compile(r"(.*(deepspeed|zero|fsdp|accelerate).*|ds_.*|default_config)\.(ya?ml|json)")
 """How files are called that `accelerate launch` and DeepSpeed are given."""
 DEEPEST_SETTINGS = 2
+BUFFERS = re.compile(
+    rb"^(?!\s*(?:from|import)\b)(?!\s*\w+\s*=\s*[\w.]*BatchNorm).*BatchNorm"
+    rb"|^\s*self\.register_buffer\(",
+    re.MULTILINE,
+)
+"""A line that gives a model a buffer: not a batch norm in a variable of its own."""
 MOST_LOOKED_AT = 20_000
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OSError)
 
@@ -153,6 +159,11 @@ class Module:
     def ranks(self) -> RankTests:
         """Which of its expressions ask for the rank."""
         return RankTests(self.tree, self._nodes)
+
+    @cached_property
+    def has_buffers(self) -> bool:
+        """Whether models of this file, or of one that it imports, have buffers."""
+        return any(BUFFERS.search(one.text) for one in self.with_imported())
 
     @cached_property
     def lines(self) -> list[str]:
@@ -566,13 +577,24 @@ def _assigned(name: str, function: Function, steps: int) -> Callee:
     return found if found.functions or found.kinds else Callee(name)
 
 
-def _of_kinds(name: str, receiver: str, makers: set[tuple[str, ...]], function: Function) -> Callee:
-    """A method of an object, by the class that made it."""
+def _of_kinds(
+    name: str,
+    receiver: str,
+    makers: set[tuple[str, ...]],
+    function: Function,
+    steps: int = MOST_STEPS,
+) -> Callee:
+    """A method of an object, by the class that made it, or by what a function returned."""
     module = function.module
     methods: list[Function] = []
     kinds: list[str] = []
     for maker in makers:
         known = module.meaning(maker) if maker else None
+        if isinstance(known, Function) and steps:
+            for node in known.nodes:
+                if isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
+                    inner = tuple(names_of(node.value.func))
+                    kinds += _of_kinds(name, receiver, {inner}, known, steps - 1).kinds
         if isinstance(known, Class):
             kinds += _names(module.project.bases(known))
             method = module.project.method(known, name)

@@ -61,10 +61,6 @@ SHARDS_ITSELF = re.compile(
 """A script that says so divides its model over the ranks, always or where it is asked to."""
 SHARDS = re.compile(r"fsdp|deepspeed|shard|zero_?3|zero_stage", re.IGNORECASE)
 """Names that tell whether a model is sharded."""
-BUFFERS = re.compile(
-    rb"^(?!\s*(?:from|import)\b)(?!\s*\w+\s*=\s*[\w.]*BatchNorm).*BatchNorm", re.MULTILINE
-)
-"""A line that makes a batch norm which is part of a model: not one in a variable of its own."""
 SETTING = re.compile(
     r"(not )?(\w+\.)*(args|\w*cfg|\w*config|opts?|hparams|conf|flags|settings|options)"
     r"(?!.*(rank|stage|main|master|leader|primary|worker))(\.\w+)+"
@@ -254,6 +250,8 @@ class Tests:
             "should_log",
         ):
             return Test(True, True, True)  # transformers: the first rank, or that of each machine
+        if _of_several(test):
+            return Test()
         if not ranks.asks(test) or _asks_for_launcher(test) or _asks_how_many(test):
             return self._elsewhere(test, function)
         if isinstance(test, ast.Name) and isinstance(function.defaults.get(test.id), ast.Constant):
@@ -484,7 +482,16 @@ def _ordinary(test: ast.expr) -> bool:
 
 def _of_single(test: ast.expr) -> bool:
     """Whether a condition only asks whether there are several ranks."""
-    return any(map(SINGLE.fullmatch, last_names(test)))
+    return _of_several(test) or any(map(SINGLE.fullmatch, last_names(test)))
+
+
+def _of_several(test: ast.expr) -> bool:
+    """``local_rank != -1``, as a process that is alone has it."""
+    return (
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], ast.NotEq)
+        and ast.unparse(test.comparators[0]) == "-1"
+    )
 
 
 def _of_whole_model(events: Events) -> Events:
@@ -750,7 +757,7 @@ class Reach:
     def _event(self, node: ast.expr, row: dict[str, Any], function: Function) -> Event:
         written = node.func if isinstance(node, ast.Call) else node
         sure = row.get("sure", True)
-        if row.get("buffers") and not BUFFERS.search(function.module.text):
+        if row.get("buffers") and not function.module.has_buffers:
             sure = False
         if (since := SINCE.fullmatch(row["library"])) is not None:
             pinned = function.module.project.pinned(since[1], function.module)
