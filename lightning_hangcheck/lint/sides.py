@@ -43,6 +43,11 @@ SINGLE = re.compile(
     re.IGNORECASE,
 )
 """Names that tell whether there are several ranks at all, which all of them know."""
+SEVERAL = re.compile(
+    r"\w*(world_?size|(is_)?initiali[sz]ed|num_processes|nprocs)\w*|(is_|use_)?(ddp|dist|distributed)",
+    re.IGNORECASE,
+)
+"""Those of them that say so of ranks, and of nothing else."""
 GROUPED = re.compile(
     r"(^|_|\b)(dp|tp|pp|cp|ep|sp|mp|ddp_group|data|tensor|pipe(line)?|model|expert|context|sequence|stage"
     r"|group|mesh|shard|replica\w*|intra|inter|coord|cluster|pg|local_world)(_|\b|$)",
@@ -250,7 +255,7 @@ class Tests:
             "should_log",
         ):
             return Test(True, True, True)  # transformers: the first rank, or that of each machine
-        if _of_several(test):
+        if _alone(test) is False and isinstance(test, ast.Compare):
             return Test()
         if not ranks.asks(test) or _asks_for_launcher(test) or _asks_how_many(test):
             return self._elsewhere(test, function)
@@ -356,41 +361,53 @@ class Tests:
         return Test(True, True, True) if self._flags[key] else None
 
     def _only_one_sets(self, path: list[str], functions: list[Function]) -> bool:
+        """Whether it is set under a test for one rank, else to what is false, and never shared."""
         by_one = False
         for function in functions:
-            sets = [
-                node
+            assigned = {
+                node: node.value
                 for node in function.nodes
-                if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.For, ast.With))
-                and path in map(names_of, _targets(node))
-            ]
-            if not sets:
-                continue
+                if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign))
+                and path
+                in map(names_of, getattr(node, "targets", None) or [getattr(node, "target", None)])
+            }
+            stored = (
+                one for one in function.nodes if isinstance(getattr(one, "ctx", None), ast.Store)
+            )
+            if sum(names_of(one) == path for one in stored) != len(assigned):
+                return False  # by a loop, a ``with`` or as one of several
+            if assigned and path[-1] in _given_to_all(function):
+                return False
             of_one = {
                 below
                 for node in function.nodes
-                if isinstance(node, ast.If) and self.of(node.test, function).side is True
+                if assigned
+                and isinstance(node, ast.If)
+                and self.of(node.test, function).side is True
                 for below in walk(*node.body, into=False)
             }
-            for node in sets:
-                value = getattr(node, "value", None)
+            for node, value in assigned.items():
+                false = isinstance(value, ast.Constant) and not value.value
                 if node in of_one:
-                    by_one |= not (isinstance(value, ast.Constant) and not value.value)
-                elif (
-                    not isinstance(value, ast.Constant)
-                    or isinstance(node, ast.AugAssign)
-                    or value.value
-                ):
+                    by_one |= not false
+                elif not false or isinstance(node, ast.AugAssign):
                     return False
         return by_one
 
 
-def _targets(node: ast.AST) -> list[ast.AST]:
-    if isinstance(node, ast.With):
-        found = [one.optional_vars for one in node.items if one.optional_vars is not None]
-    else:
-        found = getattr(node, "targets", None) or [node.target]  # type: ignore[attr-defined]
-    return [below for one in found for below in walk(one)]
+def _given_to_all(function: Function) -> set[str]:
+    """Names that a function reduces or broadcasts, and those that these are made from."""
+    calls = (one for one in function.nodes if isinstance(one, ast.Call))
+    given = set().union(
+        *(last_names(part) for one in calls if AGREES.search(called_name(one)) for part in one.args)
+    )
+    return given.union(
+        *(
+            last_names(node.value)
+            for node in function.nodes
+            if isinstance(node, ast.Assign) and given & set().union(*map(last_names, node.targets))
+        )
+    )
 
 
 def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
@@ -482,32 +499,33 @@ def _ordinary(test: ast.expr) -> bool:
 
 def _of_single(test: ast.expr) -> bool:
     """Whether a condition only asks whether there are several ranks."""
-    return _of_several(test) or any(map(SINGLE.fullmatch, last_names(test)))
-
-
-def _of_several(test: ast.expr) -> bool:
-    """``local_rank != -1``, as a process that is alone has it."""
-    return (
-        isinstance(test, ast.Compare)
-        and isinstance(test.ops[0], ast.NotEq)
-        and ast.unparse(test.comparators[0]) == "-1"
-    )
+    return _alone(test) is False or any(map(SINGLE.fullmatch, last_names(test)))
 
 
 def _of_whole_model(events: Events) -> Events:
     return tuple(replace(one, conditional=True) if one.sharded else one for one in events)
 
 
-def _of_lone_process(test: ast.expr) -> bool:
-    """Whether a condition holds only where there are no ranks: ``local_rank == -1``."""
+def _alone(test: ast.expr) -> bool | None:
+    """Whether a condition holds only in a process that is alone; False: it fails only there.
+
+    ``local_rank == -1``, ``world_size == 1``, ``not dist.is_initialized()``.
+    """
     if isinstance(test, ast.BoolOp):
-        return isinstance(test.op, ast.And) and any(map(_of_lone_process, test.values))
-    return (
-        isinstance(test, ast.Compare)
-        and isinstance(test.ops[0], ast.Eq)
-        and ast.unparse(test.comparators[0]) == "-1"
-        and any(map(RANK.fullmatch, last_names(test.left)))
-    )
+        wanted = isinstance(test.op, ast.And)
+        return wanted if wanted in map(_alone, test.values) else None
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = _alone(test.operand)
+        return None if inner is None else not inner
+    if not isinstance(test, ast.Compare):
+        called = test.func if isinstance(test, ast.Call) else test
+        return False if SEVERAL.fullmatch((names_of(called) or [""])[-1]) else None
+    number, names = ast.unparse(test.comparators[0]), last_names(test.left)
+    if number == "-1" and any(map(RANK.fullmatch, names)):
+        return {ast.Eq: True, ast.NotEq: False}.get(type(test.ops[0]))
+    if number == "1" and any(map(SEVERAL.fullmatch, names)):
+        return {ast.Eq: True, ast.LtE: True, ast.NotEq: False, ast.Gt: False}.get(type(test.ops[0]))
+    return None
 
 
 def last_names(node: ast.AST) -> set[str]:
@@ -673,8 +691,9 @@ class Reach:
     ) -> Iterator[Event]:
         asked = self.tests.of(test, function)
         yes, no = self.block(body, function), self.block(orelse, function)
-        if asked.asks and _of_lone_process(test):
-            yes = ()
+        alone = _alone(test)
+        if alone is not None:
+            yes, no = (() if alone else yes), (no if alone else ())
         if any(map(SHARDS.search, last_names(test))):
             if isinstance(test, ast.UnaryOp):
                 yes = _of_whole_model(yes)
@@ -1041,9 +1060,11 @@ class Partings:
                     if asked.side is not None and not asked.grouped:
                         other = not asked.side if asked.exact else inside
                         sides = {"body": asked.side, "orelse": other}
+                alone = _alone(statement.test) if isinstance(statement, ast.If) else None
                 for name in ("body", "orelse", "finalbody"):
                     part = getattr(statement, name, None) or []
-                    self._block(part, then, loops, sides.get(name, inside))
+                    if alone is None or alone is not (name == "body"):
+                        self._block(part, then, loops, sides.get(name, inside))
                 for handler in getattr(statement, "handlers", ()):
                     self._block(handler.body, then, loops, inside)
                 for case in getattr(statement, "cases", ()):
