@@ -35,12 +35,6 @@ FSDP_CHOSEN = re.compile(rb"distributed_type[\"']?\s*:\s*[\"']?FSDP")
 SHARDING = re.compile(r"(.*(deepspeed|zero|fsdp|accelerate).*|ds_.*|default_config)\.(ya?ml|json)")
 """How files are called that `accelerate launch` and DeepSpeed are given."""
 DEEPEST_SETTINGS = 2
-BUFFERS = re.compile(
-    rb"^(?!\s*(?:from|import)\b)(?!\s*\w+\s*=\s*[\w.]*BatchNorm).*BatchNorm"
-    rb"|^\s*self\.register_buffer\(",
-    re.MULTILINE,
-)
-"""A line that gives a model a buffer: not a batch norm in a variable of its own."""
 MOST_LOOKED_AT = 20_000
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OSError)
 
@@ -159,11 +153,6 @@ class Module:
     def ranks(self) -> RankTests:
         """Which of its expressions ask for the rank."""
         return RankTests(self.tree, self._nodes)
-
-    @cached_property
-    def has_buffers(self) -> bool:
-        """Whether models of this file, or of one that it imports, have buffers."""
-        return any(BUFFERS.search(one.text) for one in self.with_imported())
 
     @cached_property
     def lines(self) -> list[str]:

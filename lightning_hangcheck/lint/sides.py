@@ -66,6 +66,12 @@ SHARDS_ITSELF = re.compile(
 """A script that says so divides its model over the ranks, always or where it is asked to."""
 SHARDS = re.compile(r"fsdp|deepspeed|shard|zero_?3|zero_stage", re.IGNORECASE)
 """Names that tell whether a model is sharded."""
+BUFFERS = re.compile(
+    rb"^(?!\s*(?:from|import)\b)(?!\s*\w+\s*=\s*[\w.]*BatchNorm).*BatchNorm"
+    rb"|^ {8}self\.register_buffer\(",
+    re.MULTILINE,
+)
+"""A line that gives a model a buffer, always: no batch norm in a variable of its own."""
 SETTING = re.compile(
     r"(not )?(\w+\.)*(args|\w*cfg|\w*config|opts?|hparams|conf|flags|settings|options)"
     r"(?!.*(rank|stage|main|master|leader|primary|worker))(\.\w+)+"
@@ -313,9 +319,8 @@ class Tests:
             return Test()
         for found in callee(test.func, function).functions:
             if found.module is not function.module:
-                name = ast.Name(found.name.rpartition(".")[2])
-                side = found.module.ranks.of_one(name)
-                return Test(found.module.ranks.asks(name), side, side is not None)
+                returned = [one.value for one in found.nodes if isinstance(one, ast.Return)]
+                return _all_alike([self.of(one, found) for one in returned if one is not None])
         return Test()
 
     def _given(self, test: ast.expr, function: Function) -> Test:
@@ -330,19 +335,8 @@ class Tests:
             function, path = maker, kept
         if len(path) != 1 or path[0] not in function.parameters:
             return Test()
-        asked = [
-            self.of(value, caller)
-            for value, caller in function.module.project.given(function, path[0])
-        ]
-        sides = {one.side for one in asked}
-        if len(sides) != 1 or not all(one.asks for one in asked):
-            return Test()
-        return Test(
-            True,
-            sides.pop(),
-            all(one.exact for one in asked),
-            any(one.grouped for one in asked),
-        )
+        given = function.module.project.given(function, path[0])
+        return _all_alike([self.of(value, caller) for value, caller in given])
 
     def _set_by_one(self, test: ast.expr, function: Function) -> Test | None:
         """A flag or a counter that one rank alone sets: under its test, and else to a constant."""
@@ -393,6 +387,15 @@ class Tests:
                 elif not false or isinstance(node, ast.AugAssign):
                     return False
         return by_one
+
+
+def _all_alike(found: list[Test]) -> Test:
+    """What several values ask, where it is the same."""
+    sides = {one.side for one in found}
+    if len(sides) != 1 or not all(one.asks for one in found):
+        return Test()
+    exact = all(one.exact for one in found)
+    return Test(True, sides.pop(), exact, any(one.grouped for one in found))
 
 
 def _given_to_all(function: Function) -> set[str]:
@@ -776,7 +779,7 @@ class Reach:
     def _event(self, node: ast.expr, row: dict[str, Any], function: Function) -> Event:
         written = node.func if isinstance(node, ast.Call) else node
         sure = row.get("sure", True)
-        if row.get("buffers") and not function.module.has_buffers:
+        if row.get("buffers") and not BUFFERS.search(function.module.text):
             sure = False
         if (since := SINCE.fullmatch(row["library"])) is not None:
             pinned = function.module.project.pinned(since[1], function.module)
