@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.lint.rules import RULES
-from lightning_hangcheck.text.shown import one_line, visible
+from lightning_hangcheck.text.shown import one_line, several, visible
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
@@ -37,13 +37,9 @@ def as_text(found: Lint) -> str:
     ]
     errors = sum(one.severity == "error" for one in found.findings)
     notes = len(found.findings) - errors
-    counted = [_count(errors, "error"), *([_count(notes, "note")] if notes else [])]
-    lines.append(f"{', '.join(counted)} in {_count(found.files, 'file')}, {found.seconds:.1f} s")
+    counted = [several(errors, "error"), *([several(notes, "note")] if notes else [])]
+    lines.append(f"{', '.join(counted)} in {several(found.files, 'file')}, {found.seconds:.1f} s")
     return "\n".join(lines) + "\n"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _finding(finding: Finding, place: Place) -> Iterator[str]:

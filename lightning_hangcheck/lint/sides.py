@@ -75,10 +75,11 @@ BUFFERS = re.compile(
 SETTING = re.compile(
     r"(not )?(\w+\.)*(args|\w*cfg|\w*config|opts?|hparams|conf|flags|settings|options)"
     r"(?!.*(rank|stage|main|master|leader|primary|worker))(\.\w+)+"
-    r"( (==|!=|is|is not|<|>|<=|>=) ('\w*'|None|True|False|\d+))?",
+    r"( (==|!=|is|is not|<|>|<=|>=) ('\w*'|None|True|False|\d+))?"
+    r"|(not )?self\.\w+ is (not )?None|(not )?(\w+\.)*is_\w*available\(\)",
     re.IGNORECASE,
 )
-"""A condition on what the user set, which all ranks were given alike."""
+"""A condition on what the user set, an object has or is installed: alike on all ranks."""
 GONE_HOOKS = re.compile(
     r"on_(keyboard_interrupt|pretrain_routine_(start|end)|init_(start|end)|(epoch|batch)_(start|end))"
     r"|(training|validation|test)_epoch_end"
@@ -261,9 +262,11 @@ class Tests:
             "should_log",
         ):
             return Test(True, True, True)  # transformers: the first rank, or that of each machine
-        if _alone(test) is False and isinstance(test, ast.Compare):
-            return Test()
-        if not ranks.asks(test) or _asks_for_launcher(test) or _asks_how_many(test):
+        if isinstance(test, ast.Compare) and _of_single(test):
+            of_rank = any(map(RANK.fullmatch, last_names(test)))
+            if _alone(test) is False or not of_rank:
+                return Test()  # how many ranks there are, wherever that may come from
+        if not ranks.asks(test) or _asks_for_launcher(test):
             return self._elsewhere(test, function)
         if isinstance(test, ast.Name) and isinstance(function.defaults.get(test.id), ast.Constant):
             return Test()  # an option: whether one rank alone does it
@@ -452,13 +455,6 @@ def _asks_for_launcher(test: ast.expr) -> bool:
         and isinstance(test.ops[0], (ast.In, ast.NotIn))
         and isinstance(test.left, ast.Constant)
     )
-
-
-def _asks_how_many(test: ast.expr) -> bool:
-    """``world_size == 1``, wherever that number may come from."""
-    names = last_names(test)
-    number = any(re.fullmatch(r"\w*world_?size|num_processes|nprocs", one) for one in names)
-    return isinstance(test, ast.Compare) and number and not any(map(RANK.fullmatch, names))
 
 
 def _first_or_none(test: ast.Compare) -> bool | None:
