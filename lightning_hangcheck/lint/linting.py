@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.lint.project import Function, Module
 
-SCHEMA_VERSION = 1
 MOST_FILES = 50_000
 LEFT_OUT = frozenset(
     {".git", ".hg", ".venv", "venv", "node_modules", "site-packages", "__pycache__", "build"}
@@ -67,15 +66,6 @@ class Place(msgspec.Struct, frozen=True):
     end: int
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The object that `--json` prints. The public promise."""
-
-    schema_version: int
-    files: int
-    seconds: float
-    findings: list[Finding]
-
-
 class Lint(msgspec.Struct, frozen=True, kw_only=True):
     """All that was found.
 
@@ -91,15 +81,6 @@ class Lint(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
     places: list[Place]
     unreadable: list[str]
-
-    def report(self) -> Report:
-        """Return what `--json` prints."""
-        return Report(
-            schema_version=SCHEMA_VERSION,
-            files=self.files,
-            seconds=round(self.seconds, 3),
-            findings=self.findings,
-        )
 
 
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from lightning_hangcheck.lint.rules import RULES
 from lightning_hangcheck.text.shown import one_line, several, visible
 from lightning_hangcheck.version import __version__
@@ -24,6 +26,7 @@ STYLES = {
 LONGEST_PATH = 8
 """Calls of a path that are shown; what is between the first and the last is counted."""
 LONGEST_LINE = 100
+SCHEMA_VERSION = 1
 DOCS = "https://lightning-hangcheck.readthedocs.io/en/latest/lint.html"
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -61,6 +64,16 @@ def _shortened(path: list[str]) -> list[str]:
         return path
     left_out = len(path) - LONGEST_PATH + 1
     return [*path[: LONGEST_PATH // 2], f"{left_out} more calls", *path[-LONGEST_PATH // 2 + 1 :]]
+
+
+def as_json(found: Lint) -> dict[str, Any]:
+    """Return the object that `--json` prints. The public promise."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "files": found.files,
+        "seconds": round(found.seconds, 3),
+        "findings": msgspec.to_builtins(found.findings),
+    }
 
 
 def as_github(found: Lint) -> str:
