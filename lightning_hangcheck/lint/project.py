@@ -307,7 +307,8 @@ class Project:
     """All files that were read, by path."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, list[tuple[ast.Call, Function]]] | None = None
+        self._calls: dict[str, list[tuple[ast.Call, Function]]] = {}
+        self._callers: dict[Function, list[tuple[ast.Call, Function]]] = {}
         self._modules: dict[str, Module | None] = {}
         self._found: dict[tuple[str, tuple[str, ...]], str] = {}
         self._up: dict[str, tuple[str, ...]] = {}
@@ -396,22 +397,30 @@ class Project:
 
     def given(self, function: Function, parameter: str) -> list[tuple[ast.expr, Function]]:
         """Return what all calls in files read so far give as a parameter, and where they stand."""
-        if self._calls is None:
-            self._calls = {}
+        found = []
+        for call, caller in self._calls_of(function):
+            values = dict(zip(function.parameters, call.args, strict=False))
+            values |= {word.arg: word.value for word in call.keywords if word.arg}
+            if parameter in values:
+                found.append((values[parameter], caller))
+        return found
+
+    def _calls_of(self, function: Function) -> list[tuple[ast.Call, Function]]:
+        if not self._calls:
             for module in filter(None, list(self._modules.values())):
                 for caller in module.all_functions:
                     for node in caller.nodes:
                         if isinstance(node, ast.Call):
                             self._calls.setdefault(called_name(node), []).append((node, caller))
-        owner, _, bare = function.name.rpartition(".")
-        found = []
-        for call, caller in self._calls.get(owner if bare == "__init__" else bare, ()):
-            if function in callee(call.func, caller).functions:
-                values = dict(zip(function.parameters, call.args, strict=False))
-                values |= {word.arg: word.value for word in call.keywords if word.arg}
-                if parameter in values:
-                    found.append((values[parameter], caller))
-        return found
+        if function not in self._callers:
+            owner, _, name = function.name.rpartition(".")
+            named = self._calls.get(owner if name == "__init__" else name, ())
+            self._callers[function] = [
+                (call, caller)
+                for call, caller in named
+                if function in callee(call.func, caller).functions
+            ]
+        return self._callers[function]
 
     # Classes
 

@@ -241,6 +241,7 @@ class Tests:
     def __init__(self) -> None:
         self._known: dict[ast.expr, Test] = {}
         self._flags: dict[tuple[object, tuple[str, ...]], bool] = {}
+        self._callers_above = 0
 
     def of(self, test: ast.expr, function: Function) -> Test:
         """Tell what a condition asks."""
@@ -338,8 +339,14 @@ class Tests:
             function, path = maker, kept
         if len(path) != 1 or path[0] not in function.parameters:
             return Test()
-        given = function.module.project.given(function, path[0])
-        return _all_alike([self.of(value, caller) for value, caller in given])
+        if self._callers_above >= DEEPEST_CALLS:
+            return Test()
+        self._callers_above += 1
+        try:
+            given = function.module.project.given(function, path[0])
+            return _all_alike([self.of(value, caller) for value, caller in given])
+        finally:
+            self._callers_above -= 1
 
     def _set_by_one(self, test: ast.expr, function: Function) -> Test | None:
         """A flag or a counter that one rank alone sets: under its test, and else to a constant."""
