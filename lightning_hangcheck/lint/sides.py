@@ -350,10 +350,12 @@ class Tests:
 
     def _set_by_one(self, test: ast.expr, function: Function) -> Test | None:
         """A flag or a counter that one rank alone sets: under its test, and else to a constant."""
-        flag = test
+        flag, side = test, True
         if isinstance(test, ast.Compare):
             counted = isinstance(test.ops[0], (ast.Gt, ast.GtE)) and len(test.ops) == 1
-            flag = test.left if counted else test
+            of_none = ast.unparse(test.comparators[0]) == "None"  # a writer that rank 0 alone has
+            flag = test.left if counted or of_none else test
+            side = not isinstance(test.ops[0], (ast.Is, ast.Eq))
         path = names_of(flag)
         if not path or (len(path) > 1 and path[0] != "self"):
             return None
@@ -362,7 +364,7 @@ class Tests:
             self._flags[key] = False
             methods = function.owner.methods.values() if len(path) > 1 and function.owner else ()
             self._flags[key] = self._only_one_sets(path, [*methods] or [function])
-        return Test(True, True, True) if self._flags[key] else None
+        return Test(True, side, True) if self._flags[key] else None
 
     def _only_one_sets(self, path: list[str], functions: list[Function]) -> bool:
         """Whether it is set under a test for one rank, else to what is false, and never shared."""
@@ -391,6 +393,8 @@ class Tests:
                 for below in walk(*node.body, into=False)
             }
             for node, value in assigned.items():
+                if isinstance(value, ast.IfExp) and self.of(value.test, function).side is True:
+                    by_one, value = True, value.orelse
                 false = isinstance(value, ast.Constant) and not value.value
                 if node in of_one:
                     by_one |= not false

@@ -196,6 +196,12 @@ ERRORS = {
                 if rank == 0 and converged(batch): stop = True
                 if stop: break
         """,
+    "a writer that one rank has": """
+        class Trainer:
+            def __init__(self): self.writer = wandb.init() if rank == 0 else None
+            def log(self, loss):
+                if self.writer is not None: self.writer.log(dist.all_reduce(loss))
+        """,
     "a counter that one rank keeps": """
         class Trainer:
             def __init__(self): self.stale = 0
@@ -537,6 +543,13 @@ HARMLESS = {
                 if stop: break
                 dist.all_reduce(batch)
         """,
+    "a writer that one rank has, and what all reduced": """
+        def log(loss):
+            writer = None
+            if rank == 0: writer = wandb.init()
+            dist.all_reduce(loss)
+            if writer is not None: writer.log(loss)
+        """,
     "a clock that is only shown": """
         import time
         def step(began, loss):
@@ -588,6 +601,17 @@ def test_what_another_file_gives_is_followed(tmp_path: Path) -> None:
     assert [(one.code, one.line) for one in result.findings] == [("HC101", 5)]
     given.write_text(f"{start}Trainer(draws=dist.get_rank() == 0)\nTrainer(draws=True)\n")
     assert lint([tmp_path], Configuration(), tmp_path).findings == []
+
+
+def test_callers_are_followed_only_so_far(tmp_path: Path) -> None:
+    """Six hundred functions, each of which gives the next its flag, in two files."""
+    for number, other in ((0, 1), (1, 0)):
+        lines = ["import torch.distributed as dist", f"from part{other} import *"]
+        for at in range(number, 600, 2):
+            lines += [f"def f{at}(flag):", "    if flag: dist.barrier()", f"    f{at + 1}(flag)"]
+        lines += ["f0(dist.get_rank() == 0)"] if number == 0 else []
+        tmp_path.joinpath(f"part{number}.py").write_text("\n".join(lines))
+    assert lint([tmp_path], Configuration(), tmp_path).findings
 
 
 def test_choice_by_what_a_value_is_keeps_the_path_closed(tmp_path: Path) -> None:
