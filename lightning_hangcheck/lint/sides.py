@@ -1101,6 +1101,8 @@ class Partings:
         # an elif may ask for the reverse of what else the test asks
         other = None if side is None or (chained and not asked.exact) else not side
         if inside is None or other is not (not inside):
+            if other is inside and exits[0] is not None and other is not None:
+                other = not other  # one of those in this branch leaves: the others come
             self._note(node, asked, no, yes, other, exits[0], after)
 
     def _skipped(self, leaves: ast.stmt, after: _After) -> Events:
