@@ -550,7 +550,7 @@ def all_receive_first(code: Code) -> Iterator[Found]:
     "https://github.com/Lightning-AI/pytorch-lightning/issues/5604",
 )
 def collective_under_local_test(code: Code) -> Iterator[Found]:
-    """A collective stands under a test of what only this rank knows: its loss, its batch.
+    """A collective stands under a test of what only this rank knows: its loss, batch or clock.
 
     Why it hangs: on the rank whose data differ the test comes out differently.
 
@@ -605,7 +605,7 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
     "https://github.com/pytorch/pytorch/issues/44353",
 )
 def leaves_under_local_test(code: Code) -> Iterator[Found]:
-    """A rank leaves before a collective because of its own data: no samples, NaN, its own loss.
+    """A rank leaves before a collective because of its own data or clock: no samples, NaN.
 
     Why it hangs: the other ranks have samples, and wait for this one in the collective.
 
