@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.lint.project import Function, Module
 
-SCHEMA_VERSION = 1
 MOST_FILES = 50_000
 LEFT_OUT = frozenset(
     {".git", ".hg", ".venv", "venv", "node_modules", "site-packages", "__pycache__", "build"}
@@ -67,15 +66,6 @@ class Place(msgspec.Struct, frozen=True):
     end: int
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The object that `--json` prints. The public promise."""
-
-    schema_version: int
-    files: int
-    seconds: float
-    findings: list[Finding]
-
-
 class Lint(msgspec.Struct, frozen=True, kw_only=True):
     """All that was found.
 
@@ -91,15 +81,6 @@ class Lint(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
     places: list[Place]
     unreadable: list[str]
-
-    def report(self) -> Report:
-        """Return what `--json` prints."""
-        return Report(
-            schema_version=SCHEMA_VERSION,
-            files=self.files,
-            seconds=round(self.seconds, 3),
-            findings=self.findings,
-        )
 
 
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -165,14 +146,15 @@ def lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lin
     collecting = gc.isenabled()
     gc.disable()  # trees hold no circles, and looking for these takes a third of the time
     try:
+        modules: list[Module] = []  # all at first: what they call tells what others are given
         for file in _files(paths, configuration, base, unreadable):
             count += 1
             try:
-                module = _worth_a_look(file, project)
+                modules += filter(None, [_worth_a_look(file, project)])
             except UNPARSABLE as error:
                 unreadable.append(_why_not(file, error))
-                continue
-            for function in module.all_functions if module is not None else ():
+        for module in modules:
+            for function in module.all_functions:
                 for one in _in_function(function, reach, configuration):
                     found.setdefault((one[0].file, one[0].line, one[0].code[:3]), one)
     finally:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from lightning_hangcheck.lint.rules import RULES
-from lightning_hangcheck.text.shown import one_line, visible
+from lightning_hangcheck.text.shown import one_line, several, visible
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ STYLES = {
 LONGEST_PATH = 8
 """Calls of a path that are shown; what is between the first and the last is counted."""
 LONGEST_LINE = 100
+SCHEMA_VERSION = 1
 DOCS = "https://lightning-hangcheck.readthedocs.io/en/latest/lint.html"
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -37,13 +40,9 @@ def as_text(found: Lint) -> str:
     ]
     errors = sum(one.severity == "error" for one in found.findings)
     notes = len(found.findings) - errors
-    counted = [_count(errors, "error"), *([_count(notes, "note")] if notes else [])]
-    lines.append(f"{', '.join(counted)} in {_count(found.files, 'file')}, {found.seconds:.1f} s")
+    counted = [several(errors, "error"), *([several(notes, "note")] if notes else [])]
+    lines.append(f"{', '.join(counted)} in {several(found.files, 'file')}, {found.seconds:.1f} s")
     return "\n".join(lines) + "\n"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _finding(finding: Finding, place: Place) -> Iterator[str]:
@@ -65,6 +64,16 @@ def _shortened(path: list[str]) -> list[str]:
         return path
     left_out = len(path) - LONGEST_PATH + 1
     return [*path[: LONGEST_PATH // 2], f"{left_out} more calls", *path[-LONGEST_PATH // 2 + 1 :]]
+
+
+def as_json(found: Lint) -> dict[str, Any]:
+    """Return the object that `--json` prints. The public promise."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "files": found.files,
+        "seconds": round(found.seconds, 3),
+        "findings": msgspec.to_builtins(found.findings),
+    }
 
 
 def as_github(found: Lint) -> str:

@@ -84,6 +84,17 @@ class Function:
         pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
         return found | {one.arg: value for one, value in pairs if value is not None}
 
+    def values_of(self, name: str) -> list[ast.expr]:
+        """Return what is assigned to a name in it."""
+        return [
+            node.value
+            for node in self.nodes
+            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr))
+            and node.value is not None
+            and [name]
+            in map(names_of, node.targets if isinstance(node, ast.Assign) else [node.target])
+        ]
+
     @property
     def decorators(self) -> list[ast.expr]:
         """What stands above it."""
@@ -296,6 +307,8 @@ class Project:
     """All files that were read, by path."""
 
     def __init__(self) -> None:
+        self._calls: dict[str, list[tuple[ast.Call, Function]]] = {}
+        self._callers: dict[Function, list[tuple[ast.Call, Function]]] = {}
         self._modules: dict[str, Module | None] = {}
         self._found: dict[tuple[str, tuple[str, ...]], str] = {}
         self._up: dict[str, tuple[str, ...]] = {}
@@ -381,6 +394,33 @@ class Project:
             return True
         stages = {found for one in texts for found in ZERO_STAGE.findall(one)}
         return max(stages, default=b"0") >= (b"3" if weights else b"1")
+
+    def given(self, function: Function, parameter: str) -> list[tuple[ast.expr, Function]]:
+        """Return what all calls in files read so far give as a parameter, and where they stand."""
+        found = []
+        for call, caller in self._calls_of(function):
+            values = dict(zip(function.parameters, call.args, strict=False))
+            values |= {word.arg: word.value for word in call.keywords if word.arg}
+            if parameter in values:
+                found.append((values[parameter], caller))
+        return found
+
+    def _calls_of(self, function: Function) -> list[tuple[ast.Call, Function]]:
+        if not self._calls:
+            for module in filter(None, list(self._modules.values())):
+                for caller in module.all_functions:
+                    for node in caller.nodes:
+                        if isinstance(node, ast.Call):
+                            self._calls.setdefault(called_name(node), []).append((node, caller))
+        if function not in self._callers:
+            owner, _, name = function.name.rpartition(".")
+            named = self._calls.get(owner if name == "__init__" else name, ())
+            self._callers[function] = [
+                (call, caller)
+                for call, caller in named
+                if function in callee(call.func, caller).functions
+            ]
+        return self._callers[function]
 
     # Classes
 
@@ -535,13 +575,24 @@ def _assigned(name: str, function: Function, steps: int) -> Callee:
     return found if found.functions or found.kinds else Callee(name)
 
 
-def _of_kinds(name: str, receiver: str, makers: set[tuple[str, ...]], function: Function) -> Callee:
-    """A method of an object, by the class that made it."""
+def _of_kinds(
+    name: str,
+    receiver: str,
+    makers: set[tuple[str, ...]],
+    function: Function,
+    steps: int = MOST_STEPS,
+) -> Callee:
+    """A method of an object, by the class that made it, or by what a function returned."""
     module = function.module
     methods: list[Function] = []
     kinds: list[str] = []
     for maker in makers:
         known = module.meaning(maker) if maker else None
+        if isinstance(known, Function) and steps:
+            for node in known.nodes:
+                if isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
+                    inner = tuple(names_of(node.value.func))
+                    kinds += _of_kinds(name, receiver, {inner}, known, steps - 1).kinds
         if isinstance(known, Class):
             kinds += _names(module.project.bases(known))
             method = module.project.method(known, name)

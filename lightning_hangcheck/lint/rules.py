@@ -192,6 +192,8 @@ LOCAL_NAMES = re.compile(
 
 def is_local(test: ast.expr, function: Function) -> bool:
     """Whether a condition asks for what each rank knows of its own data only."""
+    if is_own_data(test, function):
+        return True
     if isinstance(test, ast.BoolOp):
         return any(is_local(one, function) for one in test.values)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -222,9 +224,35 @@ OWN_NUMBER = re.compile(
 """What a rank computes from its own data."""
 
 
+CLOCKS = re.compile(r"(time\.)?(time|monotonic|perf_counter)(_ns)?|(\w+\.)*datetime\.(utc)?now")
+
+
+def _reads_clock(test: ast.expr, function: Function, steps: int = 2) -> bool:
+    """Whether a condition asks for the time that this rank's own clock tells it has passed."""
+    for node in walk(test):
+        if isinstance(node, ast.Call) and CLOCKS.fullmatch(".".join(names_of(node.func))):
+            return True
+        if isinstance(node, ast.Name) and steps:
+            values = function.values_of(node.id)
+            if values and all(_reads_clock(one, function, steps - 1) for one in values):
+                return True
+    return False
+
+
 def is_own_data(test: ast.expr, function: Function) -> bool:
-    """Whether a condition plainly reads this rank's own data: empty, not finite, too large."""
+    """Whether a condition plainly reads what only this rank has.
+
+    That is its data, which are empty, not finite or too large; or its clock.
+    """
     numbers = {one.value for one in walk(test) if isinstance(one, ast.Constant)}
+    ordered = (
+        one
+        for one in walk(test)
+        if isinstance(one, ast.Compare)
+        and isinstance(one.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE))
+    )
+    if any(_reads_clock(one, function) for one in ordered):
+        return True
     for node in walk(test):
         if isinstance(node, ast.Call) and called_name(node) == "numel" and numbers - {0}:
             continue  # a shape that all ranks have
@@ -234,10 +262,17 @@ def is_own_data(test: ast.expr, function: Function) -> bool:
                 name not in function.parameters or OWN_DATA.fullmatch(name)
                 for name in last_names(node)
             )
-        if not isinstance(node, ast.Compare) or not isinstance(node.comparators[0], ast.Constant):
+        number: object = 0
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            left = node.operand  # ``not len(batch)``
+        elif isinstance(node, ast.Compare) and isinstance(node.comparators[0], ast.Constant):
+            left, number = node.left, node.comparators[0].value
+        else:
             continue
-        left, number = node.left, node.comparators[0].value
-        sized = isinstance(left, ast.Call) and called_name(left) in ("len", "item")
+        first = isinstance(left, ast.Subscript) and ast.unparse(left).endswith(".shape[0]")
+        sized = first or called_name(left) in ("len", "item", "size")
+        if (first or called_name(left) == "size") and number != 0:
+            continue  # a shape that all ranks have
         names = last_names(left) if sized or isinstance(left, ast.Name) else set()
         own = OWN_DATA if sized else OWN_NUMBER
         if called_name(left) == "len" and any("grad" in one for one in names):
@@ -261,7 +296,8 @@ def _has_a_role(parting: Parting) -> bool:
     """Whether the side that leaves the collective out has a part of its own to play meanwhile."""
     node = parting.under
     if parting.leaves is None and parting.side is False:
-        return True  # the one rank does something else, and may come to the same from there
+        # the one rank does something else, and may come to the same from there: to no backward
+        return not any("backward" in one.name for one in parting.made)
     stays = parting.leaves or parting.node
     in_body = any(one is stays for one in walk(*node.body))
     other = node.body if in_body is (parting.leaves is not None) else node.orelse
@@ -270,6 +306,35 @@ def _has_a_role(parting: Parting) -> bool:
     ]
     loops = any(isinstance(one, (ast.While, ast.For)) for one in other)
     return loops or any(ROLES.fullmatch(called_name(one)) for one in calls)
+
+
+FILE_TESTS = ("exists", "isfile", "isdir", "is_file", "is_dir")
+
+
+def _made_meanwhile(parting: Parting, event: Event, code: Code) -> bool:
+    """Whether the first rank makes what a test looks for before the others may have looked.
+
+    ``if not exists(path)``, and below it ``if rank == 0: build(path)`` before the collective.
+    """
+    looked_for = {
+        ast.unparse(part)
+        for one in walk(parting.under.test)
+        if isinstance(one, ast.Call) and called_name(one) in FILE_TESTS
+        for part in (one.args or [getattr(one.func, "value", one.func)])
+    }
+    return any(
+        isinstance(node, ast.If)
+        and parting.under.lineno < node.lineno < event.node.lineno
+        and code.reach.tests.of(node.test, code.function).side is True
+        and any(
+            ast.unparse(given) in looked_for
+            for call in walk(*node.body)
+            if isinstance(call, ast.Call)
+            for given in (*call.args, getattr(call.func, "value", call.func))
+        )
+        for node in code.nodes
+        if looked_for
+    )
 
 
 WHO = {True: "one rank", False: "all ranks but one", None: "some ranks"}
@@ -321,7 +386,9 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
         if by_rank:
             closed = not (parting.side is None or parting.asked.grouped or _has_a_role(parting))
         else:
-            closed = is_own_data(parting.under.test, code.function)
+            closed = is_own_data(parting.under.test, code.function) or _made_meanwhile(
+                parting, event, code
+            )
         severity = _sure(event) if closed and event.name not in met_outside else "note"
         yield Found(
             parting.leaves or parting.node, message, severity, event, (parting.under.lineno,)
@@ -427,8 +494,8 @@ def receive_without_send(code: Code) -> Iterator[Found]:
         called = callee(call.func, code.function).path if answer else ""
         if not answer or not (of_store or called.startswith("torch.distributed")):
             continue
-        texts = [one.text.decode(errors="replace") for one in module.with_imported()]
-        if not any(re.search(rf"(?<!def )\b({answer})\b", text) for text in texts):
+        used = (names_of(one) for each in module.with_imported() for one in walk(each.tree))
+        if not any(re.fullmatch(rf"(.*\.)?({answer})", ".".join(path)) for path in used):
             when_run = {called_name(one) for one in module.main.nodes}
             whole = b"__main__" in module.text or "init_process_group" in when_run
             message = f"nothing in this program answers {'.'.join(path)}"
@@ -483,7 +550,7 @@ def all_receive_first(code: Code) -> Iterator[Found]:
     "https://github.com/Lightning-AI/pytorch-lightning/issues/5604",
 )
 def collective_under_local_test(code: Code) -> Iterator[Found]:
-    """A collective stands under a test of what only this rank knows: its loss, its batch.
+    """A collective stands under a test of what only this rank knows: its loss, batch or clock.
 
     Why it hangs: on the rank whose data differ the test comes out differently.
 
@@ -538,7 +605,7 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
     "https://github.com/pytorch/pytorch/issues/44353",
 )
 def leaves_under_local_test(code: Code) -> Iterator[Found]:
-    """A rank leaves before a collective because of its own data: no samples, NaN, its own loss.
+    """A rank leaves before a collective because of its own data or clock: no samples, NaN.
 
     Why it hangs: the other ranks have samples, and wait for this one in the collective.
 
@@ -620,11 +687,11 @@ def _works(block: list[ast.stmt], event: Event, code: Code) -> bool:
     Making tensors for it does not: where that fails the call is not supported, on any rank.
     """
     calls = [one for one in walk(*block, into=False) if isinstance(one, ast.Call)]
-    before = [one for one in calls if one.lineno < event.node.lineno] or calls
+    before = [one for one in calls if one.lineno < event.node.lineno] or code.calls_of(block)
     return any(
         one is not event.node
         and not callee(one.func, code.function).path.startswith("torch.")
-        and called_name(one) not in ("cuda", "to", "item", "cpu")
+        and not re.match(r"(cuda|to|item|cpu)$|init|setup", called_name(one))
         for one in before
     )
 
@@ -1160,13 +1227,20 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
 
 def _gone_through(order: ast.expr, code: Code) -> bool:
     """Whether a loop with a collective takes its passes in this order."""
-    names = {
-        target.id
+    targets = [
+        target
         for node in code.nodes
         if isinstance(node, ast.Assign) and node.value is order
         for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    ]
+    for target in targets:
+        if isinstance(target, ast.Tuple):  # groups, of which each is given to a collective
+            made = [one.node for one in code.made_in(code.function.body)]
+            given = [last_names(one) for one in made]
+            parts = [ast.unparse(one) for one in target.elts]
+            if len({place for part in parts for place, its in enumerate(given) if part in its}) > 1:
+                return True
+    names = {target.id for target in targets if isinstance(target, ast.Name)}
     return any(
         isinstance(node, ast.For)
         and (node.iter is order or (isinstance(node.iter, ast.Name) and node.iter.id in names))

@@ -37,12 +37,17 @@ FOREIGN = frozenset(
 )
 """Libraries whose functions have names of collectives."""
 SINGLE = re.compile(
-    r"(?!distributed_?type)\w*(world_?size|n_?gpus?|num_gpus?|is_initialized|is_available|is_dist\w*|distributed"
+    r"(?!distributed_?type)\w*(world_?size|n_?gpus?|num_gpus?|(is_)?initiali[sz]ed|is_available|is_dist\w*|distributed"
     r"|multi_?gpu|use_dist\w*|num_processes|data_parallel\w*|nprocs?|do_parallel|dist)\w*"
     r"|(use_|is_|with_)?ddp(_is)?(_(active|enabled|initialized|available))?",
     re.IGNORECASE,
 )
 """Names that tell whether there are several ranks at all, which all of them know."""
+SEVERAL = re.compile(
+    r"\w*(world_?size|(is_)?initiali[sz]ed|num_processes|nprocs)\w*|(is_|use_)?(ddp|dist|distributed)",
+    re.IGNORECASE,
+)
+"""Those of them that say so of ranks, and of nothing else."""
 GROUPED = re.compile(
     r"(^|_|\b)(dp|tp|pp|cp|ep|sp|mp|ddp_group|data|tensor|pipe(line)?|model|expert|context|sequence|stage"
     r"|group|mesh|shard|replica\w*|intra|inter|coord|cluster|pg|local_world)(_|\b|$)",
@@ -62,16 +67,19 @@ SHARDS_ITSELF = re.compile(
 SHARDS = re.compile(r"fsdp|deepspeed|shard|zero_?3|zero_stage", re.IGNORECASE)
 """Names that tell whether a model is sharded."""
 BUFFERS = re.compile(
-    rb"^(?!\s*(?:from|import)\b)(?!\s*\w+\s*=\s*[\w.]*BatchNorm).*BatchNorm", re.MULTILINE
+    rb"^(?!\s*(?:from|import)\b)(?!\s*\w+\s*=\s*[\w.]*BatchNorm).*BatchNorm"
+    rb"|^ {8}self\.register_buffer\(",
+    re.MULTILINE,
 )
-"""A line that makes a batch norm which is part of a model: not one in a variable of its own."""
+"""A line that gives a model a buffer, always: no batch norm in a variable of its own."""
 SETTING = re.compile(
     r"(not )?(\w+\.)*(args|\w*cfg|\w*config|opts?|hparams|conf|flags|settings|options)"
     r"(?!.*(rank|stage|main|master|leader|primary|worker))(\.\w+)+"
-    r"( (==|!=|is|is not|<|>|<=|>=) ('\w*'|None|True|False|\d+))?",
+    r"( (==|!=|is|is not|<|>|<=|>=) ('\w*'|None|True|False|\d+))?"
+    r"|(not )?self\.\w+ is (not )?None|(not )?(\w+\.)*is_\w*available\(\)",
     re.IGNORECASE,
 )
-"""A condition on what the user set, which all ranks were given alike."""
+"""A condition on what the user set, an object has or is installed: alike on all ranks."""
 GONE_HOOKS = re.compile(
     r"on_(keyboard_interrupt|pretrain_routine_(start|end)|init_(start|end)|(epoch|batch)_(start|end))"
     r"|(training|validation|test)_epoch_end"
@@ -232,6 +240,8 @@ class Tests:
 
     def __init__(self) -> None:
         self._known: dict[ast.expr, Test] = {}
+        self._flags: dict[tuple[object, tuple[str, ...]], bool] = {}
+        self._callers_above = 0
 
     def of(self, test: ast.expr, function: Function) -> Test:
         """Tell what a condition asks."""
@@ -253,7 +263,11 @@ class Tests:
             "should_log",
         ):
             return Test(True, True, True)  # transformers: the first rank, or that of each machine
-        if not ranks.asks(test) or _asks_for_launcher(test) or _asks_how_many(test):
+        if isinstance(test, ast.Compare) and _of_single(test):
+            of_rank = any(map(RANK.fullmatch, last_names(test)))
+            if _alone(test) is False or not of_rank:
+                return Test()  # how many ranks there are, wherever that may come from
+        if not ranks.asks(test) or _asks_for_launcher(test):
             return self._elsewhere(test, function)
         if isinstance(test, ast.Name) and isinstance(function.defaults.get(test.id), ast.Constant):
             return Test()  # an option: whether one rank alone does it
@@ -302,15 +316,115 @@ class Tests:
         return Test(True, side, exact, any(part.grouped for part in asking))
 
     def _elsewhere(self, test: ast.expr, function: Function) -> Test:
-        """A call of a function in another file: what that returns."""
+        """A call of a function in another file: what that returns; or a flag, as it was set."""
+        if isinstance(test, (ast.Name, ast.Attribute, ast.Compare)):
+            return self._set_by_one(test, function) or self._given(test, function)
         if not isinstance(test, ast.Call):
             return Test()
         for found in callee(test.func, function).functions:
             if found.module is not function.module:
-                name = ast.Name(found.name.rpartition(".")[2])
-                side = found.module.ranks.of_one(name)
-                return Test(found.module.ranks.asks(name), side, side is not None)
+                returned = [one.value for one in found.nodes if isinstance(one, ast.Return)]
+                return _all_alike([self.of(one, found) for one in returned if one is not None])
         return Test()
+
+    def _given(self, test: ast.expr, function: Function) -> Test:
+        """A parameter, or an attribute that keeps one, for which all calls give a rank's test."""
+        path, owner = names_of(test), function.owner
+        if path[:1] == ["self"] and len(path) == 2 and owner is not None:
+            maker = function.module.project.method(owner, "__init__")
+            values = function.module.ranks.values_of(path[1])
+            kept = len(values) == 1 and maker is not None and names_of(values[0])
+            if not kept or maker is None:
+                return Test()
+            function, path = maker, kept
+        if len(path) != 1 or path[0] not in function.parameters:
+            return Test()
+        if self._callers_above >= DEEPEST_CALLS:
+            return Test()
+        self._callers_above += 1
+        try:
+            given = function.module.project.given(function, path[0])
+            return _all_alike([self.of(value, caller) for value, caller in given])
+        finally:
+            self._callers_above -= 1
+
+    def _set_by_one(self, test: ast.expr, function: Function) -> Test | None:
+        """A flag or a counter that one rank alone sets: under its test, and else to a constant."""
+        flag, side = test, True
+        if isinstance(test, ast.Compare):
+            counted = isinstance(test.ops[0], (ast.Gt, ast.GtE)) and len(test.ops) == 1
+            of_none = ast.unparse(test.comparators[0]) == "None"  # a writer that rank 0 alone has
+            flag = test.left if counted or of_none else test
+            side = not isinstance(test.ops[0], (ast.Is, ast.Eq))
+        path = names_of(flag)
+        if not path or (len(path) > 1 and path[0] != "self"):
+            return None
+        key = (function.owner if len(path) > 1 else function, tuple(path))
+        if key not in self._flags:
+            self._flags[key] = False
+            methods = function.owner.methods.values() if len(path) > 1 and function.owner else ()
+            self._flags[key] = self._only_one_sets(path, [*methods] or [function])
+        return Test(True, side, True) if self._flags[key] else None
+
+    def _only_one_sets(self, path: list[str], functions: list[Function]) -> bool:
+        """Whether it is set under a test for one rank, else to what is false, and never shared."""
+        by_one = False
+        for function in functions:
+            assigned = {
+                node: node.value
+                for node in function.nodes
+                if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign))
+                and path
+                in map(names_of, getattr(node, "targets", None) or [getattr(node, "target", None)])
+            }
+            stored = (
+                one for one in function.nodes if isinstance(getattr(one, "ctx", None), ast.Store)
+            )
+            if sum(names_of(one) == path for one in stored) != len(assigned):
+                return False  # by a loop, a ``with`` or as one of several
+            if assigned and path[-1] in _given_to_all(function):
+                return False
+            of_one = {
+                below
+                for node in function.nodes
+                if assigned
+                and isinstance(node, ast.If)
+                and self.of(node.test, function).side is True
+                for below in walk(*node.body, into=False)
+            }
+            for node, value in assigned.items():
+                if isinstance(value, ast.IfExp) and self.of(value.test, function).side is True:
+                    by_one, value = True, value.orelse
+                false = isinstance(value, ast.Constant) and not value.value
+                if node in of_one:
+                    by_one |= not false
+                elif not false or isinstance(node, ast.AugAssign):
+                    return False
+        return by_one
+
+
+def _all_alike(found: list[Test]) -> Test:
+    """What several values ask, where it is the same."""
+    sides = {one.side for one in found}
+    if len(sides) != 1 or not all(one.asks for one in found):
+        return Test()
+    exact = all(one.exact for one in found)
+    return Test(True, sides.pop(), exact, any(one.grouped for one in found))
+
+
+def _given_to_all(function: Function) -> set[str]:
+    """Names that a function reduces or broadcasts, and those that these are made from."""
+    calls = (one for one in function.nodes if isinstance(one, ast.Call))
+    given = set().union(
+        *(last_names(part) for one in calls if AGREES.search(called_name(one)) for part in one.args)
+    )
+    return given.union(
+        *(
+            last_names(node.value)
+            for node in function.nodes
+            if isinstance(node, ast.Assign) and given & set().union(*map(last_names, node.targets))
+        )
+    )
 
 
 def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
@@ -354,13 +468,6 @@ def _asks_for_launcher(test: ast.expr) -> bool:
     )
 
 
-def _asks_how_many(test: ast.expr) -> bool:
-    """``world_size == 1``, wherever that number may come from."""
-    names = last_names(test)
-    number = any(re.fullmatch(r"\w*world_?size|num_processes|nprocs", one) for one in names)
-    return isinstance(test, ast.Compare) and number and not any(map(RANK.fullmatch, names))
-
-
 def _first_or_none(test: ast.Compare) -> bool | None:
     """``local_rank in [-1, 0]``: the first rank, or the only process."""
     numbers = [ast.unparse(one) for one in getattr(test.comparators[0], "elts", ())]
@@ -402,23 +509,33 @@ def _ordinary(test: ast.expr) -> bool:
 
 def _of_single(test: ast.expr) -> bool:
     """Whether a condition only asks whether there are several ranks."""
-    return any(map(SINGLE.fullmatch, last_names(test)))
+    return _alone(test) is False or any(map(SINGLE.fullmatch, last_names(test)))
 
 
 def _of_whole_model(events: Events) -> Events:
     return tuple(replace(one, conditional=True) if one.sharded else one for one in events)
 
 
-def _of_lone_process(test: ast.expr) -> bool:
-    """Whether a condition holds only where there are no ranks: ``local_rank == -1``."""
+def _alone(test: ast.expr) -> bool | None:
+    """Whether a condition holds only in a process that is alone; False: it fails only there.
+
+    ``local_rank == -1``, ``world_size == 1``, ``not dist.is_initialized()``.
+    """
     if isinstance(test, ast.BoolOp):
-        return isinstance(test.op, ast.And) and any(map(_of_lone_process, test.values))
-    return (
-        isinstance(test, ast.Compare)
-        and isinstance(test.ops[0], ast.Eq)
-        and ast.unparse(test.comparators[0]) == "-1"
-        and any(map(RANK.fullmatch, last_names(test.left)))
-    )
+        wanted = isinstance(test.op, ast.And)
+        return wanted if wanted in map(_alone, test.values) else None
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = _alone(test.operand)
+        return None if inner is None else not inner
+    if not isinstance(test, ast.Compare):
+        called = test.func if isinstance(test, ast.Call) else test
+        return False if SEVERAL.fullmatch((names_of(called) or [""])[-1]) else None
+    number, names = ast.unparse(test.comparators[0]), last_names(test.left)
+    if number == "-1" and any(map(RANK.fullmatch, names)):
+        return {ast.Eq: True, ast.NotEq: False}.get(type(test.ops[0]))
+    if number == "1" and any(map(SEVERAL.fullmatch, names)):
+        return {ast.Eq: True, ast.LtE: True, ast.NotEq: False, ast.Gt: False}.get(type(test.ops[0]))
+    return None
 
 
 def last_names(node: ast.AST) -> set[str]:
@@ -464,7 +581,9 @@ class Reach:
                 one = replace(one, needs=frozenset(), guards=frozenset())
             guards = {guard.removeprefix("not ") for guard in one.guards}
             asked = {guard for guard in guards if not SINGLE.fullmatch(guard)}
-            set_there = {guard for guard in asked if SETTING.fullmatch(guard)}
+            set_there = {
+                guard for guard in asked if SETTING.fullmatch(_by_setting(guard, function))
+            }
             own = bool(asked - set_there) and not one.needs
             below = replace(
                 one,
@@ -582,8 +701,9 @@ class Reach:
     ) -> Iterator[Event]:
         asked = self.tests.of(test, function)
         yes, no = self.block(body, function), self.block(orelse, function)
-        if asked.asks and _of_lone_process(test):
-            yes = ()
+        alone = _alone(test)
+        if alone is not None:
+            yes, no = (() if alone else yes), (no if alone else ())
         if any(map(SHARDS.search, last_names(test))):
             if isinstance(test, ast.UnaryOp):
                 yes = _of_whole_model(yes)
@@ -693,7 +813,7 @@ class Reach:
             path=(_step(function, node),),
             sure=sure,
             sharded=row.get("sharded", False),
-            group=(isinstance(node, ast.Call) and _has_group(node))
+            group=(isinstance(node, ast.Call) and _has_group(node, function))
             or _of_an_object(row, written, function),
         )
 
@@ -782,6 +902,15 @@ def _plain(test: ast.expr, *, value: bool) -> str:
     return ast.unparse(test) if value else f"not {ast.unparse(test)}"
 
 
+def _by_setting(guard: str, function: Function) -> str:
+    """A condition with the setting in place of the name that holds it, or its length."""
+    if (found := re.fullmatch(r"(not )?(\w+)( .*)?", guard)) is not None:
+        values = function.values_of(found[2])
+        if len(values) == 1:
+            guard = f"{found[1] or ''}{ast.unparse(values[0])}{found[3] or ''}"
+    return re.sub(r"len\(([\w.]+)\)", r"\1", guard)
+
+
 def _needed_after(test: ast.expr, function: Function) -> frozenset[tuple[str, bool]]:
     """What parameters must be for code behind a test that leaves."""
     parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
@@ -807,7 +936,7 @@ def _unwraps(given: ast.expr, function: Function, *, whole: bool) -> bool:
     )
 
 
-def _has_group(call: ast.Call) -> bool:
+def _has_group(call: ast.Call, function: Function) -> bool:
     """Whether a group is given, and not plainly that of all ranks."""
     given = [one.value for one in call.keywords if one.arg in ("group", "process_group", "pg")]
     given += [
@@ -816,7 +945,19 @@ def _has_group(call: ast.Call) -> bool:
     return any(
         not (isinstance(one, ast.Constant) and one.value is None)
         and names_of(one)[-1:] != ["WORLD"]
+        and not _of_all(function.module.assigned.get((names_of(one) or [""])[-1], []))
         for one in given
+    )
+
+
+def _of_all(values: list[ast.expr]) -> bool:
+    """Whether a group was made without saying of whom: of all ranks, by another backend."""
+    return bool(values) and all(
+        called_name(one) == "new_group"
+        and isinstance(one, ast.Call)
+        and not one.args
+        and not any(word.arg == "ranks" for word in one.keywords)
+        for one in values
     )
 
 
@@ -929,9 +1070,11 @@ class Partings:
                     if asked.side is not None and not asked.grouped:
                         other = not asked.side if asked.exact else inside
                         sides = {"body": asked.side, "orelse": other}
+                alone = _alone(statement.test) if isinstance(statement, ast.If) else None
                 for name in ("body", "orelse", "finalbody"):
                     part = getattr(statement, name, None) or []
-                    self._block(part, then, loops, sides.get(name, inside))
+                    if alone is None or alone is not (name == "body"):
+                        self._block(part, then, loops, sides.get(name, inside))
                 for handler in getattr(statement, "handlers", ()):
                     self._block(handler.body, then, loops, inside)
                 for case in getattr(statement, "cases", ()):
@@ -958,6 +1101,8 @@ class Partings:
         # an elif may ask for the reverse of what else the test asks
         other = None if side is None or (chained and not asked.exact) else not side
         if inside is None or other is not (not inside):
+            if other is inside and exits[0] is not None and other is not None:
+                other = not other  # one of those in this branch leaves: the others come
             self._note(node, asked, no, yes, other, exits[0], after)
 
     def _skipped(self, leaves: ast.stmt, after: _After) -> Events:
@@ -1087,4 +1232,11 @@ class Partings:
 
 
 def _ids(node: ast.AST) -> set[str]:
-    return {one.id for one in walk(node) if isinstance(one, ast.Name)}
+    """Return the variables in an expression; of an object's own its attribute, ``self.loss``."""
+    parts = list(walk(node))
+    own = {
+        f"self.{one.attr}"
+        for one in parts
+        if isinstance(one, ast.Attribute) and names_of(one.value) == ["self"]
+    }
+    return own | {one.id for one in parts if isinstance(one, ast.Name) and one.id != "self"}

@@ -188,6 +188,74 @@ ERRORS = {
             all_reduce_network(accelerator, model)
             if accelerator.is_main_process: accelerator.wait_for_everyone()
         """,
+    "a flag that one rank sets": """
+        def train(loader):
+            stop = False
+            for batch in loader:
+                dist.all_reduce(batch)
+                if rank == 0 and converged(batch): stop = True
+                if stop: break
+        """,
+    "a writer that one rank has": """
+        class Trainer:
+            def __init__(self): self.writer = wandb.init() if rank == 0 else None
+            def log(self, loss):
+                if self.writer is not None: self.writer.log(dist.all_reduce(loss))
+        """,
+    "a counter that one rank keeps": """
+        class Trainer:
+            def __init__(self): self.stale = 0
+            def validate(self, score):
+                if rank == 0:
+                    if score > self.best: self.stale = 0
+                    else: self.stale += 1
+            def step(self, loss):
+                if self.stale > 3: return
+                dist.all_reduce(loss)
+        """,
+    "its own clock": """
+        import time
+        class Trainer:
+            def step(self, began):
+                self.loss = dist.all_reduce(self.loss)
+                passed = time.time() - began
+                if self.every > 0 and passed > self.every: dist.barrier()
+        """,
+    "a file that the first rank makes meanwhile": """
+        def cache(path):
+            if not os.path.exists(path):
+                if rank == 0: build(path)
+                dist.barrier()
+        """,
+    "a batch that failed in what is called": """
+        def forward(batch):
+            loss = model(batch)
+            dist.all_reduce(loss)
+        def train(loader):
+            for batch in loader:
+                try: forward(batch)
+                except torch.cuda.OutOfMemoryError: continue
+        """,
+    "an early return by a setting that it holds in a name": """
+        class Trainer:
+            def validate(self):
+                count = len(self.args.prompts)
+                if count == 0: return
+                dist.all_gather_object([], count)
+            def train(self):
+                if rank == 0: self.validate()
+        """,
+    "a group of all ranks": """
+        gloo = dist.new_group(backend="gloo")
+        def write(value):
+            if rank == 0: dist.all_reduce(value, group=gloo)
+        """,
+    "a backward pass that one rank leaves out": """
+        class Module(lightning.LightningModule):
+            def training_step(self, batch):
+                if self.global_rank != 1: self.manual_backward(loss)
+                self.optimizers().step()
+        """,
     "a method of a class above": """
         class Base:
             def sync(self): dist.barrier()
@@ -466,12 +534,84 @@ HARMLESS = {
             loss.backward()
             dist.barrier()
         """,
+    "a flag that one rank sets and all then share": """
+        def train(loader):
+            stop = False
+            for batch in loader:
+                if rank == 0: stop = converged(batch)
+                stop = agreed(stop)
+                if stop: break
+                dist.all_reduce(batch)
+        """,
+    "a writer that one rank has, and what all reduced": """
+        def log(loss):
+            writer = None
+            if rank == 0: writer = wandb.init()
+            dist.all_reduce(loss)
+            if writer is not None: writer.log(loss)
+        """,
+    "a clock that is only shown": """
+        import time
+        def step(began, loss):
+            if time.time() - began > 10: print("slow")
+            dist.all_reduce(loss)
+        """,
+    "whether a clock was started": """
+        import time
+        def step(began=None):
+            began = time.time()
+            if began is not None: dist.barrier()
+        """,
+    "a file that all ranks find, or none": """
+        def load(path):
+            if not os.path.exists(path): dist.barrier()
+        """,
     "reversed conditions": """
         def evaluate(sharded):
             if not sharded and rank != 0: return
             if sharded: dist.barrier()
         """,
 }
+
+
+def test_groups_that_one_rank_takes_in_another_order_are_an_error(tmp_path: Path) -> None:
+    source = """
+        data, tensor = make_groups()
+        def reduce(x):
+            first, second = (data, tensor) if rank == 0 else (tensor, data)
+            dist.all_reduce(x, group=first)
+            dist.all_reduce(x, group=second)
+        """
+    assert [(one.code, one.severity) for one in found(tmp_path, source)] == [("HC503", "error")]
+
+
+def test_what_another_file_gives_is_followed(tmp_path: Path) -> None:
+    """A flag of one rank, kept in an attribute; an error unless some call gives another."""
+    tmp_path.joinpath("training.py").write_text(
+        "import torch.distributed as dist\n"
+        "class Trainer:\n"
+        "    def __init__(self, draws): self.draws = draws\n"
+        "    def step(self, x):\n"
+        "        if self.draws: dist.all_reduce(x)\n"
+    )
+    start = "from training import Trainer\nimport torch.distributed as dist\n"
+    given = tmp_path / "train.py"
+    given.write_text(f"{start}Trainer(draws=dist.get_rank() == 0)\n")
+    result = lint([tmp_path], Configuration(), tmp_path)
+    assert [(one.code, one.line) for one in result.findings] == [("HC101", 5)]
+    given.write_text(f"{start}Trainer(draws=dist.get_rank() == 0)\nTrainer(draws=True)\n")
+    assert lint([tmp_path], Configuration(), tmp_path).findings == []
+
+
+def test_callers_are_followed_only_so_far(tmp_path: Path) -> None:
+    """Six hundred functions, each of which gives the next its flag, in two files."""
+    for number, other in ((0, 1), (1, 0)):
+        lines = ["import torch.distributed as dist", f"from part{other} import *"]
+        for at in range(number, 600, 2):
+            lines += [f"def f{at}(flag):", "    if flag: dist.barrier()", f"    f{at + 1}(flag)"]
+        lines += ["f0(dist.get_rank() == 0)"] if number == 0 else []
+        tmp_path.joinpath(f"part{number}.py").write_text("\n".join(lines))
+    assert lint([tmp_path], Configuration(), tmp_path).findings
 
 
 def test_choice_by_what_a_value_is_keeps_the_path_closed(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from lightning_hangcheck.lint import output
 from lightning_hangcheck.lint.linting import lint as look
 from lightning_hangcheck.lint.linting import read_configuration
 from lightning_hangcheck.lint.rules import RULES
-from lightning_hangcheck.model.codec import encode_pretty
 
 EPILOG = """\b
 Examples:
@@ -57,10 +56,9 @@ def lint(paths: tuple[Path, ...], form: str | None, explain: str | None, *, note
     found = look(places, configuration, base)
     if found.unreadable and not found.files:
         raise BadUsage("; ".join(found.unreadable), "name a Python file or a folder")
-    if form == "json":
-        click.echo(encode_pretty(found.report()), nl=False)
-    elif form == "sarif":
-        click.echo(json.dumps(output.as_sarif(found), indent=2))
+    if form in ("json", "sarif"):
+        log = output.as_json(found) if form == "json" else output.as_sarif(found)
+        click.echo(json.dumps(log, indent=2))
     elif form == "github":
         click.echo(output.as_github(found), nl=False)
     elif found.files or not found.unreadable:  # else there is nothing to sum up
