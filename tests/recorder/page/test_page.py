@@ -170,7 +170,7 @@ def _two_states() -> tuple[bytearray, bytearray]:
     page.show_sections([OpenSection("three", 3)])
     page.mark_save(3 * 10**18)
     page.end("raised", "ValueError" * 30)
-    page.buffer[layout.BEAT.start : layout.BEAT.stop] = layout.BEAT.form.pack(2, 9, 2)
+    page.buffer[layout.BEAT.start : layout.BEAT.stop] = layout.BEAT.form.pack(2, 9)
     return old, bytearray(page.buffer)
 
 
@@ -203,25 +203,27 @@ class RacingMemory:
 
 
 @given(some.lists(some.integers(0, 7), max_size=60), some.integers(2, 6))
-def test_a_reader_never_mixes_two_beats(steps: list[int], writes: int) -> None:
+def test_a_reader_never_mixes_two_phases(steps: list[int], writes: int) -> None:
     times = {number: 1000 + number for number in range(1, writes + 1)}
-    states = [layout.BEAT.form.pack(number, at, number) for number, at in times.items()]
-    header_words = [0] * 4
-    memory = RacingMemory(layout.BEAT, states, header_words + steps)
-    memory.data[layout.HEADER.start + 24 : layout.HEADER.stop] = bytes(8)
-    memory.data[layout.PHASE.start + 8 : layout.PHASE.start + 16] = bytes(8)
+    states = [
+        layout.PHASE.form.pack(number, at, 0, 0, number, 0, 0, number)
+        for number, at in times.items()
+    ]
+    words_before = [0] * 7  # of the header and the beat
+    memory = RacingMemory(layout.PHASE, states, words_before + steps)
     try:
         read = read_page(memory)
     except PageUnreadable:
         return
-    assert read.last_beat_ns == times[read.beats + 1]
+    assert read.step is not None
+    assert read.phase_since_ns == times[read.step]
 
 
 @given(some.integers(0), some.booleans())
 def test_no_bytes_make_a_reader_raise_anything_else(seed: int, stamped: bool) -> None:
     page = bytearray(random.Random(seed).randbytes(layout.PAGE_SIZE))
     layout.HEADER.form.pack_into(page, 0, layout.MAGIC, layout.LAYOUT_VERSION, 4096, 1, 1, 1)
-    for record in (layout.BEAT, layout.PHASE) if stamped else ():
+    for record in (layout.PHASE,) if stamped else ():
         page[record.start : record.start + 8] = page[record.stop - 8 : record.stop] = b"\1" * 8
     layout.REST.form.pack_into(page, layout.REST.start, seed % 2**63)
     try:
