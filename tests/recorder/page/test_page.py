@@ -209,7 +209,7 @@ def test_a_reader_never_mixes_two_phases(steps: list[int], writes: int) -> None:
         layout.PHASE.form.pack(number, at, 0, 0, number, 0, 0, number)
         for number, at in times.items()
     ]
-    words_before = [0] * 7  # of the header and the beat
+    words_before = [0] * (layout.PHASE.start // 8)
     memory = RacingMemory(layout.PHASE, states, words_before + steps)
     try:
         read = read_page(memory)
@@ -286,4 +286,36 @@ def test_a_page_that_appears_later_is_read_then(tmp_path: Path) -> None:
     assert "No such file" in missing.why
     PageWriter.create(tmp_path / "17.page")
     assert isinstance(reader.read(), Beat)
+    reader.close()
+
+
+def test_a_reader_sees_what_was_written_since_it_last_read(tmp_path: Path) -> None:
+    page = PageWriter.create(tmp_path / "17.page")
+    reader = PageReader(tmp_path / "17.page")
+
+    def read() -> Beat:
+        read = reader.read()
+        assert isinstance(read, Beat)
+        return read
+
+    at = "2001-09-09T01:46:40.000000Z"
+    page.mark_checkpoint(1, "one", 10**18)
+    assert read().checkpoint == read().checkpoint == CheckpointMark(1, "one", at)
+    page.mark_checkpoint(2, "one", 10**18)
+    page.enter_phase("backward", step=4)
+    assert (read().checkpoint, read().step) == (CheckpointMark(2, "one", at), 4)
+    reader.close()
+
+
+def test_a_page_that_does_not_change_costs_two_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 ranks are read four times a second."""
+    PageWriter.create(tmp_path / "17.page").mark_checkpoint(1, "one", 10**18)
+    reader, calls = PageReader(tmp_path / "17.page"), []
+    reader.read()
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda *given: calls.append(given) or pread(*given))
+    assert isinstance(reader.read(), Beat)
+    assert len(calls) == 2
     reader.close()
