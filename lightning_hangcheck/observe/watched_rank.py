@@ -8,7 +8,6 @@ from __future__ import annotations
 import signal
 import time
 from collections import deque
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -27,7 +26,7 @@ from lightning_hangcheck.observe.progress import ProcessorTime, Progress, StepHi
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from lightning_hangcheck.look.flight_record import Numbers
     from lightning_hangcheck.look.sample import Look, Target
@@ -234,6 +233,23 @@ class WatchedRank:
         )
 
 
+class _Boundary:
+    """Entered for each rank at each reading: a generator would cost four times as much."""
+
+    __slots__ = ("_faults", "_rank", "_what")
+
+    def __init__(self, faults: Faults, what: str, rank: int | None) -> None:
+        self._faults, self._what, self._rank = faults, what, rank
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._faults.take(self._what, self._rank, error)
+        return True
+
+
 class Faults:
     """What failed in the watch itself: a gap each, said once. The watch goes on."""
 
@@ -245,13 +261,9 @@ class Faults:
         """Of what failed so far."""
         return tuple(self._gaps.values())
 
-    @contextmanager
-    def of(self, what: str, rank: int | None = None) -> Iterator[None]:
+    def of(self, what: str, rank: int | None = None) -> _Boundary:
         """Do what follows; an exception in it becomes a gap, and what comes after goes on."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - the boundary: the watch goes on
-            self.take(what, rank, error)
+        return _Boundary(self, what, rank)
 
     def take(self, what: str, rank: int | None, error: Exception) -> None:
         """Take down that something failed."""
