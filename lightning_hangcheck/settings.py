@@ -6,7 +6,7 @@ most jobs need are options of their own, too (`cli.options`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -88,7 +88,7 @@ def from_environment(
     Raises:
         BadUsage: A variable's value is not of its kind; the sentence names it and what to write.
     """
-    values: dict[str, object] = {}
+    values: dict[str, Any] = {}
     for name in NAMES:
         text = environment.get(PREFIX + name.upper())
         try:
@@ -98,7 +98,7 @@ def from_environment(
             if on_refusal is None:
                 raise
             on_refusal(f"{refusal}; taking the default, {getattr(Settings(), name)}")
-    return Settings(**values)  # type: ignore[arg-type] - each was converted to its field's kind
+    return Settings(**values)
 
 
 def read_assignments(assignments: Iterable[str]) -> dict[str, object]:
