@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import stat
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -319,3 +320,20 @@ def test_a_page_that_does_not_change_costs_two_reads(
     assert isinstance(reader.read(), Beat)
     assert len(calls) == 2
     reader.close()
+
+
+def test_a_beat_asks_the_clock_and_calls_nothing_else() -> None:
+    """No lock, no system call: a store for the count and one for the moment."""
+    page, writer, called = PageWriter.unseen(), BeatWriter(no_start), list[str]()
+    writer.attach(page.buffer)
+    beat = writer.beat
+
+    def note(_: object, event: str, argument: object) -> None:
+        if event in ("call", "c_call"):
+            called.append(getattr(argument, "__name__", event))
+
+    sys.setprofile(note)
+    beat()
+    sys.setprofile(None)
+    assert called == ["call", "monotonic_ns", "setprofile"]
+    assert read_page(page.buffer).beats == 1
