@@ -56,6 +56,8 @@ class WatchedRank:
         self.ended_by_word = False
         self.state = ""
         self.polls = False
+        self.all_threads_s = 0.0
+        self.main_thread_s: float | None = None
         self.flight: FlightRecord | None = None
         self._stopped_ns: int | None = None
         self._samples: dict[Target, deque[Sample]] = {}
@@ -419,7 +421,11 @@ class WatchedRound:
                     continue
                 self.seen_alive_ticks = ticks_since_boot()
                 rank.read_state(seen.state, now_ns)
-                main_s = main_thread_cpu_s(pid)
+                main_s = rank.main_thread_s
+                # where all of its threads have used none since, the main one has not either
+                if main_s is None or seen.cpu_s != rank.all_threads_s:
+                    rank.all_threads_s = seen.cpu_s
+                    main_s = rank.main_thread_s = main_thread_cpu_s(pid)
                 if main_s is not None and seen is not UNREADABLE:
                     used = ProcessorTime(main_s, main_s if rank.polls else seen.cpu_s)
                     rank.progress.read_processor(used, now_ns)

@@ -157,6 +157,9 @@ def _run_next() -> None:
 _here = _role()
 if _here == "rank":
     _uncollected(_record)
+    # no object of the script's is there yet, and ours stay: while frameworks are imported, full
+    # collections would look at ours again and again
+    gc.freeze()
 if _here != "stranger":
     sys.meta_path.insert(0, _FirstImport(_here))
 _run_next()
