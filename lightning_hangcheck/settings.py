@@ -6,7 +6,7 @@ most jobs need are options of their own, too (`cli.options`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -55,7 +55,7 @@ class Settings(Limits, frozen=True, kw_only=True):
     disable: bool = False
 
 
-NAMES = tuple(option.name for option in msgspec.structs.fields(Settings))
+NAMES = Settings.__struct_fields__
 EXAMPLES = {
     "prometheus": "job.prom",
     "run_dir": "my-run",
@@ -88,17 +88,17 @@ def from_environment(
     Raises:
         BadUsage: A variable's value is not of its kind; the sentence names it and what to write.
     """
-    values: dict[str, object] = {}
-    for option in msgspec.structs.fields(Settings):
-        text = environment.get(PREFIX + option.name.upper())
+    values: dict[str, Any] = {}
+    for name in NAMES:
+        text = environment.get(PREFIX + name.upper())
         try:
-            if text:
-                values[option.name] = read_option(option.name, text)
+            if text:  # only then: reading the kinds of all settings takes a rank some milliseconds
+                values[name] = read_option(name, text)
         except BadUsage as refusal:
             if on_refusal is None:
                 raise
-            on_refusal(f"{refusal}; taking the default, {option.default}")
-    return msgspec.convert(values, Settings)
+            on_refusal(f"{refusal}; taking the default, {getattr(Settings(), name)}")
+    return Settings(**values)
 
 
 def read_assignments(assignments: Iterable[str]) -> dict[str, object]:

@@ -11,7 +11,6 @@ import sys
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.look.gpu import gpus_here
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.process import versions
 from lightning_hangcheck.settings import PREFIX, VARIABLES
@@ -106,6 +105,8 @@ def _cuda(*, asks: bool = True) -> str:
 
 
 def _gpus() -> str:
+    from lightning_hangcheck.look.gpu import gpus_here  # 10 ms that only `report_state` needs
+
     states, gaps = gpus_here(DRIVER_LIMIT_S)
     named = [
         f"{state.index} {state.name}, {bytes_in_words(state.memory_used_bytes or 0)} of "

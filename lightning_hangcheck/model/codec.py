@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from inspect import cleandoc
 from typing import Any, TypeVar, overload
 
 import msgspec
 
-from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.text.shown import visible_json
 
 Fact = TypeVar("Fact")
@@ -98,6 +96,11 @@ def encode_pretty(fact: msgspec.Struct) -> bytes:
 
 def verdict_schema() -> dict[str, Any]:
     """Return the JSON Schema of verdict.json, generated from the structs."""
+    # imported here: a rank never asks, and does not pay for it
+    from inspect import cleandoc
+
+    from lightning_hangcheck.model.verdict import Verdict
+
     (schema,), definitions = msgspec.json.schema_components(
         (Verdict,), ref_template="#/$defs/{name}"
     )

@@ -214,6 +214,7 @@ class StepHistory:
     def __init__(self) -> None:
         self._marks: deque[tuple[int, int]] = deque(maxlen=STEPS_KEPT + 1)
         self._counts_steps = False
+        self._median: tuple[float | None, int, int] = (None, 0, 0)
         self.sums: tuple[StepTimes, ...] = ()
         self._stride = 1
 
@@ -224,6 +225,7 @@ class StepHistory:
         known = self._marks[-1][0] if self._marks else count - 1
         if counts_steps != self._counts_steps or count < known:
             self._marks.clear()
+            self._median = (None, 0, 0)
             known = count - 1
         if count > known:
             self._marks.append((count, beat.last_beat_ns))
@@ -252,8 +254,17 @@ class StepHistory:
         Steps that went by between two readings of the page share the time between their newest
         signs. So a single first step that compiles, or one that saves, leaves it as it is.
         """
+        newest = self._marks[-1][0] if self._marks else 0
+        known, of_steps, at = self._median
+        # 64 ranks are asked every second: asked again once a tenth of the steps is new
+        if known is not None and 0 <= newest - at <= of_steps // 10:
+            return known
         seconds: list[float] = []
         for (count, at_ns), (before, since_ns) in pairwise(reversed(self._marks)):
             made = min(count - before, STEPS_KEPT - len(seconds))
+            if not made:
+                break
             seconds += [max(0, at_ns - since_ns) / NANOSECONDS / (count - before)] * made
-        return sorted(seconds)[len(seconds) // 2] if seconds else None
+        median = sorted(seconds)[len(seconds) // 2] if seconds else None
+        self._median = median, len(seconds), newest
+        return median

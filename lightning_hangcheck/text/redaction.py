@@ -32,17 +32,18 @@ _AMBIGUOUS_ALONE = frozenset({"key", "keys", "pwd", "pat", "sig", "signature"})
 _SIGNATURES = ("sig", "signature")
 """Of signed addresses, which open what they name; of a function it is none."""
 _SECRET_IN_NUMBERS = frozenset({"access", "api", "auth", "bearer", "hf", "refresh", "secret"})
-# what makes a token a word of a vocabulary, a pass one over data, and a key one of a table
+# what makes a token a word of a vocabulary, a pass one over data, and a key one of a table; seldom
+# asked, so compiled where it is
 _ORDINARY_BEFORE = {
-    "token": re.compile(
+    "token": (
         r"bos|eos|pad|unk|mask|sep|cls|bot|eot|image|video|audio|special|next|first|last|stop"
         r"|start|end|begin|new|prev|previous|current|per|each|num|n|max|min|sub|class|decoder"
     ),
-    "pass": re.compile(
+    "pass": (
         r"forward|backward|single|first|second|last|next|low|high|band|all|one|two|multi|per|by"
         r"|each|num|n|max"
     ),
-    "key": re.compile(
+    "key": (
         r"sort|primary|foreign|cache|text|image|label|target|input|output|dict|group|partition"
         r"|metric|column|state|index|query|config|cfg|data|dataset|batch|feature|field|json|map"
         r"|lookup|prompt|response|sample|split|loss|monitor|store|rank|missing|unexpected|public"
@@ -79,7 +80,7 @@ def telling(name: str, *, in_prose: bool = False) -> Secrecy:
     if weak and before:
         singular = "key" if last == "keys" else last
         ordinary = _ORDINARY_BEFORE.get(singular)
-        is_ordinary = ordinary is not None and ordinary.fullmatch(before) is not None
+        is_ordinary = ordinary is not None and re.fullmatch(ordinary, before) is not None
         return "perhaps" if is_ordinary or singular in _SIGNATURES else "surely"
     if weak:
         ambiguous = last in _AMBIGUOUS_ALONE and not name.startswith("-")

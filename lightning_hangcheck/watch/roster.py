@@ -263,6 +263,9 @@ class Roster:
         if found.pid == self._waiting_agent or found.pid in self.round.agents:
             agent = FoundRank(rank=0, pid=found.pid, started_ticks=found.started_ticks)
             found = replace(agent, local_rank=0, guessed=True)
+        known = self.ranks.get(found.rank)
+        if known is not None and known.found == found and not found.guessed:
+            return  # nothing new, as mostly: what follows asks all ranks
         if self.round.is_after(found):
             return
         # once ranks were told by a launcher or a page, no older process is one of them

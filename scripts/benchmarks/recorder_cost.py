@@ -18,7 +18,7 @@ CALLS_PROGRAM = Path(__file__).parent / "programs" / "recorder_calls.py"
 HEARTBEAT_PROGRAM = Path(__file__).parent / "programs" / "heartbeat_of_nvrx.py"
 LIMIT_S = 120
 TARGETS = {
-    "beat()": "under 0.3 µs",
+    "beat()": "under 0.2 µs",
     "checkpoint(), journal and console to files": "under 10 µs",
     "enter_phase(), what a callback's hook calls": "under 1 µs",
 }

@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import stat
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -170,7 +171,7 @@ def _two_states() -> tuple[bytearray, bytearray]:
     page.show_sections([OpenSection("three", 3)])
     page.mark_save(3 * 10**18)
     page.end("raised", "ValueError" * 30)
-    page.buffer[layout.BEAT.start : layout.BEAT.stop] = layout.BEAT.form.pack(2, 9, 2)
+    page.buffer[layout.BEAT.start : layout.BEAT.stop] = layout.BEAT.form.pack(2, 9)
     return old, bytearray(page.buffer)
 
 
@@ -203,25 +204,27 @@ class RacingMemory:
 
 
 @given(some.lists(some.integers(0, 7), max_size=60), some.integers(2, 6))
-def test_a_reader_never_mixes_two_beats(steps: list[int], writes: int) -> None:
+def test_a_reader_never_mixes_two_phases(steps: list[int], writes: int) -> None:
     times = {number: 1000 + number for number in range(1, writes + 1)}
-    states = [layout.BEAT.form.pack(number, at, number) for number, at in times.items()]
-    header_words = [0] * 4
-    memory = RacingMemory(layout.BEAT, states, header_words + steps)
-    memory.data[layout.HEADER.start + 24 : layout.HEADER.stop] = bytes(8)
-    memory.data[layout.PHASE.start + 8 : layout.PHASE.start + 16] = bytes(8)
+    states = [
+        layout.PHASE.form.pack(number, at, 0, 0, number, 0, 0, number)
+        for number, at in times.items()
+    ]
+    words_before = [0] * (layout.PHASE.start // 8)
+    memory = RacingMemory(layout.PHASE, states, words_before + steps)
     try:
         read = read_page(memory)
     except PageUnreadable:
         return
-    assert read.last_beat_ns == times[read.beats + 1]
+    assert read.step is not None
+    assert read.phase_since_ns == times[read.step]
 
 
 @given(some.integers(0), some.booleans())
 def test_no_bytes_make_a_reader_raise_anything_else(seed: int, stamped: bool) -> None:
     page = bytearray(random.Random(seed).randbytes(layout.PAGE_SIZE))
     layout.HEADER.form.pack_into(page, 0, layout.MAGIC, layout.LAYOUT_VERSION, 4096, 1, 1, 1)
-    for record in (layout.BEAT, layout.PHASE) if stamped else ():
+    for record in (layout.PHASE,) if stamped else ():
         page[record.start : record.start + 8] = page[record.stop - 8 : record.stop] = b"\1" * 8
     layout.REST.form.pack_into(page, layout.REST.start, seed % 2**63)
     try:
@@ -285,3 +288,52 @@ def test_a_page_that_appears_later_is_read_then(tmp_path: Path) -> None:
     PageWriter.create(tmp_path / "17.page")
     assert isinstance(reader.read(), Beat)
     reader.close()
+
+
+def test_a_reader_sees_what_was_written_since_it_last_read(tmp_path: Path) -> None:
+    page = PageWriter.create(tmp_path / "17.page")
+    reader = PageReader(tmp_path / "17.page")
+
+    def read() -> Beat:
+        read = reader.read()
+        assert isinstance(read, Beat)
+        return read
+
+    at = "2001-09-09T01:46:40.000000Z"
+    page.mark_checkpoint(1, "one", 10**18)
+    assert read().checkpoint == read().checkpoint == CheckpointMark(1, "one", at)
+    page.mark_checkpoint(2, "one", 10**18)
+    page.enter_phase("backward", step=4)
+    assert (read().checkpoint, read().step) == (CheckpointMark(2, "one", at), 4)
+    reader.close()
+
+
+def test_a_page_that_does_not_change_costs_two_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 ranks are read four times a second."""
+    PageWriter.create(tmp_path / "17.page").mark_checkpoint(1, "one", 10**18)
+    reader, calls = PageReader(tmp_path / "17.page"), []
+    reader.read()
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda *given: calls.append(given) or pread(*given))
+    assert isinstance(reader.read(), Beat)
+    assert len(calls) == 2
+    reader.close()
+
+
+def test_a_beat_asks_the_clock_and_calls_nothing_else() -> None:
+    """No lock, no system call: a store for the count and one for the moment."""
+    page, writer, called = PageWriter.unseen(), BeatWriter(no_start), list[str]()
+    writer.attach(page.buffer)
+    beat = writer.beat
+
+    def note(_: object, event: str, argument: object) -> None:
+        if event in ("call", "c_call"):
+            called.append(getattr(argument, "__name__", event))
+
+    sys.setprofile(note)
+    beat()
+    sys.setprofile(None)
+    assert called == ["call", "monotonic_ns", "setprofile"]
+    assert read_page(page.buffer).beats == 1

@@ -6,18 +6,17 @@ was started plainly, a child of multiprocessing) pays no more until it imports a
 """
 
 import gc
-import importlib.util
 import os
 import sys
-from contextlib import contextmanager
-from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
+from importlib.machinery import PathFinder
 
-TYPE_CHECKING = False  # importing typing for that of its own would cost every process a millisecond
+# every process pays for these imports: typing would cost it 4 ms, pathlib and importlib.util 16
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
 
-_FOLDER = str(Path(__file__).parent)
+_FOLDER = os.path.dirname(__file__)  # noqa: PTH120 - see above
 _LAUNCHERS = (
     "accelerate", "accelerate.commands.accelerate_cli", "accelerate.commands.launch", "deepspeed",
     "deepspeed.launcher.launch", "deepspeed.launcher.runner", "fabric",
@@ -81,6 +80,8 @@ def _in_main_interpreter() -> bool:
 
     Threads of ours in a second interpreter would keep that, and so the process, from ending.
     """
+    import importlib
+
     for name in ("_interpreters", "_xxsubinterpreters"):  # the newer name is of Python 3.13
         try:
             interpreters = importlib.import_module(name)
@@ -90,8 +91,7 @@ def _in_main_interpreter() -> bool:
     return True
 
 
-@contextmanager
-def _uncollected() -> "Iterator[None]":
+def _uncollected(act: "Callable[[], None]") -> None:
     """Keep the garbage collector out of our imports.
 
     It runs after so many new objects: ours brought a full run forward into the import of torch,
@@ -100,7 +100,9 @@ def _uncollected() -> "Iterator[None]":
     collecting = gc.isenabled()
     gc.disable()
     try:
-        yield
+        act()
+    except ImportError:  # not installed for this interpreter, which is not ours to watch then
+        return
     finally:
         if collecting:
             gc.enable()
@@ -108,13 +110,10 @@ def _uncollected() -> "Iterator[None]":
 
 def _record() -> None:
     """Record this process from here on."""
-    with _uncollected():
-        try:
-            from lightning_hangcheck.hooks.zero_code.start import start
-        except ImportError:  # not installed for this interpreter, which is not ours to watch then
-            return
-        os.environ["HANGCHECK_RANK_PROCESS"] = f"{os.getpid()}:{_mark()}"
-        start()
+    from lightning_hangcheck.hooks.zero_code.start import start
+
+    os.environ["HANGCHECK_RANK_PROCESS"] = f"{os.getpid()}:{_mark()}"
+    start()
 
 
 class _FirstImport:
@@ -130,14 +129,16 @@ class _FirstImport:
             return None
         sys.meta_path.remove(self)
         if self._role == "script":
-            _record()
-        with _uncollected():
-            try:
-                from lightning_hangcheck.hooks.zero_code.start import watch
-            except ImportError:
-                return None
-            watch(is_child=self._role == "child")
-        return importlib.util.find_spec(name)
+            _uncollected(_record)
+        _uncollected(self._watch)
+        from importlib.util import find_spec
+
+        return find_spec(name)
+
+    def _watch(self) -> None:
+        from lightning_hangcheck.hooks.zero_code.start import watch
+
+        watch(is_child=self._role == "child")
 
 
 def _run_next() -> None:
@@ -146,14 +147,19 @@ def _run_next() -> None:
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None or spec.origin == __file__:
         return
-    module = importlib.util.module_from_spec(spec)
+    from importlib.util import module_from_spec
+
+    module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)
 
 
 _here = _role()
 if _here == "rank":
-    _record()
+    _uncollected(_record)
+    # no object of the script's is there yet, and ours stay: while frameworks are imported, full
+    # collections would look at ours again and again
+    gc.freeze()
 if _here != "stranger":
     sys.meta_path.insert(0, _FirstImport(_here))
 _run_next()
