@@ -35,6 +35,7 @@ from lightning_hangcheck.judge.operations import (
     ways_of,
 )
 from lightning_hangcheck.judge.source import rank_conditions, tests_apart
+from lightning_hangcheck.model.evidence import Frame
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.judge.job import JobReading
     from lightning_hangcheck.judge.source import Test
     from lightning_hangcheck.model.case import CodeNote
-    from lightning_hangcheck.model.evidence import Frame
 
     Awaited = Mapping[int, tuple[int, ...]]
     """For whom each rank waits, as `awaited_ranks` tells it."""
@@ -68,6 +68,8 @@ class Divergence(Struct, frozen=True, kw_only=True):
         basis: Why these.
         proven: The flight record shows it; else only frames do.
         due: Whether what the others do was to come just then, as in the steps before.
+        came_from: Frames from which ranks called the last operation that all had in common; empty
+            ones where nobody noted them.
     """
 
     pending_collectives: tuple[PendingCollective, ...]
@@ -79,6 +81,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
     last_agreed: int | None = None
     proven: bool = False
     due: bool = False
+    came_from: frozenset[tuple[Frame, ...]] = frozenset()
 
     @property
     def sides(self) -> tuple[list[PendingCollective], list[PendingCollective]]:
@@ -255,6 +258,11 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         last_agreed=seq - 1 if before or seq == 1 else None,
         proven=True,
         due=expected in of_others,
+        came_from=frozenset(
+            history.steps[seq - 1].called_from
+            for history in {id(one): one for one in column.values()}.values()
+            if seq - 1 in history.steps
+        ),
     )
 
 

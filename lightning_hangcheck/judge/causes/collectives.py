@@ -37,7 +37,13 @@ from lightning_hangcheck.judge.rule import (
     rule,
     say,
 )
-from lightning_hangcheck.judge.source import calls_collectives, left_loop, left_out, parked_in
+from lightning_hangcheck.judge.source import (
+    calls_collectives,
+    had_left,
+    left_loop,
+    left_out,
+    parked_in,
+)
 from lightning_hangcheck.judge.threads import in_lock, may_help
 from lightning_hangcheck.judge.waits import in_words
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, verb, within
@@ -52,6 +58,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import CodeNote
     from lightning_hangcheck.model.evidence import Frame, ThreadStack
     from lightning_hangcheck.model.slugs import Cause
+
+    Ways = Collection[tuple[Frame, ...]]
 
 DEFAULT_GROUP = "0"
 NOBODY_ANSWERS = {
@@ -163,7 +171,8 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     exception led away which no other handles. Where all came the same way, they only meet with
     other operations, shapes or groups. One that has left the loop that the others are in ran out of
     work, as did the others where most have left it: but where these left it after as many passes as
-    ever, it skipped what they do behind the loop.
+    ever, it skipped what they do behind the loop. And where all had left it by the operation
+    before, the others have gone on to the next pass: it makes one behind the loop that they don't.
     """
     code = job.case.code
     left, stayed = parted.sides
@@ -176,10 +185,28 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     diverged, rest = map(ways_of, parted.sides)
     early = [(diverged, rest), *([] if parted.due else [(rest, diverged)])]
     if rest and any(
-        all(left_loop(code, stack, other) for stack, other in product(*ways)) for ways in early
+        all(left_loop(code, stack, other) for stack, other in product(*ways))
+        and not _left_together(job, parted, *ways)
+        for ways in early
     ):
         return "uneven_work"
     return "rank_diverged"
+
+
+def _left_together(job: JobReading, parted: Divergence, left: Ways, stayed: Ways) -> bool:
+    """Whether all ranks had left a loop by the last operation that they had in common.
+
+    A rank that was given nothing to do in the next pass is in that pass by now, as the others are.
+    """
+    epochs = [
+        {beat.epoch if (beat := one.reading.view.beat) is not None else None for one in side}
+        for side in parted.sides
+    ]
+    if epochs[0] == epochs[1] and None not in epochs[0]:
+        return False
+    here, there = ({way_in(way) for way in ways} for ways in (left, stayed))
+    before = [*product(parted.came_from, here, there)]
+    return bool(before) and all(had_left(job.case.code, *ways) for ways in before)
 
 
 def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) -> str:
