@@ -74,7 +74,7 @@ TOLD_BY: dict[Basis, str] = {
     "condition": "its call is under a test of the rank",
     "loop": "it has left a loop that the others are in",
     "novelty": "no earlier step had this operation",
-    "parked": "the others are where every rank begins its next step",
+    "parked": "the others are where their framework has ranks wait for each other",
     "like groups": "all other groups of this kind did otherwise",
     "nothing": "which of them departed is unknown",
 }
