@@ -98,7 +98,8 @@ class RankActivity(Struct, frozen=True, kw_only=True):
         carried: One of its processes moved bytes while it moved.
         for_gpu: It waits for its GPU, which works: ``busy``, though idle on the processor.
         livelocked: It moves, but for long only through functions in which it was before: ``busy``.
-        circling: What is busy was seen to go round, and not in one long call.
+        circling: What is busy was seen to go round, and not in one long call; where it was starved,
+            for as much of the processor's time as a livelock takes to be known.
         frames: Newest of its main thread, outermost first.
         wait: The known wait in which that thread stands, or the one in which its wait ends.
         stuck: The thread in which its wait ends, where that is another.
@@ -168,7 +169,11 @@ def read_rank_activity(view: RankView) -> RankActivity:
         livelocked = not (carried or woke or hidden) and nothing_new
         activity = "busy" if livelocked else activity
         found = replace(found, carried=carried, livelocked=livelocked)
-    circling = activity == "busy" and not process.starved and _circles(view, process, stuck)
+    # on a crowded machine it takes longer to be in every function of what is no loop
+    enough = not process.starved or (
+        found.livelocked and view.nothing_new_for_s * process.cpu_share >= LIVELOCK_AFTER_S
+    )
+    circling = activity == "busy" and enough and _circles(view, process, stuck)
     return replace(found, activity=activity, wait=wait, circling=circling)
 
 

@@ -53,6 +53,7 @@ from lightning_hangcheck.judge.operations import (
     way_in,
     ways_of,
 )
+from lightning_hangcheck.model.evidence import Frame
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.judge.frames import Test
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.model.case import CodeNote, RankView
-    from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.model.flight import CollectiveRecord, MessageCounts
 
     Key = TypeVar("Key", bound=Hashable)
@@ -99,6 +99,8 @@ class Divergence(Struct, frozen=True, kw_only=True):
         basis: Why these.
         proven: The flight record shows it; else only frames do.
         due: Whether what the others do was to come just then, as in the steps before.
+        came_from: Frames from which ranks called the last operation that all had in common; empty
+            ones where nobody noted them.
     """
 
     pending_collectives: tuple[PendingCollective, ...]
@@ -110,6 +112,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
     last_agreed: int | None = None
     proven: bool = False
     due: bool = False
+    came_from: frozenset[tuple[Frame, ...]] = frozenset()
 
     @property
     def sides(self) -> tuple[list[PendingCollective], list[PendingCollective]]:
@@ -290,6 +293,11 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         last_agreed=seq - 1 if before or seq == 1 else None,
         proven=True,
         due=expected in of_others,
+        came_from=frozenset(
+            history.steps[seq - 1].called_from
+            for history in {id(one): one for one in column.values()}.values()
+            if seq - 1 in history.steps
+        ),
     )
 
 
@@ -510,6 +518,8 @@ def find_diverged(
         return {one for one, times in often.items() if times > (one in stacks[at])}
 
     def under_test(at: int, notes: Sequence[CodeNote]) -> bool:
+        if any(map(parked_in, stacks[at])):
+            return False  # a test of the framework's own led it to where it is meant to wait
         rest = [one for side in sides if side is not sides[at] for one in side]
         apart = separating(notes, _views(sides[at]), _views(rest))
         return tests_apart(apart, stacks[at], others(at))

@@ -256,6 +256,26 @@ def left_loop(code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequenc
     return bool(_framework_loops(there) - own) and (bool(own) or went_on)
 
 
+def had_left(
+    code: Sequence[CodeNote],
+    before: Sequence[Frame],
+    frames: Sequence[Frame],
+    others: Sequence[Frame],
+) -> bool:
+    """Whether a rank that has left a loop was out of it already at the operation before.
+
+    Its way there parts from the other one's where its way now does: a sanity check or an evaluation
+    at the top of an epoch comes before the loop.
+    """
+    depth = _parting(frames, others)
+    here, there = before[depth:], others[depth:]
+    if not here or not there or _parting(before, others) != depth:
+        return False
+    if here[0] in users_frames(before):
+        return _below(_at(code), here[0], there, users_frames(others))
+    return bool(_framework_loops(there) - _framework_loops(here))
+
+
 def _below(notes: Notes, here: Frame, there: Sequence[Frame], users: Collection[Frame]) -> bool:
     other, *calls = there
     same = (here.file, here.function) == (other.file, other.function) and here.line > other.line

@@ -25,6 +25,7 @@ from lightning_hangcheck.judge.exits import asked_by
 from lightning_hangcheck.judge.frames import (
     COLLECTIVE,
     calls_collectives,
+    had_left,
     left_loop,
     left_out,
     parked_in,
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Frame, ThreadStack
     from lightning_hangcheck.model.slugs import Cause
 
+    Ways = Collection[tuple[Frame, ...]]
+
 DEFAULT_GROUP = "0"
 NOBODY_ANSWERS = {
     frozenset({"recv"}): "; none of them sends",
@@ -78,7 +81,7 @@ TOLD_BY: dict[Basis, str] = {
     "condition": "its call is under a test of the rank",
     "loop": "it has left a loop that the others are in",
     "novelty": "no earlier step had this operation",
-    "parked": "the others are where every rank begins its next step",
+    "parked": "the others are where their framework has ranks wait for each other",
     "like groups": "all other groups of this kind did otherwise",
     "nothing": "which of them departed is unknown",
 }
@@ -174,7 +177,8 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     A test of its rank, or an exception that no other handles, leads a rank away, wherever it
     stands. Where all came the same way, they only meet otherwise. One that has left the loop that
     the others are in ran out of work, as did the others where most have left it: but where these
-    left it after as many passes as ever, it skipped what they do behind the loop.
+    left it after as many passes as ever, it skipped what they do behind the loop. And where all had
+    left it by the operation before, the others are in the next pass: it makes one that they don't.
     """
     code = job.case.code
     left, stayed = parted.sides
@@ -187,10 +191,28 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     diverged, rest = map(ways_of, parted.sides)
     early = [(diverged, rest), *([] if parted.due else [(rest, diverged)])]
     if rest and any(
-        all(left_loop(code, stack, other) for stack, other in product(*ways)) for ways in early
+        all(left_loop(code, stack, other) for stack, other in product(*ways))
+        and not _left_together(job, parted, *ways)
+        for ways in early
     ):
         return "uneven_work"
     return "rank_diverged"
+
+
+def _left_together(job: JobReading, parted: Divergence, left: Ways, stayed: Ways) -> bool:
+    """Whether all ranks had left a loop by the last operation that they had in common.
+
+    A rank that was given nothing to do in the next pass is in that pass by now, as the others are.
+    """
+    epochs = [
+        {beat.epoch if (beat := one.reading.view.beat) is not None else None for one in side}
+        for side in parted.sides
+    ]
+    if epochs[0] == epochs[1] and None not in epochs[0]:
+        return False
+    here, there = ({way_in(way) for way in ways} for ways in (left, stayed))
+    before = [*product(parted.came_from, here, there)]
+    return bool(before) and all(had_left(job.case.code, *ways) for ways in before)
 
 
 def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) -> str:

@@ -153,6 +153,18 @@ def test_a_livelock_is_called_a_hang_after_the_stall_timeout_however_fast_the_pa
     assert judge(job(WAITS, without_news(seconds, *children, pace=KNOWN))).verdict == told
 
 
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(59.0, "healthy"), (61.0, "suspect"), (299.0, "suspect"), (300.0, "hang")],
+)
+def test_on_a_crowded_machine_a_livelock_takes_as_much_of_the_processor_to_know(
+    seconds: float, told: str
+) -> None:
+    view = rank(1, IN_LOAD, DEEPER, IN_LOAD, cpu=0.1, pace=KNOWN)
+    starved = with_main(view, queued_s=lambda number: 0.9 * number)
+    assert judge(job(WAITS, replace(starved, nothing_new_for_s=seconds))).verdict == told
+
+
 SLEEP = WaitTarget(call="clock_nanosleep", kind="time")
 FOR_INTERPRETER_LOCK = WaitTarget(call="futex", kind="time")
 
