@@ -156,7 +156,8 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
     """Go through waits from their ends on.
 
     Nodes that wait for each other stand and fall together. An end that is no rank (a store, a file)
-    is told by the ranks that lead to it.
+    is told by the ranks that lead to it. A worker stands for its rank, unless that waits elsewhere:
+    for the others, or for another worker.
     """
     following: dict[Hashable, list[Hashable]] = {}
     starts: dict[Hashable, None] = {}
@@ -177,7 +178,12 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
     for number, part in enumerate(chain(_parts(following, starts), last)):
         part_of.update(dict.fromkeys(part, number))
         after = {part_of[one] for node in part for one in following.get(node, ())} - {number}
-        ranks = _ranks(part)
+        ranks = {
+            rank
+            for node in part
+            for rank in _ranks([node])
+            if rank == node or rank in _ranks(following.get(rank, part))
+        }
         closed = not after and part[0] in following
         if closed or (after and after <= helpless):
             helpless.add(number)
