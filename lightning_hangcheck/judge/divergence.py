@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     Column = dict[PendingCollective, History]
 
 FEWEST = 2
+SENDS = frozenset({"send", "isend"})
 LEFT_OUT = Operation("no such operation")
 """What a rank did instead that walked past an operation, by its record."""
 MOST_COMPARED = 500
@@ -86,6 +87,14 @@ class Divergence(Struct, frozen=True, kw_only=True):
         gone, every = frozenset(self.diverged), self.pending_collectives
         left = [one for one in every if one.rank in gone]
         return left, [one for one in every if one.rank not in gone]
+
+    @property
+    def sends_cross(self) -> bool:
+        """Whether each waits in a send for the next, in a ring: none has left out a message yet.
+
+        What each would receive comes after its send in the code: the order is wrong for all.
+        """
+        return self.proven and {one.name for one in self.operations.values()} <= SENDS
 
     @property
     def same_way(self) -> bool:
@@ -281,7 +290,7 @@ def _by_messages(
     posted = {one and (sum(one.sent.values()), sum(one.received.values())) for one in told}
     # who leaves out a message has posted fewer: at one line, by the same steps, nobody did
     alike = together.same_way and len(posted) == 1
-    if alike or not departed or not set(departed) < set(everybody):
+    if alike or together.sends_cross or not departed or not set(departed) < set(everybody):
         return together
     return replace(together, diverged=departed, basis="sequence")
 

@@ -167,6 +167,8 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     """
     code = job.case.code
     left, stayed = parted.sides
+    if parted.sends_cross:
+        return "collective_mismatch"
     threw = all(one.reading.handling for one in left)
     alone = threw and bool(stayed) and not any(one.reading.handling for one in stayed)
     if alone or parted_by_test(code, parted):
