@@ -156,8 +156,8 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
     """Go through waits from their ends on.
 
     Nodes that wait for each other stand and fall together. An end that is no rank (a store, a file)
-    is told by the ranks that lead to it. A worker stands for its rank, unless that waits elsewhere:
-    for the others, or for another worker.
+    is told by the ranks that lead to it. A worker stands for its rank, unless that waits, and for
+    none of its workers: then it is a thing, too.
     """
     following: dict[Hashable, list[Hashable]] = {}
     starts: dict[Hashable, None] = {}
