@@ -90,11 +90,13 @@ class Divergence(Struct, frozen=True, kw_only=True):
 
     @property
     def sends_cross(self) -> bool:
-        """Whether each waits in a send for the next, in a ring: none has left out a message yet.
+        """Whether each waits in a send for the next, in a ring, and no step before went otherwise.
 
-        What each would receive comes after its send in the code: the order is wrong for all.
+        None has left out a message yet: what each would receive comes after its send in the code,
+        and the order is wrong for all.
         """
-        return self.proven and {one.name for one in self.operations.values()} <= SENDS
+        names = {one.name for one in self.operations.values()}
+        return self.proven and self.basis == "nothing" and names <= SENDS
 
     @property
     def same_way(self) -> bool:
@@ -290,7 +292,7 @@ def _by_messages(
     posted = {one and (sum(one.sent.values()), sum(one.received.values())) for one in told}
     # who leaves out a message has posted fewer: at one line, by the same steps, nobody did
     alike = together.same_way and len(posted) == 1
-    if alike or together.sends_cross or not departed or not set(departed) < set(everybody):
+    if alike or not departed or not set(departed) < set(everybody):
         return together
     return replace(together, diverged=departed, basis="sequence")
 
