@@ -333,6 +333,8 @@ def _went_on(
         if old is None or old.frames == thread.frames:
             continue
         then, now = without_ours(old.frames), without_ours(thread.frames)
+        if thread is main and old.words == thread.words != () and now[: len(then)] == then:
+            continue  # in the same wait as before: on top of it runs a signal's handler
         share = shares.get(thread.tid or 0, cpu_share if thread is main or not thread.tid else 0.0)
         if share >= (IDLE_SHARE if thread is main else BUSY_SHARE):
             awaits = thread is main or awaited is None or thread.tid in awaited

@@ -82,6 +82,7 @@ SURE_CONTEXT = 2
 MANY_ALIKE, FEWEST_TIMES = 16, 2
 """How often what comes round must have done so, where as many operations before it look the same
 as at another place of the rhythm."""
+SENDS = frozenset({"send", "isend"})
 LEFT_OUT = Operation("no such operation")
 """What a rank did instead that walked past an operation, by its record."""
 MOST_COMPARED = 500
@@ -120,6 +121,16 @@ class Divergence(Struct, frozen=True, kw_only=True):
         gone, every = frozenset(self.diverged), self.pending_collectives
         left = [one for one in every if one.rank in gone]
         return left, [one for one in every if one.rank not in gone]
+
+    @property
+    def sends_cross(self) -> bool:
+        """Whether each waits in a send for the next, in a ring, and no step before went otherwise.
+
+        None has left out a message yet: what each would receive comes after its send in the code,
+        and the order is wrong for all.
+        """
+        names = {one.name for one in self.operations.values()}
+        return self.proven and self.basis == "nothing" and names <= SENDS
 
     @property
     def same_way(self) -> bool:

@@ -150,7 +150,8 @@ class Solution(NamedTuple):
 def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
     """Go through waits from their ends on: nodes that wait for each other stand and fall together.
 
-    An end that is no rank (a store, a file) is told by the ranks that lead to it.
+    An end that is no rank (a store, a file) is told by the ranks that lead to it. A worker stands
+    for its rank, unless that waits, and for none of its workers: then it is a thing, too.
     """
     following: dict[Hashable, list[Hashable]] = {}
     starts: dict[Hashable, None] = {}
@@ -171,7 +172,10 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
     for number, part in enumerate(chain(_parts(following, starts), last)):
         part_of.update(dict.fromkeys(part, number))
         after = {part_of[one] for node in part for one in following.get(node, ())} - {number}
-        ranks = _ranks(part)
+        ranks = {node for node in part if isinstance(node, int)}
+        for rank in _ranks(node for node in part if isinstance(node, str)) - ranks:
+            if rank in _ranks(following.get(rank, part)):
+                ranks.add(rank)
         closed = not after and part[0] in following
         if closed or (after and after <= helpless):
             helpless.add(number)

@@ -190,8 +190,15 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 
     @property
     def at_store(self) -> bool:
-        """Whether it waits for a key of that store, which another rank could bring."""
-        return self.activity == "idle" and any(map(self.keeps_store, self.targets))
+        """Whether it waits for a key of that store, or of one of the program's own.
+
+        Another rank could bring it, or anybody: the rank that serves a store does so in a thread of
+        torch's, whatever it waits for itself.
+        """
+        sockets = [one for one in self.targets if one.kind == "socket" and one.call != "connect"]
+        return self.activity == "idle" and (
+            any(map(self.keeps_store, self.targets)) or (bool(sockets) and self.asks_store)
+        )
 
     @property
     def asks_store(self) -> bool:

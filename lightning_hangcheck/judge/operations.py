@@ -372,12 +372,13 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
     wait = reading.wait
     if wait is None or reading.wait_kind not in COLLECTIVE or reading.activity != "waiting":
         return None
-    here = () if reading.wait_kind == "device" else reading.frames
+    of_main = wait.frame in reading.frames
+    here = reading.frames if of_main else reading.stuck_frames  # of the thread that is in it
+    here = () if reading.wait_kind == "device" else here
     unrecorded = PendingCollective(reading=reading, operation=Operation(wait.name), way=here)
     if wait.name == MAKING_GROUP:
         unused = tuple(record.ranks for record in groups_of(reading.view) if not record.entries)
         return replace(unrecorded, operation=Operation(wait.name, unused[-1:]))
-    of_main = wait.frame in reading.frames
     found = open_operation(reading.view, of_main=of_main) if wait.name not in PAIRED else None
     if found is None:
         return unrecorded

@@ -207,8 +207,10 @@ def names(who: Sequence[RankReading]) -> str:
 
 def filling(target: WaitTarget) -> str:
     """Say of a write to a pipe that does not return who should read it; empty of other waits."""
-    if target.kind != "pipe" or target.call not in WRITES or not target.holders:
+    if target.kind != "pipe" or target.call not in WRITES:
         return ""
+    if not target.holders:
+        return "writing to a full pipe, and who should read it was not seen"
     readers = " and ".join(map(process_name, target.holders[:MOST_SHOWN]))
     return f"writing to a full pipe that {readers} should read"
 

@@ -289,7 +289,11 @@ class Moment:
             new = [one for one in self._enders(thread) if one not in met]
             met.update(new)
             followed += new
-        return WaitChain(tuple(followed), tuple(ends or (one for one in followed if one.limited)))
+        # a loop that was given no work hears from whoever calls, or nobody: a timer surely ends
+        unasked = bool(ends) and all(one.looping for one in ends) and not given_away(first.stack)
+        timers = [one for one in followed if unasked and one.timer and not one.looping]
+        ends = timers or ends or [one for one in followed if one.limited]
+        return WaitChain(tuple(followed), tuple(ends))
 
     def _enders(self, thread: Thread) -> Sequence[Thread]:
         """Return the threads that could end a thread's wait.

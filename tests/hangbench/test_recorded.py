@@ -99,6 +99,13 @@ def test_no_healthy_program_is_called_a_hang(healthy: Judged) -> None:
     assert [one.program for one, verdict in healthy if verdict.verdict in ALARMS] == []
 
 
+def test_what_a_thread_calls_is_under_no_test_that_its_main_thread_passed(healthy: Judged) -> None:
+    """Rank 0 waits under a test for its thread; both ranks' threads make that call without one."""
+    told = [verdict for one, verdict in healthy if one.program == "healthy_late_async_save"]
+    assert told[0].culprits == (0, 1)
+    assert "under if" not in told[0].summary
+
+
 def test_the_recordings_are_those_of_the_corpus(hanging: Judged, healthy: Judged) -> None:
     assert len({one.program for one, _ in hanging}) > 140
     assert len({one.program for one, _ in healthy}) > 85

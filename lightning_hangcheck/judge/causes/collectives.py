@@ -124,7 +124,7 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
             place=None,
             pace=None,
         )
-    cause, known = _nature_of(job, parted), parted.basis != "nothing"
+    cause, known = _nature_of(job, parted), parted.basis != "nothing" or parted.sends_cross
     culprits = [job.ranks[rank] for rank in parted.diverged]
     finding = blame(
         situation,
@@ -182,6 +182,8 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     """
     code = job.case.code
     left, stayed = parted.sides
+    if parted.sends_cross:
+        return "collective_mismatch"
     threw = all(one.reading.handling for one in left)
     alone = threw and bool(stayed) and not any(one.reading.handling for one in stayed)
     if alone or parted_by_test(code, parted):
@@ -240,6 +242,8 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
     if parted.group is None:
         ranks = [one.rank for one in rest]
         there = verb(ranks, "is not", "are not")
+        if operation.name == parted.operations[first.rank].name:  # elsewhere, by the same call
+            there = _does(job, parted, rest[0], ranks)
     elif _was_earlier(parted, rest[0]):
         there = _did(parted, operation)
     else:
@@ -306,7 +310,8 @@ def _evidence(job: JobReading, parted: Divergence) -> list[EvidenceItem]:
         for file, line, test in parting_tests(job.case.code, parted, one)[:1]:
             place = f"{file}:{line}" if line else file
             tests.append(EvidenceItem("code", one.rank, f"its call is under {test} ({place})"))
-    if parted.basis != "condition" or not tests:  # else the test itself says it
+    # else the test itself says it, or nobody departed
+    if (parted.basis != "condition" or not tests) and not parted.sends_cross:
         who = f"{name_ranks(parted.diverged)}: {TOLD_BY[parted.basis]}"
         items.append(EvidenceItem("departed", None, who))
     return [*items, *tests]

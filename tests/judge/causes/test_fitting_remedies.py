@@ -64,6 +64,13 @@ def test_that_the_child_is_stopped_is_said() -> None:
     assert first_advice(verdict) == "let it go on: kill -CONT 600"
 
 
+def test_a_pipe_is_full_whoever_should_read_it() -> None:
+    """Those of a crowded machine are not all looked through: a launcher that reads another rank."""
+    verdict = judge(job(WAITS, rank(1, IN_LOAD, **waiting_for("pipe", "write", "pipe:[9]"))))
+    assert "writing to a full pipe, and who should read it was not seen" in verdict.summary
+    assert "a pipe holds 64 KiB" in first_advice(verdict)
+
+
 def waits_at_exit(thread: ThreadStack) -> RankView:
     return with_threads(rank(1, SHUTDOWN), thread, takes_lock=False)
 

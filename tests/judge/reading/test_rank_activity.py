@@ -52,6 +52,8 @@ OTHER_LINE = (MAIN, user("load", 42))
 DEEPER = (*IN_LOAD, user("load", 41))
 POLLING = (*IN_LOAD, Frame("acquire", f"{SITE}/filelock/_api.py", 1))
 READ = 0
+AT_LOCK = waiting_for("futex", "futex", "0x7f10")
+IN_HANDLER = (*IN_LOAD, user("on_alarm", 80))
 
 
 @pytest.mark.parametrize(
@@ -60,6 +62,9 @@ READ = 0
         (look(IN_LOAD), "idle"),
         (look(IN_LOAD, POLLING, IN_LOAD), "idle"),
         (look(IN_LOAD, OTHER_LINE), "moving"),
+        (look(IN_LOAD, IN_HANDLER, waits_for=()), "moving"),
+        (look(IN_LOAD, IN_HANDLER, **AT_LOCK), "idle"),  # a signal's, on top of the same wait
+        (look(IN_LOAD, OTHER_LINE, **AT_LOCK), "moving"),
         (look(IN_LOAD, cpu=1.0), "busy"),
         (look(IN_LOAD, OTHER_LINE, IN_LOAD, cpu=1.0), "busy"),
         (look(IN_LOAD, DEEPER, IN_LOAD, cpu=1.0), "moving"),

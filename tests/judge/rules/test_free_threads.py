@@ -279,3 +279,19 @@ def _stepping(*, calls: bool | None, nothing_new: float) -> str:
     )
     case = job(saves, flying(waits, "barrier", ranks=(0, 1)))
     return judge(replace(case, code=notes)).verdict
+
+
+def test_a_timer_that_runs_tells_more_than_the_connections_of_a_loop_nobody_asked() -> None:
+    """A service in a thread of the rank keeps a connection open, to nobody who is waited for."""
+    stands: dict[str, Any] = {"waits_for": FUTEX, "syscall": 202}
+    waits = rank(0, (MAIN, user("fetch", 9), EVENT_WAIT), silent=12.0, **stands)
+    client = WaitTarget(call="epoll_wait", kind="socket", name="127.0.0.1:7000")
+    waker = WaitTarget(call="epoll_wait", kind="socket")
+    serves = with_thread(waits, (user("serve", 20), *LOOP), waits_for=(waker, client))
+    others = rank(1, IN_BARRIER, silent=12.0)
+    assert judge(job(serves, others)).cause == "network_wait"
+    limited = (*FUTEX, WaitTarget(call="futex", kind="time"))
+    timed = with_thread(serves, TIMER, tid=207, waits_for=limited, syscall=202)
+    verdict = judge(job(timed, others))
+    assert (verdict.verdict, verdict.cause) == ("suspect", "rank_stalled")
+    assert "in fetch (demo/train.py:9)" in verdict.summary
