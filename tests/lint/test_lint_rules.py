@@ -614,6 +614,14 @@ def test_callers_are_followed_only_so_far(tmp_path: Path) -> None:
     assert lint([tmp_path], Configuration(), tmp_path).findings
 
 
+def test_names_that_lead_to_each_other_are_looked_at_once(tmp_path: Path) -> None:
+    """Forty names, each assigned from all others: two million ways, four steps long."""
+    names = [f"n{number}" for number in range(40)]
+    lines = [f"{one} = {other}" for one in names for other in names if other != one]
+    source = "\n".join(["n39 = rank == 0", *lines, "if n0: dist.barrier()"])
+    assert {one.code for one in found(tmp_path, source)} == {"HC101"}
+
+
 def test_choice_by_what_a_value_is_keeps_the_path_closed(tmp_path: Path) -> None:
     """All ranks have a sharded tensor, or none has: unlike a setting, it says nothing of others."""
     source = """
