@@ -76,7 +76,7 @@ SETTING = re.compile(
     r"(not )?(\w+\.)*(args|\w*cfg|\w*config|opts?|hparams|conf|flags|settings|options)"
     r"(?!.*(rank|stage|main|master|leader|primary|worker))(\.\w+)+"
     r"( (==|!=|is|is not|<|>|<=|>=) ('\w*'|None|True|False|\d+))?"
-    r"|(not )?self\.\w+ is (not )?None|(not )?(\w+\.)*is_\w*available\(\)",
+    r"|(not )?self\.\w+ is (not )?None|(not )?is_(?!\w*[ctnhx](uda|pu)_|\w*xla)\w+_available\(\)",
     re.IGNORECASE,
 )
 """A condition on what the user set, an object has or is installed: alike on all ranks."""

@@ -550,6 +550,12 @@ HARMLESS = {
             dist.all_reduce(loss)
             if writer is not None: writer.log(loss)
         """,
+    "what only some hardware does": """
+        def save():
+            if is_torch_tpu_available(): dist.barrier()
+        def finish():
+            if rank == 0: save()
+        """,
     "a clock that is only shown": """
         import time
         def step(began, loss):
