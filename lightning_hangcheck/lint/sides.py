@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from lightning_hangcheck.lint.project import Callee, Class, Function, callee
+from lightning_hangcheck.lint.project import Callee, Class, Function, Module, callee
 from lightning_hangcheck.look.rank_tests import ONE_RANK, ONE_RANK_ONLY, RANK, VARIABLES
 from lightning_hangcheck.look.syntax import FUNCTIONS, LOOPS, called_name, names_of, walk
 
@@ -76,7 +76,7 @@ SETTING = re.compile(
     r"(not )?(\w+\.)*(args|\w*cfg|\w*config|opts?|hparams|conf|flags|settings|options)"
     r"(?!.*(rank|stage|main|master|leader|primary|worker))(\.\w+)+"
     r"( (==|!=|is|is not|<|>|<=|>=) ('\w*'|None|True|False|\d+))?"
-    r"|(not )?self\.\w+ is (not )?None|(not )?(\w+\.)*is_\w*available\(\)",
+    r"|(not )?self\.\w+ is (not )?None|(not )?is_(?!\w*[ctnhx](uda|pu)_|\w*xla)\w+_available\(\)",
     re.IGNORECASE,
 )
 """A condition on what the user set, an object has or is installed: alike on all ranks."""
@@ -241,6 +241,7 @@ class Tests:
     def __init__(self) -> None:
         self._known: dict[ast.expr, Test] = {}
         self._flags: dict[tuple[object, tuple[str, ...]], bool] = {}
+        self._sides: dict[tuple[Module, str], bool | None] = {}
         self._callers_above = 0
 
     def of(self, test: ast.expr, function: Function) -> Test:
@@ -290,13 +291,17 @@ class Tests:
             return False
         if not steps:
             return None
-        found = {
-            self.of(value, function).side
-            if isinstance(value, (ast.BoolOp, ast.UnaryOp))
-            else self._side(value, function, steps - 1)
-            for value in ranks.values_of(name)
-        }
-        return found.pop() if len(found) == 1 else None
+        key = (function.module, name)
+        if key not in self._sides:
+            self._sides[key] = None  # a name that leads back to itself tells nothing
+            found = {
+                self.of(value, function).side
+                if isinstance(value, (ast.BoolOp, ast.UnaryOp))
+                else self._side(value, function, steps - 1)
+                for value in ranks.values_of(name)
+            }
+            self._sides[key] = found.pop() if len(found) == 1 else None
+        return self._sides[key]
 
     def _joined(self, test: ast.BoolOp, function: Function) -> Test:
         """``and`` holds at most where each part does; ``or`` is the reverse of that."""
@@ -324,7 +329,7 @@ class Tests:
         for found in callee(test.func, function).functions:
             if found.module is not function.module:
                 returned = [one.value for one in found.nodes if isinstance(one, ast.Return)]
-                return _all_alike([self.of(one, found) for one in returned if one is not None])
+                return _all_alike(self.of(one, found) for one in returned if one is not None)
         return Test()
 
     def _given(self, test: ast.expr, function: Function) -> Test:
@@ -344,7 +349,7 @@ class Tests:
         self._callers_above += 1
         try:
             given = function.module.project.given(function, path[0])
-            return _all_alike([self.of(value, caller) for value, caller in given])
+            return _all_alike(self.of(value, caller) for value, caller in given)
         finally:
             self._callers_above -= 1
 
@@ -403,13 +408,15 @@ class Tests:
         return by_one
 
 
-def _all_alike(found: list[Test]) -> Test:
-    """What several values ask, where it is the same."""
-    sides = {one.side for one in found}
-    if len(sides) != 1 or not all(one.asks for one in found):
-        return Test()
-    exact = all(one.exact for one in found)
-    return Test(True, sides.pop(), exact, any(one.grouped for one in found))
+def _all_alike(found: Iterable[Test]) -> Test:
+    """What several values ask, where it is the same; no more are looked at than that takes."""
+    same = Test()
+    for one in found:
+        if not one.asks or (same.asks and same.side is not one.side):
+            return Test()
+        grouped = same.grouped or one.grouped
+        same = replace(one, exact=one.exact and (same.exact or not same.asks), grouped=grouped)
+    return same
 
 
 def _given_to_all(function: Function) -> set[str]:

@@ -550,6 +550,12 @@ HARMLESS = {
             dist.all_reduce(loss)
             if writer is not None: writer.log(loss)
         """,
+    "what only some hardware does": """
+        def save():
+            if is_torch_tpu_available(): dist.barrier()
+        def finish():
+            if rank == 0: save()
+        """,
     "a clock that is only shown": """
         import time
         def step(began, loss):
@@ -612,6 +618,14 @@ def test_callers_are_followed_only_so_far(tmp_path: Path) -> None:
         lines += ["f0(dist.get_rank() == 0)"] if number == 0 else []
         tmp_path.joinpath(f"part{number}.py").write_text("\n".join(lines))
     assert lint([tmp_path], Configuration(), tmp_path).findings
+
+
+def test_names_that_lead_to_each_other_are_looked_at_once(tmp_path: Path) -> None:
+    """Forty names, each assigned from all others: two million ways, four steps long."""
+    names = [f"n{number}" for number in range(40)]
+    lines = [f"{one} = {other}" for one in names for other in names if other != one]
+    source = "\n".join(["n39 = rank == 0", *lines, "if n0: dist.barrier()"])
+    assert {one.code for one in found(tmp_path, source)} == {"HC101"}
 
 
 def test_choice_by_what_a_value_is_keeps_the_path_closed(tmp_path: Path) -> None:
