@@ -53,11 +53,3 @@ def test_a_stuck_job_names_its_culprit_and_line_and_goes_on_undisturbed(tmp_path
     assert (first.verdict, first.culprits, first.victims) == ("hang", (1,), (0,))
     assert "waits_for_feed" in first.summary
     assert second.stalled_for_s > first.stalled_for_s
-
-
-def test_a_job_that_advances_is_never_called_hung(tmp_path: Path) -> None:
-    """Rank 0 saves slowly while the other waits for it at the barrier."""
-    with training("saving", tmp_path) as job:
-        limits = Limits(idle_after=IDLE_AFTER_S)
-        _, verdict = attach(job, limits, RunFolder(tmp_path / "run"))
-    assert (verdict.verdict, verdict.culprits) == ("healthy", ()), verdict.summary

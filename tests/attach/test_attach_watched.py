@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
-from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, until
 from watch.launched import record_of, start_run, verdict_of
 
@@ -17,6 +13,7 @@ from lightning_hangcheck.cli.main import invoke
 
 if TYPE_CHECKING:
     import subprocess
+    from pathlib import Path
 
 PATIENCE = {"HANGCHECK_IDLE_AFTER": "7", "HANGCHECK_PROVEN_AFTER": "2"}
 
@@ -65,26 +62,3 @@ def test_a_watched_hang_is_a_hang_to_each_visit_in_a_row(
         assert verdict.stalled_for_s >= 7.0
     assert said.err.startswith(f"hangcheck: this job is watched, see {run}: HANG rank 1 ")
     assert f"reported at {told_at}" in said.err
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_page_or_notes_that_are_no_files_hold_neither_watcher_nor_visitor_up(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A FIFO that nobody writes, and a device that never ends, in the job's session."""
-    job, run = watched(tmp_path, "stuck"), tmp_path / "run"
-    try:
-        until(lambda: (run / "run.json").is_file() and len(pids(run)) == 2, "both ranks")
-        environment = psutil.Process(pids(run)[0]).environ()
-        pages = Path(environment["HANGCHECK_SESSION"]) / "pages"
-        os.mkfifo(pages / "1.page")
-        (pages / "2.page").symlink_to("/dev/zero")
-        for pid in pids(run).values():
-            (pages / f"{pid}.page").unlink(missing_ok=True)
-            os.mkfifo(pages / f"{pid}.page")
-        until(lambda: told(run, "hang"), "the watcher to tell the hang")
-        code = invoke(["attach", "--pid", str(pids(run)[0]), "--run-dir", "visit"])
-    finally:
-        end(job)
-    assert code == 3, capsys.readouterr().out

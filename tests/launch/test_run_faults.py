@@ -7,62 +7,26 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, PROGRAMS, end, is_alive, is_sidecar, until
+from processes import PATIENCE_S, end, is_sidecar, until
 from watch.launched import run_words, start_run, verdict_of
 
 from lightning_hangcheck.rundir import read_journal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.real
-HANGING = [sys.executable, str(PROGRAMS / "standing_still.py"), "queue"]
-"""Two ranks, each in ``take_task``."""
 IMPATIENT = {
     "HANGCHECK_IDLE_AFTER": "6",
     "HANGCHECK_STALL_TIMEOUT": "8",
     "HANGCHECK_ABORT_GRACE": "2",
 }
-
-
-def abort_on_hang(
-    folder: Path, prefix: Sequence[str] = (), hangcheck: Path | None = None, **environment: str
-) -> tuple[int, str]:
-    """Run a job that hangs until it is ended for it; returns exit code and error output."""
-    process = start_run(
-        folder,
-        HANGING,
-        "--on-hang",
-        "abort",
-        prefix=prefix,
-        hangcheck=hangcheck,
-        **IMPATIENT,
-        **environment,
-    )
-    try:
-        _, errors = process.communicate(timeout=PATIENCE_S)
-    finally:
-        end(process)
-    return process.returncode, errors
-
-
-@pytest.fixture
-def bare_python(tmp_path: Path) -> Path:
-    """A Python that has all our packages, but no py-spy beside it."""
-    home = tmp_path / "bare"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
-    packages = sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)})
-    everything = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
-    (Path(packages) / "everything.pth").write_text(everything)
-    return home / "bin" / "python"
 
 
 @pytest.fixture
@@ -99,17 +63,6 @@ def test_output_that_nobody_reads_keeps_neither_the_run_nor_the_verdict(
     finally:
         end(process)
     assert verdict_of(tmp_path).verdict == kind
-
-
-@WHEN_ASKED_FOR
-def test_a_full_disk_costs_the_files_but_not_the_verdict(tmp_path: Path) -> None:
-    code, errors = abort_on_hang(
-        tmp_path, prefix=["bash", "-c", 'ulimit -f 2; exec "$@"', "limited"]
-    )
-    assert code == 75
-    assert errors.count("verdicts are printed but not saved") == 1
-    assert "HANG" in errors
-    assert "take_task" in errors
 
 
 def test_a_run_folder_that_is_taken_away_meanwhile_is_begun_anew_and_what_it_lost_is_a_gap(
@@ -166,48 +119,6 @@ def test_a_folder_whose_name_is_not_utf8_is_no_reason_not_to_run(tmp_path: Path)
         assert verdict_of(Path(kept)).verdict == "finished"
     finally:
         shutil.rmtree(kept)
-
-
-@WHEN_ASKED_FOR
-def test_without_py_spy_the_run_says_so_and_the_rank_writes_its_stack_itself(
-    tmp_path: Path, bare_python: Path
-) -> None:
-    path = os.pathsep.join(["/usr/bin", "/bin"])
-    code, errors = abort_on_hang(tmp_path, hangcheck=bare_python, PATH=path)
-    assert code == 75
-    assert "pip install py-spy" in errors
-    verdict = verdict_of(tmp_path / "run")
-    assert "take_task" in verdict.summary
-    assert any("py-spy" in gap.why and "faulthandler" in gap.why for gap in verdict.gaps)
-
-
-@WHEN_ASKED_FOR
-def test_a_look_that_is_under_way_keeps_nobody_once_the_job_has_ended(
-    tmp_path: Path, bare_python: Path
-) -> None:
-    """It would end by its own time limit, long after this test's patience."""
-    stuck, asked = bare_python.parent / "py-spy", tmp_path / "asked"
-    words = f'[ "$1" = dump ] || exit 0; echo $$ > {asked}.new; mv {asked}.new {asked}'
-    stuck.write_text(f"#!/bin/sh\n{words}; exec sleep 1000\n")
-    stuck.chmod(0o755)
-    running = start_run(
-        *(tmp_path, [sys.executable, "-c", OUTLIVING]),
-        hangcheck=bare_python,
-        RANK="0",
-        WORLD_SIZE="1",
-        HANGCHECK_PROBE_TIMEOUT="1000",
-        HANGCHECK_QUIET="1",  # it would try py-spy itself before it starts
-    )
-    try:
-        until(asked.exists, "a look")
-        (sidecar,) = (one for one in psutil.Process(running.pid).children() if is_sidecar(one))
-        reader = psutil.Process(int(asked.read_text()))
-        (tmp_path / "leave").touch()
-        assert running.wait(PATIENCE_S) == 0
-        until(lambda: not is_alive(sidecar), "the sidecar's end")
-        until(lambda: not is_alive(reader), "the end of what it started")
-    finally:
-        end(running)
 
 
 OUTLIVING = """

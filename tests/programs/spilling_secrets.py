@@ -63,6 +63,4 @@ def records():
 
 
 words = records() if sys.argv[1] != "unaware" else "no session"
-if sys.argv[1] == "failing":
-    raise ValueError(f"login failed: {{'X-Api-Key': '{LEAK}'}}, {Client()!r}, --pass={LEAK}")
 loads(words)

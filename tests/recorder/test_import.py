@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-from long_tests import WHEN_ASKED_FOR
-
 import lightning_hangcheck
 
 if TYPE_CHECKING:
@@ -60,13 +57,6 @@ def test_the_public_names_are_those_of_the_contract() -> None:
         "track",
     ]
     assert set(lightning_hangcheck.__all__) <= set(dir(lightning_hangcheck))
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_every_public_name_can_be_had() -> None:
-    for name in lightning_hangcheck.__all__:
-        assert getattr(lightning_hangcheck, name), name
 
 
 def test_beat_taken_before_recording_begins_works_then(run: Callable[..., Program]) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, PROGRAMS, end, until
+from processes import PROGRAMS
 from watch.launched import record_of, run, verdict_of
 
 from lightning_hangcheck.judge import judge
@@ -62,42 +60,6 @@ def test_a_failure_that_a_restart_mended_is_told_when_it_happens_and_at_the_end(
     for number, verdict in ((1, first), (2, last)):
         case = (tmp_path / "run" / "evidence" / str(number) / "case.json").read_bytes()
         assert judge(msgspec.json.decode(case, type=Case)) == verdict
-
-
-@WHEN_ASKED_FOR
-def test_a_hang_after_a_restart_is_found_and_names_the_ranks_of_its_own_round(
-    tmp_path: Path,
-) -> None:
-    assert run(tmp_path, torchrun("kill", "hang"), *QUICKLY).returncode == 75
-    last = verdict_of(tmp_path / "run")
-    assert (last.verdict, last.culprits, last.victims) == ("hang", (1,), (0,))
-    (before,) = [item.text for item in last.evidence if item.kind == "round"]
-    assert before.startswith("round 0 ended: rank 1 failed first: it was killed by SIGKILL")
-    told = [one.verdict for one in verdicts(tmp_path / "run")]
-    assert "dead" not in told, "ranks of the round before are not waited for"
-    assert [one.verdict for one in record_of(tmp_path / "run").rounds] == ["crashed", "hang"]
-
-
-@WHEN_ASKED_FOR
-def test_a_job_that_only_the_callback_watches_keeps_one_run_folder(tmp_path: Path) -> None:
-    """Also where its sidecar is lost together with a rank."""
-    job = subprocess.Popen(
-        torchrun("callback", "lose", "train"),
-        cwd=tmp_path,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        job.wait(PATIENCE_S)
-        (folder,) = (tmp_path / "hangcheck_runs").glob("*/")
-        record = until(lambda: (one := record_of(folder)).ended_at and one, "the run's end")
-    finally:
-        end(job)
-    assert [one.verdict for one in verdicts(folder)] == ["crashed", "finished"]
-    assert [one.verdict for one in record.rounds] == ["crashed", "finished"]
-    assert "round 0 had ended" in verdict_of(folder).summary
-    assert (record.rounds[0].culprits, record.rounds[1].number) == ((1,), 1)
 
 
 @WHEN_ASKED_FOR

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PROGRAMS, end, is_alive, until
+from processes import PROGRAMS
 from watch.launched import LONGEST_RUN_S
 
 if TYPE_CHECKING:
@@ -87,28 +84,6 @@ def test_a_run_that_does_not_end_is_ended_at_the_limit(tmp_path: Path) -> None:
     assert ran.returncode == 3, ran.stdout + ran.stderr
     assert ran.stdout.startswith("SMOKE  as given: still ran at its limit; 0 of 1 run passed")
     assert "still ran after 6 s" in ran.stdout
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_whoever_ends_it_ends_the_run_too(tmp_path: Path) -> None:
-    program = [sys.executable, str(PROGRAMS / "smoking.py"), "1", "0", "always", "wait"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lightning_hangcheck", "smoke", "--run-dir", "x", "--", *program],
-        cwd=tmp_path,
-        env={**os.environ, **QUICK},
-    )
-    printed = tmp_path / "x-as-given.log"
-    try:
-        until(lambda: printed.exists() and "CHECKPOINT 1" in printed.read_text(), "the rank")
-        rank = psutil.Process(
-            int(re.findall(r"\[PID:(\d+)\] CHECKPOINT 1", printed.read_text())[0])
-        )
-        process.terminate()
-        assert process.wait(120) == 128 + signal.SIGTERM
-        until(lambda: not is_alive(rank), "the rank to end")
-    finally:
-        end(process)
 
 
 @pytest.mark.parametrize(

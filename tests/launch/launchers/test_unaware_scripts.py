@@ -7,7 +7,6 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS
 from watch.launched import run
 
@@ -69,18 +68,3 @@ def test_a_training_is_seen_from_its_start_to_its_end_and_is_not_changed(tmp_pat
     assert list(dict.fromkeys(begun)) == SECTIONS
     for section in begun:
         assert sum(one.startswith(f"{section} returned (") for one in said) == begun.count(section)
-
-
-@WHEN_ASKED_FOR
-def test_each_rank_of_lightnings_own_launcher_is_seen(tmp_path: Path) -> None:
-    ended = run(tmp_path, script("pytorch_lightning"), TWO_RANKS="1", **OFFLINE)
-    assert (ended.returncode, ended.stdout.count("steps 4 vocabulary 1\n")) == (3, 2)
-    assert "/1]" not in ended.stderr, "the first process never claims to be the only one"
-    assert ended.stderr.count("STATE     2 ranks at the start: python 3.") == 1
-    assert "process group: gloo, 2 ranks" in ended.stderr
-    for rank in (0, 1):
-        said = said_of(ended.stderr, rank)
-        numbers = re.findall(r"CHECKPOINT (\d+)", "\n".join(said))
-        assert numbers == ["1", "4", "5", "8", "11", "7", "12"]
-        for name in ("init_process_group", "dist.barrier", "Trainer.fit"):
-            assert f"About to call {name}..." in said

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, until
 
 from lightning_hangcheck.look.py_spy import python_stacks
@@ -44,15 +42,6 @@ def innermost_when_at(pid: int, line: int) -> Frame:
     return until(at_line, f"line {line}")
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_busy_thread_holds_the_interpreter_lock(program: StartProgram) -> None:
-    running = program("busy_loop.py")
-    main = until(lambda: (t := take(running.pid).threads[0]).owns_gil and t, "the lock")
-    assert main.active
-    assert main.frames[-1].function == "spins"
-
-
 @pytest.mark.real
 def test_both_sides_of_a_deadlock_are_shown_at_their_lines_under_their_names(
     program: StartProgram,
@@ -65,23 +54,6 @@ def test_both_sides_of_a_deadlock_are_shown_at_their_lines_under_their_names(
     assert [thread.name for thread in threads] == ["MainThread", "other side"]
     assert threads[0].tid == running.pid
     assert "wants_first" in [frame.function for frame in threads[1].frames]
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_names_and_paths_that_are_not_ascii_come_out_whole(
-    program: StartProgram, tmp_path: Path
-) -> None:
-    folder = tmp_path / "Ordner (é) 日本"
-    folder.mkdir()
-    for name in ("unusual_names.py", "announcing.py"):
-        shutil.copy(PROGRAMS / name, folder)
-    running = program(folder / "unusual_names.py")
-    threads = take(running.pid).threads
-    frame = threads[0].frames[1]
-    assert frame.function == "öffnet_das_märchenbuch"
-    assert frame.file == str(folder / "unusual_names.py")
-    assert [thread.name for thread in threads[1:]] == ["Fädchen (1) {x}"]
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,15 @@ import faulthandler
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, PROGRAMS, until
+from processes import PATIENCE_S, until
 
 from lightning_hangcheck.look.signalled_stacks import read_stacks, signalled_stacks
 from lightning_hangcheck.model.evidence import Frame
@@ -60,26 +57,6 @@ def innermost(pid: int) -> str:
     assert gaps == ()
     assert stack is not None
     return stack.threads[0].frames[-1].function
-
-
-@pytest.mark.real
-def test_where_py_spy_is_refused_the_rank_writes_its_stack_and_the_gap_says_so(
-    offering: StartProgram,
-) -> None:
-    """The refusal is the kernel's: the target is protected, and the looker may not override it."""
-    running = offering("stands_with_a_helper")
-    unable = ["setpriv", "--bounding-set=-sys_ptrace"] if os.geteuid() == 0 else []
-    looker = [*unable, sys.executable, str(PROGRAMS / "probing_refused.py"), str(running.pid)]
-    output = subprocess.run(looker, capture_output=True, check=True, timeout=120)
-    answer = msgspec.json.decode(output.stdout)
-    stack = answer["sample"]["stack"]
-    assert stack["source"] == "faulthandler"
-    threads = [[frame["function"] for frame in one["frames"]] for one in stack["threads"]]
-    assert threads[0] == ["<module>", "stands_with_a_helper", "waits_for_ever"]
-    assert threads[1][-1] == "run"
-    (why,) = [gap["why"] for gap in answer["gaps"] if gap["what"] == f"stack of pid {running.pid}"]
-    assert "run" in why
-    assert "wrote its stack itself" in why
 
 
 @WHEN_ASKED_FOR

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, PROGRAMS
 
-from lightning_hangcheck.look.sample import Target, sample_all
 from lightning_hangcheck.look.threads import training_first
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, ThreadStack
 
-if TYPE_CHECKING:
-    from processes import StartProgram
-
-ACTOR = PROGRAMS / "site-packages" / "serving_actor.py"
 SERVES = (
     Frame("<module>", "/lib/python3.11/site-packages/ray/_private/workers/default_worker.py", 9),
     Frame("Worker.main_loop", "/lib/python3.11/site-packages/ray/_private/worker.py", 1014),
@@ -55,16 +46,3 @@ def test_the_main_thread_is_first_unless_it_only_serves(
     threads: tuple[tuple[Frame, ...], ...], first: str
 ) -> None:
     assert first_of(*threads) == first
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_an_actor_stands_where_its_training_stands(program: StartProgram) -> None:
-    """In its stack and in what the kernel tells, so that both are of one thread."""
-    running = program(ACTOR, "training_in_thread", "train")
-    ((found, _),) = sample_all([Target(pid=running.pid, rank=3, role="rank")], PATIENCE_S)
-    functions = [frame.function for frame in found.stack.threads[0].frames]
-    assert functions[-2:] == ["train", "stand_still"]
-    first = found.kernel.threads[0]
-    assert first.tid == found.stack.threads[0].tid != running.pid
-    assert first.turns, "counted for the first thread only"

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,25 +112,6 @@ def test_all_attempts_share_one_time_limit(
     with pytest.raises((PySpyFailed, PySpyLate)):
         read_threads(program("sleeping.py").pid, 0.5)
     assert asked(tmp_path) <= 2 < MOST_DUMPS
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="py-spy marks the outer end of any stack")
-@pytest.mark.real
-def test_a_thread_that_calls_without_end_is_shown_in_whole_stacks(program: StartProgram) -> None:
-    """py-spy itself, on a program made to tear what it reads: each begins at the top."""
-    running = program("calling_without_end.py")
-    outermost = Counter(outermost_of(running.pid) for _ in range(60))
-    assert outermost.keys() <= {"<module>", "torn each time"}
-    assert outermost["<module>"]
-
-
-def outermost_of(pid: int) -> str:
-    """What its main thread began with; on a busy machine a read is long, and torn more often."""
-    try:
-        return read_threads(pid, PATIENCE_S)[0].frames[-1].name
-    except PySpyFailed:
-        return "torn each time"
 
 
 @pytest.mark.real
@@ -242,18 +222,6 @@ def test_a_program_that_cannot_be_started_says_why(beside_python: Path) -> None:
     (beside_python / "py-spy").write_text("#!/nowhere/at/all\n")
     (beside_python / "py-spy").chmod(0o700)
     assert "cannot be started (No such file or directory)" in why_no_stack(psutil.Process().pid)
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_process_that_is_no_python_leaves_a_gap() -> None:
-    child = subprocess.Popen(["sleep", "1000"])
-    try:
-        until(lambda: psutil.Process(child.pid).name() == "sleep", "the program to start")
-        assert why_no_stack(child.pid).startswith("py-spy: ")
-    finally:
-        child.kill()
-        child.wait()
 
 
 @pytest.mark.real

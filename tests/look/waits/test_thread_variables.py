@@ -56,16 +56,6 @@ def test_a_lock_is_known_to_be_the_threads_own(
     assert (main.takes_lock, main.holds_lock) == (True, own)
 
 
-@WHEN_ASKED_FOR
-def test_a_thread_that_gives_nothing_back_is_known_by_its_source(program: StartProgram) -> None:
-    running = program("waiting_in_itself.py", "heartbeat")
-    main_thread(running.pid, "heartbeat")
-    (sample, _), *_ = sample_all([Target(pid=running.pid)], PATIENCE_S)
-    assert sample.stack is not None
-    found = {one.name: one.bystander for one in sample.stack.threads[1:]}
-    assert found == {"heartbeat": True, "gives back": False}
-
-
 def known_holders(pid: int, *functions: str) -> dict[str, str]:
     """Which thread has the lock that another takes, by name, once threads wait in functions."""
 
