@@ -50,31 +50,6 @@ def test_srun_takes_from_the_allocation_what_it_is_not_told() -> None:
     assert (launch.local_ranks, launch.nodes, launch.ranks) == (4, 2, 8)
 
 
-@pytest.mark.parametrize(
-    ("line", "prefix"),
-    [
-        ("torchrun --nproc_per_node=2 train.py", "torchrun --nproc_per_node=2"),
-        ("torchrun --nproc_per_node 2 -m pkg", "torchrun --nproc_per_node 2"),
-        (
-            "python -m torch.distributed.run --nnodes 1 -m pkg",
-            "python -m torch.distributed.run --nnodes 1",
-        ),
-        ("srun --ntasks 2 python train.py", "srun --ntasks 2"),
-        ("srun -m block python train.py", "srun -m block"),
-    ],
-)
-def test_the_prefix_starts_another_program_in_the_same_way(line: str, prefix: str) -> None:
-    assert read_launch(line.split(), {}).prefix == tuple(prefix.split())
-
-
-def test_arguments_of_the_program_are_its_own() -> None:
-    launch = read_launch(
-        ["torchrun", "--nproc_per_node=2", "a.py", "--devices=4", "--strategy", "ddp"], {}
-    )
-    assert (launch.argument("--devices"), launch.argument("--strategy")) == ("4", "ddp")
-    assert launch.argument("--nproc-per-node") is None
-
-
 SLURM_TASK = {
     "SLURM_JOB_ID": "7",
     "SLURM_STEP_ID": "0",

@@ -65,10 +65,6 @@ def test_without_a_gpu_nothing_fails(llama: str, cpu_gb: int, status: str) -> No
     assert "no GPU was found here" in check.sentence
 
 
-def test_this_machine_is_asked_where_none_is_given(llama: str) -> None:
-    assert "16.1 GB in bfloat16" in _check(llama, None).sentence
-
-
 def test_a_model_that_is_none_of_text_is_no_failure(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert _check(str(tmp_path), machine(24)).status == "warning"

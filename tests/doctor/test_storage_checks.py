@@ -166,12 +166,6 @@ def _check(folder: Path, text: str, **environment: str) -> tuple[Finding, ...]:
     return rclone_remotes(subject(RCLONE_CONFIG=str(file), HOME=str(folder), **environment))
 
 
-def test_a_complete_remote_is_fine(tmp_path: Path) -> None:
-    (check,) = _check(tmp_path, WELL)
-    assert check.status == "ok"
-    assert check.sentence.endswith(": store")
-
-
 @pytest.mark.parametrize(
     ("without", "named", "corrected", "status"),
     [

@@ -7,18 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from doctor.checkpoints import write_safetensors
 
 from lightning_hangcheck.doctor.data_checks import CannotBeRead, read_weight_file
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def test_a_safetensors_file_tells_its_shapes(tmp_path: Path) -> None:
-    write_safetensors(tmp_path / "a.safetensors", {"x.weight": (3, 4), "x.bias": (3,)})
-    shapes, _ = read_weight_file(tmp_path / "a.safetensors")
-    assert shapes == {"x.weight": (3, 4), "x.bias": (3,)}
 
 
 def test_a_checkpoint_of_torch_tells_shapes_and_what_it_began_with(tmp_path: Path) -> None:

@@ -6,12 +6,9 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-import msgspec
 from corpus.generator.composition import FAMILIES, PHASES
 from corpus.generator.drawing import draw_programs, lay_out
-from corpus.generator.running import SCORE_FILE, run_programs
 from hangbench.bench import Truth, any_of
-from hangbench.scoring import Score
 from msgspec import toml
 
 from lightning_hangcheck.model.slugs import CAUSES, phase_of_name
@@ -47,15 +44,6 @@ def test_every_mechanism_and_framework_comes_up() -> None:
     told = " ".join(one.composed for one in [*DRAWN, *draw_programs(13, 600, "hanging")])
     assert [m.name for family in FAMILIES.values() for m in family if m.name not in told] == []
     assert [framework for framework in PHASES if f"{framework}," not in told] == []
-
-
-def test_a_draw_that_was_cut_goes_on_where_it_was(tmp_path: Path) -> None:
-    program = DRAWN[0]
-    (folder := tmp_path / program.name).mkdir()
-    known = Score(name=program.name, healthy=False, told=["hang"], named_after_s=2.5)
-    (folder / SCORE_FILE).write_bytes(msgspec.json.encode(known))
-    assert run_programs([program], tmp_path, 1) == [known]
-    assert [file.name for file in folder.iterdir()] == [SCORE_FILE]
 
 
 def test_every_composed_program_is_complete() -> None:

@@ -7,19 +7,15 @@ from pathlib import Path
 
 import pytest
 from corpus.peers import registry
-from corpus.peers.answers import Answers, read, written
 from corpus.peers.beside_table import render_beside
 from corpus.peers.comparing import Beside, of_ours, of_peer
 from corpus.peers.registry import PEERS
-from corpus.peers.running import run_under
 from corpus.peers.transcript import Line, Transcript
 from hangbench.bench import truth_of
 from hangbench.scoring import Score
-from long_tests import WHEN_ASKED_FOR
 
 RECORDED = Path(registry.__file__).parent / "recorded"
 ENDED = re.compile(r"exit code (-?\d+|None), ended at ([-+.\d]+)")
-REAL_LIMIT_S = 40.0
 
 
 def _recorded(name: str) -> Transcript:
@@ -83,13 +79,6 @@ def test_a_healthy_run_that_ends_as_a_failure_is_a_false_alarm(peer: str) -> Non
     assert of_peer(peer, "healthy_late_rank", truth_of("healthy_late_rank"), heard).false_alarm
 
 
-def test_a_monitor_of_nvrx_names_the_rank_whose_heartbeat_is_missing() -> None:
-    said = PEERS["nvrx"].hear(_recorded("nvrx-script_with_heartbeats"))
-    assert said.at_s == pytest.approx(8.1)
-    assert said.culprits == [[1], [1]]
-    assert "rank_stalled" in said.causes
-
-
 def test_the_table_puts_our_own_answers_first_and_counts_only_what_was_asked() -> None:
     ours = Score(
         name="killed", healthy=False, told=["crashed"], detected=True, alarm_after_s=1.5,
@@ -104,22 +93,3 @@ def test_the_table_puts_our_own_answers_first_and_counts_only_what_was_asked() -
         r"\| killed +\| 1\.5 s: culprits, cause +\| 0\.\d s: culprits, cause +\|", shown
     )
     assert re.search(r"\| healthy_late_rank +\| FALSE ALARM +\| +\|", shown)
-
-
-def test_answers_of_earlier_runs_come_back_for_the_cases_that_are_wanted(tmp_path: Path) -> None:
-    ours = [Score(name=name, healthy=True, told=["finished"]) for name in ("first", "second")]
-    peers = [Beside(who="torch", name="first", healthy=True)]
-    alone, together = tmp_path / "alone.json", tmp_path / "together.json"
-    alone.write_bytes(written(Answers(ours)))
-    together.write_bytes(written(Answers([], peers)))
-    assert read([alone, together], ["first"]) == Answers(ours[:1], peers)
-
-
-@pytest.mark.real
-@WHEN_ASKED_FOR
-def test_a_case_really_runs_under_a_peer(tmp_path: Path) -> None:
-    transcript = run_under(PEERS["torchrun"], "raised", tmp_path, REAL_LIMIT_S)
-    said = PEERS["torchrun"].hear(transcript)
-    assert transcript.failed, transcript.lines
-    assert transcript.onset_s
-    assert [1] in said.culprits

@@ -15,7 +15,7 @@ from processes import PATIENCE_S, until
 from lightning_hangcheck.look.kernel import MOST_THREADS, kernel_state, with_threads_of
 from lightning_hangcheck.look.proc import vitals
 from lightning_hangcheck.look.py_spy import python_stacks
-from lightning_hangcheck.model.evidence import Gap, ProcessState
+from lightning_hangcheck.model.evidence import ProcessState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,13 +78,6 @@ def test_a_child_that_failed_keeps_its_exit_code_until_its_parent_asks() -> None
         child.wait(120)
 
 
-def test_deadlocked_threads_both_wait_in_futex(program: StartProgram) -> None:
-    running = program("deadlocked_threads.py")
-    state = main_thread_in(running.pid, "futex")
-    assert len(state.threads) == 2
-    until(lambda: look(running.pid).threads[1].syscall == NUMBERS["futex"], "the other thread")
-
-
 def test_a_busy_loop_is_running_and_in_no_call(program: StartProgram) -> None:
     running = program("busy_loop.py")
     state = until(lambda: (s := look(running.pid)).state == "R" and s, "it to run")
@@ -135,16 +128,6 @@ def test_more_threads_than_we_look_at_are_counted(program: StartProgram) -> None
     hurried, _ = kernel_state(running.pid, 3, 0.0)
     assert hurried.threads[0].tid == running.pid, "out of time the main thread is still seen"
     assert hurried.threads_left_out == MOST_THREADS + 10 - len(hurried.threads) > 10
-
-
-def test_a_process_that_is_gone_leaves_a_gap() -> None:
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    state, gaps = kernel_state(gone.pid, 3, PATIENCE_S)
-    assert state is None
-    assert gaps == (
-        Gap(f"kernel state of pid {gone.pid}", 3, "the process has ended", "kernel_state"),
-    )
 
 
 def test_processes_that_vanish_while_we_look_never_raise() -> None:

@@ -104,22 +104,6 @@ def test_helpers_are_asked_for_stacks_unless_their_rank_waits_for_other_ranks(
     assert (helper.stack is not None) == asked
 
 
-def test_no_target_gives_no_sample() -> None:
-    assert sample_all([], 1.0) == []
-
-
-def test_without_py_spy_the_kernel_state_is_still_there(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    seen, gaps = sample_all([Target(pid=os.getppid(), rank=0)], PATIENCE_S)[0]
-    assert seen.kernel is not None
-    assert seen.stack is None
-    assert gaps[-1].reason.endswith("pip install py-spy")
-
-
 def test_of_a_look_that_was_given_up_nothing_more_is_begun() -> None:
     """The job has ended: who waits for this process to end does not wait for all its probes."""
     taken = sample_all([Target(pid=os.getpid(), rank=0)] * 100, PATIENCE_S, given_up=lambda: True)

@@ -160,12 +160,6 @@ def test_a_traceback_in_torchruns_summary_is_of_its_rank() -> None:
     assert judged(told).culprits == (2,)
 
 
-def test_a_process_of_spawn_that_a_signal_ended() -> None:
-    line = "torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal"
-    reading = read(f"{line} SIGKILL", f"{line} SIGNOTHING")
-    assert [(fact.rank, fact.code) for fact in reading.facts] == [(3, -9)]
-
-
 def test_a_log_is_read_the_same_in_many_pieces() -> None:
     line = "[rank2]: epoch 3 loss 0.1 is fine and long enough to fill pieces\n"
     filler = line * (3 * PIECE // 2 // len(line))

@@ -137,15 +137,6 @@ input()
     assert program.page().ending == "finished"
 
 
-def test_the_pulse_beats_while_nothing_advances(start: Callable[..., Program]) -> None:
-    program = start("import lightning_hangcheck as hc\nhc.beat()\nprint(1, flush=True)\ninput()")
-    program.hear()
-    first = program.page()
-    until(lambda: program.page().pulse_ns > first.pulse_ns, "a pulse")
-    assert program.page().last_beat_ns == first.last_beat_ns
-    program.finish("\n")
-
-
 @pytest.fixture
 def unhandled() -> Iterator[None]:
     numbers = (signal.SIGUSR1, signal.SIGCHLD)
