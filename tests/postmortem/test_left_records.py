@@ -200,12 +200,6 @@ def test_groups_entered_in_another_order_are_a_mismatch_of_nobody(tmp_path: Path
     assert "ranks wait for each other" in verdict.summary
 
 
-def test_a_job_of_which_nothing_is_open_is_not_called_a_hang(tmp_path: Path) -> None:
-    verdict = judged(tmp_path, whole(did(7, ended=True)))
-    assert (verdict.verdict, verdict.culprits) == ("healthy", ())
-    assert "no operation was open" in verdict.summary
-
-
 def test_what_several_wait_for_has_not_ended_on_a_rank_with_nothing_open(tmp_path: Path) -> None:
     """Rank 3 lists nothing of the group, and has no count: one witness is a guess, two are not."""
     groups = {"0": list(ALL), "1": [0, 1, 2, 3]}

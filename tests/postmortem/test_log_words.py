@@ -233,8 +233,3 @@ def test_no_text_breaks_the_reader_or_the_judgement(parts: list[str]) -> None:
     found = judged("".join(parts), rank1="".join(reversed(parts)))
     assert not set(found.culprits) & set(found.victims)
     assert not found.culprits or found.certainty
-
-
-@given(st.binary(max_size=400))
-def test_no_bytes_break_the_reader(data: bytes) -> None:
-    assert read_log("rank3.log", io.BytesIO(data)).file == "rank3.log"

@@ -32,12 +32,6 @@ def test_a_rank_that_has_said_nothing_is_named_and_compared_with_nobody() -> Non
     assert line.startswith("STATE     2 ranks at the start: ")
 
 
-def test_one_process_has_nobody_to_differ_from() -> None:
-    (line,) = render_start({0: TOLD}, ()).splitlines()
-    assert line.startswith("STATE     1 rank at the start: python")
-    assert "differs" not in line
-
-
 def test_of_long_values_that_look_alike_the_part_that_differs_is_shown() -> None:
     folders = "/opt/apps/site/modules/2026/libraries:" * 10
     states = {

@@ -206,12 +206,6 @@ def test_what_a_stall_costs_is_told_in_units_that_fit(
     assert verdict_text.stall_cost(judged) == cost
 
 
-def test_a_cause_that_needs_no_more_words_gets_none() -> None:
-    """Of files the summary says what a cause looks like in them."""
-    judged = verdict("hang", cause="rendezvous", confidence=0.4, seen_in="files")
-    assert verdict_text.reason(judged) == "rendezvous (confidence 0.40)"
-
-
 FRAMES = (Frame("<module>", "/home/ada/train.py", 140), Frame("load", "/home/ada/data.py", 41))
 STACK = ProcessStack(
     pid=7, source="py-spy", threads=(ThreadStack(tid=7, name="MainThread", frames=FRAMES),)

@@ -186,10 +186,6 @@ def watched(number: int, advanced_ns: int, *, gone: bool = False) -> dict[int, W
     return {number: one}
 
 
-def test_the_verdict_blames_rank_1() -> None:
-    assert (BLAMED.culprits, BLAMED.victims) == ((1,), (0,))
-
-
 @pytest.mark.parametrize("at_ns", [40, 60])
 def test_a_culprit_is_asked_where_it_is_seen(at_ns: int) -> None:
     later = at_ns > RAISED_NS
@@ -208,10 +204,6 @@ def test_a_culprit_that_is_gone_does_not_come_back_whatever_others_do_on_their_w
     assert not advanced(BLAMED, RAISED_NS, watched(0, 60), None)
 
 
-def test_nothing_recovers_where_nothing_stands() -> None:
-    assert not advanced(None, RAISED_NS, watched(0, 60), {})
-
-
 HUNG = (rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD))
 INTERRUPTED = "KeyboardInterrupt in main (train.py:3)"
 
@@ -227,10 +219,6 @@ def interrupted(number: int) -> RankView:
 
 def stepping(step: int) -> RankView:
     return rank(0, IN_LOAD, beat=Beat(pid=1, step=step))
-
-
-def test_a_job_that_nobody_ends_is_not() -> None:
-    assert not Shutdown().begun(HUNG, proven=True, now_ns=at(1))
 
 
 def test_who_asks_first_counts_and_what_had_failed_by_then() -> None:

@@ -70,11 +70,3 @@ def test_a_slip_is_one_sentence(
     assert said in output.err
     assert output.err.startswith("hangcheck: ")
     assert output.err.count("\n") == 1
-
-
-def test_a_broken_config_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "config.json").write_text("{")
-    assert invoke(["plan", str(tmp_path), *MACHINE]) == 2
-    assert capsys.readouterr().err.count("\n") == 1

@@ -287,12 +287,6 @@ def test_only_a_page_of_a_run_that_goes_on_reloads_itself(tmp_path: Path, *, goe
     assert ("reloads itself every 10 s" in page) is goes_on
 
 
-def test_a_verdict_without_its_case_has_a_page(tmp_path: Path) -> None:
-    page = write_as("page", RunFolder(tmp_path), judge(alike(8)), None, run_folder="run")
-    assert ReadPage(page).open_elements == []
-    assert f"rank {ODD}" in page
-
-
 def stepping(number: int, loader_s: float) -> RankView:
     """A rank that has timed a hundred steps."""
     times = StepTimes(100, 100 * loader_s, 10.0, 20.0)
