@@ -168,7 +168,7 @@ TEXT = SKILL_FILE.read_text()
 
 CODE = re.findall(r"`([^`\n]+)`", TEXT)
 
-COMMANDS = sorted({words for words in CODE if words.startswith("hangcheck ")})
+IN_THE_SKILL = sorted({words for words in CODE if words.startswith("hangcheck ")})
 
 FILES = {"verdict.json", "run.json", "report.html", "hangcheck_runs"}
 
@@ -183,7 +183,7 @@ def test_it_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert TEXT.startswith("---\nname: hangcheck\ndescription: ")
 
 
-@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize("line", IN_THE_SKILL)
 def test_every_command_and_option_exists(line: str) -> None:
     """Parsed by the real command line; what stands for the user's words is a word there."""
     _, name, *words = shlex.split(line)

@@ -158,7 +158,7 @@ def test_a_verdict_that_is_torn_leaves_what_else_is_known(
     assert sorted(one.rank for one in now.ranks) == [0, 1]
 
 
-AT = "2026-11-20T10:20:00.000Z"
+BEGAN = "2026-11-20T10:20:00.000Z"
 
 
 def running(
@@ -168,7 +168,12 @@ def running(
 
 
 def judged(kind: VerdictKind, *ranks: RankState, **more: Any) -> Verdict:
-    facts: dict[str, Any] = {"run_id": "r", "command": "c", "started_at": AT, "detected_at": AT}
+    facts: dict[str, Any] = {
+        "run_id": "r",
+        "command": "c",
+        "started_at": BEGAN,
+        "detected_at": BEGAN,
+    }
     return Verdict(verdict=kind, world_size=len(ranks), ranks=ranks, **facts, **more)
 
 
@@ -189,7 +194,7 @@ def hang() -> Verdict:
 def record(world_size: int, *ranks: int) -> RunRecord:
     known = tuple(RankRecord(rank=rank, pid=rank + 1) for rank in ranks)
     return RunRecord(
-        run_id="r", command="c", started_at=AT, world_size=world_size, ranks=known, nodes=("n",)
+        run_id="r", command="c", started_at=BEGAN, world_size=world_size, ranks=known, nodes=("n",)
     )
 
 
@@ -242,11 +247,11 @@ def test_a_rank_without_a_verdict_is_in_the_section_that_its_main_thread_is_in()
 
 
 def test_the_last_checkpoint_is_the_save_or_the_point_that_was_passed() -> None:
-    mark, save = CheckpointMark(5, "Model created", AT), SaveMark(number=1, at=AT, step=20)
+    mark, save = CheckpointMark(5, "Model created", BEGAN), SaveMark(number=1, at=BEGAN, step=20)
     pages = (running(0, checkpoint=mark), running(1, step=21, save=save))
     first, second = ranks_now(running=pages)
-    assert (first.kept, first.kept_at) == ("5: Model created", AT)
-    assert (second.kept, second.kept_at) == ("saved at step 20", AT)
+    assert (first.kept, first.kept_at) == ("5: Model created", BEGAN)
+    assert (second.kept, second.kept_at) == ("saved at step 20", BEGAN)
 
 
 def test_of_a_run_that_is_over_every_rank_has_ended_but_those_of_its_last_verdict() -> None:
@@ -259,9 +264,9 @@ def test_of_a_run_that_is_over_every_rank_has_ended_but_those_of_its_last_verdic
 
 
 def test_without_a_verdict_journals_tell_the_last_checkpoint() -> None:
-    mark = LastCheckpoint(4, "Tokenizer loaded", AT)
+    mark = LastCheckpoint(4, "Tokenizer loaded", BEGAN)
     journals = (
-        JournalEnd(name="rank-0", checkpoint=mark, last_at=AT),
+        JournalEnd(name="rank-0", checkpoint=mark, last_at=BEGAN),
         JournalEnd(name="rank-1", kept_step=8),
         JournalEnd(name="pid-77"),
     )

@@ -212,7 +212,7 @@ def test_without_a_terminal_a_block_is_printed_for_each_change(
 
 NOW = datetime(2026, 11, 20, 10, 30, tzinfo=timezone.utc)
 
-AT = "2026-11-20T10:20:00.000Z"
+BEGAN = "2026-11-20T10:20:00.000Z"
 
 
 def one(rank: int, standing: Standing = "runs", **facts: Any) -> RankNow:
@@ -228,7 +228,7 @@ def full(rank: int, **facts: Any) -> RankNow:
         "step": 123_456,
         "step_s": 0.41,
         "kept": "saved at step 123000",
-        "kept_at": AT,
+        "kept_at": BEGAN,
         "memory_bytes": 41_200_000_000,
         "use": RankUse(cpu_percent=101.0, step_now_s=0.9, gpu_percent=98, gpu_bytes=79_000_000_000),
         **facts,
@@ -247,8 +247,8 @@ def verdict(summary: str) -> Verdict:
         verdict="hang",
         run_id="r",
         command="c",
-        started_at=AT,
-        detected_at=AT,
+        started_at=BEGAN,
+        detected_at=BEGAN,
         world_size=2,
         culprits=(1,),
         stalled_for_s=31.0,

@@ -22,7 +22,6 @@ from lightning_hangcheck.smoke.sequence import (
 )
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.smoke.sequence import Result
 
 WHOLE = "train.py {devices} {workers}"
