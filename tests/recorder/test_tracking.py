@@ -218,3 +218,11 @@ for number in hc.track(range(2), "simulation"):
     assert program.process.returncode == 0, program.err
     (entry,) = [entry for entry in program.journal() if entry["kind"] == "track"]
     assert entry["steps"]["fork"]["count"] == 2
+
+
+def test_without_a_terminal_nothing_is_drawn(run: Callable[..., Program]) -> None:
+    """A bar between log lines is noise."""
+    program = run("import lightning_hangcheck as hc\nlist(hc.track(range(5), 'simulation'))")
+    assert [line for line in program.err.splitlines() if line.strip()] == [
+        line for line in program.err.splitlines() if "simulation: 5 items" in line
+    ]

@@ -451,3 +451,15 @@ def test_many_differences_and_hostile_values_stay_short_and_harmless() -> None:
     assert lines[-1].strip() == "and 20 more: the ranks' journals have all"
     assert all(len(line) < 600 and line.isprintable() for line in lines)
     assert lines[1].endswith("; 60 other values")
+
+
+def test_one_process_has_nobody_to_differ_from() -> None:
+    (line,) = render_start({0: TOLD}, ()).splitlines()
+    assert line.startswith("STATE     1 rank at the start: python")
+    assert "differs" not in line
+
+
+def test_a_cause_that_needs_no_more_words_gets_none() -> None:
+    """Of files the summary says what a cause looks like in them."""
+    judged = verdict("hang", cause="rendezvous", confidence=0.4, seen_in="files")
+    assert verdict_text.reason(judged) == "rendezvous (confidence 0.40)"

@@ -296,3 +296,11 @@ def test_nodes_that_have_each_rank_once_are_of_one_start_though_torchrun_sends_t
     assert agreed(joined(20.0), heard_of(apart)) == 2
     assert agreed(joined(20.0), heard_of(apart, number=2)) == 0
     assert agreed(joined(20.0), heard_of(replace(apart, mark=RoundMark(40.0, PORT + 1)))) == 0
+
+
+def test_nodes_of_one_job_are_no_news() -> None:
+    assert said(2, 3) == []
+
+
+def test_one_node_meets_nobody() -> None:
+    assert meeting_of(NodePlace(number=0, nnodes=1, first="node0"), OFFERED) is None

@@ -377,3 +377,7 @@ def test_a_process_that_learns_its_number_is_no_longer_rank_0() -> None:
     watched.take_in(FoundRank(rank=0, pid=os.getpid(), started_ticks=1, guessed=True), 1)
     watched.take_in(FoundRank(rank=1, pid=os.getpid(), started_ticks=1, world_size=2), 2)
     assert list(watched.ranks) == [1]
+
+
+def test_the_first_rank_of_all_begins_no_round() -> None:
+    assert not WatchedRound(0).is_left_by(found(0, 10, 1))
