@@ -323,3 +323,9 @@ def test_given_pieces_name_nobody_innocent() -> None:
             assert verdict.culprits == tuple(truth["culprits"]), piece
         if truth["truth_from"] == "evidence" and truth["cause"]:
             assert verdict.cause in (truth["cause"], *truth["also_ok"]), piece
+
+
+def test_a_job_of_which_nothing_is_open_is_not_called_a_hang(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, whole(did(7, ended=True)))
+    assert (verdict.verdict, verdict.culprits) == ("healthy", ())
+    assert "no operation was open" in verdict.summary
