@@ -329,3 +329,10 @@ def test_several_that_end_together_are_each_reported_once(
         found |= {each.pid: each.exit_code for each in ended}
     assert found.keys() == children
     assert set(found.values()) == {4, 5, 6}
+
+
+def test_grandchildren_come_after_their_parents(family: tuple[int, set[int]]) -> None:
+    parent, workers = family
+    found = [each.pid for each in descendants(os.getpid())]
+    assert workers < set(found)
+    assert found.index(parent) < min(found.index(worker) for worker in workers)

@@ -466,3 +466,9 @@ def test_a_hostile_name_does_nothing_to_the_terminal(told: Told) -> None:
 def test_no_text_is_too_strange(lines: list[str]) -> None:
     told = "\n".join(lines).encode(errors="replace").decode()
     assert 0 in [row.rank for row in judged(line(0, "About to call f..."), told).ranks]
+
+
+def test_a_process_of_spawn_that_a_signal_ended() -> None:
+    line = "torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal"
+    reading = read(f"{line} SIGKILL", f"{line} SIGNOTHING")
+    assert [(fact.rank, fact.code) for fact in reading.facts] == [(3, -9)]

@@ -157,3 +157,8 @@ def test_torn_and_garbled_dumps_do_no_harm(kind: str, at: int, garbage: bytes) -
     text = WRITTEN[kind].encode()
     for dump in read_stack_file("rank0.txt", text[:at] + garbage + text[at:]):
         assert all(thread.frames for thread in dump.stack.threads)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'[{"frames": 3, "thread_id": 1}]', b"epoch 3\n"])
+def test_other_files_hold_no_stacks(data: bytes) -> None:
+    assert read_stack_file("rank0.txt", data) == ()
