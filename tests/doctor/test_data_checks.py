@@ -318,3 +318,16 @@ def test_what_is_not_here_fails(tmp_path: Path) -> None:
     assert (check.status, "is not here" in check.sentence) == ("failed", True)
     (named,) = model_fits(_asked(None, "Org/None", HF_HUB_CACHE=str(tmp_path)))
     assert "hf download Org/None" in named.remedy
+
+
+def test_the_configuration_alone_tells_too(tmp_path: Path, small: Path) -> None:
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "config.json").write_text((small / "config.json").read_text())
+    file = _saved(tmp_path / "model.pt", tensors_of(LARGE))
+    assert _fit(file, tmp_path / "hub").status == "failed"
+    assert _fit(_saved(file, tensors_of(SMALL)), tmp_path / "hub").status == "ok"
+
+
+def test_a_whole_model_is_fine(small: Path) -> None:
+    check = _whole(small)
+    assert (check.status, "5 tensors in 1 file, 30 tokens" in check.sentence) == ("ok", True)

@@ -284,3 +284,9 @@ def test_a_clock_that_cannot_be_compared_is_not_called_right() -> None:
     (check,) = clock(subject(run_dir=Path("/proc/self")))
     assert check.status == "warning"
     assert "could not be compared" in check.sentence
+
+
+def test_a_cache_that_can_be_made_is_fine(tmp_path: Path) -> None:
+    (check,) = hugging_face_cache(subject(HF_HOME=str(tmp_path / "new")))
+    assert check.status == "ok"
+    assert list(tmp_path.iterdir()) == []

@@ -344,3 +344,20 @@ def test_where_a_node_has_several_tasks_each_is_a_place_of_its_own() -> None:
 )  # fmt: skip
 def test_the_store_where_torchruns_agents_meet(options: str, store: tuple[str, int]) -> None:
     assert job_of_nodes(["torchrun", *shlex.split(options), "train.py"], {}).store == store
+
+
+@pytest.mark.parametrize(
+    ("line", "prefix"),
+    [
+        ("torchrun --nproc_per_node=2 train.py", "torchrun --nproc_per_node=2"),
+        ("torchrun --nproc_per_node 2 -m pkg", "torchrun --nproc_per_node 2"),
+        (
+            "python -m torch.distributed.run --nnodes 1 -m pkg",
+            "python -m torch.distributed.run --nnodes 1",
+        ),
+        ("srun --ntasks 2 python train.py", "srun --ntasks 2"),
+        ("srun -m block python train.py", "srun -m block"),
+    ],
+)
+def test_the_prefix_starts_another_program_in_the_same_way(line: str, prefix: str) -> None:
+    assert read_launch(line.split(), {}).prefix == tuple(prefix.split())

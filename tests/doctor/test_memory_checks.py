@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from doctor.checkpoints import write_safetensors
 from planning.planned import LLAMA_8B, machine
 
 from lightning_hangcheck.doctor.check import Subject
@@ -171,3 +172,13 @@ def test_a_format_that_is_not_known_is_no_damage(tmp_path: Path) -> None:
     assert read_weight_file(file)[0] == {}
     file.write_bytes(b"tokens" * 9)
     assert read_weight_file(file)[0] == {}
+
+
+def test_a_safetensors_file_tells_its_shapes(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "a.safetensors", {"x.weight": (3, 4), "x.bias": (3,)})
+    shapes, _ = read_weight_file(tmp_path / "a.safetensors")
+    assert shapes == {"x.weight": (3, 4), "x.bias": (3,)}
+
+
+def test_this_machine_is_asked_where_none_is_given(llama: str) -> None:
+    assert "16.1 GB in bfloat16" in _check(llama, None).sentence

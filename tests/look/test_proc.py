@@ -23,6 +23,7 @@ from lightning_hangcheck.look.proc import (
     io_bytes,
     main_thread_cpu_s,
     present_environment,
+    process_ref,
     read_environment,
     slept_s,
     vitals,
@@ -336,3 +337,28 @@ def test_grandchildren_come_after_their_parents(family: tuple[int, set[int]]) ->
     found = [each.pid for each in descendants(os.getpid())]
     assert workers < set(found)
     assert found.index(parent) < min(found.index(worker) for worker in workers)
+
+
+def test_a_sleeping_process_is_seen_sleeping_whatever_it_calls_itself(
+    program: StartProgram,
+) -> None:
+    running = program("sleeping.py", "a) R 1 (b")
+    until(lambda: state_of(running.pid) == "S", "it to sleep")
+
+
+def test_a_stopped_process_is_seen_stopped(program: StartProgram) -> None:
+    running = program("stopping_itself.py")
+    until(lambda: state_of(running.pid) == "T", "it to stop")
+
+
+def test_a_living_process_is_not_reported_and_may_be_watched_twice(watcher: ExitWatcher) -> None:
+    watcher.watch(os.getpid())
+    watcher.watch(os.getpid())
+    assert watcher.wait(0.02) == []
+
+
+def test_a_process_that_is_gone_has_no_descendants_and_no_name() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert descendants(gone.pid) == ()
+    assert process_ref(gone.pid) is None

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from cases import IN_BARRIER, IN_LOAD, job, look, rank
+from cases import IN_BARRIER, IN_LOAD, NOW_NS, job, look, rank
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.joining import rebased
 from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import WaitTarget
 from lightning_hangcheck.model.flight import (
@@ -41,6 +42,7 @@ from lightning_hangcheck.nodes.encoding import (
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.peers import Heard, Peers
 from lightning_hangcheck.nodes.word import (
+    TAKEN_NS,
     TOO_LARGE,
     VERSION,
     Judgement,
@@ -472,3 +474,23 @@ def test_the_evidence_of_real_training_is_told_by_a_node_of_many_ranks() -> None
     word, memory = read_word(pack(told))
     assert len(word.lines[0].told.view.processes) == 46
     assert memory < MOST_MEMORY
+
+
+def test_a_bomb_is_never_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "MOST_UNPACKED", 100_000)
+    assert "bytes unpacked" in refusal(MARK + zlib.compress(bytes(1_000_000)))
+
+
+def test_a_word_comes_out_as_it_went_in_on_another_clock() -> None:
+    word, _ = read_word(pack(word_of(CASE, 0, 1)))
+    views = tuple(line.told.view for line in word.lines)
+    assert views == rebased(CASE, TAKEN_NS - NOW_NS).ranks
+
+
+@given(st.integers(0, len(PACKED) - 1), st.integers(1, 255))
+def test_a_changed_byte_is_refused_or_changes_nothing(at: int, by: int) -> None:
+    """The checksum of zlib tells; a few of its bits mean nothing."""
+    changed = bytearray(PACKED)
+    changed[at] ^= by
+    with suppress(BadWord):
+        assert read_word(bytes(changed))[0] == read_word(PACKED)[0]

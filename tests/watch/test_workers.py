@@ -364,3 +364,7 @@ def test_a_protected_rank_is_named_with_its_place_and_the_verdict_says_how(tmp_p
     whys = [gap.why for gap in verdict.gaps if gap.what.startswith("stack of")]
     assert len(whys) == 1
     assert "by faulthandler" in whys[0]
+
+
+def test_a_run_without_journals_tells_nothing(tmp_path: Path) -> None:
+    assert offloaded(RunFolder(tmp_path / "gone")) == ()
