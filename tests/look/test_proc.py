@@ -27,6 +27,8 @@ from lightning_hangcheck.look.proc import (
     read_environment,
     slept_s,
     vitals,
+    why_filtered,
+    why_refused,
 )
 from lightning_hangcheck.look.py_spy import python_stacks
 from lightning_hangcheck.machine import (
@@ -362,3 +364,8 @@ def test_a_process_that_is_gone_has_no_descendants_and_no_name() -> None:
     gone.wait()
     assert descendants(gone.pid) == ()
     assert process_ref(gone.pid) is None
+
+
+def test_we_may_read_ourselves_and_no_filter_forbids_it() -> None:
+    assert why_refused(os.getpid()) is None
+    assert why_filtered() is None

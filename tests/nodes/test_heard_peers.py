@@ -573,3 +573,7 @@ def test_the_secret_is_not_in_what_is_left(open_to_all: FolderPlace, tmp_path: P
     for file in tmp_path.rglob("*"):
         assert SECRET not in file.name
         assert file.is_dir() or SECRET.encode() not in file.read_bytes()
+
+
+def test_what_nobody_left_is_not_there(open_to_all: FolderPlace) -> None:
+    assert SealedPlace(open_to_all, SECRET, "job").look("node-1") is None

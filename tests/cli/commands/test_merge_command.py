@@ -199,3 +199,9 @@ def test_a_file_among_the_folders_is_left_out_and_said(
     said = capsys.readouterr()
     assert said.out.startswith("HANG  rank 3 ")
     assert said.err == "hangcheck: left out: ledger.jsonl is a file, not a run folder\n"
+
+
+def test_what_was_merged_can_be_reported_and_merged_again(nodes: list[str]) -> None:
+    assert invoke(["merge", *nodes, "--run-dir", "whole"]) == 3
+    assert invoke(["report", "whole"]) == 0
+    assert invoke(["merge", "whole", "--run-dir", "again"]) == 3

@@ -332,3 +332,11 @@ def test_a_page_of_a_torn_verdict_comes_from_its_evidence(
     _evidence(folder)
     assert invoke(["report", str(folder.path), "--html", "-"]) == 0
     assert "verdict.json cannot be read" in capsys.readouterr().out
+
+
+def test_json_is_what_verdict_json_holds(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.verdict_file.write_bytes(encode_pretty(HANG))
+    assert invoke(["report", "--json", str(folder.path)]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(folder.verdict_file.read_bytes())
