@@ -10,12 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, until
-
-from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.safe import decode
-from lightning_hangcheck.model.verdict import Verdict
+from watch.launched import verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -72,24 +68,13 @@ def started(
         return sorted(found) if len(found) == ranks else []
 
     try:
-        yield until(stands, f"{ranks} to stand") if ranks else []
-        if not ranks:
-            process.wait(PATIENCE_S)
+        yield until(stands, f"{ranks} to stand")
     finally:
         end(process)
 
 
-def verdict_of(run: Path) -> Verdict | None:
-    file = run / "verdict.json"
-    try:
-        return decode(file.read_bytes(), Verdict, str(file))
-    except (OSError, UnreadableRun):
-        return None
-
-
-def is_found(run: Path, kind: str) -> bool:
-    verdict = verdict_of(run)
-    return verdict is not None and verdict.verdict == kind
+def hang_is_found(run: Path) -> bool:
+    return (run / "verdict.json").exists() and verdict_of(run).verdict == "hang"
 
 
 def assert_silent(*places: Path | str) -> bytes:
@@ -119,39 +104,19 @@ def report_of(run: Path) -> None:
         (run.parent / f"report-{number}").write_bytes(shown.stdout + shown.stderr)
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    [*(pytest.param(one, marks=WHEN_ASKED_FOR) for one in ("python", "torchrun")), "hangcheck run"],
-)
-def test_a_job_that_hangs_among_its_secrets(launcher: str, tmp_path: Path) -> None:
+def test_a_job_that_hangs_among_its_secrets(tmp_path: Path) -> None:
     """In the run folder, in shared memory while it runs, on its console and in its reports."""
-    run, ranks = tmp_path / "run", 1 if launcher == "python" else 2
-    before = [] if launcher == "python" else TORCHRUN
-    command = [sys.executable, *before, PROGRAM, "recorded", str(tmp_path), *ARGUMENTS, *READABLE]
-    if launcher == "hangcheck run":
-        command = [*OURS, "run", "--run-dir", str(run), "--", *command]
-    with started(tmp_path, command, ranks=ranks, HANGCHECK_RUN_DIR=str(run)) as standing:
-        until(lambda: is_found(run, "hang"), "a verdict")
+    run = tmp_path / "run"
+    words = [*TORCHRUN, PROGRAM, "recorded", str(tmp_path), *ARGUMENTS, *READABLE]
+    command = [*OURS, "run", "--run-dir", str(run), "--", sys.executable, *words]
+    with started(tmp_path, command, ranks=2, HANGCHECK_RUN_DIR=str(run)) as standing:
+        until(lambda: hang_is_found(run), "a verdict")
         shared = assert_silent(standing[0].read_text())
         report_of(run)
     everything = assert_silent(tmp_path)
     assert b"logged in with --wandb_key [redacted]" in shared
     assert b"--tokenizer gpt2 --max_tokens 512 --author me -k 5 monkey=1" in everything
-    if ranks > 1:
-        assert b"X-Api-Key" in everything, "local variables were taken"
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.parametrize("launcher", ["python", "hangcheck run"])
-def test_a_job_that_fails_with_a_secret_in_its_last_words(launcher: str, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    command = [sys.executable, PROGRAM, "failing", str(tmp_path), *ARGUMENTS]
-    if launcher == "hangcheck run":
-        command = [*OURS, "run", "--run-dir", str(run), "--", *command]
-    with started(tmp_path, command, ranks=0, HANGCHECK_RUN_DIR=str(run)):
-        until(lambda: is_found(run, "crashed"), "a verdict")
-    report_of(run)
-    assert b"ValueError: login failed: " in assert_silent(tmp_path)
+    assert b"X-Api-Key" in everything, "local variables were taken"
 
 
 def test_a_visit_to_a_job_that_never_heard_of_us(tmp_path: Path) -> None:

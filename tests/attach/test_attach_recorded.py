@@ -1,4 +1,4 @@
-"""Visits to jobs that record: what their pages, flight records and sidecar add."""
+"""Visits to jobs that record: what pages, flight records and a sidecar add, fresh or old."""
 
 from __future__ import annotations
 
@@ -8,24 +8,38 @@ from typing import TYPE_CHECKING
 
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PROGRAMS, StartProgram, end, until
-from watch.launched import start_run, verdict_of
+from msgspec.structs import replace
+from processes import PROGRAMS, RunningProgram, StartProgram, end, until
+from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
+from watch.launched import record_of, start_run, verdict_of
 
 from lightning_hangcheck.attach.job_search import find_jobs, look_around
 from lightning_hangcheck.attach.recorded_session import (
     RecordedSession,
+    RunningJobReader,
     beats_of,
     find_session,
+    hang_stands,
+    history,
     watch_over,
 )
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.look.proc import born_ns, slept_s
+from lightning_hangcheck.model.case import Case, RankView, RunFacts
+from lightning_hangcheck.model.codec import encode
+from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.observe.discovery import FoundRank
+from lightning_hangcheck.observe.run_record import RankNote, WatchNotes
+from lightning_hangcheck.rundir import RunFolder
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
     from pathlib import Path
 
-
-from lightning_hangcheck.text.shown import NANOSECONDS
+    from lightning_hangcheck.session.session import Session
 
 
 def _two_came(folder: Path) -> list[int]:
@@ -113,3 +127,191 @@ def test_ranks_that_no_environment_tells_are_known_by_their_pages(
     session.remove()
     told = {(rank.rank, rank.pid, rank.world_size) for rank in job.ranks}
     assert told == {(*map(int, line.split()), 2) for line in words}
+
+
+PATIENCE = {"HANGCHECK_IDLE_AFTER": "7", "HANGCHECK_PROVEN_AFTER": "2"}
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The same patience for the watcher and for us, and no test that waits for half a minute."""
+    for name, value in PATIENCE.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+
+
+def watched(folder: Path, mode: str) -> subprocess.Popen[str]:
+    """Two ranks of starting_ranks.py below `hangcheck run`; what they announce is thrown away."""
+    command = [sys.executable, str(PROGRAMS / "starting_ranks.py"), mode, "2"]
+    return start_run(folder, command, HANGCHECK_TEST_ANNOUNCE="2")
+
+
+def newest_is(folder: Path, *kinds: str) -> bool:
+    """Whether the watcher's newest verdict is one of these."""
+    return (folder / "verdict.json").is_file() and verdict_of(folder).verdict in kinds
+
+
+def pids(folder: Path) -> dict[int, int]:
+    return {rank.rank: rank.pid for rank in record_of(folder).ranks}
+
+
+@pytest.mark.real
+def test_a_watched_hang_is_a_hang_to_each_visit_in_a_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It never beats, and no rank sleeps for longer than until the watcher's next look."""
+    job, run = watched(tmp_path, "fed"), tmp_path / "run"
+    try:
+        until(lambda: newest_is(run, "hang"), "the watcher to tell the hang")
+        pid = str(pids(run)[0])
+        codes = [invoke(["attach", "--pid", pid, "--run-dir", f"visit{n}"]) for n in range(3)]
+        told_at = verdict_of(run).detected_at
+    finally:
+        end(job)
+    said = capsys.readouterr()
+    assert codes == [3, 3, 3], said.out
+    for number in range(3):
+        verdict = verdict_of(tmp_path / f"visit{number}")
+        assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
+        assert verdict.stalled_for_s >= 7.0
+    assert said.err.startswith(f"hangcheck: this job is watched, see {run}: HANG rank 1 ")
+    assert f"reported at {told_at}" in said.err
+
+
+WRITTEN_NS = 1_000 * NANOSECONDS
+
+RANK = FoundRank(rank=1, pid=17, started_ticks=99)
+
+NOTE = RankNote(
+    rank=1, pid=17, started_ticks=99, silent_for_s=60.0, idle_for_s=50.0, circling_for_s=70.0
+)
+
+HANG = Verdict(
+    verdict="hang",
+    run_id="r",
+    command="",
+    started_at=AT,
+    detected_at=AT,
+    stalled_for_s=31.0,
+    world_size=2,
+    culprits=(1,),
+)
+
+TOLD_NS = WRITTEN_NS - 30 * NANOSECONDS
+
+NOTES = WatchNotes(written_ns=WRITTEN_NS, ranks=(NOTE,), newest=HANG, told_ns=TOLD_NS)
+
+
+def after(seconds: float) -> int:
+    return WRITTEN_NS + int(seconds * NANOSECONDS)
+
+
+def case(silent_for_s: float, seconds_later: float) -> Case:
+    return Case(
+        run=RunFacts(run_id="r", command="", started_at=AT),
+        taken_at=AT,
+        taken_ns=after(seconds_later),
+        ranks=(RankView(rank=1, pid=17, silent_for_s=silent_for_s),),
+    )
+
+
+def test_fresh_notes_are_brought_up_to_the_present() -> None:
+    known_of, gaps = history(NOTES, [RANK], {}, after(2.0))
+    known = known_of[1]
+    assert (known.silent_for_s, known.idle_for_s, known.circling_for_s) == (62.0, 52.0, 72.0)
+    assert gaps == ()
+
+
+def test_old_notes_count_for_a_rank_that_has_slept_since_and_a_gap_says_that_they_are_old() -> None:
+    known, (gap,) = history(NOTES, [RANK], {17: 100.0}, after(90.0))
+    assert known[1].silent_for_s == 150.0
+    assert history(NOTES, [RANK], {17: 80.0}, after(90.0))[0] == {}
+    assert history(NOTES, [RANK], {}, after(90.0))[0] == {}
+    assert "90 s old" in gap.why
+
+
+def test_notes_of_an_earlier_process_of_that_id_say_nothing() -> None:
+    other = FoundRank(rank=1, pid=17, started_ticks=100)
+    assert history(NOTES, [other], {17: 100.0}, after(1.0))[0] == {}
+
+
+def test_a_hang_that_was_told_stands_until_it_is_withdrawn_or_somebody_advances() -> None:
+    assert hang_stands(NOTES, case(70.0, 1.0))
+    assert not hang_stands(NOTES, case(0.5, 1.0))
+    for kind in ("recovered", "suspect", "finished"):
+        assert not hang_stands(replace(NOTES, newest=replace(HANG, verdict=kind)), case(70.0, 1.0))
+    assert not hang_stands(replace(NOTES, newest=None), case(70.0, 1.0))
+
+
+def test_a_hang_whose_culprits_have_progressed_since_is_over_before_that_is_told() -> None:
+    """The watcher waits before it tells that; the looks of the visit alone take two seconds."""
+    moved = replace(NOTE, silent_for_s=0.5, idle_for_s=0.5)
+    assert not hang_stands(replace(NOTES, ranks=(moved,)), case(2.1, 0.3))
+
+
+def test_a_culprit_that_is_gone_does_not_end_the_hang() -> None:
+    assert hang_stands(replace(NOTES, ranks=()), case(70.0, 1.0))
+
+
+def test_a_hang_that_was_told_by_a_watcher_that_stopped_since_is_not_known_to_stand() -> None:
+    assert not hang_stands(NOTES, case(700.0, 600.0))
+
+
+@pytest.fixture
+def recording(program: StartProgram, tmp_path: Path) -> Iterator[tuple[RunningProgram, Session]]:
+    """A rank that records, and its session."""
+    with recorded_run(tmp_path / "run") as session:
+        yield program("recording_alone.py", **told(session, 0, 1)), session
+
+
+def test_a_rank_that_runs_is_read_from_its_page(
+    recording: tuple[RunningProgram, Session], tmp_path: Path
+) -> None:
+    (rank,) = RunningJobReader(RunFolder(tmp_path / "run")).read().ranks
+    assert (rank.rank, rank.beat.pid, rank.step_s) == (0, recording[0].pid, None)
+    assert rank.beat.checkpoint is not None
+    assert rank.beat.checkpoint.name == "Model created"
+    assert RunningJobReader(RunFolder(tmp_path)).read().ranks == ()
+
+
+def test_its_sidecar_tells_the_pace(
+    recording: tuple[RunningProgram, Session], tmp_path: Path
+) -> None:
+    one, session = recording
+    note_as_its_sidecar(session, note_of(5, one.pid))
+    (rank,) = RunningJobReader(RunFolder(tmp_path / "run")).read().ranks
+    assert (rank.rank, rank.step_s) == (5, 0.5)
+
+
+def test_a_reader_follows_a_run_from_before_its_session_until_that_is_gone(
+    recording: tuple[RunningProgram, Session], tmp_path: Path
+) -> None:
+    one, session = recording
+    reader = RunningJobReader(RunFolder(tmp_path / "run"))
+    first = reader.read()
+    assert (first.here, first.watched, [rank.rank for rank in first.ranks]) == (True, False, [0])
+    assert first.ranks[0].memory_bytes is not None
+    note_as_its_sidecar(session, note_of(0, one.pid))
+    assert reader.read().watched
+    end(one.process)
+    assert reader.read().ranks == ()
+    session.remove()
+    assert not reader.read().here
+
+
+def test_a_rank_that_has_ended_does_not_run(
+    recording: tuple[RunningProgram, Session], tmp_path: Path
+) -> None:
+    end(recording[0].process)
+    assert RunningJobReader(RunFolder(tmp_path / "run")).read().ranks == ()
+
+
+def test_report_shows_where_a_running_rank_is(
+    recording: tuple[RunningProgram, Session], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = RunRecord(run_id="run", command="python train.py", started_at=AT)
+    (tmp_path / "run" / "run.json").write_bytes(encode(record))
+    assert invoke(["report", str(tmp_path / "run")]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("no verdict yet; 1 rank of it running here\n")
+    assert "CHECKPOINT 5: Model created, " in text

@@ -1,17 +1,27 @@
-"""Bad usage is one line that says what to write instead, help is help, and exit codes hold."""
+"""`hangcheck` itself: its commands, its help, its failures; and the skill it writes."""
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
+from cases import IN_WANDB, job, rank
 from report.constructed import verdict
 
-from lightning_hangcheck.cli.main import COMMANDS, invoke
-from lightning_hangcheck.cli.showing import exit_code_of
-from lightning_hangcheck.model.slugs import VERDICT_KINDS
+from lightning_hangcheck.cli.commands.explain_command import SKILL_FILE
+from lightning_hangcheck.cli.main import BAD_USAGE, COMMANDS, command_named, invoke
+from lightning_hangcheck.cli.showing import HANG, exit_code_of
+from lightning_hangcheck.errors import NoJobFound
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.launch.run import ABORTED
+from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.model.slugs import CAUSES, PHASES, VERDICT_KINDS
+from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
@@ -111,8 +121,11 @@ def test_ctrl_c_is_tidy(tmp_path: Path) -> None:
 
 
 GUESTS = ("torch", "lightning", "pytorch_lightning", "wandb", "transformers", "rich")
+
 OF_CHECKS = ("psutil", "ssl", "http.client", "lightning_hangcheck.doctor.examination")
+
 OTHERS = ("lightning_hangcheck.doctor", "lightning_hangcheck.report")
+
 LOADED = """
 import sys
 from lightning_hangcheck.cli.main import invoke
@@ -149,3 +162,78 @@ HANGS = ("hang", "dead", "crashed")
 def test_only_a_hang_that_was_found_gives_three(kind: VerdictKind) -> None:
     """A script may end a job on 3; a suspicion, a slow job and a recovery are no reason to."""
     assert exit_code_of(verdict(kind)) == (3 if kind in HANGS else 0)
+
+
+TEXT = SKILL_FILE.read_text()
+
+CODE = re.findall(r"`([^`\n]+)`", TEXT)
+
+IN_THE_SKILL = sorted({words for words in CODE if words.startswith("hangcheck ")})
+
+FILES = {"verdict.json", "run.json", "report.html", "hangcheck_runs"}
+
+OTHER_WORDS = {"ranks", "is_global_zero"}
+
+EXIT_CODES = {"0", "1", str(BAD_USAGE), str(HANG), str(NoJobFound.exit_code), str(ABORTED), "other"}
+
+
+def test_it_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["explain", "--agent"]) == 0
+    assert capsys.readouterr().out == TEXT
+    assert TEXT.startswith("---\nname: hangcheck\ndescription: ")
+
+
+@pytest.mark.parametrize("line", IN_THE_SKILL)
+def test_every_command_and_option_exists(line: str) -> None:
+    """Parsed by the real command line; what stands for the user's words is a word there."""
+    _, name, *words = shlex.split(line)
+    command_named(name).make_context(name, words)
+
+
+def test_every_word_is_one_of_the_contract() -> None:
+    words = {word for word in CODE if re.fullmatch(r"[a-z_]+", word)}
+    fields = {field.name for field in msgspec.structs.fields(Verdict)}
+    assert words <= {*VERDICT_KINDS, *CAUSES, *PHASES, *fields, *FILES, *OTHER_WORDS}
+    assert words & set(CAUSES)
+
+
+def test_every_exit_code_is_real() -> None:
+    table = TEXT.partition("## Exit codes")[2].partition("##")[0]
+    told = set(re.findall(r"^\| [^|]+ \| (\w+) \|", table, re.MULTILINE)) - {"code"}
+    assert told == EXIT_CODES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["report", "RUN"], 0),
+        (["report", "--json", "RUN"], 0),
+        (["report", "--prompt", "RUN"], 0),
+        (["explain", "rank_diverged"], 0),
+        (["explain", "--agent"], 0),
+        (["attach", "--pid", "999999999"], 4),
+        (["merge", "RUN"], 2),
+        (["run"], 2),
+        (["run", "--run-dir", "NEW", "--", sys.executable, "-c", "pass"], 0),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
+)
+def test_no_command_needs_a_terminal(arguments: list[str], code: int, tmp_path: Path) -> None:
+    """In a session of its own, which has none, and without any standard input."""
+    run = tmp_path / "run"
+    run.mkdir()
+    verdict = judge(job(rank(0, IN_WANDB, silent=400.0), rank(1, IN_WANDB, silent=400.0)))
+    (run / "verdict.json").write_bytes(encode_pretty(verdict))
+    places = {"RUN": str(run), "NEW": str(tmp_path / "new")}
+    words = [places.get(word, word) for word in arguments]
+    closing = 'exec "$@" <&-'
+    ended = subprocess.run(
+        ["/bin/sh", "-c", closing, "sh", sys.executable, "-m", "lightning_hangcheck", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        start_new_session=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == code, ended.stderr
+    assert b"Traceback" not in ended.stderr

@@ -120,11 +120,6 @@ def test_help_fits_on_a_screen(words: list[str], capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_defaults_are_frozen(name: str) -> None:
-    assert getattr(_settings(), name) == SETTINGS[name][0]
-
-
-@pytest.mark.parametrize("name", SETTINGS)
 def test_a_setting_is_read_from_set_and_from_its_variable(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,14 +181,6 @@ def test_layers_that_the_backbone_does_not_have_are_told(tmp_path: Path, small: 
     assert (check.status, "2 layers more than it has" in check.sentence) == ("failed", True)
 
 
-def test_the_configuration_alone_tells_too(tmp_path: Path, small: Path) -> None:
-    (tmp_path / "hub").mkdir()
-    (tmp_path / "hub" / "config.json").write_text((small / "config.json").read_text())
-    file = _saved(tmp_path / "model.pt", tensors_of(LARGE))
-    assert _fit(file, tmp_path / "hub").status == "failed"
-    assert _fit(_saved(file, tensors_of(SMALL)), tmp_path / "hub").status == "ok"
-
-
 @pytest.mark.parametrize(("trained_on", "status"), [(SMALL, "ok"), (LARGE, "failed")])
 def test_a_low_rank_adapter_is_compared_by_its_layers_sides(
     tmp_path: Path, small: Path, trained_on: dict[str, object], status: str
@@ -315,11 +307,6 @@ def test_weights_of_another_model_than_config_json_says_are_told(small: Path) ->
     assert "by config.json, model.embed_tokens.weight is 32 x 12, not 32 x 8" in check.sentence
 
 
-def test_a_whole_model_is_fine(small: Path) -> None:
-    check = _whole(small)
-    assert (check.status, "5 tensors in 1 file, 30 tokens" in check.sentence) == ("ok", True)
-
-
 def test_a_backbone_may_be_named_as_on_the_hub(tmp_path: Path, large: Path) -> None:
     write_model(tmp_path / "models--Org--Small-0.5B" / "snapshots" / "abc", SMALL)
     asked = _asked(large, "Org/Small-0.5B", HF_HUB_CACHE=str(tmp_path))
@@ -331,3 +318,16 @@ def test_what_is_not_here_fails(tmp_path: Path) -> None:
     assert (check.status, "is not here" in check.sentence) == ("failed", True)
     (named,) = model_fits(_asked(None, "Org/None", HF_HUB_CACHE=str(tmp_path)))
     assert "hf download Org/None" in named.remedy
+
+
+def test_the_configuration_alone_tells_too(tmp_path: Path, small: Path) -> None:
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "config.json").write_text((small / "config.json").read_text())
+    file = _saved(tmp_path / "model.pt", tensors_of(LARGE))
+    assert _fit(file, tmp_path / "hub").status == "failed"
+    assert _fit(_saved(file, tensors_of(SMALL)), tmp_path / "hub").status == "ok"
+
+
+def test_a_whole_model_is_fine(small: Path) -> None:
+    check = _whole(small)
+    assert (check.status, "5 tensors in 1 file, 30 tokens" in check.sentence) == ("ok", True)

@@ -11,7 +11,7 @@ import msgspec
 import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, PROGRAMS, end, free_port, is_alive, until
+from processes import PATIENCE_S, end, free_port, is_alive, until
 from subjects import subject
 
 from lightning_hangcheck.doctor.launch_command import read_launch
@@ -46,41 +46,6 @@ def test_two_ranks_meet_add_and_are_timed() -> None:
         ("all_reduce (gloo)", "ok"),
         ("pairs (gloo)", "ok"),
     ], trial
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_rank_that_freezes_is_named_with_its_step_and_is_ended() -> None:
-    trial = _try(
-        TORCHRUN,
-        Limits(step_s=10.0),
-        PYTHONPATH=str(PROGRAMS / "stopping"),
-        TEST_STOPPED_RANK="1",
-        TEST_STOPPED_AT='"done", "rank": 1, "restarts": 0, "step": "barrier"',
-    )
-    *_, last = judge_trial(trial)
-    assert last.status == "failed", trial
-    assert last.sentence.startswith("rank 0 hangs in all_reduce (gloo), rank 1 has not come there")
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_an_interface_that_is_not_there_fails_in_the_rendezvous() -> None:
-    """A launcher that starts failed ranks again changes nothing of that."""
-    trial = _try((*TORCHRUN, "--max-restarts=1"), GLOO_SOCKET_IFNAME="no-such-0")
-    *_, last = judge_trial(trial)
-    assert (last.check, last.status) == ("rendezvous (gloo)", "failed"), trial
-    assert "no-such-0" in last.sentence
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_node_that_never_comes_is_given_up_within_the_limit() -> None:
-    words = ("torchrun", "--nnodes=2", "--node_rank=0", f"--master_port={free_port()}")
-    trial = _try((*words, "--master_addr=127.0.0.1", "--nproc_per_node=1"), Limits(start_s=3.0))
-    (check,) = judge_trial(trial)
-    assert check.status == "failed"
-    assert check.sentence.startswith("no rank reported (given up after 3 s")
 
 
 def test_a_launcher_that_is_not_there_fails() -> None:
@@ -148,19 +113,6 @@ WELL = Trial(
         *_through(1, *STEPS, "pair 0-1"),
     )
 )
-
-
-def test_ranks_that_reach_each_other_are_fine_and_their_pairs_are_timed() -> None:
-    checks = [*judge_trial(WELL)]
-    assert {check.status for check in checks} == {"ok"}
-    assert [check.check for check in checks] == [
-        "ranks start",
-        "rendezvous (gloo)",
-        "barrier (gloo)",
-        "all_reduce (gloo)",
-        "pairs (gloo)",
-    ]
-    assert checks[-1].sentence == "0-1 1.00 ms, 1.0 GB/s"
 
 
 def test_a_wrong_sum_fails_and_names_the_rank() -> None:

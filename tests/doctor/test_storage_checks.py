@@ -166,12 +166,6 @@ def _check(folder: Path, text: str, **environment: str) -> tuple[Finding, ...]:
     return rclone_remotes(subject(RCLONE_CONFIG=str(file), HOME=str(folder), **environment))
 
 
-def test_a_complete_remote_is_fine(tmp_path: Path) -> None:
-    (check,) = _check(tmp_path, WELL)
-    assert check.status == "ok"
-    assert check.sentence.endswith(": store")
-
-
 @pytest.mark.parametrize(
     ("without", "named", "corrected", "status"),
     [
@@ -255,3 +249,9 @@ def test_what_rclone_itself_cannot_read_is_taken_apart_line_by_line(tmp_path: Pa
     rclone.chmod(0o700)
     (check,) = _check(tmp_path, f"{WELL}stray\n", PATH=f"{tmp_path}:/bin:/usr/bin")
     assert "rclone.conf:7: rclone cannot parse this line" in check.sentence
+
+
+def test_a_complete_remote_is_fine(tmp_path: Path) -> None:
+    (check,) = _check(tmp_path, WELL)
+    assert check.status == "ok"
+    assert check.sentence.endswith(": store")

@@ -1,20 +1,35 @@
-"""What may lie in place of our files: nothing endless, nothing of a stranger is read."""
+"""Files that are ours: written whole or not at all, in folders of nobody else."""
 
 from __future__ import annotations
 
 import os
 import socket
+import stat
+import threading
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
+from processes import until
 
-from lightning_hangcheck.files.safe import UnusableFile, read_end_owned, read_owned, read_regular
+from lightning_hangcheck.files import apart as module
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.files.safe import (
+    UnusableFile,
+    create_once,
+    make_private_folder,
+    read_end_owned,
+    read_owned,
+    read_regular,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 STRANGER, COLLEAGUE = 12_345, 23_456
+
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 
 
@@ -74,3 +89,69 @@ def test_a_colleagues_folder_is_read(tmp_path: Path) -> None:
     for path in (folder, folder / "file"):
         os.chown(path, COLLEAGUE, -1)
     assert read_owned(folder / "file") == b"{}"
+
+
+def test_a_file_is_replaced_whole_and_private(tmp_path: Path) -> None:
+    path = tmp_path / "verdict.json"
+    write_atomically(path, b"first")
+    write_atomically(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "verdict.json"
+    path.mkdir()
+    (path / "in-the-way").touch()
+    with pytest.raises(OSError, match=r"verdict\.json"):
+        write_atomically(path, b"new")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_of_several_writers_one_wins_and_all_agree(tmp_path: Path) -> None:
+    path = tmp_path / "session.json"
+    assert create_once(path, b"first") == b"first"
+    assert create_once(path, b"second") == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_reader_beside_a_writer_never_sees_half_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "verdict.json"
+    texts = [bytes([letter]) * 50_000 for letter in b"ab"]
+    write_atomically(path, texts[0])
+    seen = set()
+
+    def read() -> None:
+        for _ in range(300):
+            seen.add(path.read_bytes())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for turn in range(100):
+        write_atomically(path, texts[turn % 2])
+    reader.join(30)
+    assert seen <= set(texts)
+
+
+def test_a_private_folder_is_the_owners_alone(tmp_path: Path) -> None:
+    make_private_folder(tmp_path / "a" / "b")
+    make_private_folder(tmp_path / "a" / "b")
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+
+
+def test_work_in_a_lock_that_nobody_gives_back_ends_some_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEFT_FOR_S", 1)
+    locked, noted = threading.Lock(), tmp_path / "pid"
+    locked.acquire()
+
+    def work() -> None:
+        noted.write_text(str(os.getpid()))
+        locked.acquire()
+
+    with pytest.raises(NoAnswerFromStorage):
+        apart(0.2, work)
+    pid = int(until(lambda: noted.is_file() and noted.read_text(), "the work to begin"))
+    until(lambda: not psutil.pid_exists(pid), "the work to be ended")

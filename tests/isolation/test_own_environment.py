@@ -1,4 +1,4 @@
-"""What our own processes are told: enough to work, and no token."""
+"""What runs of ours see of the environment of a job, and of code that lies around."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from processes import PATIENCE_S, PROGRAMS, command_of, until
+from processes import PATIENCE_S, PROGRAMS, command_of, end, until
+from watch.launched import start_run, verdict_of
 
 from lightning_hangcheck.files.safe import decode
 from lightning_hangcheck.isolation.command import folder_of, interpreter
@@ -31,6 +32,7 @@ TOKENS = {
     "MY_DATABASE": "postgres://me:hidden-three@db/x",
     "WANDB_API_KEY": "hidden-four",
 }
+
 CODE = {"LD_PRELOAD": "", "PYTHONSTARTUP": "/x.py", "PYTHONPATH": "/x", "PYTHONPYCACHEPREFIX": "/x"}
 
 
@@ -152,3 +154,55 @@ def test_an_optional_library_in_the_working_folder_is_not_taken_for_installed(
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "elsewhere")])
     assert folder_of("tomli") == str(tmp_path / "elsewhere")
+
+
+NAMES = (
+    *("json", "msgspec", "networkx", "psutil", "pynvml", "queue", "runpy", "sitecustomize"),
+    *("tomli", "usercustomize"),
+)
+
+STOPS = "import queue, os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n"
+
+HASTE = {"HANGCHECK_PROVEN_AFTER": "3", "HANGCHECK_ABORT_GRACE": "1"}
+
+OURS = ("lightning_hangcheck.watch.sidecar", "lightning_hangcheck.look.gpu")
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A working folder in which somebody else left modules of many names."""
+    folder = tmp_path / "shared-by-all"
+    folder.mkdir()
+    for name in NAMES:
+        shutil.copy(PROGRAMS / "foreign_module.py", folder / f"{name}.py")
+    return folder
+
+
+def importers(foreign: Path) -> list[str]:
+    """Who imported what; somebody must have, or this test shows nothing."""
+    said = (foreign / "imported-by").read_text().splitlines()
+    assert said, "the foreign modules tell of nothing"
+    return said
+
+
+def of_our_own(said: list[str]) -> list[str]:
+    return [line for line in said if any(name in line for name in OURS)]
+
+
+@pytest.mark.real
+def test_a_run_in_a_foreign_folder_is_watched_and_runs_none_of_its_code(foreign: Path) -> None:
+    """The working folder, and PYTHONPATH names it too."""
+    (foreign / "train.py").write_text(STOPS)
+    path = {"PYTHONPATH": str(foreign)}
+    process = start_run(
+        foreign, [sys.executable, "train.py"], "--on-hang", "abort", **HASTE, **path
+    )
+    try:
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    finally:
+        end(process)
+    assert process.returncode == 75, errors
+    assert verdict_of(foreign / "run").cause == "process_stopped"
+    said = importers(foreign)
+    assert any("train.py" in line for line in said), "the script's own imports are its own affair"
+    assert not of_our_own(said)

@@ -1,33 +1,38 @@
-"""`hangcheck run` passes through what the command is and does, and never stands in its way."""
+"""`hangcheck run` around real jobs: how they end, what they are killed by, and faults of ours."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import stat
+import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, PROGRAMS, end, end_by_pid, is_sidecar, until
-from watch.launched import python, run, start_run, verdict_of
+from processes import PATIENCE_S, StartProgram, end, end_by_pid, is_sidecar, until
+from watch.launched import python, run, run_words, start_run, verdict_of
 
-from lightning_hangcheck.launch.run import MOST_STARTS
+from lightning_hangcheck.launch.job import end_ranks
+from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.rundir import read_journal
+from lightning_hangcheck.session.session import SessionFacts, open_session
 
 if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
+    from collections.abc import Iterator
 
-pytestmark = pytest.mark.real
 WAIT_UNTIL_SEEN = """
 import os, pathlib, time
 while '"environment"' not in pathlib.Path("run/run.json").read_text():
     time.sleep(0.05)
 """
+
 ANNOUNCE_AND_WAIT = """
 import signal, sys
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))
@@ -36,6 +41,7 @@ signal.pause()
 """
 
 
+@pytest.mark.real
 def test_a_healthy_command_is_itself_and_its_folder_is_private(tmp_path: Path) -> None:
     ended = run(tmp_path, python("import sys; print('out'); print('err', file=sys.stderr)"))
     folder, told = tmp_path / "run", ended.stderr
@@ -47,6 +53,7 @@ def test_a_healthy_command_is_itself_and_its_folder_is_private(tmp_path: Path) -
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+@pytest.mark.real
 def test_a_command_that_a_signal_killed_ends_as_in_a_shell(tmp_path: Path) -> None:
     ended = run(tmp_path, python(WAIT_UNTIL_SEEN + "os.kill(os.getpid(), 9)"))
     assert ended.returncode == 128 + signal.SIGKILL
@@ -55,14 +62,7 @@ def test_a_command_that_a_signal_killed_ends_as_in_a_shell(tmp_path: Path) -> No
     assert "SIGKILL" in verdict.summary
 
 
-@WHEN_ASKED_FOR
-def test_a_command_that_fails_before_anybody_saw_a_rank_blames_no_rank(tmp_path: Path) -> None:
-    assert run(tmp_path, python("import os; os._exit(5)")).returncode == 5
-    verdict = verdict_of(tmp_path / "run")
-    assert (verdict.verdict, verdict.culprits) == ("crashed", ())
-    assert "5" in verdict.summary
-
-
+@pytest.mark.real
 @WHEN_ASKED_FOR
 def test_quiet_prints_nothing_but_what_went_wrong(tmp_path: Path) -> None:
     well = run(tmp_path, python(WAIT_UNTIL_SEEN), "--quiet")
@@ -74,6 +74,7 @@ def test_quiet_prints_nothing_but_what_went_wrong(tmp_path: Path) -> None:
     assert badly.stderr.startswith("CRASHED ")
 
 
+@pytest.mark.real
 def test_disabled_it_only_runs_the_command(tmp_path: Path) -> None:
     code = "import os; raise SystemExit('HANGCHECK_SESSION' in os.environ)"
     ended = run(tmp_path, python(code), HANGCHECK_DISABLE="1")
@@ -81,6 +82,7 @@ def test_disabled_it_only_runs_the_command(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.real
 @WHEN_ASKED_FOR
 def test_a_job_that_the_command_puts_into_the_background_is_not_called_finished(
     tmp_path: Path,
@@ -104,6 +106,7 @@ def test_a_job_that_the_command_puts_into_the_background_is_not_called_finished(
         end(process)
 
 
+@pytest.mark.real
 def test_a_command_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
     ended = run(tmp_path, ["no-such-program"])
     assert list(tmp_path.iterdir()) == [], "it leaves no run folder behind"
@@ -112,14 +115,15 @@ def test_a_command_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
     assert "'no-such-program' cannot be started" in ended.stderr
 
 
+@pytest.mark.real
 def test_a_sidecar_that_is_killed_is_replaced_and_the_command_goes_on(tmp_path: Path) -> None:
     process = start_run(tmp_path, python(ANNOUNCE_AND_WAIT))
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        first = until(lambda: _sidecar_of(process), "the sidecar to start")
+        first = until(lambda: sidecar_below(process.pid), "the sidecar to start")
         os.kill(first, signal.SIGKILL)
-        until(lambda: _sidecar_of(process) not in (None, first), "a new sidecar to start")
+        until(lambda: sidecar_below(process.pid) not in (None, first), "a new sidecar to start")
         process.send_signal(signal.SIGUSR1)
         _, err = process.communicate(timeout=PATIENCE_S)
     finally:
@@ -128,41 +132,12 @@ def test_a_sidecar_that_is_killed_is_replaced_and_the_command_goes_on(tmp_path: 
     assert err.count(f"the sidecar (pid {first}) ended with code -9") == 1
 
 
-def _sidecar_of(launcher: subprocess.Popen[str]) -> int | None:
-    return next(iter(sidecars_below(launcher.pid)), None)
+def sidecar_below(pid: int) -> int | None:
+    """The one that is there; one that was killed has no command line any more."""
+    return next((child.pid for child in filter(is_sidecar, psutil.Process(pid).children())), None)
 
 
-@WHEN_ASKED_FOR
-def test_journals_are_kept_where_the_last_sidecar_is_lost(tmp_path: Path) -> None:
-    """Its launcher says each loss; a rank need not say that nobody watches while one is to come."""
-    word = tmp_path / "word"
-    word.mkdir()
-    command = [sys.executable, str(PROGRAMS / "ending_on_word.py"), str(word)]
-    process = start_run(tmp_path, command, RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
-    seen: set[int] = set()
-    try:
-        until(lambda: list(word.glob("in-0")), "the rank")
-        for _ in range(MOST_STARTS):
-            sidecar = until(lambda: sidecars_below(process.pid) - seen, "a sidecar").pop()
-            seen.add(sidecar)
-            os.kill(sidecar, signal.SIGKILL)
-        (word / "go").touch()
-        _, errors = process.communicate(timeout=PATIENCE_S)
-    finally:
-        end(process)
-    assert errors.count("a new one starts") == MOST_STARTS - 1
-    assert errors.count("the sidecar keeps dying") == 1
-    assert "is gone" not in errors
-    entries, gaps = read_journal(tmp_path / "run" / "ranks" / "rank-0.jsonl")
-    assert gaps == ()
-    assert entries[-1]["kind"] == "finished"
-
-
-def sidecars_below(pid: int) -> set[int]:
-    """Those that are there; one that was killed has no command line any more."""
-    return {child.pid for child in filter(is_sidecar, psutil.Process(pid).children())}
-
-
+@pytest.mark.real
 @WHEN_ASKED_FOR
 def test_a_program_that_closes_all_descriptors_is_not_ended_by_ours(tmp_path: Path) -> None:
     """As daemons do; torch's worker server aborts the process that closes its socket."""
@@ -176,4 +151,243 @@ dist.all_reduce(torch.ones(1))
 time.sleep(1)
 """
     ended = run(tmp_path, python(closes))
+    assert ended.returncode == 0, ended.stderr
+
+
+IMPATIENT = {
+    "HANGCHECK_IDLE_AFTER": "6",
+    "HANGCHECK_STALL_TIMEOUT": "8",
+    "HANGCHECK_ABORT_GRACE": "2",
+}
+
+
+@pytest.fixture
+def unread() -> Iterator[int]:
+    """The writing end of a pipe that is full, and that nobody reads."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    for piece in (bytes(4096), b"."):
+        with suppress(BlockingIOError):
+            while os.write(writing, piece):
+                pass
+    os.set_blocking(writing, True)
+    yield writing
+    os.close(reading)
+    os.close(writing)
+
+
+TAKES_ITS_LOCK_TWICE = "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("code", "ends_with", "kind"), [("", 0, "finished"), (TAKES_ITS_LOCK_TWICE, 75, "hang")]
+)
+def test_output_that_nobody_reads_keeps_neither_the_run_nor_the_verdict(
+    unread: int, tmp_path: Path, code: str, ends_with: int, kind: str
+) -> None:
+    """A reader that pauses, a terminal stopped with Ctrl-S."""
+    hangcheck = [sys.executable, "-m", "lightning_hangcheck", "run", "--run-dir", str(tmp_path)]
+    command = [*hangcheck, "--on-hang", "abort", "--", sys.executable, "-c", code]
+    environment = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", **os.environ, **IMPATIENT}
+    process = subprocess.Popen(command, stdout=unread, stderr=unread, env=environment)
+    try:
+        assert process.wait(timeout=PATIENCE_S) == ends_with
+    finally:
+        end(process)
+    assert verdict_of(tmp_path).verdict == kind
+
+
+@pytest.mark.real
+def test_a_run_folder_that_is_taken_away_meanwhile_is_begun_anew_and_what_it_lost_is_a_gap(
+    tmp_path: Path,
+) -> None:
+    script = """
+import pathlib, time
+import lightning_hangcheck as hc
+hc.checkpoint("before")
+for word in ("removed", "leave"):
+    while not pathlib.Path(word).exists():
+        time.sleep(0.05)
+    hc.checkpoint("after")
+"""
+    journal = tmp_path / "run" / "ranks" / "rank-0.jsonl"
+    rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    running = start_run(tmp_path, [sys.executable, "-c", script], **rank)
+    try:
+        until(lambda: journal.exists() and "before" in journal.read_text(), "the journal")
+        (tmp_path / "run").rename(tmp_path / "taken")
+        (tmp_path / "removed").touch()
+        until(journal.exists, "the journal to be begun anew")
+        (tmp_path / "leave").touch()
+        assert running.wait(PATIENCE_S) == 0
+    finally:
+        end(running)
+    (gap,) = verdict_of(tmp_path / "run").gaps
+    assert gap.what == "journal rank-0.jsonl"
+    lost = len((tmp_path / "taken" / "ranks" / "rank-0.jsonl").read_text().splitlines())
+    assert gap.why.startswith(f"{lost} lines are missing: its file was removed or moved")
+    entries, (told,) = read_journal(journal)
+    assert told.why.startswith(f"{lost} of its lines are missing: its file was removed or moved")
+    kept = [entry["kind"] for entry in entries]
+    assert kept == ["dropped", "checkpoint", "checkpoint", "finished"]
+
+
+@pytest.mark.real
+def test_a_folder_whose_name_is_not_utf8_is_no_reason_not_to_run(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    script = "import lightning_hangcheck as hc; hc.checkpoint('made'); print('trained')"
+    ended = subprocess.run(
+        [sys.executable, "-m", "lightning_hangcheck", "run", "--", sys.executable, "-c", script],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "trained\n"), ended.stderr
+    assert "its name is not UTF-8; this run is kept below /tmp" in ended.stderr
+    (kept,) = re.findall(r"; run folder (/tmp/hangcheck-run-\S+)$", ended.stderr, re.M)[:1]
+    try:
+        assert "CHECKPOINT 1: made" in ended.stderr
+        assert verdict_of(Path(kept)).verdict == "finished"
+    finally:
+        shutil.rmtree(kept)
+
+
+OUTLIVING = """
+import pathlib, signal, time
+signal.signal(signal.SIGTERM, lambda *_: pathlib.Path("asked").touch())
+pathlib.Path("ready").touch()
+while not pathlib.Path("leave").exists():
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.real
+def test_a_rank_that_outlives_a_killed_run_is_told_and_leaves_nothing_in_shared_memory(
+    tmp_path: Path,
+) -> None:
+    """As `timeout -k` leaves it: asked to end, and killed before the rank has."""
+    with (tmp_path / "said").open("wb") as said:
+        running = subprocess.Popen(
+            run_words([sys.executable, "-c", OUTLIVING]),
+            cwd=tmp_path,
+            env={**os.environ, "RANK": "0", "WORLD_SIZE": "1"},
+            stderr=said,
+        )
+    try:
+        until((tmp_path / "ready").exists, "the rank")
+        (rank,) = (one for one in psutil.Process(running.pid).children() if not is_sidecar(one))
+        running.terminate()
+        until((tmp_path / "asked").exists, "the signal to be passed on")
+        running.kill()
+        running.wait(PATIENCE_S)
+        told = "hangcheck run was killed; rank 0 runs on, still watched; end what is left:"
+        line = f"{told} kill -KILL {rank.pid}"
+        until(lambda: line in (tmp_path / "said").read_text(), "the line")
+        shared = Path(rank.environ()["HANGCHECK_SESSION"])
+        assert shared.exists()
+        (tmp_path / "leave").touch()
+        until(lambda: not shared.exists(), "shared memory to be freed")
+    finally:
+        (tmp_path / "leave").touch()
+        end(running)
+
+
+def test_only_the_very_processes_that_hung_are_ended(program: StartProgram) -> None:
+    """A process id that was given to another one since is not that of the rank."""
+    hung, younger = program("sleeping.py"), program("sleeping.py")
+    starts = [read_process_stat(one.pid) for one in (hung, younger)]
+    assert starts[0] is not None
+    assert starts[1] is not None
+    ranks = [(younger.pid, starts[1].started_ticks - 1), (hung.pid, starts[0].started_ticks)]
+    end_ranks(ranks)
+    assert hung.process.wait(PATIENCE_S) == -signal.SIGKILL
+    assert younger.process.poll() is None
+    end_ranks(ranks)
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+def test_a_job_that_nobody_starts_again_is_ended_and_says_so(tmp_path: Path) -> None:
+    waits = python("import threading; threading.Event().wait()")
+    patience = ("--set", "idle_after=4", "--stall-timeout", "4")
+    ended = run(tmp_path, waits, "--on-hang", "restart", *patience)
+    assert ended.returncode == 75
+    assert "the ranks are not started again: no torchrun started them" in ended.stderr
+    assert "the job is ended because of the hang (--on-hang restart)" in ended.stderr
+    assert verdict_of(tmp_path / "run").verdict == "hang"
+
+
+RANK = """
+import os
+from lightning_hangcheck.recorder.lifecycle import current
+current().learn_identity({rank}, 2, {rank})
+{end}
+"""
+
+
+@pytest.mark.real
+def test_a_sidecar_that_comes_too_late_tells_what_the_pages_still_say(tmp_path: Path) -> None:
+    facts = SessionFacts(
+        run_dir=str(tmp_path / "run"),
+        command="train",
+        started_at="2026-01-01T00:00:00.000Z",
+        root_pid=0,
+    )
+    session = open_session(tmp_path / "shared" / "session", facts)
+    session.sidecar_file.touch()  # ranks leave their pages to a sidecar that is there
+    for rank, ending in ((0, ""), (1, "raise ValueError('bad sample')")):
+        subprocess.run(
+            [sys.executable, "-c", RANK.format(rank=rank, end=ending)],
+            env={"HANGCHECK_SESSION": str(session.path), "PATH": "/usr/bin:/bin"},
+            stderr=subprocess.DEVNULL,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+    sidecar = [sys.executable, "-m", "lightning_hangcheck.watch.sidecar", str(session.path)]
+    subprocess.run(sidecar, check=True, timeout=PATIENCE_S)
+    until((tmp_path / "run" / "verdict.json").exists, "the verdict")
+    verdict = verdict_of(tmp_path / "run")
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
+    assert "bad sample" in verdict.summary
+    until(lambda: not session.path.exists(), "the session to be freed")
+    late = subprocess.run(sidecar, capture_output=True, timeout=PATIENCE_S, check=False)
+    assert (late.returncode, late.stderr) == (0, b""), "nothing is left to say"
+
+
+APART_OF_A_CHILD = """
+import os, signal, subprocess, sys, time
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.launch.job import Job
+
+job = Job([sys.executable, "-c", "pass"], os.environ, set())
+reader, writer = os.pipe()
+child = os.fork()
+if child == 0:
+    def write_to_what_stalls():
+        signal.pause()
+    try:
+        apart(0.1, write_to_what_stalls)
+    except NoAnswerFromStorage:
+        os._exit(0)
+os.waitpid(child, 0)
+while job.exit_code is None:
+    job.reap([])
+from lightning_hangcheck.look.proc import descendants
+orphans = [one.pid for one in descendants(os.getpid())]
+left = job.processes([])
+for pid in orphans:
+    os.kill(pid, signal.SIGKILL)
+assert orphans, "nothing was left behind: this shows nothing"
+assert left == [], left
+"""
+
+
+def test_what_writes_for_the_sidecar_is_no_process_of_the_job() -> None:
+    """Seen: each run with a suspicion ended with "a process that it started still runs"."""
+    code = [sys.executable, "-c", APART_OF_A_CHILD]
+    ended = subprocess.run(code, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr

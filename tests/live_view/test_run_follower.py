@@ -1,10 +1,10 @@
-"""Following a run: from its folder, from what it records, and until when."""
+"""What is followed of a run, rank by rank."""
 
 from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,11 +12,19 @@ from processes import until
 from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
 
 from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.live_view.rank_now import (
+    ProcessMeter,
+    RankNow,
+    RankUse,
+    ranks_now,
+)
 from lightning_hangcheck.live_view.run_follower import QUIET_FOLDER_S, RunFollower
 from lightning_hangcheck.machine import which_machine
+from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark, StepTimes
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RankRecord, RunRecord
-from lightning_hangcheck.model.verdict import RankState, Verdict
+from lightning_hangcheck.model.verdict import Edge, LastCheckpoint, RankState, StackGroup, Verdict
+from lightning_hangcheck.report.saved_run import JournalEnd, RunningRank
 from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 
 if TYPE_CHECKING:
@@ -24,7 +32,10 @@ if TYPE_CHECKING:
 
     from processes import StartProgram
 
+    from lightning_hangcheck.model.slugs import VerdictKind
+
 RECORD = RunRecord(run_id="r", command="python train.py", started_at=AT, world_size=2)
+
 HANG = Verdict(
     verdict="hang",
     run_id="r",
@@ -145,3 +156,177 @@ def test_a_verdict_that_is_torn_leaves_what_else_is_known(
     assert now.verdict is None
     assert any("verdict.json" in gap for gap in now.gaps)
     assert sorted(one.rank for one in now.ranks) == [0, 1]
+
+
+BEGAN = "2026-11-20T10:20:00.000Z"
+
+
+def running(
+    rank: int, silent_s: float = 0.2, step_s: float | None = None, **beat: Any
+) -> RunningRank:
+    return RunningRank(rank=rank, beat=Beat(pid=rank + 1, **beat), silent_s=silent_s, step_s=step_s)
+
+
+def judged(kind: VerdictKind, *ranks: RankState, **more: Any) -> Verdict:
+    facts: dict[str, Any] = {
+        "run_id": "r",
+        "command": "c",
+        "started_at": BEGAN,
+        "detected_at": BEGAN,
+    }
+    return Verdict(verdict=kind, world_size=len(ranks), ranks=ranks, **facts, **more)
+
+
+def hang() -> Verdict:
+    """Rank 1 is stuck in the user's code, rank 0 waits for it."""
+    return judged(
+        "hang",
+        RankState(rank=0, state="waiting", phase="backward", step=7),
+        RankState(rank=1, state="stalled", phase="training_step", stack_group=1),
+        culprits=(1,),
+        wait_for=(Edge("rank:0", "rank:1", "in all_reduce"),),
+        stack_groups=(
+            StackGroup(id=1, process="rank", ranks="1", count=1, frames=("feed (/w/train.py:88)",)),
+        ),
+    )
+
+
+def record(world_size: int, *ranks: int) -> RunRecord:
+    known = tuple(RankRecord(rank=rank, pid=rank + 1) for rank in ranks)
+    return RunRecord(
+        run_id="r", command="c", started_at=BEGAN, world_size=world_size, ranks=known, nodes=("n",)
+    )
+
+
+def of(ranks: tuple[RankNow, ...]) -> list[tuple[int, str]]:
+    return [(one.rank, one.standing) for one in ranks]
+
+
+def test_a_verdict_in_force_says_how_a_rank_stands_and_its_page_where_it_is() -> None:
+    pages = (running(0, phase="optimizer_step", step=9), running(1, silent_s=31.0, step=8))
+    first, second = ranks_now(running=pages, verdict=hang())
+    assert (first.rank, first.standing, first.culprit, first.silent_s) == (1, "stuck", True, 31.0)
+    assert first.waits_for == "feed w/train.py:88"
+    assert (second.rank, second.standing, second.culprit) == (0, "waits", False)
+    assert second.waits_for == "rank 1 in all_reduce"
+    assert (second.phase, second.step) == ("optimizer_step", 9)
+
+
+def test_a_verdict_that_was_taken_back_leaves_the_standing_to_the_pages() -> None:
+    taken_back = judged("recovered", *hang().ranks, culprits=(1,))
+    ranks = ranks_now(running=(running(0), running(1)), verdict=taken_back, here=True)
+    assert of(ranks) == [(0, "runs"), (1, "runs")]
+    assert not any(one.culprit or one.waits_for for one in ranks)
+
+
+def test_a_rank_that_a_suspicion_found_running_is_told_by_its_page() -> None:
+    suspect = judged("suspect", RankState(rank=0), RankState(rank=1, state="stalled"))
+    ranks = ranks_now(running=(running(0, silent_s=50.0),), verdict=suspect)
+    assert of(ranks) == [(1, "stuck"), (0, "silent")]
+
+
+def test_silence_counts_from_three_of_its_own_steps_and_two_seconds_on() -> None:
+    pages = (
+        running(0, silent_s=1.9, step_s=0.1),
+        running(1, silent_s=2.1, step_s=0.1),
+        running(2, silent_s=5.9, step_s=2.0),
+        running(3, silent_s=6.1, step_s=2.0),
+    )
+    assert of(ranks_now(running=pages)) == [
+        (1, "silent"),
+        (3, "silent"),
+        (0, "runs"),
+        (2, "runs"),
+    ]
+
+
+def test_a_rank_without_a_verdict_is_in_the_section_that_its_main_thread_is_in() -> None:
+    sections = (OpenSection("WandbLogger", 0), OpenSection("upload", 0, in_main_thread=False))
+    (one,) = ranks_now(running=(running(0, sections=sections),))
+    assert one.waits_for == "in WandbLogger"
+
+
+def test_the_last_checkpoint_is_the_save_or_the_point_that_was_passed() -> None:
+    mark, save = CheckpointMark(5, "Model created", BEGAN), SaveMark(number=1, at=BEGAN, step=20)
+    pages = (running(0, checkpoint=mark), running(1, step=21, save=save))
+    first, second = ranks_now(running=pages)
+    assert (first.kept, first.kept_at) == ("5: Model created", BEGAN)
+    assert (second.kept, second.kept_at) == ("saved at step 20", BEGAN)
+
+
+def test_of_a_run_that_is_over_every_rank_has_ended_but_those_of_its_last_verdict() -> None:
+    assert of(ranks_now(record=record(2, 0, 1), over=True)) == [
+        (0, "ended"),
+        (1, "ended"),
+    ]
+    hung = ranks_now(record=record(2, 0, 1), verdict=hang(), over=True)
+    assert of(hung) == [(1, "stuck"), (0, "waits")]
+
+
+def test_without_a_verdict_journals_tell_the_last_checkpoint() -> None:
+    mark = LastCheckpoint(4, "Tokenizer loaded", BEGAN)
+    journals = (
+        JournalEnd(name="rank-0", checkpoint=mark, last_at=BEGAN),
+        JournalEnd(name="rank-1", kept_step=8),
+        JournalEnd(name="pid-77"),
+    )
+    first, second = ranks_now(journals=journals, record=record(2))
+    assert (first.standing, first.kept) == ("unseen", "4: Tokenizer loaded")
+    assert second.kept == "saved at step 8"
+
+
+def test_of_thousands_of_ranks_those_outside_the_table_stand_where_their_group_stands() -> None:
+    group = StackGroup(
+        id=0, process="rank", ranks="0-4094", count=4095, frames=("run (/w/a.py:1)",)
+    )
+    verdict = judged(
+        "hang",
+        RankState(rank=0, state="waiting", stack_group=0),
+        RankState(rank=4095, state="stalled"),
+        culprits=(4095,),
+        stack_groups=(group,),
+        wait_for=(Edge("rank:0", "rank:4095", "in barrier"),),
+    )
+    ranks = ranks_now(verdict=verdict, record=record(4096))
+    assert len(ranks) == 4096
+    assert ranks[0].rank == 4095
+    assert {one.waits_for for one in ranks[1:]} == {"rank 4095 in barrier"}
+
+
+def timed(rank: int, own_s: float, **facts: Any) -> tuple[RunningRank, RankUse]:
+    """A rank and a step of its: all have the same length, as they wait for each other."""
+    return running(rank, **facts), RankUse(a_step=StepTimes(1, own_s, 0.1, 1.0 - own_s))
+
+
+def slowest_of(*ranks: tuple[RunningRank, RankUse]) -> list[int]:
+    used = {one.rank: use for one, use in ranks}
+    found = ranks_now(running=tuple(one for one, _ in ranks), used=used)
+    return [one.rank for one in found if one.slowest is not None]
+
+
+def test_of_ranks_that_wait_for_each_other_the_one_with_most_own_work_is_the_slowest() -> None:
+    ranks = (timed(0, 0.2), timed(1, 0.21), timed(2, 0.8), timed(3, 0.2))
+    assert slowest_of(*ranks) == [2]
+    found = ranks_now(running=tuple(one for one, _ in ranks), used={r.rank: u for r, u in ranks})
+    assert found[0].rank == 2
+    assert found[0].slowest is not None
+    assert found[0].slowest.part == "loader"
+
+
+def test_ranks_that_are_alike_have_no_slowest_and_one_alone_neither() -> None:
+    assert slowest_of(timed(0, 0.2), timed(1, 0.21)) == []
+    assert slowest_of(timed(0, 0.8)) == []
+
+
+def test_the_newest_steps_count_not_those_of_long_ago() -> None:
+    meter = ProcessMeter()
+
+    def recent(sums: StepTimes | None) -> StepTimes | None:
+        return meter.read(running(0, step_times=sums), 0, ()).a_step
+
+    assert recent(None) is None
+    assert recent(StepTimes(9, 9.0, 9.0, 9.0)) is None
+    assert recent(StepTimes(10, 10.0, 10.0, 10.0)) == StepTimes(1, 1.0, 1.0, 1.0)
+    for made in range(11, 41):
+        newest = recent(StepTimes(made, 10.0 + (made - 10) * 5.0, 10.0, 10.0))
+    assert newest == StepTimes(1, 5.0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""The view on a pseudo-terminal of 80x24, and where there is no terminal."""
+"""The view in a terminal: its text and how it is drawn."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ import subprocess
 import sys
 import termios
 import time
-from typing import TYPE_CHECKING
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import PATIENCE_S, end
 from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
 
+from lightning_hangcheck.live_view.rank_now import RankNow, RankUse, Slowest, Standing
+from lightning_hangcheck.live_view.view_text import RunNow, fitted, rows, view_lines
+from lightning_hangcheck.model.beat import StepTimes
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import Edge, RankState, Verdict
@@ -32,8 +36,11 @@ if TYPE_CHECKING:
     from lightning_hangcheck.session.session import Session
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
 OTHER_SCREEN, OWN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
+
 HOSTILE = "[red]\x1b[2J\u202efeed"
+
 HANG = Verdict(
     verdict="hang",
     run_id="r",
@@ -201,3 +208,172 @@ def test_without_a_terminal_a_block_is_printed_for_each_change(
     assert rest.count("HANG") == 0
     assert rest.count("RANK  STATE") == 1
     assert "\x1b" not in first + rest
+
+
+NOW = datetime(2026, 11, 20, 10, 30, tzinfo=timezone.utc)
+
+BEGAN = "2026-11-20T10:20:00.000Z"
+
+
+def one(rank: int, standing: Standing = "runs", **facts: Any) -> RankNow:
+    return RankNow(rank=rank, standing=standing, **facts)
+
+
+def full(rank: int, **facts: Any) -> RankNow:
+    """A rank of which everything is known."""
+    known: dict[str, Any] = {
+        "silent_s": 0.2,
+        "phase": "optimizer_step",
+        "waits_for": "rank 1 in all_reduce [4096] BFloat16 of the default group",
+        "step": 123_456,
+        "step_s": 0.41,
+        "kept": "saved at step 123000",
+        "kept_at": BEGAN,
+        "memory_bytes": 41_200_000_000,
+        "use": RankUse(cpu_percent=101.0, step_now_s=0.9, gpu_percent=98, gpu_bytes=79_000_000_000),
+        **facts,
+    }
+    return one(rank, **known)
+
+
+def run(*ranks: RankNow, **facts: Any) -> RunNow:
+    return RunNow(
+        shown_folder="runs/a", at=NOW, status="2 ranks run here", command="c", ranks=ranks, **facts
+    )
+
+
+def verdict(summary: str) -> Verdict:
+    return Verdict(
+        verdict="hang",
+        run_id="r",
+        command="c",
+        started_at=BEGAN,
+        detected_at=BEGAN,
+        world_size=2,
+        culprits=(1,),
+        stalled_for_s=31.0,
+        summary=summary,
+    )
+
+
+def text(now: RunNow, width: int = 120, height: int | None = None) -> list[str]:
+    return [line.text for line in view_lines(now, width, height)]
+
+
+def table(*ranks: RankNow, width: int = 200) -> list[str]:
+    return fitted(rows(ranks, NOW), width)
+
+
+def test_a_row_tells_all_that_is_known_of_a_rank() -> None:
+    title, row = table(full(7, waits_for="rank 1 in barrier"))
+    assert title.split("  ")[0] == "RANK"
+    assert " ".join(row.split()) == (
+        "7 runs optimizer_step rank 1 in barrier 123456 0.41s x2.2 saved at step 123000 10m00 "
+        "101% 41.2 GB 98% 79.0 GB"
+    )
+
+
+def test_a_silent_rank_is_told_with_its_silence_and_a_running_one_without() -> None:
+    lines = table(one(1, "silent", silent_s=192.0), one(0, silent_s=0.3))
+    assert lines[1:] == ["1     silent 3m12", "0     runs"]
+
+
+def test_the_verdict_stands_on_top_and_the_way_out_below() -> None:
+    lines = text(run(one(1, "stuck", culprit=True, silent_s=31.0), verdict=verdict("rank 1 stuck")))
+    assert lines[0] == "HANG  rank 1 stuck (job blocked 31 s)"
+    assert lines[1] == "10:30:00Z 2 ranks run here, hang reported 10 min 00 s ago"
+    assert lines[-1] == "Ctrl-C ends this view, not the run; more: hangcheck report runs/a"
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 100, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    now = run(
+        *(full(rank, culprit=rank == 1) for rank in range(4)),
+        verdict=verdict("rank 1 is stuck at " + "x" * 300),
+        gaps=("a very long sentence " * 20, "b", "c", "d"),
+    )
+    assert max(map(len, text(now, width))) < max(width, 21)
+
+
+@pytest.mark.parametrize("ranks", [0, 1, 8, 32, 33, 4096])
+def test_it_fits_24_lines_at_any_world_size(ranks: int) -> None:
+    many = tuple(full(rank, waits_for=f"rank {rank + 1}") for rank in range(ranks))
+    now = run(*many, verdict=verdict("rank 1 " * 100), gaps=("a", "b", "c"))
+    assert len(text(now, 80, 24)) < 24
+
+
+def test_rows_that_have_no_room_are_counted_and_named() -> None:
+    lines = text(run(*(one(rank, silent_s=0.1) for rank in range(30))), 80, 24)
+    assert lines[-2].startswith("... and ")
+    assert lines[-2].endswith("14 ranks more: ranks 16-29")
+
+
+def test_above_32_equals_share_a_row_that_spans_their_figures() -> None:
+    ranks = [
+        one(5, "stuck", culprit=True, silent_s=40.0),
+        *(
+            one(
+                rank,
+                phase="backward" if rank % 2 else "optimizer_step",
+                step=100 + rank % 3,
+                step_s=0.4,
+                use=RankUse(cpu_percent=90.0 + rank % 5, step_now_s=0.4 if rank else 1.2),
+            )
+            for rank in range(64)
+            if rank != 5
+        ),
+    ]
+    culprit, others = table(*ranks)[1:]
+    assert culprit.split() == ["5", "stuck", "40s"]
+    assert others.startswith("0-4,6-63")
+    assert "100-102" in others
+    assert "x3.0" in others
+    assert "90-94%" in others
+    assert "optimizer_step, backward" in others
+
+
+def test_a_start_is_grouped_by_the_last_point_that_was_passed() -> None:
+    ranks = [one(rank, kept="4: Tokenizer" if rank == 9 else "5: Model") for rank in range(40)]
+    assert [len(row.ranks) for row in rows(ranks, NOW)] == [39, 1]
+
+
+@pytest.mark.parametrize(
+    "name", ["\x1b[2J\x1b]0;title\x07", "a\nb\rc", "\u202eabc\u200b", "[red]bold[/red]"]
+)
+def test_hostile_names_are_plain_text_in_one_line(name: str) -> None:
+    now = run(one(0), verdict=verdict(name), gaps=(name,), over=name)
+    shown = RunNow(shown_folder=name, at=NOW, status="", command=name, ranks=now.ranks)
+    for line in (*text(now), *text(shown)):
+        assert line.isprintable()
+    assert "[red]bold[/red]" not in name or "[red]bold[/red]" in "".join(text(now))
+
+
+def test_steps_ages_and_phases_are_no_news() -> None:
+    before = run(full(0), verdict=verdict("rank 1 for 31 s"))
+    after = run(
+        full(0, step=123_457, phase="backward", silent_s=1.0), verdict=verdict("rank 1 for 32 s")
+    )
+    assert before.change_key == after.change_key
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        run(full(0, kept="saved at step 124000")),
+        run(one(0, "ended")),
+        run(full(0), verdict=verdict("rank 1")),
+        run(full(0), over="the run has ended"),
+    ],
+)
+def test_a_save_another_standing_a_verdict_and_the_end_are_news(changed: RunNow) -> None:
+    assert run(full(0)).change_key != changed.change_key
+
+
+def test_own_work_and_the_rest_of_a_step_are_told_and_why_a_rank_is_the_slowest() -> None:
+    slow = RankUse(a_step=StepTimes(1, 0.3, 0.1, 0.02))
+    other = RankUse(a_step=StepTimes(1, 0.05, 0.1, 0.27))
+    lines = table(one(1, use=slow, slowest=Slowest(2.7, "loader")), one(0, use=other))
+    assert lines[0].split() == ["RANK", "STATE", "OWN", "WORK", "REST"]
+    assert lines[1] == "1     slowest  0.4s x2.7 loader   20ms"
+    assert lines[2].split() == ["0", "runs", "0.15s", "0.27s"]
+    assert rows([one(1, use=slow, slowest=Slowest(2.7, "loader"))], NOW)[0].style == "yellow"

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from long_tests import WHEN_ASKED_FOR
 from msgspec.structs import replace
 from processes import PATIENCE_S, until
 
@@ -24,7 +23,6 @@ from lightning_hangcheck.look.flight_record import (
     collective_numbers,
     flight_record,
     has_nccl2,
-    record_of_dump,
     with_sites,
 )
 from lightning_hangcheck.model.evidence import Frame
@@ -227,18 +225,6 @@ def test_messages_are_kept_apart_from_collectives(server: tuple[Path, dict[str, 
     ]
 
 
-def test_a_dump_is_read_as_the_server_tells_it(server: tuple[Path, dict[str, bytes]]) -> None:
-    """torch pickles numbers and lists where its JSON has texts."""
-    path, bodies = server
-    told = nccl_trace({"0": "[0, 1]"}, {0: 7}, posted("nccl:all_reduce", 7))
-    bodies["fr_trace_json"], bodies["dump_nccl_trace_json"] = b'{"entries": []}', told
-    record = read(path)
-    dump = json.loads(told)
-    for status in dump["pg_status"].values():
-        status.update({name: int(last) for name, last in status.items()})
-    assert record_of_dump(dump, 0).groups == record.groups != ()
-
-
 NAMED = """
 import ctypes, sys
 ctypes.CDLL(None).prctl(15, sys.argv[1].encode())  # PR_SET_NAME
@@ -384,20 +370,6 @@ def test_the_installed_torch_answers_as_we_read_it(program: StartProgram, tmp_pa
     # gloo's two threads count ends in any order, each by its own number: the last one may stay
     ((entered, ended),) = set(collective_numbers(path, PATIENCE_S).values())
     assert (entered, 0 < ended <= entered) == (ENTRIES_KEPT + 10, True)
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_rank_that_keeps_the_interpreter_lock_still_answers(
-    program: StartProgram, tmp_path: Path
-) -> None:
-    path = tmp_path / "torch" / "socket"
-    program("flight_recorded.py", str(path), "3", "keep-lock")
-    record, gaps = flight_record(path, 0, PATIENCE_S)
-    assert gaps == ()
-    assert record is not None
-    assert record.groups[0].last_enqueued == 3
-    assert {entered for entered, _ in collective_numbers(path, PATIENCE_S).values()} == {3}
 
 
 def test_messages_that_a_rank_posts_count_as_they_are_posted(tmp_path: Path) -> None:

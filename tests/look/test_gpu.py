@@ -119,13 +119,6 @@ def test_a_gpu_whose_users_are_hidden_counts_only_where_it_is_the_only_one() -> 
     assert shared_out([Device(BUSY, {4711: (GIB, 90)})], [7]) == ({}, ()), "somebody else's"
 
 
-def test_all_gpus_of_the_machine_are_named(driver: Callable[[str], Path]) -> None:
-    states, gaps = gpus_here(20.0, driver("answers"))
-    assert gaps == ()
-    assert states is not None
-    assert {"Stand-in H200"} == {state.name for state in states}
-
-
 def test_without_a_driver_there_are_no_gpus_and_nothing_is_missed(tmp_path: Path) -> None:
     assert gpus_here(20.0, tmp_path / "none") == ((), ())
     assert gpus_of([OWN], 20.0, tmp_path / "none") == ({}, ())

@@ -1,4 +1,4 @@
-"""Kernel state and stacks taken together, of one process and of many."""
+"""What the kernel shows of blocked processes, and one look at many, stacks included."""
 
 from __future__ import annotations
 
@@ -7,17 +7,32 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, until
+from processes import PATIENCE_S, end, until
 
+from lightning_hangcheck.look.kernel import (
+    MOST_THREADS,
+    KillCounter,
+    kernel_state,
+    kill_counter,
+    memory_use,
+    with_threads_of,
+)
 from lightning_hangcheck.look.proc import vitals
+from lightning_hangcheck.look.programs import processes_of_job
+from lightning_hangcheck.look.py_spy import python_stacks
 from lightning_hangcheck.look.sample import Target, sample_all
+from lightning_hangcheck.machine import GROUPS
+from lightning_hangcheck.model.evidence import Gap, ProcessState
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from processes import StartProgram
 
@@ -104,22 +119,6 @@ def test_helpers_are_asked_for_stacks_unless_their_rank_waits_for_other_ranks(
     assert (helper.stack is not None) == asked
 
 
-def test_no_target_gives_no_sample() -> None:
-    assert sample_all([], 1.0) == []
-
-
-def test_without_py_spy_the_kernel_state_is_still_there(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    seen, gaps = sample_all([Target(pid=os.getppid(), rank=0)], PATIENCE_S)[0]
-    assert seen.kernel is not None
-    assert seen.stack is None
-    assert gaps[-1].reason.endswith("pip install py-spy")
-
-
 def test_of_a_look_that_was_given_up_nothing_more_is_begun() -> None:
     """The job has ended: who waits for this process to end does not wait for all its probes."""
     taken = sample_all([Target(pid=os.getpid(), rank=0)] * 100, PATIENCE_S, given_up=lambda: True)
@@ -131,3 +130,249 @@ def test_where_time_is_over_before_its_stack_was_asked_for_a_process_has_a_gap()
     ((seen, gaps),) = sample_all([Target(pid=os.getpid())], PATIENCE_S, given_up=lambda: next(over))
     assert (seen.kernel is not None, seen.stack) == (True, None)
     assert "no time was left" in gaps[-1].why
+
+
+# include/uapi: asm/unistd_64.h and asm-generic/unistd.h
+NUMBERS_X86 = {"read": 0, "clock_nanosleep": 230, "futex": 202}
+
+NUMBERS_ARM = {"read": 63, "clock_nanosleep": 115, "futex": 98}
+
+NUMBERS = NUMBERS_ARM if os.uname().machine == "aarch64" else NUMBERS_X86
+
+
+def look(pid: int) -> ProcessState:
+    """The state, once the kernel gave all there is to see."""
+    state, gaps = kernel_state(pid, 3, PATIENCE_S)
+    assert gaps == ()
+    return state
+
+
+def main_thread_in(pid: int, call: str) -> ProcessState:
+    """The state, once the main thread is inside that system call."""
+
+    def in_call() -> ProcessState | None:
+        state = look(pid)
+        return state if state.threads[0].syscall == NUMBERS[call] else None
+
+    return until(in_call, f"the main thread to be in {call}")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="time.sleep sleeps in select before 3.11")
+def test_a_sleeper_is_in_clock_nanosleep(program: StartProgram) -> None:
+    running = program("sleeping.py", "odd) R (name")
+    state = main_thread_in(running.pid, "clock_nanosleep")
+    assert state.state == "S"
+    assert state.parent_pid == os.getpid()
+    assert "nanosleep" in state.threads[0].wchan
+    assert vitals(running.pid).is_still(state.started_ticks)
+    assert state.rss_bytes > 2**20
+    assert state.read_bytes > 0
+
+
+def test_a_reader_of_a_fifo_shows_the_descriptor_that_it_reads(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    fifo = tmp_path / "nobody writes"
+    os.mkfifo(fifo)
+    running = program("fifo_reading.py", str(fifo))
+    state = main_thread_in(running.pid, "read")
+    descriptor = state.threads[0].arguments[0]
+    assert fifo.samefile(f"/proc/{running.pid}/fd/{descriptor}")
+    assert len(state.threads[0].arguments) == 6
+
+
+def test_a_child_that_failed_keeps_its_exit_code_until_its_parent_asks() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    try:
+        state = until(lambda: (s := look(child.pid)).state == "Z" and s, "the child to end")
+        assert (state.exit_code, state.threads[0].syscall) == (3, None)
+    finally:
+        child.wait(120)
+
+
+def test_a_busy_loop_is_running_and_in_no_call(program: StartProgram) -> None:
+    running = program("busy_loop.py")
+    state = until(lambda: (s := look(running.pid)).state == "R" and s, "it to run")
+    assert state.threads[0].syscall is None
+    assert state.threads[0].wchan == ""
+
+
+def test_a_handler_for_a_timer_s_signal_is_told(program: StartProgram) -> None:
+    before = signal.signal(signal.SIGVTALRM, lambda *_: None)
+    try:
+        own, _ = kernel_state(os.getpid(), None, 1.0)
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
+    other, _ = kernel_state(program("sleeping.py").pid, None, 1.0)
+    assert own is not None
+    assert other is not None
+    assert (own.catches_timers, other.catches_timers) == (True, False)
+
+
+def test_the_turns_of_the_main_thread_are_counted_and_of_no_other(program: StartProgram) -> None:
+    before = look(os.getpid()).threads[0].turns
+    for _ in range(50):
+        time.sleep(0.0001)  # each gives the processor away
+    after = look(os.getpid()).threads[0].turns
+    assert before is not None
+    assert after is not None
+    assert after - before >= 50
+    threads = look(program("many_threads.py", "3").pid).threads
+    assert {thread.turns for thread in threads[1:]} <= {None}
+
+
+def test_time_in_the_queue_for_a_processor_is_counted(program: StartProgram) -> None:
+    """Two that compute on one processor wait for each other half of the time."""
+    running = [program("busy_loop.py") for _ in range(2)]
+    for one in running:
+        os.sched_setaffinity(one.pid, {min(os.sched_getaffinity(one.pid))})
+    before = look(running[0].pid).threads[0].queued_s
+    assert before is not None
+    until(lambda: (look(running[0].pid).threads[0].queued_s or 0.0) > before + 0.2, "it to wait")
+
+
+def test_more_threads_than_we_look_at_are_counted(program: StartProgram) -> None:
+    running = program("many_threads.py", str(MOST_THREADS + 9))
+    state = look(running.pid)
+    assert state.threads[0].tid == running.pid
+    assert len(state.threads) == MOST_THREADS
+    assert state.threads_left_out == 10
+    hurried, _ = kernel_state(running.pid, 3, 0.0)
+    assert hurried.threads[0].tid == running.pid, "out of time the main thread is still seen"
+    assert hurried.threads_left_out == MOST_THREADS + 10 - len(hurried.threads) > 10
+
+
+def test_threads_that_run_python_are_read_even_if_no_time_was_left_for_all(
+    program: StartProgram,
+) -> None:
+    running = program("many_threads.py", "3")
+    hurried, _ = kernel_state(running.pid, 3, 0.0)
+    assert hurried is not None
+    assert len(hurried.threads) == 1
+    stack, _ = python_stacks(running.pid, 3, PATIENCE_S)
+    whole = with_threads_of(hurried, stack)
+    assert {one.tid for one in stack.threads} <= {one.tid for one in whole.threads}
+    assert whole.threads_left_out == hurried.threads_left_out - 3
+
+
+MIB = 1 << 20
+
+EATS = "import sys; sys.stdin.readline(); bytearray(400 << 20)"
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A control group of our own with 64 MiB; only root on some machines may have one."""
+    separate = (GROUPS / "memory").is_dir()
+    folder = GROUPS / ("memory" if separate else "") / f"hangcheck-test-{os.getpid()}"
+    limit = "memory.limit_in_bytes" if separate else "memory.max"
+    try:
+        folder.mkdir()
+        (folder / limit).write_text(str(64 * MIB))
+    except OSError as error:
+        with suppress(OSError):
+            folder.rmdir()
+        pytest.skip(f"no control group can be made here ({error.strerror})")
+    yield folder
+    folder.rmdir()
+
+
+def test_an_end_for_want_of_memory_is_counted(group: Path) -> None:
+    eater = subprocess.Popen([sys.executable, "-c", EATS], stdin=subprocess.PIPE, text=True)
+    try:
+        (group / "cgroup.procs").write_text(str(eater.pid))
+        counter = kill_counter(eater.pid)
+        assert counter is not None
+        assert (counter.scope, counter.since()) == ("control group", 0)
+        eater.communicate("eat\n", timeout=120)
+        assert eater.returncode == -9
+        assert counter.since() == 1
+    finally:
+        end(eater)
+
+
+def test_without_control_groups_the_machines_counter_is_read(tmp_path: Path) -> None:
+    counter = kill_counter(os.getpid(), groups=tmp_path)
+    assert counter is not None
+    assert counter == KillCounter("machine", "/proc/vmstat", counter.kills)
+    gone = KillCounter("control group", str(tmp_path / "memory.events"), 3)
+    assert gone.since() == 0, "of a group that is gone"
+
+
+def test_the_machines_memory_is_a_limit_for_every_process(tmp_path: Path) -> None:
+    use = memory_use(os.getpid(), groups=tmp_path)
+    assert use is not None
+    assert (use.scope, use.limit_bytes) == ("machine", psutil.virtual_memory().total)
+    assert 0 < use.used_bytes < use.limit_bytes
+
+
+def test_a_group_above_that_has_less_left_counts(tmp_path: Path) -> None:
+    """Written for both versions of control groups, whichever this machine has."""
+    separate = "memory:" in Path("/proc/self/cgroup").read_text()
+    group = tmp_path / "memory" if separate else tmp_path
+    used, limit, cached = (
+        ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file")
+        if separate
+        else ("memory.current", "memory.max", "inactive_file")
+    )
+    group.mkdir(exist_ok=True)
+    (group / used).write_text(f"{9 * MIB}\n")
+    (group / limit).write_text(f"{10 * MIB}\n")
+    (group / "memory.stat").write_text(f"anon 1\n{cached} {2 * MIB}\n")
+    use = memory_use(os.getpid(), groups=tmp_path)
+    assert use is not None
+    assert (use.scope, use.used_bytes, use.limit_bytes) == ("control group", 7 * MIB, 10 * MIB)
+    (group / limit).write_text("max\n")
+    unlimited = memory_use(os.getpid(), groups=tmp_path)
+    assert unlimited is not None
+    assert unlimited.scope == "machine"
+
+
+STEP = {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "1", "SLURMD_NODENAME": "hcnode1"}
+
+TABLE = """\
+PID      JOBID    STEPID   LOCALID GLOBALID
+2881     5        0        0       1
+2882     5        0        -       -
+2984     5        1        0       1
+3001     51       0        0       0
+-        5        extern   -       -
+"""
+
+
+def scontrol(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Put a program of that name before all others."""
+    program = folder / "bin" / "scontrol"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+
+def test_those_of_the_jobs_other_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = '[ "$*" = "listpids 5 hcnode1" ] || exit 3'
+    scontrol(tmp_path, monkeypatch, f"{check}\ncat <<'END'\n{TABLE}END")
+    assert processes_of_job(STEP) == (2881, 2882)
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("echo 'no steps for job 5' >&2; exit 1", "scontrol: no steps for job 5"),
+        ("exit 1", "scontrol: exit code 1"),
+    ],
+)
+def test_what_slurm_does_not_say_is_a_gap(
+    script: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scontrol(tmp_path, monkeypatch, script)
+    gap = processes_of_job(STEP)
+    assert isinstance(gap, Gap)
+    assert (gap.what, gap.why) == ("processes of SLURM job 5", why)
+
+
+def test_a_node_without_slurms_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    gap = processes_of_job(STEP)
+    assert isinstance(gap, Gap)
+    assert gap.why == "there is no scontrol here"

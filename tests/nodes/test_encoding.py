@@ -1,20 +1,24 @@
-"""Bytes of a stranger give one clear error, whatever they are, and take no more than allowed."""
+"""What a node tells is short; bytes of a stranger give one clear error, and take no memory."""
 
 from __future__ import annotations
 
 import math
+import time
+import tracemalloc
 import zlib
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from cases import IN_BARRIER, IN_LOAD, job, rank
+from cases import IN_BARRIER, IN_LOAD, NOW_NS, job, look, rank
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.joining import rebased
+from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import WaitTarget
 from lightning_hangcheck.model.flight import (
     CallSite,
@@ -24,22 +28,64 @@ from lightning_hangcheck.model.flight import (
     GroupFamily,
     GroupRun,
 )
-from lightning_hangcheck.nodes import encoding
-from lightning_hangcheck.nodes.encoding import MARK, BadWord, pack, read_judgement, read_word
-from lightning_hangcheck.nodes.peers import Heard
+from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.nodes import encoding, peers
+from lightning_hangcheck.nodes.encoding import (
+    MARK,
+    MOST_MEMORY,
+    BadWord,
+    can_be_told,
+    pack,
+    read_judgement,
+    read_word,
+)
+from lightning_hangcheck.nodes.meeting_place import FolderPlace
+from lightning_hangcheck.nodes.peers import Heard, Peers
 from lightning_hangcheck.nodes.word import (
+    TAKEN_NS,
+    TOO_LARGE,
     VERSION,
     Judgement,
     RankLine,
     RoundMark,
+    Word,
     class_of,
+    shortened,
     word_of,
 )
 from lightning_hangcheck.watch.other_nodes.joining import join_heard
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LARGE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), rank(2, IN_LOAD), world_size=8)
+
+
+def test_a_rank_that_gets_on_tells_no_stacks() -> None:
+    (line,) = word_of(job(rank(0, IN_LOAD, silent=0.2)), 0, 1).lines
+    assert (line.told.view.processes, line.told.stacks, line.told.view.pid) == ((), (), 100)
+
+
+def test_in_a_large_job_evidence_is_told_where_it_is_asked_for() -> None:
+    waits, loads = word_of(LARGE, 0, 1, folded_above=0).lines
+    assert (waits.ranks, loads.ranks) == ((0, 1), (2, 2))
+    assert not waits.told.view.processes
+    asked = word_of(LARGE, 0, 1, folded_above=0, wanted=[1])
+    assert [bool(line.told.view.processes) for line in asked.lines] == [True, False]
+
+
+def test_a_calm_rank_takes_no_hundred_bytes_a_second() -> None:
+    calm = job(*(rank(number, silent=0.2) for number in range(8)), world_size=131_072)
+    assert len(pack(word_of(calm, 0, 1))) / 8 < 100
+
+
 CASE = job(rank(0, IN_BARRIER), rank(1, IN_LOAD), world_size=4)
+
 WORD = word_of(CASE, 1, 7)
+
 PACKED = pack(WORD)
+
 FOLDED = word_of(CASE, 1, 7, folded_above=0, wanted=[0, 1])
 
 
@@ -71,15 +117,6 @@ def test_bytes_of_any_kind_are_refused(data: bytes) -> None:
         assert refusal(one)
 
 
-@given(st.integers(0, len(PACKED) - 1), st.integers(1, 255))
-def test_a_changed_byte_is_refused_or_changes_nothing(at: int, by: int) -> None:
-    """The checksum of zlib tells; a few of its bits mean nothing."""
-    changed = bytearray(PACKED)
-    changed[at] ^= by
-    with suppress(BadWord):
-        assert read_word(bytes(changed))[0] == read_word(PACKED)[0]
-
-
 @given(st.lists(st.integers(-3, 1 << 24), max_size=8))
 def test_lines_of_odd_ranks_are_refused_or_joined(ranks: list[int]) -> None:
     first, *others = FOLDED.lines
@@ -94,6 +131,7 @@ JSON_LIKE = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
+
 FIELDS = st.dictionaries(
     st.sampled_from(["version", "node", "lines", "stamp", "ranks", "gaps", "stacks"]), JSON_LIKE
 )
@@ -104,11 +142,6 @@ def test_a_word_of_odd_parts_is_refused_or_says_nothing_odd(fields: dict[str, An
     data = MARK + zlib.compress(msgspec.msgpack.encode(fields))
     with suppress(BadWord):
         assert read_word(data)[0].version == VERSION
-
-
-def test_a_bomb_is_never_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "MOST_UNPACKED", 100_000)
-    assert "bytes unpacked" in refusal(MARK + zlib.compress(bytes(1_000_000)))
 
 
 def test_what_is_too_large_to_travel_is_not_even_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +206,9 @@ def test_what_cannot_be_is_refused(data: bytes) -> None:
 
 
 DIGITS = "1" * 5_000
+
 """Python refuses to read a number of so many."""
+
 IN_GROUPS = FlightRecord(
     taken_ns=1,
     groups=(CollectiveRecord(group="1", entries=(CollectiveEntry(seq=1, op="", site=1),)),),
@@ -276,3 +311,186 @@ def test_a_judgement_is_read_as_it_was_told() -> None:
     assert read_judgement(pack(told)) == told
     with pytest.raises(BadWord):
         read_judgement(PACKED[:-9])
+
+
+MB = 1_000_000
+
+NOBODY: dict[str, Any] = {"version": VERSION, "node": 1, "stamp": 1}
+
+TOLD_VERDICT: dict[str, Any] = msgspec.to_builtins(judge(CASE))
+
+
+def of_state(**fields: Any) -> dict[str, Any]:
+    return {**NOBODY, **fields}
+
+
+def of_rank(groups: Any = (), stacks: Any = (), **fields: Any) -> dict[str, Any]:
+    return of_state(lines=[[0, [{"rank": 0, **fields}, stacks, groups], [0, 0]]])
+
+
+def of_sample(**fields: Any) -> dict[str, Any]:
+    look = {"pid": 1, "role": "rank", "samples": [{"taken_ns": 1, **fields}]}
+    return of_rank(processes=[look])
+
+
+def of_flight(**fields: Any) -> dict[str, Any]:
+    return of_rank(flight={"taken_ns": 1, **fields})
+
+
+FRAME = {"function": "", "file": "", "line": 1}
+
+THREAD = {"tid": 1, "state": "", "cpu_s": 0}
+
+KERNEL = {"pid": 1, "parent_pid": 1, "state": "", "started_ticks": 1, "cpu_s": 0}
+
+OF_ALL: dict[str, Callable[[int], dict[str, Any]]] = {
+    "reach": lambda n: of_state(reach=[["", 0]] * n),
+    "addresses": lambda n: of_state(addresses=["ab"] * n),
+    "lines": lambda n: of_state(lines=[[0, [{"rank": 0}], [0, 0]]] * n),
+    "stacks of a rank": lambda n: of_rank(stacks=[300] * n),
+    "groups": lambda n: of_rank(groups=[[]] * n),
+    "gaps": lambda n: {**NOBODY, "gaps": [{"what": "", "rank": None, "why": ""}] * n},
+    "steps": lambda n: of_rank(steps=[[1, 1]] * n),
+    "sums": lambda n: of_rank(step_sums=[[1, 1, 1, 1]] * n),
+    "threads": lambda n: of_sample(kernel={**KERNEL, "threads": [THREAD] * n}),
+    "arguments": lambda n: of_sample(
+        kernel={**KERNEL, "threads": [{**THREAD, "arguments": [1] * n}]}
+    ),
+    "gpus": lambda n: of_sample(gpus=[{"index": 1}] * n),
+    "stacks": lambda n: of_sample(stack={"pid": 1, "source": "", "threads": [{"tid": 1}] * n}),
+    "native calls": lambda n: of_sample(native_calls=["ab"] * n),
+    "sites": lambda n: of_flight(sites={one: {} for one in range(n)}),
+    "waits": lambda n: of_flight(waits={str(one): 1 for one in range(n)}),
+    "messages": lambda n: of_flight(messages={"sent": dict.fromkeys(range(n), 1)}),
+    "deep stacks": lambda n: of_state(frames=[FRAME], stacks=[[0] * 1_000] * (n // 1_000)),
+    "many stacks": lambda n: of_state(frames=[FRAME], stacks=[[0]] * n),
+    "frames": lambda n: of_state(frames=[FRAME] * n),
+}
+
+
+def traced(read: Callable[[], object]) -> tuple[object, int]:
+    """What a function gives, or its refusal, and how many bytes it took at most."""
+    tracemalloc.start()
+    try:
+        result: object = read()
+    except BadWord as error:
+        result = error
+    finally:
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    return result, most
+
+
+@pytest.mark.parametrize(
+    ("kind", "many"),
+    [
+        (kind, many)
+        for kind in OF_ALL
+        for many in (150_000, 4_000_000)
+        # these do not repeat, so more of them are too large to travel
+        if many == 150_000 or kind not in ("sites", "waits", "messages")
+    ],
+)
+def test_millions_of_valid_parts_take_neither_memory_nor_time(kind: str, many: int) -> None:
+    """Some are within the bounds, and are read; no more than those may take, and in seconds."""
+    data = MARK + zlib.compress(msgspec.msgpack.encode(OF_ALL[kind](many)), 1)
+    began = time.process_time()
+    with suppress(BadWord):
+        read_word(data)
+    assert time.process_time() - began < 10.0
+    assert traced(lambda: read_word(data))[1] < 0.6 * MOST_MEMORY
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        {"evidence": [["", 0, ""]] * 1_500_000},
+        {"wait_for": [{"from": "", "to": "", "through": ""}] * 900_000},
+        {"ranks": [{"rank": 0}] * 1_500_000},
+    ],
+)
+def test_a_judgement_of_a_few_kb_takes_no_memory_either(verdict: dict[str, Any]) -> None:
+    told = {"version": VERSION, "stamp": 1, "verdict": {**TOLD_VERDICT, **verdict}}
+    data = MARK + zlib.compress(msgspec.msgpack.encode(told), 6)
+    assert len(data) < 60_000
+    refused, most = traced(lambda: read_judgement(data))
+    assert isinstance(refused, BadWord)
+    assert most < 64 * MB
+
+
+def with_families(families: list[GroupFamily], ranks: int = 1) -> Word:
+    """A word of ranks that are each in groups of these shapes."""
+    flight = FlightRecord(taken_ns=1, groups=(CollectiveRecord(group="0"),) * len(families))
+    views = [RankView(rank=one, flight=flight) for one in range(ranks)]
+    return replace(WORD, lines=tuple(class_of(view, tuple(families), 0) for view in views))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "ranks"), [(16, 1), (1, 1_000)], ids=["of many shapes", "of many ranks"]
+)
+def test_groups_of_a_million_members_are_not_made(shapes: int, ranks: int) -> None:
+    """Six bytes say a million members: of groups that differ, or of each rank once more."""
+    million = 1_000_000
+    families = [GroupFamily((0, 1, million - n), (GroupRun(0, 1, 1, "0"),)) for n in range(shapes)]
+    refused, most = traced(lambda: read_word(pack(with_families(families, ranks))))
+    assert "members" in str(refused)
+    assert most < 12 * MB
+
+
+def test_a_node_that_sees_too_much_says_so_instead_of_being_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What one node leaves, any other may read; else it would look silent."""
+    monkeypatch.setattr(encoding, "MOST_MEMORY", read_word(pack(WORD))[1] - 1)
+    assert not can_be_told(pack(WORD))
+    told, _ = read_word(pack(shortened(WORD)))
+    assert told.gaps == (TOO_LARGE,)
+    assert [line.told.view.rank for line in told.lines] == [0, 1]
+
+
+def test_where_all_words_together_take_too_much_one_is_kept_without_its_evidence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second, third = (pack(replace(WORD, node=node)) for node in (1, 2, 3))
+    hears = Peers(NodePlace(number=0, nnodes=4), [FolderPlace(tmp_path)])
+    assert hears.take(1, first)
+    assert hears.heard[1].word.lines[0].told.view.processes
+    monkeypatch.setattr(peers, "MOST_TOGETHER", hears.heard[1].memory)
+    assert hears.take(2, second)
+    assert hears.heard[2].word.gaps == (TOO_LARGE,)
+    assert not hears.heard[2].word.lines[0].told.view.processes
+    monkeypatch.setattr(peers, "MOST_MEMORY", 0)
+    assert not hears.take(3, third)
+    assert "more memory" in hears.unused[3]
+
+
+def test_the_evidence_of_real_training_is_told_by_a_node_of_many_ranks() -> None:
+    """Ranks of real training were 40 to 57 kB each: as many bytes are made of workers here."""
+    workers = [look(IN_LOAD, pid=9_000 + number, role="worker") for number in range(45)]
+    waits = rank(0, IN_BARRIER, children=workers)
+    told = word_of(job(*(replace(waits, rank=one) for one in range(64))), 1, 1)
+    unpacked = len(msgspec.msgpack.encode(told))
+    assert unpacked > 40_000 * 64
+    word, memory = read_word(pack(told))
+    assert len(word.lines[0].told.view.processes) == 46
+    assert memory < MOST_MEMORY
+
+
+def test_a_bomb_is_never_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "MOST_UNPACKED", 100_000)
+    assert "bytes unpacked" in refusal(MARK + zlib.compress(bytes(1_000_000)))
+
+
+def test_a_word_comes_out_as_it_went_in_on_another_clock() -> None:
+    word, _ = read_word(pack(word_of(CASE, 0, 1)))
+    views = tuple(line.told.view for line in word.lines)
+    assert views == rebased(CASE, TAKEN_NS - NOW_NS).ranks
+
+
+@given(st.integers(0, len(PACKED) - 1), st.integers(1, 255))
+def test_a_changed_byte_is_refused_or_changes_nothing(at: int, by: int) -> None:
+    """The checksum of zlib tells; a few of its bits mean nothing."""
+    changed = bytearray(PACKED)
+    changed[at] ^= by
+    with suppress(BadWord):
+        assert read_word(bytes(changed))[0] == read_word(PACKED)[0]

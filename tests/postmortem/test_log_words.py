@@ -1,20 +1,26 @@
-"""What is read out of logs of any launcher, and what garbage does to the reader."""
+"""What lines of logs mean: torch's, NCCL's, the kernel's, and our own."""
 
 from __future__ import annotations
 
 import io
+import json
+import subprocess
+import sys
 import tracemalloc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_lines import judged, raised, summary, tag, timeout
+from log_lines import agrees, judged, raised, summary, tag, timeout
 
+from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.postmortem.log_words import WORDS
 from lightning_hangcheck.postmortem.logs import PIECE, rank_of_name, read_log
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lightning_hangcheck.model.log_facts import LogFact, LogReading
 
 
@@ -160,12 +166,6 @@ def test_a_traceback_in_torchruns_summary_is_of_its_rank() -> None:
     assert judged(told).culprits == (2,)
 
 
-def test_a_process_of_spawn_that_a_signal_ended() -> None:
-    line = "torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal"
-    reading = read(f"{line} SIGKILL", f"{line} SIGNOTHING")
-    assert [(fact.rank, fact.code) for fact in reading.facts] == [(3, -9)]
-
-
 def test_a_log_is_read_the_same_in_many_pieces() -> None:
     line = "[rank2]: epoch 3 loss 0.1 is fine and long enough to fill pieces\n"
     filler = line * (3 * PIECE // 2 // len(line))
@@ -219,7 +219,9 @@ def test_of_a_log_full_of_one_word_the_first_are_kept() -> None:
 
 
 words = st.sampled_from([needle for needle, _, _ in WORDS])
+
 digits = st.integers(0, 10**30).map(str)
+
 bits = st.one_of(
     words,
     digits,
@@ -241,6 +243,232 @@ def test_no_text_breaks_the_reader_or_the_judgement(parts: list[str]) -> None:
     assert not found.culprits or found.certainty
 
 
-@given(st.binary(max_size=400))
-def test_no_bytes_break_the_reader(data: bytes) -> None:
-    assert read_log("rank3.log", io.BytesIO(data)).file == "rank3.log"
+PIECES = (
+    *("[", "]", "[rank ", "[R0/2]", "[LR0]", "[PID:", "7", " ", "10:24:31", "99:99:99", ".5", "٣"),
+    *("2026-11-24", "2026-99-99", "[+2.1s]", "step ", "CHECKPOINT 5: x", "\r", "\x1b[31m", "[R"),
+    *("About to call f...", "f returned (0.1s)", "f raised E (0.1s)", "ValueError: x", "[DEBUG]"),
+    *("[10:24:31]", "[rank 12345678]", "[R?/?]", "\n"),
+)
+
+PROGRAM = """
+import lightning_hangcheck as hc
+hc.checkpoint("Script started")
+with hc.section("tokenizer"):
+    hc.checkpoint("Tokenizer loaded")
+"""
+
+
+class Told(Protocol):
+    """Puts lines into a log, and gives the verdict, and the text that is printed of it."""
+
+    def __call__(self, *lines: str) -> tuple[dict[str, Any], str]: ...
+
+
+@pytest.fixture
+def told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Told:
+    def run(*lines: str) -> tuple[dict[str, Any], str]:
+        log = tmp_path / "job.log"
+        log.write_text("\n".join(lines) + "\n")
+        out = tmp_path / "out"
+        invoke(["postmortem", str(log), "--run-dir", str(out)])
+        text = " ".join(capsys.readouterr().out.split())
+        return json.loads((out / "verdict.json").read_bytes()), text
+
+    return run
+
+
+def line(rank: int | str, text: str, *, world: int | str = 2, pid: int = 0, at: float = 2.0) -> str:
+    """A console line, as the ranks write it."""
+    number = pid or (100 + rank if isinstance(rank, int) else 99)
+    clock = f"10:{int(at) // 60:02}:{at % 60:06.3f}"
+    return f"[{clock}][+{at:.3f}s][R{rank}/{world}][LR{rank}][PID:{number}] {text}"
+
+
+def test_a_rank_in_a_call_from_which_the_others_returned_is_proven_to_hold_them_up(
+    told: Told,
+) -> None:
+    ranks = (0, 1, 2)
+    verdict, text = told(
+        *(line(rank, "CHECKPOINT 8: Accelerator configured", world=3) for rank in ranks),
+        *(line(rank, "About to call WandbLogger constructor...", world=3) for rank in ranks),
+        *(line(rank, "WandbLogger constructor returned (0.400s)", world=3) for rank in (1, 2)),
+        *(line(rank, "About to call barrier...", world=3, at=3) for rank in (1, 2)),
+    )
+    named = [verdict[name] for name in ("verdict", "cause", "culprits", "victims", "certainty")]
+    assert named == ["hang", "logger_init", [0], [1, 2], "proven"]
+    passed = "CHECKPOINT 8: Accelerator configured in"
+    assert f"rank 0 {passed} WandbLogger constructor last line" in text
+    assert f"ranks 1-2 {passed} barrier last line 10:00:03.000" in text
+    assert "WANDB_MODE=disabled for rank != 0" in text
+
+
+def at_logger(*others: str) -> list[str]:
+    """Rank 0 is in its logger's constructor, rank 1 said this."""
+    return [
+        line(0, "About to call WandbLogger constructor..."),
+        *(line(1, one) for one in others),
+    ]
+
+
+TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "a logger that rank 0 alone creates is proven by the barrier of the others": (
+        at_logger("About to call barrier..."),
+        {"culprits": (0,), "certainty": "proven", "cause": "logger_init"},
+    ),
+    "ranks that read need not wait for anybody": (
+        at_logger("About to call read_shards..."),
+        {"verdict": "suspect", "culprits": ()},
+    ),
+    "nor ranks that a barrier let go": (
+        at_logger("About to call barrier...", "barrier returned (0.100s)"),
+        {"verdict": "suspect", "culprits": ()},
+    ),
+    "nor ranks that passed a checkpoint": (
+        at_logger("CHECKPOINT 9: WandbLogger ready"),
+        {"verdict": "suspect", "culprits": ()},
+    ),
+    "a barrier that both entered is not what one of them lacks": (
+        [line(0, "About to call barrier..."), *at_logger("About to call barrier...")[::-1]],
+        {"culprits": ()},
+    ),
+    "who fell silent first is told over midnight": (
+        ["[23:59:41.000][+1.0s][R1/2][LR1][PID:11] loading shard 5",
+         "[00:00:20.000][+40.0s][R0/2][LR0][PID:10] loading took long"],
+        {"guessed": (1,), "says": "Rank 1 fell silent first, 39 s before rank 0"},
+    ),
+    "who raised first goes by the time of the line that raised": (
+        [line(0, "read raised KeyError: 'a' (0.010s)", at=3.5),
+         line(1, "load_vocab raised ValueError: no such split (0.010s)", at=3.0),
+         line(1, "its log is at disk", at=9.0)],
+        {"verdict": "crashed", "guessed": (1,), "says": "no such split. Rank 0 raised later"},
+    ),
+    "what a rank raises as another one fails was not first": (
+        [line(0, "reduce raised RuntimeError: Connection closed by peer (0.010s)", at=3.0),
+         line(1, "load_vocab raised ValueError: no such split (0.010s)", at=3.1)],
+        {"verdict": "crashed", "culprits": (1,)},
+    ),
+    "a rank that went on is not said to have raised": (
+        [line(1, "read raised OSError: try again (0.010s)"),
+         *(line(rank, "step 2: answer, 4.4 s") for rank in (1, 0))],
+        {"verdict": "healthy"},
+    ),
+    "all at the logger is known and nobody is blamed": (
+        at_logger("About to call WandbLogger constructor..."),
+        {"verdict": "suspect", "cause": "logger_init", "guessed": ()},
+    ),
+    "of calls of one name the earlier one is guessed": (
+        [line(0, "About to call read..."), line(1, "About to call read..."),
+         line(0, "read returned (0.100s)"), line(0, "About to call read...")],
+        {"guessed": (1,), "culprits": (),
+         "says": "Rank 1 began read #1 and did not come back from it; rank 0 began read #2"},
+    ),
+    "a call of one rank where the other wrote no line": (
+        at_logger(),
+        {"verdict": "suspect", "cause": "logger_init", "guessed": (0,), "unseen": [1]},
+    ),
+    "a rank that wrote no line": (
+        [line(0, "CHECKPOINT 2: Args parsed")],
+        {"verdict": "suspect", "guessed": (), "says": "No line of rank 1", "unseen": [1]},
+    ),
+    **{
+        f"ranks that said the same together are not blamed: {text}": (
+            [line(rank, text) for rank in (0, 1)],
+            {"verdict": "healthy"},
+        )
+        for text in (
+            "CHECKPOINT 12: Training finished",
+            "CHECKPOINT 2: Args parsed",
+            "About to call Trainer.fit...",
+        )
+    },
+    **{
+        f"the rank at an earlier step, in lines of the form {form}": (
+            [form.format(rank=rank, step=step)
+             for rank, last in ((0, 9), (1, 4)) for step in range(1, last + 1)],
+            {"verdict": "suspect", "guessed": (1,), "says": "step 4"},
+        )
+        for form in (
+            "[10:24:{step:02}.007][+{step}.1s][R{rank}/2][LR{rank}][PID:1{rank}] step {step}: tool",
+            "[DEBUG] [10:24:{step:02}] [Rank {rank}/2] step {step} loss=0.{step}",
+            "[DEBUG][rank {rank}] step {step} of 100",
+            "3: \x1b[31m[DEBUG][10:24:{step:02}.007][+{step}.1s][R{rank}/2] step {step}",
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_console_lines_tell(name: str) -> None:
+    agrees(*TOLD[name])
+
+
+def test_what_two_processes_really_wrote_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "slurm-4711.out"
+    with log.open("wb") as stream:
+        for rank in ("0", "1"):
+            program = PROGRAM if rank == "0" else PROGRAM.split("with", maxsplit=1)[0]
+            subprocess.run(
+                [sys.executable, "-c", program],
+                env={"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"},
+                stderr=stream,
+                check=True,
+                timeout=120,
+            )
+    assert invoke(["postmortem", str(log), "--run-dir", str(tmp_path / "out")]) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Rank 1 came to CHECKPOINT 1: Script started, while rank 0 came as far as" in said
+
+
+def test_ranks_that_said_the_same_at_different_times_are_told_apart(told: Told) -> None:
+    _, text = told(
+        "[10:24:31.007][+2.1s][R1/2][LR1][PID:11] CHECKPOINT 2: Args parsed",
+        "[10:31:31.007][+422.1s][R0/2][LR0][PID:10] CHECKPOINT 2: Args parsed",
+    )
+    assert "rank 0 7 min 00 s after rank 1. Look first at what rank 0 did before it" in text
+    assert "last lines 10:24:31.007 to 10:31:31.007" in text
+
+
+def test_of_a_rank_the_newest_process_counts_also_before_it_knows_its_number(told: Told) -> None:
+    _, text = told(
+        line(0, "CHECKPOINT 4: Tokenizer loaded", pid=5),
+        line("?", "CHECKPOINT 1: Script started", world="?", pid=9),
+        line(0, "CHECKPOINT 2: Args parsed", pid=9),
+        line(1, "CHECKPOINT 1: Script started"),
+    )
+    assert "rank 0 CHECKPOINT 2: Args parsed last line" in text
+
+
+def test_why_the_job_was_ended_and_who_wrote_no_line_is_said(told: Told) -> None:
+    verdict, text = told(
+        line(0, "CHECKPOINT 2: Args parsed", world=3),
+        line(1, "CHECKPOINT 1: Script started", world=3),
+        "slurmstepd: error: *** JOB 91 ON n1 CANCELLED AT 2024-05-13T13:00:00 DUE TO TIME LIMIT",
+    )
+    assert "due to time limit" in text
+    assert 2 in [gap["rank"] for gap in verdict["gaps"]]
+
+
+def test_a_hostile_name_does_nothing_to_the_terminal(told: Told) -> None:
+    _, said = told(line(0, "CHECKPOINT 1: \x1b[2J\u202eevil"), line(1, "CHECKPOINT 2: b"))
+    assert "evil" in said
+    assert not {"\x1b", "\u202e"} & set(said)
+
+
+@given(
+    st.lists(
+        st.text(max_size=200) | st.lists(st.sampled_from(PIECES), max_size=12).map("".join),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_no_text_is_too_strange(lines: list[str]) -> None:
+    told = "\n".join(lines).encode(errors="replace").decode()
+    assert 0 in [row.rank for row in judged(line(0, "About to call f..."), told).ranks]
+
+
+def test_a_process_of_spawn_that_a_signal_ended() -> None:
+    line = "torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal"
+    reading = read(f"{line} SIGKILL", f"{line} SIGNOTHING")
+    assert [(fact.rank, fact.code) for fact in reading.facts] == [(3, -9)]

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from postmortem.dumps import judged_files
 
-from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.postmortem.stacks import read_stack_file, stack_kind
+from lightning_hangcheck.postmortem.stacks import read_stack_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,17 +90,6 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("kind", WRITTEN)
-def test_every_kind_is_known_by_its_content_and_read_outermost_first(kind: str) -> None:
-    text = WRITTEN[kind].encode()
-    assert stack_kind(text) == kind
-    (dump,) = read_stack_file("rank3.anything", text)
-    assert dump.rank == 3
-    main = dump.stack.threads[0]
-    assert [frame.function for frame in main.frames] == ["<module>", "fit", "_try_get_data"]
-    assert main.frames[-1] == Frame("_try_get_data", LOADER[1], 30)
-
-
-@pytest.mark.parametrize("kind", WRITTEN)
 def test_a_stack_out_of_a_file_is_judged_as_a_live_one(tmp_path: Path, kind: str) -> None:
     (tmp_path / "rank0.txt").write_text(WRITTEN[kind])
     (tmp_path / "rank1.txt").write_text(py_spy(901, REDUCE))
@@ -164,11 +152,6 @@ def test_what_faulthandler_really_writes_is_read(tmp_path: Path) -> None:
     assert len(dumps[0].stack.threads) == answers.read_text().count("most recent call first")
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b'[{"frames": 3, "thread_id": 1}]', b"epoch 3\n"])
-def test_other_files_hold_no_stacks(data: bytes) -> None:
-    assert read_stack_file("rank0.txt", data) == ()
-
-
 @given(st.sampled_from(sorted(WRITTEN)), st.integers(0, 600), st.binary(max_size=30))
 def test_torn_and_garbled_dumps_do_no_harm(kind: str, at: int, garbage: bytes) -> None:
     text = WRITTEN[kind].encode()
@@ -176,8 +159,6 @@ def test_torn_and_garbled_dumps_do_no_harm(kind: str, at: int, garbage: bytes) -
         assert all(thread.frames for thread in dump.stack.threads)
 
 
-@given(st.binary(max_size=300))
-def test_no_bytes_break_the_reading_of_stacks(data: bytes) -> None:
-    prefix = b'Thread 0x7FA6E7C01740 (idle): "MainThread"\n    wait (threading.py:302)\n'
-    read_stack_file("x", data)
-    read_stack_file("x", prefix + data)
+@pytest.mark.parametrize("data", [b"", b"[]", b'[{"frames": 3, "thread_id": 1}]', b"epoch 3\n"])
+def test_other_files_hold_no_stacks(data: bytes) -> None:
+    assert read_stack_file("rank0.txt", data) == ()

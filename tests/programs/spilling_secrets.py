@@ -1,7 +1,7 @@
-"""Says secrets wherever a program can, then stands still among them, or fails with one.
+"""Says secrets wherever a program can, then stands still among them.
 
 Every secret holds LEAK. The first argument is a mode: recorded (told to hangcheck, which watches),
-unaware (never heard of it), failing (recorded, and ends on an exception); others are for show.
+unaware (never heard of it); others are for show.
 Of two ranks, rank 0 waits in a barrier for rank 1. The second argument is a folder: each process
 writes there where its session is, once it stands (torchrun hands no pipe on).
 """
@@ -63,6 +63,4 @@ def records():
 
 
 words = records() if sys.argv[1] != "unaware" else "no session"
-if sys.argv[1] == "failing":
-    raise ValueError(f"login failed: {{'X-Api-Key': '{LEAK}'}}, {Client()!r}, --pass={LEAK}")
 loads(words)

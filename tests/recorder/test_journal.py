@@ -81,15 +81,6 @@ def test_torn_lines_are_counted(tmp_path: Path) -> None:
     assert gap.why.startswith("3 of its lines are torn")
 
 
-def test_a_rank_that_is_never_learnt_gets_a_file_by_its_pid(tmp_path: Path) -> None:
-    journal = writer(session_without_sidecar(tmp_path), None)
-    journal.add("note", {"name": "a"})
-    assert journal.close(10)
-    (path,) = (tmp_path / "run" / "ranks").iterdir()
-    assert re.fullmatch(r"pid-\d+\.jsonl", path.name)
-    assert names_in(read_journal(path)[0]) == ["a"]
-
-
 def test_lines_before_the_rank_is_known_come_first(tmp_path: Path) -> None:
     journal = writer(session_without_sidecar(tmp_path), None)
     journal.add("note", {"name": "before"})
@@ -165,3 +156,12 @@ def test_a_long_journal_keeps_its_first_and_its_newest_lines(tmp_path: Path) -> 
     assert len(kept) == lines - left_out
     assert kept[:900] == list(range(900))
     assert kept[-3_500:] == list(range(lines - 3_500, lines))
+
+
+def test_a_rank_that_is_never_learnt_gets_a_file_by_its_pid(tmp_path: Path) -> None:
+    journal = writer(session_without_sidecar(tmp_path), None)
+    journal.add("note", {"name": "a"})
+    assert journal.close(10)
+    (path,) = (tmp_path / "run" / "ranks").iterdir()
+    assert re.fullmatch(r"pid-\d+\.jsonl", path.name)
+    assert names_in(read_journal(path)[0]) == ["a"]

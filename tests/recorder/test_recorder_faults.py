@@ -142,12 +142,6 @@ def test_a_bad_argument_is_refused_alone(run: Callable[..., Program]) -> None:
     assert "checkpoint(number=...) is ignored" in program.troubles[1]
 
 
-def test_a_world_size_that_is_no_number(run: Callable[..., Program]) -> None:
-    program = run(TRAIN, WORLD_SIZE="two")
-    assert_trained(program, "WORLD_SIZE='two' is not a whole number")
-    assert "[R?/?][LR0]" in program.err
-
-
 def test_an_option_that_cannot_be_used(run: Callable[..., Program]) -> None:
     program = run(TRAIN, HANGCHECK_STALL_TIMEOUT="soon", HANGCHECK_CONSOLE="all")
     assert_trained(program, "HANGCHECK_STALL_TIMEOUT='soon' cannot be used")

@@ -94,25 +94,6 @@ with hc.section("Trainer constructor"):
     assert program.page().phase == "startup"
 
 
-def test_checkpoints_count_up_unless_a_number_is_given(run: Callable[..., Program]) -> None:
-    program = run("""
-import lightning_hangcheck as hc
-hc.checkpoint("Script started")
-hc.checkpoint("Tokenizer loaded", number=4)
-hc.checkpoint("Model created")
-""")
-    assert program.said == [
-        "CHECKPOINT 1: Script started",
-        "CHECKPOINT 4: Tokenizer loaded",
-        "CHECKPOINT 5: Model created",
-    ]
-    mark = program.page().checkpoint
-    assert mark
-    assert (mark.number, mark.name) == (5, "Model created")
-    (at,) = [e["at"] for e in program.journal() if e["kind"] == "checkpoint" and e["number"] == 5]
-    assert mark.at[:19] == at[:19]
-
-
 def test_a_section_may_be_entered_again_and_within_itself(run: Callable[..., Program]) -> None:
     program = run("""
 import lightning_hangcheck as hc
@@ -232,3 +213,22 @@ def test_where_the_main_thread_only_serves_the_training_thread_tells_where_the_r
     assert isinstance(page, Beat)
     assert [section.in_main_thread for section in page.sections] == [True]
     assert page.phase == "model_load"
+
+
+def test_checkpoints_count_up_unless_a_number_is_given(run: Callable[..., Program]) -> None:
+    program = run("""
+import lightning_hangcheck as hc
+hc.checkpoint("Script started")
+hc.checkpoint("Tokenizer loaded", number=4)
+hc.checkpoint("Model created")
+""")
+    assert program.said == [
+        "CHECKPOINT 1: Script started",
+        "CHECKPOINT 4: Tokenizer loaded",
+        "CHECKPOINT 5: Model created",
+    ]
+    mark = program.page().checkpoint
+    assert mark
+    assert (mark.number, mark.name) == (5, "Model created")
+    (at,) = [e["at"] for e in program.journal() if e["kind"] == "checkpoint" and e["number"] == 5]
+    assert mark.at[:19] == at[:19]

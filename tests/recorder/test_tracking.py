@@ -204,14 +204,6 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def test_without_a_terminal_nothing_is_drawn(run: Callable[..., Program]) -> None:
-    """A bar between log lines is noise."""
-    program = run("import lightning_hangcheck as hc\nlist(hc.track(range(5), 'simulation'))")
-    assert [line for line in program.err.splitlines() if line.strip()] == [
-        line for line in program.err.splitlines() if "simulation: 5 items" in line
-    ]
-
-
 def test_a_forked_child_does_not_touch_its_parents_loop(run: Callable[..., Program]) -> None:
     program = run("""
 import os
@@ -226,3 +218,11 @@ for number in hc.track(range(2), "simulation"):
     assert program.process.returncode == 0, program.err
     (entry,) = [entry for entry in program.journal() if entry["kind"] == "track"]
     assert entry["steps"]["fork"]["count"] == 2
+
+
+def test_without_a_terminal_nothing_is_drawn(run: Callable[..., Program]) -> None:
+    """A bar between log lines is noise."""
+    program = run("import lightning_hangcheck as hc\nlist(hc.track(range(5), 'simulation'))")
+    assert [line for line in program.err.splitlines() if line.strip()] == [
+        line for line in program.err.splitlines() if "simulation: 5 items" in line
+    ]

@@ -1,7 +1,8 @@
-"""The terminal report: golden texts, what holds at any world size, and stacks.txt."""
+"""What is said in a terminal: verdicts, plans, stragglers and the start."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -23,10 +24,12 @@ from constructed import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from planning.planned import machine, model, use
 
 from lightning_hangcheck.cli.showing import coloured
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model import evidence
+from lightning_hangcheck.model.beat import Beat, StepTimes
 from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import (
     Frame,
@@ -44,15 +47,22 @@ from lightning_hangcheck.model.verdict import (
     RankState,
     Remedy,
 )
+from lightning_hangcheck.planning.plan import read_phase
+from lightning_hangcheck.planning.planner import make_plan
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.paragraphs import TABLE_WIDTH
+from lightning_hangcheck.report.plan_text import render as render_plan
+from lightning_hangcheck.report.start_report import render_start
+from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.report.verdict_text import render, render_stacks
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Cause
 
 GOLDEN = Path(__file__).parent / "golden"
+
 MOST_LINES = 40
+
 CASES = {
     "stalled": stalled(),
     "never_came": (None, never_came()),
@@ -63,6 +73,7 @@ CASES = {
     "slow": (None, running("slow", "rank 1 takes 5 times longer for a step than before")),
     "recovered": (None, recovered()),
 }
+
 texts = some.text(max_size=600)
 
 
@@ -206,16 +217,12 @@ def test_what_a_stall_costs_is_told_in_units_that_fit(
     assert verdict_text.stall_cost(judged) == cost
 
 
-def test_a_cause_that_needs_no_more_words_gets_none() -> None:
-    """Of files the summary says what a cause looks like in them."""
-    judged = verdict("hang", cause="rendezvous", confidence=0.4, seen_in="files")
-    assert verdict_text.reason(judged) == "rendezvous (confidence 0.40)"
-
-
 FRAMES = (Frame("<module>", "/home/ada/train.py", 140), Frame("load", "/home/ada/data.py", 41))
+
 STACK = ProcessStack(
     pid=7, source="py-spy", threads=(ThreadStack(tid=7, name="MainThread", frames=FRAMES),)
 )
+
 KERNEL = ProcessState(
     pid=7,
     parent_pid=1,
@@ -264,3 +271,195 @@ def test_one_rank_in_the_logger_is_one() -> None:
     verdict = judge(case)
     assert (verdict.cause, verdict.culprits) == ("logger_init", (0,))
     assert "One rank creates the logger" in " ".join(render(case, verdict, "run").split())
+
+
+def pasted(text: str) -> dict[str, ast.expr]:
+    """What stands under ``paste``, read as the arguments of a call."""
+    lines = text.partition("paste")[2].partition("\n\n")[0]
+    call = ast.parse(f"f({lines})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    return {one.arg or "": one.value for one in call.keywords}
+
+
+def test_what_is_to_be_pasted_is_python() -> None:
+    text = render_plan(make_plan(model(), machine(24, 24), use()))
+    arguments = pasted(text)
+    assert isinstance(arguments["max_memory"], ast.Dict)
+    assert ast.literal_eval(arguments["max_memory"]) == {0: "21.6GB", 1: "21.6GB", "cpu": "64GB"}
+    assert ast.literal_eval(arguments["device_map"]) == "auto"
+    assert ast.literal_eval(arguments["dtype"]) == "bfloat16"
+
+
+def test_nothing_is_to_be_pasted_that_the_loader_warns_of() -> None:
+    text = render_plan(make_plan(model(), machine(6, cpu_gb=4), use()))
+    assert "paste    nothing: it would need offload_folder" in text
+    assert "offload_folder=" not in text
+    assert "plan one of the ways out" in text
+
+
+def test_eight_bits_are_asked_for_as_transformers_wants_them() -> None:
+    arguments = pasted(render_plan(make_plan(model(), machine(80), use("int8"))))
+    assert "quantization_config" in arguments
+    assert "dtype" not in arguments
+
+
+def test_it_begins_with_the_class_and_the_reason() -> None:
+    first, second = render_plan(make_plan(model(), machine(80), use())).splitlines()[:2]
+    assert first == "FAST  llama-8b (8.03 billion weights, 16.1 GB in bfloat16) on 1 GPU of 80.0 GB"
+    assert second.strip().startswith("all on one GPU")
+
+
+def test_it_names_the_time_of_an_answer_and_what_the_class_means() -> None:
+    lines = render_plan(make_plan(model(), machine(80), use())).splitlines()
+    assert "      time     about 0.033 s a token, 17 s for 512 tokens" in lines
+    assert (
+        "      class    fast: one GPU holds all, with 5% left for the allocator's fragments"
+        in lines
+    )
+
+
+def test_phases_stand_in_rows_of_their_own() -> None:
+    phases = (read_phase("rollout:context=8192,batch=2"), read_phase("train:optimizer=30"))
+    text = render_plan(make_plan(model(), machine(80), use(), phases=phases))
+    rollout, train = text.partition("phases   ")[2].splitlines()[:2]
+    assert rollout.split()[:5] == ["rollout", "context", "8192,", "batch", "2"]
+    assert "extra 30.0 GB" in train
+
+
+def test_nothing_of_a_foreign_name_reaches_the_terminal_raw() -> None:
+    text = render_plan(make_plan(model(model_type="evil\x1b[2J"), machine(80), use()))
+    assert "\x1b" not in text
+
+
+def measured(number: int, *marks: StepTimes) -> RankView:
+    """A rank that had these sums at moments of the run, the last of them in the end."""
+    beat = Beat(pid=100 + number, rank=number, step_times=marks[-1])
+    return RankView(rank=number, pid=100 + number, beat=beat, step_sums=marks[:-1])
+
+
+def sums(steps: int, loader_s: float, forward_s: float, rest_s: float) -> StepTimes:
+    """Sums of equal steps."""
+    return StepTimes(steps, steps * loader_s, steps * forward_s, steps * rest_s)
+
+
+def evenly(number: int, loader_s: float, forward_s: float, rest_s: float) -> RankView:
+    return measured(number, *(sums(n, loader_s, forward_s, rest_s) for n in range(10, 90, 10)))
+
+
+def test_the_slowest_rank_is_the_one_with_most_work_of_its_own() -> None:
+    """All steps of a distributed job take the same time, as the others wait for the slowest."""
+    fast = [evenly(number, 0.02, 0.1, 0.28) for number in (0, 1, 3)]
+    found = find_stragglers(case(*fast, evenly(2, 0.2, 0.1, 0.1)))
+    assert found is not None
+    assert [one.rank for one in found.ranks] == [2, 0, 1, 3]
+    assert found.ranks[0].ratio == pytest.approx(2.5)
+    assert stragglers_lines(found) == [
+        "      steps    80 timed, 0.4 s each; slowest is rank 2: 0.3 s of its own, "
+        "2.5 times the median rank's 0.12 s",
+        "      where    rank 2: loader 0.2 s, forward 0.1 s, backward, optimizer and waiting "
+        "0.1 s; median: loader 0.02 s, forward 0.1 s, backward, optimizer and waiting 0.28 s",
+        "      trend    even: 0.4 s at first, 0.4 s in the end",
+    ]
+
+
+def test_ranks_that_are_alike_are_called_so() -> None:
+    lines = stragglers_lines(
+        find_stragglers(case(evenly(0, 0.1, 0.1, 0.2), evenly(1, 0.1, 0.105, 0.195)))
+    )
+    assert lines[0].endswith("80 timed, 0.4 s each; all 2 ranks are alike")
+
+
+def test_of_two_ranks_the_slower_is_compared_with_the_other() -> None:
+    found = find_stragglers(case(evenly(0, 0.1, 0.1, 0.4), evenly(1, 0.4, 0.1, 0.1)))
+    assert found is not None
+    assert (found.ranks[0].rank, found.ranks[0].ratio) == (1, pytest.approx(2.5))
+    assert found.typical.rest_s == pytest.approx(0.4)
+
+
+def test_a_rank_that_became_slower_is_told_with_the_part_that_did() -> None:
+    early, late = sums(40, 0.1, 0.1, 0.1), StepTimes(80, 4 + 40 * 0.7, 8, 8)
+    marks = [sums(10 * n, 0.1, 0.1, 0.1) for n in range(1, 4)]
+    lines = stragglers_lines(find_stragglers(case(measured(0, *marks, early, early, late))))
+    assert (
+        lines[-1]
+        == "      trend    0.3 s at first, 0.9 s in the end; most in loader: 0.1 s, then 0.7 s"
+    )
+
+
+def test_nothing_is_said_of_few_steps_or_none() -> None:
+    for few in (
+        measured(0, sums(9, 1, 1, 1)),
+        RankView(rank=0, beat=Beat(pid=1)),
+        RankView(rank=0),
+    ):
+        assert find_stragglers(case(few)) is None
+    assert find_stragglers(None) is None
+    assert stragglers_lines(None) == []
+
+
+TOLD = {"versions": "python 3.11.7, torch 2.13.0", "CUDA": "12.6, not initialized"}
+
+GROUP = {"process group": "nccl, 4 ranks", "backends": "gloo, nccl"}
+
+
+def test_what_all_have_in_common_is_one_line() -> None:
+    states = {rank: {**TOLD, **GROUP, "RANK": str(rank)} for rank in range(4)}
+    assert render_start(states, ()) == (
+        "STATE     4 ranks at the start: python 3.11.7, torch 2.13.0; CUDA: 12.6, not initialized; "
+        "process group: nccl, 4 ranks; nothing differs"
+    )
+
+
+def test_what_differs_names_who_has_which_value() -> None:
+    states = {rank: {**TOLD, "RANK": str(rank)} for rank in range(4)}
+    states[2] = {**states[2], "NCCL_DEBUG": "INFO", "CUDA": "torch is built without it"}
+    assert render_start(states, ()).splitlines() == [
+        "STATE     4 ranks at the start: python 3.11.7, torch 2.13.0; what differs:",
+        "          CUDA: 12.6, not initialized (rank 0-1,3); torch is built without it (rank 2)",
+        "          NCCL_DEBUG: not set (rank 0-1,3); INFO (rank 2)",
+    ]
+
+
+def test_a_rank_that_has_said_nothing_is_named_and_compared_with_nobody() -> None:
+    (line,) = render_start({0: TOLD, 3: TOLD}, [2, 1]).splitlines()
+    assert line.endswith("; of rank 1-2 nothing is known yet; nothing differs")
+    assert line.startswith("STATE     2 ranks at the start: ")
+
+
+def test_of_long_values_that_look_alike_the_part_that_differs_is_shown() -> None:
+    folders = "/opt/apps/site/modules/2026/libraries:" * 10
+    states = {
+        rank: {"LD_LIBRARY_PATH": f"{folders}/scratch/job-{rank}:/usr/lib"} for rank in (0, 1)
+    }
+    states[2] = {"LD_LIBRARY_PATH": folders}
+
+    (line,) = render_start(states, ()).splitlines()[1:]
+
+    assert line.strip() == (
+        "LD_LIBRARY_PATH: ...raries:/scratch/job-0:/usr/lib (rank 0); "
+        "...raries:/scratch/job-1:/usr/lib (rank 1); ...ules/2026/libraries: (rank 2)"
+    )
+
+
+def test_many_differences_and_hostile_values_stay_short_and_harmless() -> None:
+    states = {
+        rank: {f"NCCL_{name:02}": f"\x1b[2J{rank}" + "x" * 5000 for name in range(30)}
+        for rank in range(64)
+    }
+    lines = render_start(states, ()).splitlines()
+    assert len(lines) == 12
+    assert lines[-1].strip() == "and 20 more: the ranks' journals have all"
+    assert all(len(line) < 600 and line.isprintable() for line in lines)
+    assert lines[1].endswith("; 60 other values")
+
+
+def test_one_process_has_nobody_to_differ_from() -> None:
+    (line,) = render_start({0: TOLD}, ()).splitlines()
+    assert line.startswith("STATE     1 rank at the start: python")
+    assert "differs" not in line
+
+
+def test_a_cause_that_needs_no_more_words_gets_none() -> None:
+    """Of files the summary says what a cause looks like in them."""
+    judged = verdict("hang", cause="rendezvous", confidence=0.4, seen_in="files")
+    assert verdict_text.reason(judged) == "rendezvous (confidence 0.40)"

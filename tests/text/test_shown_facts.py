@@ -1,14 +1,22 @@
-"""Facts as people read them: amounts, moments, ranges of ranks, and text that does nothing."""
+"""Facts as they are shown, and text of others made safe to show."""
 
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
 from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from processes import PATIENCE_S, PROGRAMS
 
+from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.text.shown import (
     LARGEST_RANK,
     Precision,
@@ -24,6 +32,11 @@ from lightning_hangcheck.text.shown import (
     visible,
     visible_json,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from processes import StartProgram
 
 
 @pytest.mark.parametrize(
@@ -153,3 +166,108 @@ def test_texts_that_look_alike_once_they_are_cut_are_told_apart_by_their_lengths
     shown = told_apart(ends, 100)
     assert len(set(shown)) == 3
     assert shown[2].endswith("2 (121 characters)")
+
+
+# C0 without the line break, DEL, C1, directions, zero width, byte order mark
+OBEYED = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+
+EVIL = "\x1b[2J\x1b]0;owned\x07\u202egnp\u200b\r\n[red]a[/red]"
+
+OURS = [sys.executable, "-m", "lightning_hangcheck"]
+
+
+def assert_harmless(shown: bytes) -> str:
+    """Nothing in it is obeyed by a terminal."""
+    text = shown.decode()
+    assert OBEYED.findall(text) == []
+    return text
+
+
+def hangcheck(folder: Path, *words: str) -> tuple[int, str]:
+    """Run a command on a folder, and return its exit code and all that it showed."""
+    ended = subprocess.run(
+        [*OURS, *words], cwd=folder, capture_output=True, timeout=PATIENCE_S, check=False
+    )
+    return ended.returncode, assert_harmless(ended.stdout + ended.stderr)
+
+
+@pytest.mark.real
+def test_a_list_of_jobs_and_a_visit(program: StartProgram, tmp_path: Path) -> None:
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": f"a{EVIL}"}
+    jobs = [
+        program("escaping_names.py", "unaware", EVIL, MASTER_PORT=port, **rank) for port in "12"
+    ]
+    code, listed = hangcheck(tmp_path, "attach")
+    (line,) = [line for line in listed.splitlines() if line.startswith(f"pid {jobs[0].pid} ")]
+    assert code == 2
+    assert r"\x1b[2J\x1b]0;owned\x07\u202egnp\u200b\r\n[red]a[/red]" in line
+
+    code, visited = hangcheck(tmp_path, "attach", "--pid", str(jobs[0].pid), "--run-dir", "run")
+    assert code == 0, visited
+    assert "rank 0" in visited
+    stacks = assert_harmless((tmp_path / "run/evidence/1/stacks.txt").read_bytes())
+    assert r"stands\x1b[2J" in stacks
+    assert hangcheck(tmp_path, "report", "run")[0] == 0
+    assert hangcheck(tmp_path, "report", "run", "--json")[0] == 0
+    assert_harmless((tmp_path / "run/evidence/1/case.json").read_bytes())
+
+
+@pytest.mark.real
+def test_the_console_and_the_report_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last words, checkpoints, sections and tracked loops of a rank that failed."""
+    program = str(PROGRAMS / "escaping_names.py")
+    job = [sys.executable, program, "failing", EVIL, os.fsdecode(b"\xff")]
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    code, shown = hangcheck(tmp_path, "run", "--run-dir", "run", "--", *job)
+    assert code == 1
+    assert r"CHECKPOINT 1: checkpoint\x1b[2J" in shown
+    assert r"section\x1b[2J\x1b]0;owned\x07\x9b31m" in shown
+    assert r"ValueError: no \x1b[2J" in shown
+    assert "[red]a[/red][link=http://evil]b[/link]" in shown, "no markup is interpreted"
+    assert not [line for line in shown.splitlines() if line.startswith("HANG")], "a forged line"
+    assert hangcheck(tmp_path, "report", "run")[0] == 0
+    assert hangcheck(tmp_path, "report", "run", "--json")[0] == 0
+    files = [file for file in (tmp_path / "run").rglob("*") if file.is_file()]
+    left = {file.name: assert_harmless(file.read_bytes()) for file in files}
+    assert r"\\udcff" in left["run.json"]
+    assert r"\u001b[2J" in left["rank-0.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "words", [["report", EVIL], ["--" + EVIL], [EVIL], ["attach", EVIL], ["explain", EVIL]]
+)
+def test_an_error_that_quotes_its_argument(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(words) == 2
+    said = assert_harmless(capsys.readouterr().err.encode())
+    assert said.startswith("hangcheck: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("bar", ["rich", "tqdm"])
+def test_the_bar_of_a_tracked_loop(bar: str, tmp_path: Path) -> None:
+    """On a real terminal; of the escapes in it, all are the bar's own."""
+    reader, writer = pty.openpty()
+    code = f"import lightning_hangcheck as hc\nfor _ in hc.track([1], {EVIL!r}, bar={bar!r}): pass"
+    try:
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            stderr=writer,
+            env={**os.environ, "HANGCHECK_RUN_DIR": str(tmp_path / "run"), "COLUMNS": "300"},
+            timeout=PATIENCE_S,
+            check=True,
+        )
+        shown = os.read(reader, 1 << 16).decode()
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert r"\x1b[2J\x1b]0;owned\x07\u202egnp\u200b [red]a[/red]" in shown
+    assert "\x1b[2J" not in shown
+    assert not {"\x07", "\u202e", "\u200b"} & set(shown)

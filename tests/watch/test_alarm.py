@@ -38,34 +38,49 @@ def verdict(
     )
 
 
-def test_suspicion_is_a_line_and_a_hang_a_report_each_once() -> None:
-    alarm = Alarm()
-    told = [alarm.take(verdict(kind, 1)) for kind in ("suspect", "suspect", "hang", "hang")]
-    assert told == ["line", None, "report", None]
+ALONE = verdict("hang", 0)
+JOINED = replace(ALONE, ranks=(RankState(rank=1), RankState(rank=2)), victims=(1, 2))
+UNKNOWN, KNOWN = (verdict("hang", 1, cause=cause) for cause in ("unknown", "logger_init"))
+THREE = verdict("suspect", 0, 1, 2)
+TAKEN: dict[str, tuple[list[Verdict], list[str | None]]] = {
+    "a suspicion is a line and a hang a report, each once": (
+        [verdict(kind, 1) for kind in ("suspect", "suspect", "hang", "hang")],
+        ["line", None, "report", None],
+    ),
+    "ranks that are suspected already are no second suspicion": (
+        [THREE, verdict("suspect", 2), THREE, verdict("suspect", 2, cause="network_wait")],
+        ["line", None, None, "line"],
+    ),
+    "a suspicion of those that the others now wait for is another one": (
+        [THREE, verdict("suspect", 2, victims=(0, 1))],
+        ["line", "line"],
+    ),
+    "one that now is on more nodes is saved once without a word": (
+        [ALONE, JOINED, JOINED, ALONE],
+        ["report", "silent", None, None],
+    ),
+    "good news is no alarm": ([verdict("healthy"), verdict("finished")], [None, None]),
+    "a hang is not softened to a suspicion": (
+        [verdict("hang", 1), verdict("suspect", 1)],
+        ["report", None],
+    ),
+    "a hang that is understood better is saved without shouting again": (
+        [UNKNOWN, KNOWN],
+        ["report", "silent"],
+    ),
+    # as where the other nodes are heard only after this one has judged its own ranks
+    "who holds a hang up is told once where nobody could be named before": (
+        [verdict("hang", *culprits) for culprits in ((), (1,), (1,), (), (1,))],
+        ["report", "named", None, "silent", "silent"],
+    ),
+}
 
 
-def test_ranks_that_are_suspected_already_are_no_second_suspicion() -> None:
-    alarm = Alarm()
-    alarm.take(verdict("suspect", 0, 1, 2))
-    assert alarm.take(verdict("suspect", 2)) is None
-    assert alarm.take(verdict("suspect", 0, 1, 2)) is None
-    assert alarm.take(verdict("suspect", 2, cause="network_wait")) == "line"
-
-
-def test_a_suspicion_of_those_that_the_others_now_wait_for_is_another_one() -> None:
-    alarm = Alarm()
-    alarm.take(verdict("suspect", 0, 1, 2))
-    assert alarm.take(verdict("suspect", 2, victims=(0, 1))) == "line"
-
-
-def test_a_verdict_that_now_is_on_more_nodes_is_saved_once_without_a_word() -> None:
-    """One that was given alone, then joined by whoever judges for all."""
-    alarm, alone = Alarm(), verdict("hang", 0)
-    ranks = (RankState(rank=1), RankState(rank=2))
-    joined = replace(alone, ranks=ranks, victims=(1, 2))
-    told = [alarm.take(one) for one in (alone, joined, joined, alone)]
-    assert told == ["report", "silent", None, None]
-    assert alarm.standing == joined
+@pytest.mark.parametrize("case", TAKEN)
+def test_each_verdict_is_told_as_it_is_news(case: str) -> None:
+    alarm, (taken, told) = Alarm(), TAKEN[case]
+    assert [alarm.take(one) for one in taken] == told
+    assert alarm.proven == (taken[0].verdict == "hang" or taken[-1].verdict == "hang")
 
 
 def test_what_a_closer_look_adds_is_saved_without_a_word() -> None:
@@ -73,31 +88,6 @@ def test_what_a_closer_look_adds_is_saved_without_a_word() -> None:
     assert alarm.take(verdict("hang", 1), closer=True) == "report"
     assert alarm.take(verdict("hang", 1), closer=True) == "silent"
     assert alarm.take(verdict("suspect", 1), closer=True) is None
-
-
-@pytest.mark.parametrize("kind", ["healthy", "finished"])
-def test_good_news_is_no_alarm(kind: str) -> None:
-    assert Alarm().take(verdict(kind)) is None
-
-
-def test_a_hang_is_not_softened_to_a_suspicion() -> None:
-    alarm = Alarm()
-    alarm.take(verdict("hang", 1))
-    assert alarm.take(verdict("suspect", 1)) is None
-    assert alarm.proven
-
-
-def test_a_hang_that_is_understood_better_is_saved_without_shouting_again() -> None:
-    alarm = Alarm()
-    alarm.take(verdict("hang", 1, cause="unknown"))
-    assert alarm.take(verdict("hang", 1, cause="logger_init")) == "silent"
-
-
-def test_who_holds_a_hang_up_is_told_once_where_nobody_could_be_named_before() -> None:
-    """As where the other nodes are heard only after this one has judged its own ranks."""
-    alarm = Alarm()
-    told = [alarm.take(verdict("hang", *culprits)) for culprits in ((), (1,), (1,), (), (1,))]
-    assert told == ["report", "named", None, "silent", "silent"]
 
 
 def test_the_end_of_an_alarm_is_told_once() -> None:
@@ -196,10 +186,6 @@ def watched(number: int, advanced_ns: int, *, gone: bool = False) -> dict[int, W
     return {number: one}
 
 
-def test_the_verdict_blames_rank_1() -> None:
-    assert (BLAMED.culprits, BLAMED.victims) == ((1,), (0,))
-
-
 @pytest.mark.parametrize("at_ns", [40, 60])
 def test_a_culprit_is_asked_where_it_is_seen(at_ns: int) -> None:
     later = at_ns > RAISED_NS
@@ -218,10 +204,6 @@ def test_a_culprit_that_is_gone_does_not_come_back_whatever_others_do_on_their_w
     assert not advanced(BLAMED, RAISED_NS, watched(0, 60), None)
 
 
-def test_nothing_recovers_where_nothing_stands() -> None:
-    assert not advanced(None, RAISED_NS, watched(0, 60), {})
-
-
 HUNG = (rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD))
 INTERRUPTED = "KeyboardInterrupt in main (train.py:3)"
 
@@ -237,10 +219,6 @@ def interrupted(number: int) -> RankView:
 
 def stepping(step: int) -> RankView:
     return rank(0, IN_LOAD, beat=Beat(pid=1, step=step))
-
-
-def test_a_job_that_nobody_ends_is_not() -> None:
-    assert not Shutdown().begun(HUNG, proven=True, now_ns=at(1))
 
 
 def test_who_asks_first_counts_and_what_had_failed_by_then() -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import psutil
 import pytest
 from launch.terminals.terminal import CTRL_C, Terminal
-from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, PROGRAMS, end, is_alive, is_sidecar, marked_processes, until
+from processes import PATIENCE_S, end, until
 from watch.launched import LONGEST_RUN_S, PATIENT_LOOKS, record_of, run_words, start_run, verdict_of
 
 from lightning_hangcheck.model.verdict import Verdict
@@ -27,7 +22,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 CASES = Path(__file__).parents[1] / "hangbench" / "cases"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-HANGING = [*TORCHRUN, str(CASES / "stalled_in_own_code.py")]
 LIGHTNING = [*TORCHRUN, str(CASES / "stalled_in_training_step.py")]
 ALONE = [sys.executable, "-c", "import queue; queue.Queue().get()"]
 AS_RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
@@ -95,25 +89,6 @@ def test_ctrl_c(tmp_path: Path, start: Callable[..., Terminal]) -> None:
     assert "RECOVERED" not in terminal.shown
 
 
-@WHEN_ASKED_FOR
-def test_sigterm_to_everybody_as_schedulers_send_it(tmp_path: Path) -> None:
-    """The sidecar gets it, too, and stays to tell the end."""
-    process = start_run(tmp_path, ALONE, **AS_RANK, **IMPATIENT)
-    try:
-        until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
-        everyone = [psutil.Process(process.pid)]
-        everyone += everyone[0].children(recursive=True)
-        for one in everyone:
-            with suppress(psutil.NoSuchProcess):  # what writes the page ends by itself
-                one.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=PATIENCE_S)
-    finally:
-        end(process)
-    check_hang_stands(tmp_path, "")
-    assert "SIGTERM" in verdict_of(tmp_path / "run").summary
-    assert "a new one starts" not in errors
-
-
 def test_a_hung_job_that_does_not_end_when_asked_is_told_with_what_ends_it(tmp_path: Path) -> None:
     """Lightning's handler of SIGTERM waits for all ranks, and one of them is stuck."""
     process = start_run(tmp_path, LIGHTNING, **IMPATIENT)
@@ -179,46 +154,3 @@ def test_a_healthy_job_that_is_ended_is_told_what_it_loses(tmp_path: Path) -> No
         line,
     )
     assert "RECOVERED" not in errors
-
-
-@pytest.fixture
-def callback_alone(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start a job in which only the callback watches; nobody tells its sidecar of signals."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(program: str, *words: str, **environment: str) -> subprocess.Popen[bytes]:
-        folder = {"HANGCHECK_RUN_DIR": str(tmp_path / "run")}
-        process = subprocess.Popen(
-            [*TORCHRUN, str(PROGRAMS / program), *words],
-            cwd=tmp_path,
-            env={**os.environ, **IMPATIENT, **folder, **environment},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        end(process)
-
-
-def until_sidecar_ended(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of the job, and of what watches it."""
-    ours = marked_processes(os.environ["HANGCHECK_TEST_SESSION"])
-    sidecars = [one for one in ours if is_sidecar(one)]
-    process.wait(PATIENCE_S)
-    until(lambda: not any(map(is_alive, sidecars)), "the sidecar to end")
-
-
-@WHEN_ASKED_FOR
-def test_ctrl_c_where_the_callback_alone_watches(
-    tmp_path: Path, callback_alone: Callable[..., subprocess.Popen[bytes]]
-) -> None:
-    """The ranks' last words tell."""
-    process = callback_alone("rounds.py", "callback", "hang")
-    until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
-    process.send_signal(signal.SIGINT)
-    until_sidecar_ended(process)
-    check_hang_stands(tmp_path, "", culprit=1)
-    assert "the job was ended by KeyboardInterrupt in rank" in verdict_of(tmp_path / "run").summary

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from cases import IN_ALL_REDUCE, IN_LOAD, SECOND, gone, job, rank
 from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, PROGRAMS, end, until
+from msgspec.structs import replace
+from processes import PROGRAMS
 from watch.launched import record_of, run, verdict_of
 
 from lightning_hangcheck.judge import judge
+from lightning_hangcheck.machine import ticks_since_boot
+from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Case
+from lightning_hangcheck.model.run import Round, RoundStart
 from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.observe.discovery import FoundRank
+from lightning_hangcheck.observe.watched_rank import WatchedRound
 from lightning_hangcheck.rundir import read_journal
+from lightning_hangcheck.watch.roster import end_round
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.real
 QUICKLY = ("--on-hang", "abort", "--set", "idle_after=5", "--set", "proven_after=5")
 
 
@@ -37,6 +43,7 @@ def verdicts(folder: Path) -> list[Verdict]:
     return [msgspec.json.decode(path.read_bytes(), type=Verdict) for path in paths]
 
 
+@pytest.mark.real
 def test_a_failure_that_a_restart_mended_is_told_when_it_happens_and_at_the_end(
     tmp_path: Path,
 ) -> None:
@@ -64,42 +71,7 @@ def test_a_failure_that_a_restart_mended_is_told_when_it_happens_and_at_the_end(
         assert judge(msgspec.json.decode(case, type=Case)) == verdict
 
 
-@WHEN_ASKED_FOR
-def test_a_hang_after_a_restart_is_found_and_names_the_ranks_of_its_own_round(
-    tmp_path: Path,
-) -> None:
-    assert run(tmp_path, torchrun("kill", "hang"), *QUICKLY).returncode == 75
-    last = verdict_of(tmp_path / "run")
-    assert (last.verdict, last.culprits, last.victims) == ("hang", (1,), (0,))
-    (before,) = [item.text for item in last.evidence if item.kind == "round"]
-    assert before.startswith("round 0 ended: rank 1 failed first: it was killed by SIGKILL")
-    told = [one.verdict for one in verdicts(tmp_path / "run")]
-    assert "dead" not in told, "ranks of the round before are not waited for"
-    assert [one.verdict for one in record_of(tmp_path / "run").rounds] == ["crashed", "hang"]
-
-
-@WHEN_ASKED_FOR
-def test_a_job_that_only_the_callback_watches_keeps_one_run_folder(tmp_path: Path) -> None:
-    """Also where its sidecar is lost together with a rank."""
-    job = subprocess.Popen(
-        torchrun("callback", "lose", "train"),
-        cwd=tmp_path,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        job.wait(PATIENCE_S)
-        (folder,) = (tmp_path / "hangcheck_runs").glob("*/")
-        record = until(lambda: (one := record_of(folder)).ended_at and one, "the run's end")
-    finally:
-        end(job)
-    assert [one.verdict for one in verdicts(folder)] == ["crashed", "finished"]
-    assert [one.verdict for one in record.rounds] == ["crashed", "finished"]
-    assert "round 0 had ended" in verdict_of(folder).summary
-    assert (record.rounds[0].culprits, record.rounds[1].number) == ((1,), 1)
-
-
+@pytest.mark.real
 @WHEN_ASKED_FOR
 def test_the_next_command_of_a_shell_script_is_no_round_of_the_one_before(tmp_path: Path) -> None:
     wait = (
@@ -116,28 +88,7 @@ def test_the_next_command_of_a_shell_script_is_no_round_of_the_one_before(tmp_pa
     assert [one.verdict for one in record_of(tmp_path / "run").rounds] == ["finished"]
 
 
-@WHEN_ASKED_FOR
-def test_a_shell_that_starts_a_failed_script_again_is_one_run_with_its_rounds(
-    tmp_path: Path,
-) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import os, pathlib, sys, time\n"
-        "tries = pathlib.Path('tries')\n"
-        "count = len(tries.read_text()) if tries.exists() else 0\n"
-        "tries.write_text('x' * (count + 1))\n"
-        "while f'\"pid\": {os.getpid()},' not in pathlib.Path('run/run.json').read_text():\n"
-        "    time.sleep(0.05)\n"
-        "sys.exit(3 if count < 2 else 0)\n"
-    )
-    loop = ["/bin/sh", "-c", f"until '{sys.executable}' train.py; do :; done"]
-    assert run(tmp_path, loop).returncode == 0
-    rounds = record_of(tmp_path / "run").rounds
-    assert [one.verdict for one in rounds] == ["crashed", "crashed", "finished"]
-    summary = verdict_of(tmp_path / "run").summary
-    assert "rounds 0-1 had ended: rank 0 failed first: it exited with code 3" in summary
-
-
+@pytest.mark.real
 @WHEN_ASKED_FOR
 def test_on_hang_restart_has_torchrun_start_the_ranks_again_while_it_does(tmp_path: Path) -> None:
     """The second hang finds no restart left, and ends the job."""
@@ -154,3 +105,279 @@ def test_on_hang_restart_has_torchrun_start_the_ranks_again_while_it_does(tmp_pa
     told = [one.verdict for one in verdicts(tmp_path / "run")]
     assert "recovered" not in told
     assert "dead" not in told
+
+
+ALWAYS_LATER = 2**60  # clock ticks since boot
+
+TORCHRUN = RoundStart(launcher="torchrun", number=1, most=3)
+
+
+def found(number: int, pid: int, count: int | None = None, **fields: Any) -> FoundRank:
+    start = RoundStart(launcher="torchrun", number=count, most=1)
+    return FoundRank(**{"rank": number, "pid": pid, "started_ticks": 1, "start": start, **fields})
+
+
+def watched(*ranks: FoundRank, left: int | None = None) -> WatchedRound:
+    """A round of these ranks that have all gone, with this exit code, unless it is None."""
+    made = WatchedRound(0)
+    for one in ranks:
+        made.take_in(one, 0)
+    made.seen_alive_ticks = ticks_since_boot()
+    for one in ranks:
+        if left is not None:
+            made.note_exit(one.pid, left)
+    return made
+
+
+def test_a_rank_that_another_process_claims_while_the_rest_live_is_only_replaced() -> None:
+    """A launcher may start one rank again; the others go on."""
+    made = watched(found(0, 10), found(1, 11))
+    made.note_exit(11, 1)
+    assert not made.is_left_by(found(1, 21, started_ticks=ALWAYS_LATER))
+    made.take_in(found(1, 21), 0)
+    assert [one.found.pid for one in made.alive] == [10, 21]
+
+
+def test_the_number_of_a_rank_that_is_gone_with_all_others_begins_a_round() -> None:
+    made = watched(found(0, 10), found(1, 11), left=1)
+    assert made.is_left_by(found(1, 21, started_ticks=ALWAYS_LATER))
+    assert not made.is_left_by(found(1, 11)), "it is the same process"
+
+
+def test_a_worker_that_outlives_its_rank_begins_no_round() -> None:
+    """It inherited the rank's number, and was there while the rank still lived."""
+    made = watched(found(0, 10), found(1, 11), left=-15)
+    assert not made.is_left_by(found(1, 21, started_ticks=1))
+
+
+def test_the_launchers_count_begins_a_round_whoever_is_left() -> None:
+    made = watched(found(0, 10, 0), found(1, 11, 0))
+    assert made.is_left_by(found(0, 20, 1))
+    assert not made.is_left_by(found(2, 20, 0))
+    later = watched(found(0, 20, 1))
+    assert not later.is_left_by(found(1, 11, 0))
+    assert later.is_after(found(1, 11, 0)), "it is left over from the round before"
+
+
+def test_a_rank_that_was_late_in_a_round_of_which_all_others_are_gone_belongs_to_it() -> None:
+    made = watched(found(0, 10, 0), left=1)
+    assert not made.is_left_by(found(1, 11, 0, started_ticks=1))
+
+
+def test_ranks_that_were_numbered_anew_after_all_had_gone_begin_a_round() -> None:
+    """A node that comes changes the numbers, and torchrun does not count it as a restart."""
+    made = watched(found(2, 10, 0), found(3, 11, 0), left=-15)
+    assert made.is_left_by(found(0, 20, 0, started_ticks=ALWAYS_LATER))
+
+
+@pytest.mark.parametrize(
+    ("count", "code", "expected"), [(0, 1, True), (0, -15, True), (0, 0, False), (1, 1, False)]
+)
+def test_torchrun_starts_the_ranks_again_until_its_restarts_are_used_up(
+    count: int, code: int, expected: bool
+) -> None:
+    assert watched(found(0, 10, count), left=code).may_be_followed is expected
+
+
+def test_an_exit_code_that_is_learnt_late_is_kept() -> None:
+    made = watched(found(0, 10))
+    made.note_exit(10, None)
+    made.note_exit(10, 3)
+    (view,) = made.views("node0", 0)
+    assert view.process_exit is not None
+    assert (view.process_exit.order, view.process_exit.exit_code) == (0, 3)
+
+
+def failed_round(number: int = 0, words: str = "ValueError: bad sample", **run: Any) -> Any:
+    return job(
+        gone(0, -15, order=1), gone(1, 1, order=0, words=words), ended=True, round=number, **run
+    )
+
+
+def test_the_end_of_a_round_is_told_with_what_follows_it() -> None:
+    verdict, ended = end_round(failed_round(next_start=TORCHRUN), "2026-11-20T10:23:01Z", None)
+    sentence = (
+        "rank 1 failed first: it exited with code 1: ValueError: bad sample; rank 0 ended after it"
+    )
+    assert verdict.summary == f"round 0 ended: {sentence}; torchrun restarts (1 of 3)"
+    assert (ended.number, ended.verdict, ended.culprits) == (0, "crashed", (1,))
+    assert ended.summary == sentence
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (RoundStart(), "its ranks were started again"),
+        (RoundStart(launcher="slurm", number=2), "SLURM restarts (2)"),
+        (RoundStart(launcher="torchrun"), "torchrun restarts"),
+    ],
+)
+def test_who_starts_the_ranks_again_is_told_as_far_as_known(start: RoundStart, words: str) -> None:
+    verdict, _ = end_round(failed_round(next_start=start), "", None)
+    assert verdict.summary.endswith(f"; {words}")
+
+
+def test_a_round_that_hung_keeps_the_hang_as_its_cause() -> None:
+    """torch's timeout then makes the ranks fail that waited: they are not to blame."""
+    hang = judge(job(rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD)))
+    assert (hang.verdict, hang.culprits) == ("hang", (1,))
+    timed_out = job(
+        gone(0, 1, words="RuntimeError: Timed out"),
+        gone(1, -15, order=1),
+        ended=True,
+        next_start=TORCHRUN,
+    )
+    verdict, ended = end_round(timed_out, "", hang)
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("crashed", (1,), hang.cause)
+    assert verdict.summary.startswith("round 0 ended: it hung: rank 1 ")
+    assert verdict.stalled_for_s == 0.0
+    assert (ended.verdict, ended.culprits) == ("hang", (1,))
+
+
+def test_a_round_that_ended_well_is_no_failure_even_if_it_hung_once() -> None:
+    hang = judge(job(rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD)))
+    well = job(gone(0, 0), gone(1, 0), ended=True, next_start=RoundStart())
+    assert end_round(well, "", hang)[1].verdict == "finished"
+
+
+def test_ranks_whose_end_nobody_saw_did_not_end_well_where_others_follow() -> None:
+    unseen = job(gone(0, None), gone(1, None), ended=True, next_start=TORCHRUN)
+    verdict, ended = end_round(unseen, "", None)
+    assert (verdict.verdict, verdict.culprits, ended.verdict) == ("crashed", (), "crashed")
+    assert "no rank was seen to fail" in verdict.summary
+
+
+def said_finished(next_start: RoundStart) -> Any:
+    case = job(gone(0, None), gone(1, None), ended=True, next_start=next_start)
+    said = [replace(view, beat=Beat(pid=view.rank, ending="finished")) for view in case.ranks]
+    return replace(case, ranks=tuple(said))
+
+
+def test_what_ranks_say_as_python_ends_counts_where_nobody_asks_how_they_ended() -> None:
+    """``sys.exit("no data")`` ends alike, and torchrun does not begin anew for exit codes of 0."""
+    assert judge(said_finished(RoundStart())).verdict == "finished"
+    verdict = judge(said_finished(TORCHRUN))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", ())
+
+
+def test_ranks_that_torchrun_ended_for_a_failed_one_hide_no_failure() -> None:
+    """How rank 1 ended was not seen. A change of nodes is not counted, and no failure."""
+    ranks = (gone(0, -15, order=1), gone(1, None))
+    restarted, _ = end_round(job(*ranks, ended=True, next_start=TORCHRUN), "", None)
+    assert restarted.verdict == "crashed"
+    nodes_changed = RoundStart(launcher="torchrun", most=3)
+    changed, _ = end_round(job(*ranks, ended=True, next_start=nodes_changed), "", None)
+    assert changed.verdict == "finished"
+
+
+def earlier(*summaries: str) -> tuple[Round, ...]:
+    return tuple(
+        Round(number=number, verdict="crashed" if text else "finished", summary=text)
+        for number, text in enumerate(summaries)
+    )
+
+
+def test_rounds_that_failed_alike_are_told_once() -> None:
+    before = earlier("rank 1 failed", "rank 1 failed", "rank 0 failed")
+    verdict = judge(job(gone(0, 0), gone(1, 0), ended=True, exit_code=0, round=3, earlier=before))
+    assert verdict.verdict == "finished"
+    assert verdict.summary.endswith(
+        "in round 3; rounds 0-1 had ended: rank 1 failed; round 2 had ended: rank 0 failed"
+    )
+    assert [item.text for item in verdict.evidence] == [
+        "rounds 0-1 ended: rank 1 failed",
+        "round 2 ended: rank 0 failed",
+    ]
+
+
+def test_many_ways_to_fail_are_counted() -> None:
+    before = earlier("a", "b", "c", "d")
+    summary = judge(job(gone(0, 0), ended=True, exit_code=0, round=4, earlier=before)).summary
+    assert summary.endswith("round 1 had ended: b; 2 more rounds had ended otherwise")
+
+
+def test_a_failure_like_those_before_it_is_not_told_again() -> None:
+    first = judge(failed_round()).summary
+    last = judge(failed_round(2, earlier=earlier(first, first))).summary
+    assert last == f"round 2: {first}; rounds 0-1 had ended likewise"
+    again = judge(failed_round(1, earlier=earlier(first), next_start=TORCHRUN)).summary
+    assert again == f"round 1 ended as round 0 did: {first}; torchrun restarts (1 of 3)"
+
+
+def test_rounds_that_ended_well_are_nothing_to_tell() -> None:
+    """A script that trains twice is no restart."""
+    verdict = judge(job(gone(0, 0), ended=True, exit_code=0, round=1, earlier=earlier("")))
+    assert "round" not in verdict.summary
+    assert verdict.evidence == ()
+
+
+def test_torchruns_own_count_tells_how_many_restarts_are_left() -> None:
+    left = [
+        watched(found(0, 10, count, start=RoundStart(launcher="torchrun", number=count, most=3)))
+        for count in (None, 0, 2, 3)
+    ]
+    assert [one.restarts_left for one in left] == [3, 3, 1, 0]
+    plain = watched(found(0, 10, start=RoundStart(launcher="slurm", number=1)))
+    assert plain.restarts_left is None
+    assert watched().restarts_left is None
+
+
+@pytest.mark.parametrize(
+    ("later_s", "code", "most", "agent", "waits"),
+    [
+        (9, -9, 1, True, True),
+        (5, -9, 1, True, False),
+        (9, 0, 1, True, False),
+        (9, -9, 1, False, False),
+        (9, -9, 0, True, False),
+        (9, 1, 0, True, False),
+        (9, -15, 0, True, True),
+    ],
+    ids=[
+        "it waits",
+        "it may still start them",
+        "all ended well",
+        "another process",
+        "one was killed, and no restart is left",
+        "one failed, and no restart is left",
+        "it ended them itself: a node came or went, which is no restart",
+    ],
+)
+def test_torchrun_whose_ranks_have_gone_and_that_lives_waits_for_other_nodes(
+    later_s: int, code: int, most: int, agent: bool, waits: bool
+) -> None:
+    """The rank is this very process, so its parent is its launcher."""
+    start = RoundStart(launcher="torchrun", number=0, most=most)
+    made = watched(found(0, os.getpid(), start=start), left=code)
+    launcher = FoundRank(rank=0, pid=os.getppid() if agent else 1, started_ticks=1, guessed=True)
+    now_ns = made.ended_ns + later_s * SECOND
+    assert made.is_waited_out_by(launcher, now_ns) == waits
+
+
+@pytest.mark.parametrize(
+    ("code", "ending", "waits"),
+    [(None, "finished", True), (0, "finished", False), (None, "running", True)],
+    ids=["it said goodbye, its code unseen", "it ended well", "it said nothing"],
+)
+def test_so_does_the_one_whose_ranks_were_gone_before_anybody_saw_them(
+    code: int | None, ending: str, waits: bool
+) -> None:
+    """Their pages tell who started them; ``sys.exit("no data")`` ends as a good program does."""
+    gone_already = found(0, 10, count=0, started_ticks=0, start=RoundStart(number=0))
+    made = watched(gone_already)
+    made.agents.add(700)
+    made.ranks[0].read(Beat(pid=10, rank=0, ending=ending), 0)
+    made.note_exit(10, code)
+    agent = FoundRank(rank=0, pid=700, started_ticks=1, guessed=True)
+    assert made.is_waited_out_by(agent, made.ended_ns + 9 * SECOND) == waits
+
+
+def test_a_process_that_learns_its_number_is_no_longer_rank_0() -> None:
+    watched = WatchedRound(0)
+    watched.take_in(FoundRank(rank=0, pid=os.getpid(), started_ticks=1, guessed=True), 1)
+    watched.take_in(FoundRank(rank=1, pid=os.getpid(), started_ticks=1, world_size=2), 2)
+    assert list(watched.ranks) == [1]
+
+
+def test_the_first_rank_of_all_begins_no_round() -> None:
+    assert not WatchedRound(0).is_left_by(found(0, 10, 1))

@@ -148,27 +148,11 @@ def test_a_busy_rank_that_turns_idle_is_looked_at_again_at_once() -> None:
     assert schedule.due(now_s, 0.0, now_s - turned_idle_s, int(now_s * SECOND))
 
 
-def test_progress_resets_the_schedule() -> None:
-    schedule = Schedule(2.0)
-    looks_of_a_silence(schedule, 100.0, suspicious=False)
-    assert not schedule.due(0.1, 0.0, 0.0, 101 * SECOND)
-    assert schedule.due(2.0, 0.0, 0.0, 103 * SECOND)
-
-
 def test_a_rank_that_stands_still_after_it_moved_is_looked_at_again_soon() -> None:
     schedule = Schedule(2.0)
     looks_of_a_silence(schedule, 100.0, suspicious=False)
     schedule.looked(130 * SECOND, suspicious=False, stood_still=True)
     assert schedule.due(131.0, 0.0, 0.0, 131 * SECOND)
-
-
-def test_one_that_stands_still_now_and_then_is_not_looked_at_all_the_time() -> None:
-    schedule, looks = Schedule(2.0), 0
-    for second in range(2, 600):
-        if schedule.due(float(second), 0.0, 0.0, second * SECOND):
-            looks += 1
-            schedule.looked(second * SECOND, suspicious=False, stood_still=looks % 2 == 0)
-    assert looks <= 60  # a tenth of a core-second each: 1 %
 
 
 def test_looks_at_ranks_that_are_only_slow_cost_no_more_than_a_hundredth_of_a_core() -> None:
@@ -178,3 +162,19 @@ def test_looks_at_ranks_that_are_only_slow_cost_no_more_than_a_hundredth_of_a_co
             schedule.looked(second * SECOND, suspicious=False, cost_s=0.8)
             spent_s += 0.8
     assert spent_s <= 0.01 * 3600 + 9 * 0.8  # those that begin the silence come on top
+
+
+def test_progress_resets_the_schedule() -> None:
+    schedule = Schedule(2.0)
+    looks_of_a_silence(schedule, 100.0, suspicious=False)
+    assert not schedule.due(0.1, 0.0, 0.0, 101 * SECOND)
+    assert schedule.due(2.0, 0.0, 0.0, 103 * SECOND)
+
+
+def test_one_that_stands_still_now_and_then_is_not_looked_at_all_the_time() -> None:
+    schedule, looks = Schedule(2.0), 0
+    for second in range(2, 600):
+        if schedule.due(float(second), 0.0, 0.0, second * SECOND):
+            looks += 1
+            schedule.looked(second * SECOND, suspicious=False, stood_still=looks % 2 == 0)
+    assert looks <= 60  # a tenth of a core-second each: 1 %

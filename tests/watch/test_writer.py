@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import pytest
 from cases import IN_BARRIER, IN_LOAD, job, rank
-from long_tests import WHEN_ASKED_FOR
 from processes import until
-from stalling_storage import stalling_storage
 
 from lightning_hangcheck import log
 from lightning_hangcheck.judge import judge
@@ -203,18 +201,3 @@ def test_what_cannot_be_written_is_said_once_and_comes_once_it_can(
     heard.append(capfd.readouterr().err)
     assert "".join(heard).count("watching goes on") == 1
     assert file.read_bytes() == b"three"
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_storage_that_stalls_holds_up_nobody(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with stalling_storage(tmp_path) as storage:
-        writer = NewestOnly(storage.folder / "job.prom")
-        storage.stall()
-        writer.write(b"one")
-        writer.close(b"two", 0.5)
-        assert "does not answer" in capfd.readouterr().err
-        storage.answer_again()
-        until((storage.folder / "job.prom").exists, "what was waiting")

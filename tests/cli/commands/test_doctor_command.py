@@ -46,21 +46,6 @@ def test_a_failed_check_gives_two(
     assert any("RANK=3" in answer["found"] for answer in answers)  # type: ignore[index]
 
 
-def test_a_warning_gives_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
-    code, _ = _answers(capsys, "--only", "environment")
-    assert code == 1
-
-
-def test_text_is_plain_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    invoke(["doctor", "--only", "launch", "--", "torchrun", "--standalone", "train.py"])
-    shown = capsys.readouterr().out
-    assert "launch variables" in shown
-    assert "\x1b" not in shown
-
-
 def test_where_nothing_was_checked_nothing_is_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["doctor", "--only", "data"]) == 1
     assert capsys.readouterr().out.startswith("nothing was checked: ")

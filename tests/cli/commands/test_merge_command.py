@@ -53,12 +53,6 @@ def test_two_nodes_give_one_verdict(nodes: list[str], capsys: pytest.CaptureFixt
     assert record.nodes == ("node0", "node1")
 
 
-def test_what_was_merged_can_be_reported_and_merged_again(nodes: list[str]) -> None:
-    assert invoke(["merge", *nodes, "--run-dir", "whole"]) == 3
-    assert invoke(["report", "whole"]) == 0
-    assert invoke(["merge", "whole", "--run-dir", "again"]) == 3
-
-
 def test_a_folder_named_twice(nodes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, nodes[0], f"./{nodes[1]}", f"{Path.cwd()}/{nodes[0]}")
     assert "is named twice" in said
@@ -205,3 +199,9 @@ def test_a_file_among_the_folders_is_left_out_and_said(
     said = capsys.readouterr()
     assert said.out.startswith("HANG  rank 3 ")
     assert said.err == "hangcheck: left out: ledger.jsonl is a file, not a run folder\n"
+
+
+def test_what_was_merged_can_be_reported_and_merged_again(nodes: list[str]) -> None:
+    assert invoke(["merge", *nodes, "--run-dir", "whole"]) == 3
+    assert invoke(["report", "whole"]) == 0
+    assert invoke(["merge", "whole", "--run-dir", "again"]) == 3

@@ -108,14 +108,6 @@ def test_report_without_a_folder_takes_the_newest_run(
     assert "more     hangcheck report hangcheck_runs/run\n" in capsys.readouterr().out
 
 
-def test_json_is_what_verdict_json_holds(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder.verdict_file.write_bytes(encode_pretty(HANG))
-    assert invoke(["report", "--json", str(folder.path)]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(folder.verdict_file.read_bytes())
-
-
 @pytest.mark.parametrize("text", ["{", '{"schema_version": 2}'])
 def test_a_verdict_outlives_its_evidence(
     text: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
@@ -340,3 +332,11 @@ def test_a_page_of_a_torn_verdict_comes_from_its_evidence(
     _evidence(folder)
     assert invoke(["report", str(folder.path), "--html", "-"]) == 0
     assert "verdict.json cannot be read" in capsys.readouterr().out
+
+
+def test_json_is_what_verdict_json_holds(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.verdict_file.write_bytes(encode_pretty(HANG))
+    assert invoke(["report", "--json", str(folder.path)]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(folder.verdict_file.read_bytes())

@@ -71,29 +71,6 @@ def newest(folder: Path) -> str:
 
 
 @LOOPS
-def test_a_healthy_job_gives_no_alarm_and_is_told_to_have_finished(
-    loop: str, driver: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
-    assert driver(loop, "returns").wait(LONGEST_S) == 0
-    until(lambda: newest(tmp_path) == "finished", "the end of the job", seconds=LONGEST_S)
-    verdict = verdict_of(tmp_path / "run")
-    assert verdict.summary == "the job ended well; all 2 ranks exited cleanly"
-    assert [one.name for one in (tmp_path / "run" / "verdicts").iterdir()] == ["1.json"]
-
-
-@LOOPS
-def test_a_rank_that_raises_is_named_with_its_exception(
-    loop: str, driver: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
-    assert driver(loop, "raises").wait(LONGEST_S) == 1
-    until(lambda: newest(tmp_path) == "crashed", "the end of the job", seconds=LONGEST_S)
-    verdict = verdict_of(tmp_path / "run")
-    assert (verdict.culprits, verdict.victims) == ((1,), (0,))
-    assert "rank 1 failed first: it raised ValueError: no such split" in verdict.summary
-    assert f"in pass_step ({PROGRAMS / 'ray_training.py'}:" in verdict.summary
-
-
-@LOOPS
 def test_a_rank_that_stalls_is_named_with_its_line_and_the_end_of_the_job_after_it(
     loop: str, driver: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:

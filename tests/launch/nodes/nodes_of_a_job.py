@@ -13,7 +13,7 @@ import msgspec
 import psutil
 import pytest
 from processes import PATIENCE_S, PROGRAMS, command_of, end, end_by_pid, is_sidecar, until
-from watch.launched import record_of, run_words, verdict_of
+from watch.launched import run_words, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -79,17 +79,6 @@ def is_rank(words: list[str]) -> bool:
     return str(PROGRAMS / TRAINING) in words and "torch.distributed.run" not in words
 
 
-class Host(NamedTuple):
-    """In what a node differs from this machine."""
-
-    prefix: Sequence[str] = ()
-    python: str = sys.executable
-    environment: Mapping[str, str] = {}
-
-
-LIKE_THIS = Host()
-
-
 class Node:
     """A command on one node, in a folder of its own; FOLDER/said is what it printed."""
 
@@ -99,22 +88,21 @@ class Node:
         number: int,
         folder: Path,
         words: Sequence[str],
-        shared: Path | None = None,
-        host: Host = LIKE_THIS,
+        host: Mapping[str, str] | None = None,
     ) -> None:
         folder.mkdir()
         self.folder = folder
-        self.run_folder = (shared or folder / "run") / (f"node-{number}" if number else "")
+        self.run_folder = folder / "run" / (f"node-{number}" if number else "")
         with (folder / "said").open("wb") as said:
             self.process = subprocess.Popen(
-                ["ip", "netns", "exec", network.nodes[number], *host.prefix, *words],
+                ["ip", "netns", "exec", network.nodes[number], *words],
                 cwd=folder,
                 env={
                     **os.environ,
                     "CUDA_VISIBLE_DEVICES": "",
                     "GLOO_SOCKET_IFNAME": network.interfaces[number],
                     "OMP_NUM_THREADS": "1",
-                    **host.environment,
+                    **(host or {}),
                 },
                 stdout=said,
                 stderr=said,
@@ -153,32 +141,19 @@ class Node:
         self.process.wait(PATIENCE_S)
         return job
 
-    def lose_power(self) -> None:
-        """Kill everything on this node at once; its network is to be cut before."""
-        launcher = psutil.Process(self.process.pid)
-        everything = [launcher, *launcher.children(recursive=True)]
-        for one in everything:
-            with suppress(psutil.NoSuchProcess):
-                one.kill()
-        psutil.wait_procs(everything, PATIENCE_S)
-        self.process.wait(PATIENCE_S)
-
 
 def start(
     network: Network,
     folder: Path,
     training: list[str],
     *options: str,
-    shared: Path | None = None,
 ) -> tuple[Node, ...]:
     """Start the job on all nodes."""
-    if shared is not None:
-        options = (*options, "--run-dir", str(shared))
     nodes = []
     for number, _ in enumerate(network.nodes):
         command = [*torchrun(network, number), str(PROGRAMS / TRAINING), *training]
         words = run_words(command, *options)
-        nodes.append(Node(network, number, folder / f"node{number}", words, shared))
+        nodes.append(Node(network, number, folder / f"node{number}", words))
     return tuple(nodes)
 
 
@@ -202,14 +177,6 @@ def variables(network: Network, number: int) -> dict[str, str]:
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
     }
-
-
-def hears_all(first: Node, nodes: int) -> bool:
-    """Whether words came to the first of so many nodes from all others, and to them from it."""
-    try:
-        return len(record_of(first.run_folder).clocks) == nodes - 1
-    except (OSError, msgspec.MsgspecError):
-        return False
 
 
 def until_all_say(kind: str, *culprits: int, nodes: Sequence[Node]) -> None:

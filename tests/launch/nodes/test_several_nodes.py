@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from launch.nodes.nodes_of_a_job import LONGEST_S, Network, end_all, merge, network, start
-from long_tests import WHEN_ASKED_FOR
 from processes import is_alive, until
 from watch.launched import record_of, verdict_of
 
@@ -18,25 +17,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 __all__ = ["network"]
-
-
-@WHEN_ASKED_FOR
-def test_nodes_that_meet_in_a_folder_and_get_on_are_no_news(
-    network: Network, tmp_path: Path
-) -> None:
-    meet = tmp_path / "meet"
-    nodes = start(network, tmp_path, ["100"], "--nodes-dir", str(meet))
-    try:
-        codes = [node.process.wait(LONGEST_S) for node in nodes]
-    finally:
-        end_all(*nodes)
-    assert codes == [0, 0], [node.said for node in nodes]
-    assert [node.verdict()[0] for node in nodes] == ["finished", "finished"]
-    assert "suspect" not in nodes[0].said + nodes[1].said
-    assert record_of(nodes[1].run_folder).meeting.endswith("this is node 1 of 2")
-    (job,) = meet.iterdir()
-    assert sorted(one.name for one in job.iterdir()) == ["node-0", "node-1"]
-    assert job.stat().st_mode & 0o077 == 0
 
 
 def test_the_first_node_names_a_rank_of_the_other_which_judges_where_it_falls_silent(

@@ -11,7 +11,6 @@ import pytest
 from launch.nodes.nodes_of_a_job import (
     LONGEST_S,
     PORT,
-    Host,
     Network,
     Node,
     end_all,
@@ -42,8 +41,7 @@ def start(network: Network, number: int, folder: Path, words: list[str]) -> Node
     if words is LIGHTNING:
         environment = {name: environment[name] for name in OF_LIGHTNING}
     options = ("--nodes-port", str(OFFERED), "--stall-timeout", "12")
-    host = Host(environment=environment)
-    return Node(network, number, folder, run_words(words, *options), host=host)
+    return Node(network, number, folder, run_words(words, *options), host=environment)
 
 
 def forge(network: Network) -> tuple[subprocess.Popen[bytes], int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launch.nodes.nodes_of_a_job import (
-    Host,
     Network,
     Node,
     end_all,
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["network"]
 pytestmark = list(LONG_TEST)
-HOST = Host(environment={"HANGCHECK_RUN_DIR": "run", "HANGCHECK_STALL_TIMEOUT": "12"})
+HOST = {"HANGCHECK_RUN_DIR": "run", "HANGCHECK_STALL_TIMEOUT": "12"}
 
 
 def test_the_stalled_rank_of_the_other_node_is_named_on_the_first(

@@ -1,0 +1,516 @@
+"""`hangcheck attach --hostfile`: hosts that are named, asked, and read as strangers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from cases import IN_BARRIER, IN_LOAD, job, rank
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import (
+    PROGRAMS,
+    StartProgram,
+    end_by_pid,
+    free_port,
+    has_slept,
+    is_alive,
+    runs,
+    until,
+)
+
+from lightning_hangcheck.attach.hosts import (
+    MOST_OUTPUT,
+    HostMessage,
+    answer_of,
+    decode_message,
+    encode_message,
+    read_hosts,
+)
+from lightning_hangcheck.cli.main import invoke
+from lightning_hangcheck.errors import BadUsage, UnreadableRun
+from lightning_hangcheck.look.programs import ChildLate
+from lightning_hangcheck.model.run import RankRecord
+from lightning_hangcheck.model.verdict import Verdict
+
+KUBECTL_AS_SSH = (
+    Path(__file__).parents[2]
+    / "docs"
+    / "clusters"
+    / "examples"
+    / "kubernetes"
+    / "kubectl-as-ssh.sh"
+)
+
+STAND_IN = """\
+#!/bin/sh
+# called as ssh is: options, two dashes, the host, the command for its shell
+while [ "$1" != "--" ]; do shift; done
+echo "$3" > "$2.asked"
+. "./$2.sh"
+"""
+
+
+@pytest.fixture(autouse=True)
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program in place of ssh, which does on each host what a file of its name says."""
+    monkeypatch.chdir(tmp_path)
+    Path("ssh").write_text(STAND_IN)
+    Path("ssh").chmod(0o700)
+    monkeypatch.setenv("HANGCHECK_SSH", "./ssh")
+    monkeypatch.delenv("HANGCHECK_RUN_DIR", raising=False)
+
+
+def hosts(**does: str) -> None:
+    """Write the hostfile, and what each host does when it is asked."""
+    Path("hosts").write_text("".join(f"{name} slots=2\n" for name in does))
+    for name, script in does.items():
+        Path(f"{name}.sh").write_text(script)
+
+
+def sends(number: int, **more: object) -> str:
+    """What a host does that looks at its two ranks of four: rank 3 holds the others up."""
+    views = [rank(0, IN_BARRIER), rank(1, IN_BARRIER), rank(2, IN_BARRIER), rank(3, IN_LOAD)]
+    here = [
+        msgspec.structs.replace(view, host=f"node{number}")
+        for view in views[2 * number : 2 * number + 2]
+    ]
+    case = job(*here, world_size=4, local_world_size=2, nnodes=2)
+    records = tuple(RankRecord(rank=view.rank, host=view.host, pid=view.pid or 0) for view in here)
+    message = HostMessage(case=case, ranks=records, **more)
+    Path(f"node{number}.json").write_bytes(encode_message(message) + b"\n")
+    return f"cat node{number}.json"
+
+
+def verdict() -> Verdict:
+    return msgspec.json.decode(Path("run/verdict.json").read_bytes(), type=Verdict)
+
+
+def attach(*arguments: str) -> int:
+    return invoke(["attach", "--hostfile", "hosts", "--run-dir", "run", *arguments])
+
+
+def test_two_hosts_give_one_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    hosts(node0=f"echo Welcome; {sends(0)}", node1=sends(1, said=("it is watched",)))
+    assert attach() == 3
+    said = capsys.readouterr()
+    assert said.out.startswith("HANG  rank 3 ")
+    assert said.err == "hangcheck: host node1: it is watched\n"
+    assert (verdict().culprits, verdict().victims, verdict().gaps) == ((3,), (0, 1, 2), ())
+    record = json.loads(Path("run/run.json").read_text())
+    assert [one["rank"] for one in record["ranks"]] == [0, 1, 2, 3]
+    assert record["nodes"] == ["node0", "node1"]
+    assert Path("node0.asked").read_text() == "hangcheck attach --json-case\n"
+
+
+def test_what_the_remote_side_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    hosts(node0=sends(0), node1=sends(1))
+    assert attach("--remote-command", ". /env/bin/activate; hangcheck", "--locals") == 3
+    asked = ". /env/bin/activate; hangcheck attach --json-case --locals\n"
+    assert Path("node1.asked").read_text() == asked
+
+
+@pytest.mark.parametrize(
+    ("does", "sentence"),
+    [
+        (
+            "echo 'Permission denied (publickey).' >&2; exit 255",
+            "ssh does not get there (Permission denied (publickey).); make this work: "
+            "./ssh -o BatchMode=yes node1 true",
+        ),
+        (
+            "echo 'sh: 1: hangcheck: not found' >&2; exit 127",
+            "hangcheck cannot be started there (sh: 1: hangcheck: not found); install "
+            "lightning-hangcheck there, or say where it is: "
+            "--remote-command /path/to/env/bin/hangcheck",
+        ),
+        (
+            "echo 'hangcheck: no job runs here; name one of its processes' >&2; exit 4",
+            "no job runs here; name one of its processes",
+        ),
+        (
+            "echo 'hangcheck: no such option: --json-case; see: hangcheck --help' >&2; exit 2",
+            "no such option: --json-case; see: hangcheck --help",
+        ),
+        ("kill -9 $$", "hangcheck ended there with -9 (it said nothing)"),
+        ("exec yes", "it sent more than 32 MiB, so it was left; try it by hand, or give it "),
+        ("exec sleep 1000", "no answer within 2 s, so it was left; try it by hand, or give it "),
+        ("echo '[1]'", "what it sent cannot be read: Expected `object`, got `array`; install "),
+    ],
+)
+def test_a_host_that_tells_nothing_is_a_gap_with_its_reason(
+    does: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The verdict on the others stands: none of them is called gone."""
+    hosts(node0=sends(0), node1=does)
+    assert attach("--host-timeout", "2") == 0
+    said = capsys.readouterr()
+    assert f"hangcheck: host node1: {sentence}" in said.err
+    assert said.err.count("\n") == 1
+    assert "ranks 2-3" in {gap.what for gap in verdict().gaps}
+    assert "host node1" in {gap.what for gap in verdict().gaps}
+    assert verdict().verdict not in ("hang", "dead", "crashed")
+
+
+def test_no_host_with_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    hosts(**{f"node{number}": "exit 255" for number in range(5)})
+    assert attach() == 4
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "none of 5 hosts told of a job (host node0: ssh does not get there " in said.err
+    assert "and 2 more" in said.err
+    assert not Path("run").exists()
+
+
+def test_a_hang_that_a_sidecar_there_has_told_counts() -> None:
+    hosts(node0=sends(0, hang_stands=True))
+    assert attach() == 3
+
+
+def test_hosts_are_asked_at_once() -> None:
+    """Each waits for the other: one after the other they would both be left."""
+    meets = "touch {0}.here; until [ -e {1}.here ]; do sleep 0.01; done; "
+    hosts(
+        node0=meets.format("node0", "node1") + sends(0),
+        node1=meets.format("node1", "node0") + sends(1),
+    )
+    assert attach("--host-timeout", "20") == 3
+    assert verdict().gaps == ()
+
+
+def test_hosts_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts(node0=sends(0), node1=sends(1))
+    with Path("hosts").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        assert invoke(["attach", "--hostfile", "-", "--run-dir", "run"]) == 3
+
+
+KUBECTL = """\
+#!/bin/sh
+# called as the script calls it: exec POD --container=NAME -- sh -c LINE
+[ "$1 $3 $4 $5 $6" = "exec --container=pytorch -- sh -c" ] || exit 9
+echo "$7" > "asked-${2#pod/}"
+cat "${2#pod/}.json"
+"""
+
+
+def test_pods_that_kubectl_names_are_asked_by_the_documented_script(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole way: what ``kubectl get pods -o name`` prints, and the example in place of ssh."""
+    for number in (0, 1):
+        sends(number)
+        Path(f"node{number}.json").rename(f"train-node-0-{number}-x7zr2.json")
+    Path("bin").mkdir()
+    Path("bin/kubectl").write_text(KUBECTL)
+    Path("bin/kubectl").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{Path('bin').absolute()}:{os.environ['PATH']}")
+    monkeypatch.delenv("DEBUG_IMAGE", raising=False)
+    Path("printed").write_text("pod/train-node-0-0-x7zr2\npod/train-node-0-1-x7zr2\n")
+    with Path("printed").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        asked = ["--ssh", f"bash {KUBECTL_AS_SSH}", "--run-dir", "run"]
+        assert invoke(["attach", "--hostfile", "-", *asked]) == 3
+    assert capsys.readouterr().err == ""
+    assert (verdict().culprits, verdict().victims, verdict().gaps) == ((3,), (0, 1, 2), ())
+    for number in (0, 1):
+        words = Path(f"asked-train-node-0-{number}-x7zr2").read_text()
+        assert words == "hangcheck attach --json-case\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--hostfile", "nowhere"], "--hostfile nowhere cannot be read (No such file or dir"),
+        (["--hostfile", "hosts", "--pid", "1"], "--hostfile and --pid cannot be given together"),
+        (["--hostfile", "hosts", "--json-case"], "--json-case and --hostfile cannot be given"),
+        (["--json-case", "--run-dir", "run"], "--json-case and --run-dir cannot be given"),
+        (["--hostfile", "hosts", "--ssh", "'"], "is no command; write for example --ssh"),
+        (["--hostfile", "hosts", "--ssh", "/no/ssh"], "/no/ssh cannot be started (No such file"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_in_one_line(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts(node0="exit 255")
+    assert invoke(["attach", *arguments]) in (2, 4)
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_what_other_programs_write_behind_a_host_is_passed_over() -> None:
+    text = """\
+# two racks
+node0 slots=8
+node1:8
+ada@node2.cluster max_slots=8  # the third
+
+10.0.0.4
+fe80::1%eth0
+[2001:db8::5]
+"""
+    hosts = ("node0", "node1", "ada@node2.cluster", "10.0.0.4", "fe80::1%eth0", "[2001:db8::5]")
+    assert read_hosts(text, "hosts") == hosts
+
+
+def test_pods_as_kubectl_prints_their_names() -> None:
+    """By ``kubectl get pods -o name``, which the documentation feeds to `--hostfile`."""
+    pods = ("pod/train-node-0-0-x7zr2", "pod/train-node-0-1-b4n9w")
+    assert read_hosts("\n".join(pods), "-") == pods
+
+
+def test_a_host_that_is_named_once_a_slot_is_one_host() -> None:
+    assert read_hosts("node1\nnode1\nnode0\nnode1\n", "hosts") == ("node1", "node0")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-oProxyCommand=sh",
+        "ada@-oProxyCommand=sh",
+        "a;b",
+        "$(id)",
+        "pod/-x",
+        "-o/x",
+        "pod/../x",
+        "../x",
+        "/x",
+        "pod/",
+    ],
+)
+def test_a_line_that_is_no_host_is_refused_with_its_number(line: str) -> None:
+    """ssh would take a leading dash for an option."""
+    with pytest.raises(BadUsage, match="line 2 of hosts names no host"):
+        read_hosts(f"node0\n{line}\n", "hosts")
+
+
+def test_an_empty_file_is_refused() -> None:
+    with pytest.raises(BadUsage, match="hosts names no host; write one host a line"):
+        read_hosts("# nobody\n", "hosts")
+
+
+CASE = job(rank(0, IN_BARRIER), rank(1, IN_LOAD))
+
+SENT = HostMessage(case=CASE, said=("it is watched",))
+
+
+def test_what_was_sent_is_read() -> None:
+    assert decode_message(encode_message(SENT) + b"\n") == SENT
+
+
+def test_a_message_is_one_line_that_does_nothing_to_a_terminal() -> None:
+    odd = msgspec.structs.replace(SENT, said=("\x1b[2J\x9b31m\u202e\n",))
+    line = encode_message(odd)
+    assert line.decode().isprintable()
+    assert decode_message(line) == odd
+
+
+def test_what_a_login_shell_writes_first_is_passed_over() -> None:
+    assert decode_message(b"Welcome to node1\nmodules loaded\n" + encode_message(SENT)) == SENT
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("world_size", "1000000000000"),
+        ("world_size", "-1"),
+        ("nnodes", "99999999"),
+        ("local_world_size", "9" * 200),
+        ("started_at", '"soon"'),
+    ],
+)
+def test_what_cannot_be_is_refused(field: str, value: str) -> None:
+    """A world size that cannot be would make as many ranks that are missing."""
+    facts = msgspec.json.decode(encode_message(SENT))
+    facts["case"]["run"][field] = msgspec.Raw(value.encode())
+    with pytest.raises(UnreadableRun):
+        decode_message(msgspec.json.encode(facts))
+
+
+def test_a_number_beyond_reckoning_is_refused() -> None:
+    huge = encode_message(SENT).replace(b'"taken_ns":', b'"taken_ns":99999999999999999999', 1)
+    with pytest.raises(UnreadableRun):
+        decode_message(huge)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"\n\n", b"hello", b"[" * 100_000, b'{"case":{}}', b'{"schema_version":9}']
+)
+def test_what_is_no_message_is_one_sentence(sent: bytes) -> None:
+    with pytest.raises(UnreadableRun) as refused:
+        decode_message(sent)
+    assert "what it sent" in str(refused.value)
+
+
+@given(at=st.integers(0, 10_000), byte=st.integers(0, 255), cut=st.integers(0, 10_000))
+def test_a_damaged_message_is_read_or_refused(at: int, byte: int, cut: int) -> None:
+    """Nothing else comes out of it, whatever was changed."""
+    line = bytearray(encode_message(SENT))
+    line[at % len(line)] = byte
+    try:
+        decode_message(bytes(line[: len(line) - cut % 3]))
+    except UnreadableRun:
+        return
+
+
+LIMIT_S = 240.0
+
+NEVER = threading.Event()
+
+
+def shell(script: str) -> list[str]:
+    return ["sh", "-c", script]
+
+
+def test_all_that_it_wrote_and_how_it_ended() -> None:
+    answer = answer_of(shell("echo out; echo err >&2; exit 4"), LIMIT_S, NEVER)
+    assert (answer.stdout, answer.stderr, answer.returncode) == (b"out\n", b"err\n", 4)
+
+
+@pytest.mark.parametrize("to", ["", " >&2"])
+def test_one_that_writes_without_end_is_left_at_the_limit(to: str) -> None:
+    with pytest.raises(ChildLate, match="it sent more than 32 MiB"):
+        answer_of(shell(f"exec yes{to}"), LIMIT_S, NEVER)
+
+
+def test_what_is_just_within_the_limit_is_heard() -> None:
+    answer = answer_of(shell(f"head -c {MOST_OUTPUT} /dev/zero"), LIMIT_S, NEVER)
+    assert len(answer.stdout) == MOST_OUTPUT
+
+
+def test_one_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    noted = tmp_path / "pid"
+    script = f"sleep 1000 & echo $! > {noted}; wait"
+    with pytest.raises(ChildLate, match=r"no answer within 1 s"):
+        answer_of(shell(script), 1.0, NEVER)
+    try:
+        child = psutil.Process(int(noted.read_text()))
+    except psutil.NoSuchProcess:
+        return
+    until(lambda: not is_alive(child), "its child to end")
+
+
+def test_a_helper_in_the_background_that_keeps_the_outputs_open_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    """As ssh's master connection does."""
+    noted = tmp_path / "pid"
+    helper = f"setsid sh -c 'echo $$ > {noted}; exec sleep 1000' &"
+    seen = f"until [ -s {noted} ]; do sleep 0.01; done"
+    answer = answer_of(shell(f"{helper} {seen}; echo out"), LIMIT_S, NEVER)
+    left = psutil.Process(int(noted.read_text()))
+    assert is_alive(left), "it is nobody's to end"
+    end_by_pid([left])
+    assert answer.stdout == b"out\n"
+
+
+def test_one_that_nobody_wants_to_hear_any_more_ends_at_once() -> None:
+    given_up = threading.Event()
+    given_up.set()
+    with pytest.raises(ChildLate, match="interrupted"):
+        answer_of(shell("exec sleep 1000"), LIMIT_S, given_up)
+
+
+SSHD = Path("/usr/sbin/sshd")
+
+
+def _no_hosts() -> str:
+    """Why no host of its own can be made here; empty where one can."""
+    if not SSHD.exists() or shutil.which("ssh-keygen") is None:
+        return "no sshd is installed (apt-get install openssh-server)"
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        return "only root can make pid namespaces"
+    tried = ["unshare", "--pid", "--uts", "--fork", "--mount-proc", "true"]
+    worked = subprocess.run(tried, capture_output=True, timeout=120, check=False).returncode == 0
+    return "" if worked else "no pid namespace can be made here"
+
+
+@pytest.mark.real
+@pytest.mark.skipif(bool(_no_hosts()), reason=_no_hosts())
+def test_two_hosts_by_ssh_give_one_verdict(
+    program: StartProgram,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each sees its own two ranks of four; rank 1 on the first holds all of them up."""
+    monkeypatch.chdir(tmp_path)
+    ports = {}
+    for number, name in enumerate(("node0", "node1")):
+        ports[name] = port = free_port()
+        config = str(_sshd_config(name, port))
+        node = program("node_with_sshd.py", name, config, str(number), "2", "2")
+        node.announcement()
+        until(lambda port=port: _listens(port), f"sshd of {name}")
+        until(lambda node=node: _stand(node.pid), f"the ranks of {name} to stand still")
+    _ssh_config(ports)
+    Path("hosts").write_text("node0 slots=2\nnode1 slots=2\nnode9\n")
+    remote = f"HANGCHECK_IDLE_AFTER=1 {shlex.quote(sys.executable)} -m lightning_hangcheck"
+    monkeypatch.setenv("HANGCHECK_REMOTE_COMMAND", remote)
+    asked = ["attach", "--hostfile", "hosts", "--run-dir", "run", "--ssh", "ssh -F ssh_config"]
+    assert invoke(asked) == 3, capsys.readouterr().err
+    verdict = msgspec.json.decode(Path("run/verdict.json").read_bytes(), type=Verdict)
+    said = capsys.readouterr()
+    assert said.out.startswith("HANG  rank 1 ")
+    assert (verdict.culprits, verdict.victims, verdict.world_size) == ((1,), (0, 2, 3), 4)
+    assert {view.host for view in verdict.ranks} == {"node0", "node1"}
+    assert "host node9: ssh does not get there (ssh: Could not resolve hostname node9" in said.err
+
+
+def _stand(pid: int) -> bool:
+    """Whether both ranks below a process have slept for as long as an idle rank may."""
+    below = psutil.Process(pid).children(recursive=True)
+    ranks = [one for one in below if runs(one, str(PROGRAMS / "starting_ranks.py"))]
+    return len(ranks) == 2 and all(has_slept(one.pid, 1.0) for one in ranks)
+
+
+def _sshd_config(name: str, port: int) -> Path:
+    """Write a configuration that listens on loopback alone and lets one key in."""
+    Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd wants it, whatever it is configured
+    config = Path(f"{name}.sshd").absolute()
+    config.write_text(f"""\
+ListenAddress 127.0.0.1
+Port {port}
+HostKey {_key(f"{name}_key")}
+AuthorizedKeysFile {_key("user_key")}.pub
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+PidFile none
+""")
+    return config
+
+
+def _ssh_config(ports: dict[str, int]) -> None:
+    known = [
+        f"[127.0.0.1]:{port} {Path(f'{name}_key.pub').read_text()}" for name, port in ports.items()
+    ]
+    Path("known").write_text("".join(known))
+    hosts = [f"Host {name}\nHostName 127.0.0.1\nPort {port}\n" for name, port in ports.items()]
+    trusted = f"Host *\nIdentityFile {_key('user_key')}\n"
+    trusted += f"UserKnownHostsFile {Path('known').absolute()}\n"
+    Path("ssh_config").write_text("".join(hosts) + trusted)
+
+
+def _key(name: str) -> Path:
+    if not Path(name).exists():
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", name]
+        subprocess.run(command, check=True, timeout=120)
+    return Path(name).absolute()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,243 @@
+"""What a watched job that is slow, or stalls on storage, is told outside."""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+import time
+from pathlib import Path
+from threading import Thread
+from typing import IO, TYPE_CHECKING
+
+import msgspec
+import pytest
+from alerts.receiver import receiving
+from long_tests import WHEN_ASKED_FOR
+from processes import PATIENCE_S, PROGRAMS, end, until
+from prometheus_client.parser import text_string_to_metric_families
+from stalling_storage import StallingStorage, stalling_storage
+from watch.launched import LONGEST_RUN_S, python, run, start_run, verdict_of
+
+from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.report.saved_run import read_saved_run
+from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
+from lightning_hangcheck.rundir import RunFolder, read_journal
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.real
+
+TORCHRUN = ("torchrun", "--nproc_per_node=2")
+
+
+def test_a_rank_whose_loader_is_slow_is_named(tmp_path: Path) -> None:
+    ended = run(tmp_path, [*TORCHRUN, str(PROGRAMS / "straggling.py"), "csv"])
+    assert ended.returncode == 0, ended.stderr
+    finished, steps, where, _trend = ended.stderr.splitlines()[-4:]
+    assert finished.startswith("FINISHED")
+    assert "slowest is rank 1: " in steps
+    assert "rank 1: loader " in where
+    kept = read_saved_run(RunFolder(tmp_path / "run")).case
+    assert stragglers_lines(find_stragglers(kept))[0] == steps
+    (logged,) = tmp_path.glob("logged/**/metrics.csv")
+    with logged.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["hangcheck/step_time"]]
+    assert len(rows) >= 3, "every fourth of 32 steps, but for the first"
+    assert {row["hangcheck/slowest_rank"] for row in rows} == {"1"}
+    assert {row["hangcheck/state"] for row in rows} == {"0"}
+    assert all(float(row["hangcheck/straggler_ratio"]) > 1.0 for row in rows)
+    assert all(float(row["hangcheck/step_time"]) >= 0.3 for row in rows)
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.parametrize(
+    ("program", "where"),
+    [
+        ("losing_pace.py", "most in loader: 0.2"),
+        ("losing_pace_plainly.py", "seen in prepare (programs/losing_pace_plainly.py:"),
+    ],
+    ids=["lightning", "plain"],
+)
+def test_a_rank_that_loses_its_pace_is_told_once_and_so_is_its_return(
+    tmp_path: Path, program: str, where: str
+) -> None:
+    """Rank 1 takes ten times as long for its batches while a file is there."""
+    options = ("--slow-after", "2", "--set", "poll_interval=0.1", "--prometheus", "job.prom")
+    command = [*TORCHRUN, str(PROGRAMS / program)]
+    process = start_run(tmp_path, command, *options, "--on-hang", "abort")
+    said, steps = _follow(process.stderr), _follow(process.stdout)
+    try:
+        usual = '"step": 500'
+        until(lambda: any(usual in line for line in list(steps)), "500 usual steps", PATIENCE_S)
+        (tmp_path / "slow").touch()
+        slow = until(lambda: _told(said, "SLOW"), "the line on the slow rank", PATIENCE_S)
+        assert 'hangcheck_state{run="run"} 0' in (tmp_path / "job.prom").read_text()
+        (tmp_path / "slow").unlink()
+        until(lambda: _told(said, "RECOVERED"), "the line on its return", PATIENCE_S)
+        (tmp_path / "enough").touch()
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        end(process)
+    assert "rank 1 has been slow for" in slow
+    assert where in slow
+    assert "rank 0 waits for it" in slow
+    kinds = [_verdict(tmp_path, number) for number in (1, 2, 3)]
+    assert [one.verdict for one in kinds] == ["slow", "recovered", "finished"]
+    assert [(one.culprits, one.victims) for one in kinds[:2]] == [((1,), (0,))] * 2
+
+
+def _follow(pipe: IO[str] | None) -> list[str]:
+    """Lines as they come."""
+    lines: list[str] = []
+    assert pipe is not None
+    Thread(target=_read, args=(pipe, lines), daemon=True).start()
+    return lines
+
+
+def _read(pipe: IO[str], lines: list[str]) -> None:
+    for line in pipe:
+        lines.append(line)  # noqa: PERF402 - others look at it meanwhile
+
+
+def _told(said: list[str], kind: str) -> str:
+    return next((line for line in list(said) if line.startswith(kind)), "")
+
+
+def _verdict(folder: Path, number: int) -> Verdict:
+    saved = (folder / "run" / "verdicts" / f"{number}.json").read_bytes()
+    return msgspec.json.decode(saved, type=Verdict)
+
+
+TWO_RANKS = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+
+HANGING = [sys.executable, str(PROGRAMS / "standing_still.py")]
+
+"""Two ranks, each in ``take_task``."""
+
+PROGRAM = str(PROGRAMS / "ending_on_word.py")
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[StallingStorage]:
+    with stalling_storage(tmp_path) as mounted:
+        yield mounted
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Exit code and error output; whoever reads it to its end waits for all that could write."""
+    try:
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    finally:
+        end(process)
+    return process.returncode, errors
+
+
+@WHEN_ASKED_FOR
+def test_after_a_stall_that_ends_nothing_is_missing(
+    tmp_path: Path, storage: StallingStorage
+) -> None:
+    run_dir, word = str(storage.folder / "run"), tmp_path / "job"
+    word.mkdir()
+    process = start_run(word, [*TWO_RANKS, PROGRAM, str(word)], "--run-dir", run_dir)
+    try:
+        until(lambda: len(list(word.glob("in-*"))) == 2, "both ranks")
+        storage.stall()
+        time.sleep(1)
+        storage.answer_again()
+        (word / "go").touch()
+        code, errors = ended(process)
+    finally:
+        end(process)
+    kept = re.search(r"run folder (\S+)$", errors, re.MULTILINE)
+    assert kept, errors
+    assert verdict_of(Path(kept[1])).verdict == "crashed", code
+    for rank in (0, 1):
+        entries, gaps = read_journal(Path(kept[1]) / "ranks" / f"rank-{rank}.jsonl")
+        assert gaps == ()
+        names = [entry["name"] for entry in entries if entry["kind"] == "checkpoint"]
+        assert names == ["Script started", *(f"Item {item}" for item in range(20))]
+
+
+def test_a_hang_is_told_and_ended_while_storage_is_silent(
+    tmp_path: Path, storage: StallingStorage
+) -> None:
+    """Its evidence cannot be saved first; that is no reason to let the job hang."""
+    run_dir = storage.folder / "run"
+    process = start_run(
+        *(tmp_path, HANGING, "--run-dir", str(run_dir), "--on-hang", "abort"),
+        HANGCHECK_IDLE_AFTER="6",
+        HANGCHECK_STALL_TIMEOUT="8",
+        HANGCHECK_ABORT_GRACE="2",
+    )
+    try:
+        until(lambda: len(list(run_dir.glob("ranks/rank-*"))) == 2, "both journals")
+        storage.stall()
+        code, errors = ended(process)
+    finally:
+        end(process)
+    assert code == 75, errors
+    assert "take_task" in errors
+    # a busy machine may find storage silent before it is stalled
+    assert errors.count("does not answer") + errors.count("is kept in") == 1, errors
+    storage.answer_again()
+
+
+LEAK = "xleakx"
+
+DEAF = """import os, pathlib
+assert not {'HANGCHECK_NOTIFY', 'HANGCHECK_ON_HANG_EXEC'} & set(os.environ)
+pathlib.Path('pid').write_text(str(os.getpid()))"""
+
+STUCK = "import threading\none = threading.Lock()\none.acquire()\none.acquire()"
+
+HASTE = ("--set", "idle_after=4", "--stall-timeout", "4")
+
+ON_HANG = """env > told.txt
+echo once >> times.txt
+until grep -q 'state.* 2$' job.prom; do sleep 0.1; done
+cp job.prom seen.prom
+kill -KILL "$(cat pid)"
+"""
+
+
+def metrics_of(file: Path) -> dict[str, float]:
+    """Of a run of one rank, by name."""
+    families = text_string_to_metric_families(file.read_text())
+    return {sample.name: sample.value for family in families for sample in family.samples}
+
+
+def test_a_hang_is_told_once_to_everybody(tmp_path: Path) -> None:
+    """The job itself hears nothing of whom its hangs are told to."""
+    pytest.importorskip("apprise", reason="the extra `notify` is not installed")
+    with receiving() as server:
+        ended = run(
+            tmp_path,
+            python(f"{DEAF}\n{STUCK}"),
+            *HASTE,
+            *("--on-hang-exec", ON_HANG, "--prometheus", "job.prom"),
+            HANGCHECK_NOTIFY=f"json://{server.address}/{LEAK}",
+        )
+    assert ended.returncode == 137, ended.stderr
+    (message,), folder = server.got, str(tmp_path / "run")
+    assert f"report: {folder}/report.html" in message["message"]
+    given = dict(
+        line.split("=", 1)
+        for line in (tmp_path / "told.txt").read_text().splitlines()
+        if line.startswith("HANGCHECK_")
+    )
+    assert (given["HANGCHECK_KIND"], given["HANGCHECK_RUN_DIR"]) == ("hang", folder)
+    assert message["title"].startswith("HANG ")
+    assert "HANGCHECK_NOTIFY" not in given
+    assert (tmp_path / "times.txt").read_text() == "once\n"
+    seen, after = (metrics_of(tmp_path / name) for name in ("seen.prom", "job.prom"))
+    assert (seen["hangcheck_state"], seen["hangcheck_watching"]) == (2, 1)
+    last = {"hang": 2, "dead": 3}[verdict_of(tmp_path / "run").verdict]
+    assert (after["hangcheck_state"], after["hangcheck_watching"]) == (last, 0)
+    assert after["hangcheck_stall_seconds"] > seen["hangcheck_stall_seconds"] > 3
+    assert 0 < time.time() - after["hangcheck_last_progress_timestamp_seconds"] < LONGEST_RUN_S
+    assert after["hangcheck_exit_code"] == -9
+    left = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    assert LEAK.encode() not in b"".join([*left, ended.stderr.encode()])

@@ -1,0 +1,269 @@
+"""Which thread is joined, and who is inside of the lock that another takes."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from cases import STDLIB
+from long_tests import WHEN_ASKED_FOR
+from processes import PATIENCE_S, until
+
+from lightning_hangcheck.judge.threads import FUTEXES
+from lightning_hangcheck.look.py_spy import Variables
+from lightning_hangcheck.look.sample import Target, sample_all
+from lightning_hangcheck.look.source import Sources
+from lightning_hangcheck.look.threads import with_bystanders, with_relations
+from lightning_hangcheck.model.evidence import (
+    Frame,
+    ProcessStack,
+    ProcessState,
+    ThreadStack,
+    ThreadState,
+    WaitTarget,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from processes import StartProgram
+
+
+SOURCE = """
+def want():
+    with lock:
+        pass
+def hold():
+    with lock:
+        work()
+def wait():
+    with lock:
+        lock.release()
+        work()
+class Store:
+    def want(self):
+        with self.lock:
+            pass
+    def hold(self):
+        with self.lock:
+            work()
+    def hold_again(self):
+        with self.lock:
+            self.want()
+def beat():
+    while True:
+        print("alive")
+def hold_until_end():
+    lock.acquire()
+    try:
+        work()
+    finally:
+        lock.release()
+"""
+
+CONDITION_WAIT = Frame("Condition.wait", f"{STDLIB}/threading.py", 327)
+
+EVENT_WAIT = Frame("Event.wait", f"{STDLIB}/threading.py", 629)
+
+OLD_WAIT = Frame("wait", f"{STDLIB}/threading.py", 320)
+
+ENTERS = Frame("Condition.__enter__", f"{STDLIB}/threading.py", 272)
+
+FUTURE = Frame("Future.result", f"{STDLIB}/concurrent/futures/_base.py", 451)
+
+IN_EVENT = (EVENT_WAIT, CONDITION_WAIT)
+LINES = {"want": 3, "hold": 7, "wait": 11, "hold_until_end": 28}
+
+METHODS = {"want": 14, "hold": 18, "hold_again": 21}
+
+BEATS = 24
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    """A file that was there before this process."""
+    file = tmp_path / "train.py"
+    file.write_text(SOURCE)
+    os.utime(file, (1e9, 1e9))
+    return str(file)
+
+
+def call(source: str, name: str) -> Frame:
+    """A call of a function of the source, or of a method where its class is named."""
+    owner, _, function = name.rpartition(".")
+    return Frame(name, source, (METHODS if owner else LINES)[function])
+
+
+def thread(source: str, tid: int, *names: str, within: tuple[Frame, ...] = ()) -> ThreadStack:
+    """A thread in these calls, which then called something else."""
+    frames = (*(call(source, name) for name in names), *within)
+    return ThreadStack(tid=tid, frames=frames, takes_lock=names[-1].endswith("want"))
+
+
+def holder(*threads: ThreadStack) -> int | None:
+    """Who has the lock that the first thread takes; of none the variables can be read."""
+    stack = ProcessStack(pid=os.getpid(), source="py-spy", threads=threads)
+    waits = ThreadState(
+        tid=threads[0].tid or 0,
+        state="S",
+        cpu_s=0.0,
+        waits_for=(WaitTarget(call="futex", kind="futex"),),
+    )
+    kernel = ProcessState(
+        pid=os.getpid(), parent_pid=1, state="S", started_ticks=1, cpu_s=0.0, threads=(waits,)
+    )
+    first, *_ = with_relations(
+        stack, kernel, Sources.of(os.getpid()), Variables(os.getpid(), 0.0)
+    ).threads
+    return first.tid if first.holds_lock else first.held_by
+
+
+def test_a_lock_of_the_file_is_held_by_who_is_inside_of_it(source: str) -> None:
+    waits, other = thread(source, 1, "want"), thread(source, 3, "want")
+    assert holder(waits, thread(source, 2, "hold"), other) == 2
+    assert holder(waits, other) is None
+
+
+def test_a_lock_that_a_finally_gives_back_is_held_until_then(source: str) -> None:
+    holds = thread(source, 2, "hold_until_end", within=(Frame("work", "/demo/other.py", 3),))
+    assert holder(thread(source, 1, "want"), holds) == 2
+
+
+def test_an_object_whose_place_is_not_known_may_be_another(source: str) -> None:
+    waits, holds = thread(source, 1, "Store.want"), thread(source, 2, "Store.hold")
+    assert holder(waits, holds) is None
+
+
+@pytest.mark.parametrize(
+    ("within", "known"),
+    [
+        ((), True),
+        ((CONDITION_WAIT,), False),
+        ((OLD_WAIT,), False),
+        (IN_EVENT, True),
+        ((FUTURE, CONDITION_WAIT), True),
+        ((Frame("Condition.wait_for", f"{STDLIB}/threading.py", 359), CONDITION_WAIT), False),
+        ((Frame("work", "/demo/other.py", 3), CONDITION_WAIT), False),
+    ],
+)
+def test_who_waits_for_news_behind_a_lock_may_have_given_it_back(
+    source: str, within: tuple[Frame, ...], known: bool
+) -> None:
+    """A condition may be made of any lock; an event or a future has one of its own."""
+    holds = thread(source, 2, "hold", within=within)
+    assert holder(thread(source, 1, "want"), holds) == (2 if known else None)
+    assert holder(thread(source, 1, "want", within=(ENTERS,)), holds) == (2 if known else None)
+
+
+def test_who_may_not_have_it_is_not_known_to(source: str) -> None:
+    """One of several was seen a moment later; one lets go in between."""
+    waits, holds = thread(source, 1, "want"), thread(source, 2, "hold")
+    assert holder(waits, holds, thread(source, 3, "hold")) is None
+    assert holder(waits, thread(source, 2, "wait")) is None
+    assert holder(waits, thread(source, 2, "hold", "wait")) is None
+
+
+def test_a_file_that_changed_since_is_not_what_runs(source: str) -> None:
+    os.utime(source)
+    assert holder(thread(source, 1, "want"), thread(source, 2, "hold")) is None
+
+
+def test_who_ends_no_wait_is_told_from_others_also_where_no_thread_has_an_id(source: str) -> None:
+    """faulthandler, which a rank writes its stack by, tells the id of the main thread alone."""
+    gives_back = ThreadStack(tid=None, name="gives back", frames=(call(source, "hold"),))
+    heartbeat = ThreadStack(tid=None, name="heartbeat", frames=(Frame("beat", source, BEATS),))
+    threads = (ThreadStack(tid=1, frames=()), gives_back, heartbeat)
+    stack = ProcessStack(pid=os.getpid(), source="faulthandler", threads=threads)
+    found = with_bystanders(stack, Sources.of(os.getpid())).threads
+    assert [one.name for one in found if one.bystander] == ["heartbeat"]
+    assert [one.name for one in found if one.wakes] == ["gives back"]
+
+
+def main_thread(pid: int, function: str) -> ThreadStack:
+    """The main thread, once it waits in a function."""
+
+    def look() -> ThreadStack | None:
+        (sample, _), *_ = sample_all([Target(pid=pid)], PATIENCE_S)
+        assert sample.stack is not None
+        assert sample.kernel is not None
+        main, state = sample.stack.threads[0], sample.kernel.threads[0]
+        waits = any(one.kind == "futex" for one in state.waits_for) or state.syscall in FUTEXES
+        there = any(one.function.endswith(function) for one in main.frames)
+        return main if waits and there else None
+
+    return until(look, f"the main thread to stand in {function}")
+
+
+@pytest.mark.real
+@WHEN_ASKED_FOR
+def test_the_thread_that_is_joined_is_known_beside_others(program: StartProgram) -> None:
+    running = program("waiting_in_itself.py", "join")
+    main = main_thread(running.pid, "join")
+    (sample, _), *_ = sample_all([Target(pid=running.pid)], PATIENCE_S)
+    assert sample.stack is not None
+    joined = [one.name for one in sample.stack.threads if one.tid == main.joined]
+    assert joined == ["the joined one"]
+
+
+@pytest.mark.real
+@WHEN_ASKED_FOR
+@pytest.mark.parametrize(("kind", "own"), [("handler", True), ("others", False)])
+def test_a_lock_is_known_to_be_the_threads_own(
+    program: StartProgram, kind: str, *, own: bool
+) -> None:
+    """Of two objects of one class each has its own lock."""
+    running = program("waiting_in_itself.py", kind)
+    main = main_thread(running.pid, "report")
+    assert (main.takes_lock, main.holds_lock) == (True, own)
+
+
+def known_holders(pid: int, *functions: str) -> dict[str, str]:
+    """Which thread has the lock that another takes, by name, once threads wait in functions."""
+
+    def look() -> ProcessStack | None:
+        (sample, _), *_ = sample_all([Target(pid=pid)], PATIENCE_S)
+        assert sample.stack is not None
+        assert sample.kernel is not None
+        waiting = {one.tid for one in sample.kernel.threads if one.syscall in FUTEXES}
+        waits = [one.frames for one in sample.stack.threads if one.tid in waiting and one.frames]
+        places = Counter(one[-1].function.rpartition(".")[2] for one in waits)
+        return sample.stack if Counter(functions) <= places else None
+
+    stack = until(look, f"threads to wait in {functions}")
+    names = {one.tid: one.name for one in stack.threads}
+    known = {one.name: names[one.held_by] for one in stack.threads if one.held_by is not None}
+    return {name: holder for name, holder in known.items() if not name.startswith("turn")}
+
+
+CIRCLE = {"MainThread": "the other", "the other": "MainThread"}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("kind", "functions", "known"),
+    [
+        ("file", ("index_after_cache", "rebuild_index"), CIRCLE),
+        *(
+            pytest.param(*one, marks=WHEN_ASKED_FOR)
+            for one in (
+                ("objects", ("clear", "clear"), CIRCLE),
+                ("closures", ("want",), {}),
+                ("condition", ("__enter__",), {"MainThread": "the other"}),
+                ("other", ("clear",), {}),
+            )
+        ),
+    ],
+)
+def test_it_is_known_which_thread_has_the_lock_that_another_takes(
+    program: StartProgram, kind: str, functions: tuple[str, ...], known: dict[str, str]
+) -> None:
+    """Beside threads that tick, and that take turns with a lock."""
+    running = program("held_by_another.py", kind)
+    if known:  # a starved look brings no variables, a later one does
+        until(
+            lambda: known_holders(running.pid, *functions) == known or None, f"{known} to be seen"
+        )
+    else:
+        assert known_holders(running.pid, *functions) == known

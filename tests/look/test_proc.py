@@ -1,0 +1,371 @@
+"""What /proc tells of real processes: below whom, with which variables, how they live and end."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import PATIENCE_S, PROGRAMS, until
+
+from lightning_hangcheck.look.exits import Exited, ExitWatcher
+from lightning_hangcheck.look.proc import (
+    UNREADABLE,
+    command_line,
+    descendants,
+    explain,
+    io_bytes,
+    main_thread_cpu_s,
+    present_environment,
+    process_ref,
+    read_environment,
+    slept_s,
+    vitals,
+    why_filtered,
+    why_refused,
+)
+from lightning_hangcheck.look.py_spy import python_stacks
+from lightning_hangcheck.machine import (
+    PAGE_BYTES,
+    TICKS_PER_SECOND,
+    StatLine,
+    parse_stat,
+)
+from lightning_hangcheck.model.evidence import Gap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from processes import StartProgram
+
+
+@pytest.fixture
+def family(program: StartProgram) -> tuple[int, set[int]]:
+    """A parent and the pids of its two forked workers."""
+    running = program("fork_workers.py")
+    lines = [running.first_words, running.announcement(), running.announcement()]
+    workers = {int(line.split()[2]) for line in lines if line.startswith("worker")}
+    return running.pid, workers
+
+
+def test_workers_are_found_below_their_parent_and_it_is_not_below_itself(
+    family: tuple[int, set[int]],
+) -> None:
+    parent, workers = family
+    found = descendants(parent)
+    assert {each.pid for each in found} == workers
+    assert {each.parent_pid for each in found} == {parent}
+    assert all(vitals(each.pid).is_still(each.started_ticks) for each in found)
+    assert sorted(descendants(*workers, parent), key=found.index) == list(found), "each once"
+
+
+def test_environment_and_command_line_are_those_it_was_started_with(program: StartProgram) -> None:
+    running = program("sleeping.py", RANK="3", GREETING="wörld = round")
+    environment = read_environment(running.pid)
+    assert environment["RANK"] == "3"
+    assert environment["GREETING"] == "wörld = round"
+    assert command_line(running.pid)[-1].endswith("sleeping.py")
+
+
+def test_bytes_that_are_no_text_do_not_break_the_environment() -> None:
+    child = subprocess.Popen(
+        ["cat"], stdin=subprocess.PIPE, env={b"ODD": b"\xff\xfe", b"RANK": b"1"}
+    )
+    try:
+        environment = until(lambda: _environment_with_odd(child.pid), "its environment")
+        assert environment["RANK"] == "1"
+        assert environment["ODD"].encode()
+    finally:
+        child.communicate(timeout=120)
+
+
+def _environment_with_odd(pid: int) -> dict[str, str]:
+    """Empty until the program has begun: until then it shows none."""
+    environment = read_environment(pid)
+    return environment if not isinstance(environment, Gap) and "ODD" in environment else {}
+
+
+def test_a_process_that_is_gone_leaves_a_gap() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for read, what in ((read_environment, "environment"), (command_line, "command line")):
+        gap = Gap(f"{what} of pid {gone.pid}", None, "the process has ended", "process_memory")
+        assert read(gone.pid) == gap
+
+
+def access(**changes: Any) -> dict[str, Any]:
+    return {"own_user": 1000, "their_user": 1000, "capable": False, "yama_scope": 0} | changes
+
+
+@pytest.mark.parametrize(
+    ("facts", "why", "remedy"),
+    [
+        (access(their_user=7), "belongs to user id 7, we are user id 1000", "run as that user"),
+        (access(yama_scope=1), "only its ancestors", "kernel.yama.ptrace_scope=0"),
+        (access(yama_scope=2), "wants CAP_SYS_PTRACE", "kernel.yama.ptrace_scope=1"),
+        (access(yama_scope=3, capable=True), "nobody", "/etc/sysctl.d"),
+        (access(own_user=0), "container", "--cap-add=SYS_PTRACE"),
+        (access(own_user=0, their_user=7), "container", "--cap-add=SYS_PTRACE"),
+        (access(), "protected", "run as root"),
+    ],
+)
+def test_each_reason_comes_with_its_way_out(facts: dict[str, Any], why: str, remedy: str) -> None:
+    refusal = explain(**facts)
+    assert why in refusal.why
+    assert remedy in refusal.remedy
+    gap = Gap("stack of pid 7", 3, refusal.why, "stack", refusal.remedy)
+    assert gap.reason == f"{refusal.why}; {refusal.remedy}"
+
+
+def test_what_a_process_set_after_its_start_shows_and_what_it_took_away_does_not(
+    program: StartProgram,
+) -> None:
+    """As an actor of Ray Train sets RANK and MASTER_ADDR."""
+    running = program("numbered_late.py", TAKEN_AWAY="1")
+    present, started = present_environment(running.pid), read_environment(running.pid)
+    assert isinstance(present, dict)
+    assert isinstance(started, dict)
+    assert present == json.loads(running.first_words)
+    assert ("RANK" in present, "RANK" in started) == (True, False)
+    assert ("TAKEN_AWAY" in present, "TAKEN_AWAY" in started) == (False, True)
+
+
+def test_an_environment_that_is_read_while_it_changes_is_one_that_was_there(
+    program: StartProgram,
+) -> None:
+    running = program("numbered_late.py", "goes-on")
+    for _ in range(50):
+        present = present_environment(running.pid)
+        if isinstance(present, dict):
+            assert present["RANK"] == "3"
+            assert present["LONG"] == "x" * 1000
+
+
+def state_of(pid: int) -> str | None:
+    seen = vitals(pid)
+    return None if seen is None else seen.state
+
+
+def test_a_busy_process_uses_processor_time_and_its_main_thread_does(program: StartProgram) -> None:
+    running = program("busy_loop.py")
+    before = vitals(running.pid).cpu_s
+    until(lambda: vitals(running.pid).cpu_s > before + 0.05, "processor time to grow")
+    assert main_thread_cpu_s(running.pid) > before
+    until(lambda: slept_s(running.pid) in (0.0, None), "the loop to be seen running")
+
+
+def test_an_ended_process_is_a_zombie_until_reaped_and_gone_afterwards(
+    program: StartProgram,
+) -> None:
+    running = program("parent_of_one.py", "late")
+    child = int(running.first_words)
+    running.tell("exit 0")
+    assert running.announcement() == "zombie"
+    assert state_of(child) == "Z"
+    running.tell("reap")
+    assert running.announcement() == "reaped"
+    assert vitals(child) is None
+    assert main_thread_cpu_s(child) is None
+    assert io_bytes(child) is None
+    assert slept_s(child) is None
+
+
+def test_a_pid_that_was_given_to_another_process_is_told_apart() -> None:
+    ours = vitals(os.getpid())
+    assert ours.is_still(ours.started_ticks)
+    assert not ours.is_still(ours.started_ticks + 1)
+    assert ours.is_still(0)  # a start that was never learnt tells nothing apart
+    assert UNREADABLE.is_still(4711)
+
+
+def test_a_process_without_a_spare_descriptor_does_not_take_others_for_gone() -> None:
+    """EMFILE says nothing about the process that we wanted to look at."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open("/dev/null", os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        seen = vitals(os.getpid())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert seen is not None
+    assert seen.state == "?"
+
+
+def test_bytes_read_are_counted() -> None:
+    read_before, written_before = io_bytes(os.getpid())
+    reader, writer = os.pipe()
+    os.write(writer, b"x" * 5000)
+    os.read(reader, 5000)
+    os.close(reader)
+    os.close(writer)
+    read_after, written_after = io_bytes(os.getpid())
+    assert read_after - read_before >= 5000
+    assert written_after - written_before >= 5000
+
+
+def test_the_sleep_of_a_thread_is_not_that_of_the_main_one(program: StartProgram) -> None:
+    """Which serves others and wakes twenty times a second, as that of an actor of Ray does."""
+    actor = program(PROGRAMS / "site-packages" / "serving_actor.py", "training_in_thread", "train")
+    stack, _ = python_stacks(actor.pid, None, PATIENCE_S)
+    assert stack is not None
+    trains = next(one.tid for one in stack.threads if "stand_still" in str(one.frames))
+    if slept_s(actor.pid, trains) is None:
+        pytest.skip("this kernel does not show when a thread last ran")
+    until(lambda: (slept_s(actor.pid, trains) or 0.0) > 0.5, "the thread to have slept")
+    assert (slept_s(actor.pid) or 0.0) < 0.5
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor alone")
+def test_one_that_is_woken_on_another_processor_has_not_slept_since_the_machine_began(
+    program: StartProgram,
+) -> None:
+    running = program("changing_processors.py")
+    assert max(slept_s(running.pid) or 0.0 for _ in range(20_000)) < 30.0
+
+
+# fields 3 to 52 of a process that was killed by SIGKILL (exit status 9)
+FIELDS = (
+    "Z 55 55 57 0 -1 4194304 1931 0 1 0 130 27 0 0 20 0 2 0 111803 93368320 3305 "
+    "18446744073709551615 1 2 3 0 0 0 0 16781318 8194 0 0 0 17 0 0 0 0 0 0 4 5 6 7 8 9 10 9"
+)
+
+
+@given(st.binary(max_size=15).filter(lambda name: b"\0" not in name))
+def test_any_process_name_leaves_the_fields_behind_it_whole(name: str) -> None:
+    line = b"4711 (" + name + b") " + FIELDS.encode() + b"\n"
+    assert parse_stat(line) == StatLine(
+        name=name.decode(errors="replace"),
+        state="Z",
+        parent_pid=55,
+        major_faults=1,
+        cpu_s=157 / TICKS_PER_SECOND,
+        started_ticks=111803,
+        rss_bytes=3305 * PAGE_BYTES,
+        caught_signals=8194,
+        processor=0,
+        exit_status=9,
+    )
+
+
+@pytest.mark.parametrize("line", [b"", b"4711", b"4711 (x", b"4711 (x) S 1 2"])
+def test_a_torn_line_is_an_error_not_a_wrong_answer(line: bytes) -> None:
+    with pytest.raises((ValueError, IndexError)):
+        parse_stat(line)
+
+
+SIGKILL = 9
+
+
+@pytest.fixture(params=[True, False], ids=["pidfd", "polling"])
+def watcher(request: pytest.FixtureRequest) -> Iterator[ExitWatcher]:
+    watcher = ExitWatcher(use_pidfd=request.param)
+    yield watcher
+    watcher.close()
+
+
+def wait_for_one(watcher: ExitWatcher) -> Exited:
+    """The one process that ended."""
+    (exited,) = watcher.wait(PATIENCE_S)
+    return exited
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [("exit 0", 0), ("exit 3", 3), (f"signal {SIGKILL}", -SIGKILL)]
+)
+def test_the_exit_code_is_read_before_the_parent_reaps(
+    program: StartProgram, watcher: ExitWatcher, ending: str, code: int
+) -> None:
+    parent = program("parent_of_one.py", "late")
+    child = int(parent.first_words)
+    watcher.watch(child)
+    before = time.monotonic_ns()
+    parent.tell(ending)
+    exited = wait_for_one(watcher)
+    assert (exited.pid, exited.exit_code) == (child, code)
+    assert before < exited.seen_ns <= time.monotonic_ns()
+    assert watcher.wait(0) == []
+
+
+def test_a_process_that_was_reaped_at_once_is_noticed_all_the_same(
+    program: StartProgram, watcher: ExitWatcher
+) -> None:
+    """Its code is lost on kernels before 6.15, but it is never a wrong one."""
+    parent = program("parent_of_one.py", "at_once")
+    child = int(parent.first_words)
+    watcher.watch(child)
+    parent.tell("exit 3")
+    assert parent.announcement() == "reaped"
+    exited = wait_for_one(watcher)
+    assert exited.pid == child
+    assert exited.exit_code in (3, None)
+
+
+def test_a_process_that_is_gone_already_is_reported_once(watcher: ExitWatcher) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    watcher.watch(gone.pid)
+    exited = wait_for_one(watcher)
+    assert (exited.pid, exited.exit_code) == (gone.pid, None)
+    assert watcher.wait(0) == []
+
+
+def test_several_that_end_together_are_each_reported_once(
+    program: StartProgram, watcher: ExitWatcher
+) -> None:
+    parents = [program("parent_of_one.py", "late") for _ in range(3)]
+    children = {int(parent.first_words) for parent in parents}
+    for child in children:
+        watcher.watch(child)
+    for code, parent in enumerate(parents, 4):
+        parent.tell(f"exit {code}")
+    found = {}
+    while len(found) < 3:
+        ended = watcher.wait(PATIENCE_S)
+        assert ended
+        found |= {each.pid: each.exit_code for each in ended}
+    assert found.keys() == children
+    assert set(found.values()) == {4, 5, 6}
+
+
+def test_grandchildren_come_after_their_parents(family: tuple[int, set[int]]) -> None:
+    parent, workers = family
+    found = [each.pid for each in descendants(os.getpid())]
+    assert workers < set(found)
+    assert found.index(parent) < min(found.index(worker) for worker in workers)
+
+
+def test_a_sleeping_process_is_seen_sleeping_whatever_it_calls_itself(
+    program: StartProgram,
+) -> None:
+    running = program("sleeping.py", "a) R 1 (b")
+    until(lambda: state_of(running.pid) == "S", "it to sleep")
+
+
+def test_a_stopped_process_is_seen_stopped(program: StartProgram) -> None:
+    running = program("stopping_itself.py")
+    until(lambda: state_of(running.pid) == "T", "it to stop")
+
+
+def test_a_living_process_is_not_reported_and_may_be_watched_twice(watcher: ExitWatcher) -> None:
+    watcher.watch(os.getpid())
+    watcher.watch(os.getpid())
+    assert watcher.wait(0.02) == []
+
+
+def test_a_process_that_is_gone_has_no_descendants_and_no_name() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert descendants(gone.pid) == ()
+    assert process_ref(gone.pid) is None
+
+
+def test_we_may_read_ourselves_and_no_filter_forbids_it() -> None:
+    assert why_refused(os.getpid()) is None
+    assert why_filtered() is None

@@ -1,0 +1,592 @@
+"""What the source tells around a line: tests of the rank, loops, calls ahead, and locks."""
+
+from __future__ import annotations
+
+import ast
+import os
+import time
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_hangcheck.look.rank_tests import RankTests
+from lightning_hangcheck.look.source import CallsAhead, Parsed, code_notes
+from lightning_hangcheck.look.threads import locks_at
+from lightning_hangcheck.model.evidence import Frame
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _last_test(source: str) -> tuple[RankTests, ast.expr]:
+    tree = ast.parse(source)
+    tests = [node.test for node in ast.walk(tree) if isinstance(node, ast.If)]
+    return RankTests(tree), tests[-1]
+
+
+ASKING = [
+    "if rank == 0: pass",
+    "if args.local_rank in (-1, 0): pass",
+    "if self.global_rank: pass",
+    "if trainer.is_global_zero: pass",
+    "if accelerator.is_main_process: pass",
+    "if state.is_world_process_zero and due: pass",
+    "if dist.get_rank() != 0: pass",
+    'if int(os.environ["RANK"]) == 0: pass',
+    'if os.environ.get("SLURM_PROCID") == "0": pass',
+    'if os.getenv("LOCAL_RANK", "0") == "0": pass',
+    "primary = dist.get_rank() == 0\nif primary: pass",
+    "from torch.distributed import get_rank as whoami\nif whoami() == 0: pass",
+    "ask = dist.get_rank\nnumber = ask()\nif number == 0: pass",
+    'me = int(os.environ["RANK"])\nboss = me == 0\nif boss and step > 3: pass',
+    "me, size = dist.get_rank(), dist.get_world_size()\nif me % 2: pass",
+    "class A:\n def f(self):\n  self.writes = rank == 0\n def g(self):\n  if self.writes: pass",
+    "def writes():\n return dist.get_rank() == 0\nif writes(): pass",
+    "def log(verbose):\n if verbose: pass\nlog(verbose=trainer.is_global_zero)",
+    "def log(text, verbose):\n if verbose: pass\nlog('a', rank == 0)",
+    "if jax.process_index() == 0: pass",
+]
+
+NOT_ASKING = [
+    "if lora_rank > 8: pass",
+    "if rank_loss > best: pass",
+    "if low_rank: pass",
+    "if torch.linalg.matrix_rank(a) < 4: pass",
+    "if ranking > 3: pass",
+    "if world_size > 1: pass",
+    "rank = 16\nif rank > 8: pass",
+    "def adapt(layer, rank=8):\n if rank > 4: pass\nadapt(layer, 16)",
+    "batches = 40 if rank == 0 else 30\nif step < batches: pass",
+    "shard = data[rank]\nif shard: pass",
+    "if loss > limit: pass",
+]
+
+
+@pytest.mark.parametrize("source", ASKING)
+def test_a_test_of_the_rank_is_known_by_any_name(source: str) -> None:
+    tests, test = _last_test(source)
+    assert tests.asks(test)
+
+
+@pytest.mark.parametrize("source", NOT_ASKING)
+def test_what_only_looks_like_it_is_none(source: str) -> None:
+    tests, test = _last_test(source)
+    assert not tests.asks(test)
+
+
+@pytest.mark.parametrize(
+    ("test", "holds_for_one"),
+    [
+        ("rank == 0", True),
+        ("not rank", True),
+        ("rank", False),
+        ("rank != 0", False),
+        ("rank > 0", False),
+        ("not is_main_process", False),
+        ("is_main_process and step % 10 == 0", True),
+        ("primary", True),
+        ("rank < 2", None),
+        ("loss > 3", None),
+    ],
+)
+def test_it_is_known_whether_a_test_holds_for_one_rank(
+    test: str, holds_for_one: bool | None
+) -> None:
+    tests, expression = _last_test(f"primary = rank == 0\nif {test}: pass")
+    assert tests.of_one(expression) is holds_for_one
+
+
+SOURCE = """\
+def log(value):
+    if rank == 0:
+        return
+    reduce(value)
+
+@rank_zero_only
+def save():
+    barrier()
+
+def train(batches):
+    for batch in batches:
+        if rank == 1 and batch > 5:
+            continue
+        all_reduce(batch)
+        if due:
+            evaluate()
+        else:
+            rest()
+    if rank == 0: barrier()
+    for work in started:
+        work.wait()
+    while not work.is_completed():
+        pass
+    if trainer.is_global_zero:
+        a()
+    else:
+        b()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        # the rank that a test leads away is told from those that stay
+        (4, {"condition": "", "skipped_under": "rank == 0"}),
+        (8, {"condition": "@rank_zero_only"}),
+        (14, {"condition": "", "skipped_under": "rank == 1 and batch > 5"}),
+        (14, {"branch_tests": ("if rank == 1 and batch > 5: continue",)}),
+        # blocks that a test may pass by
+        (16, {"branches": ((14, 18), (16, 16))}),
+        (18, {"branches": ((14, 18), (18, 18))}),
+        # a test on the line itself, whose block is there too
+        (19, {"condition": "rank == 0"}),
+        # the other branch of a test that holds for one rank is where the others go
+        (25, {"condition": "trainer.is_global_zero"}),
+        (27, {"condition": "", "branch_tests": ("else of if trainer.is_global_zero",)}),
+        # lines that ask for the end of something; a loop that only waits is no work
+        (21, {"awaits": True, "loops": ()}),
+        (23, {"awaits": True}),
+        (14, {"awaits": False, "loops": ((11, 18),)}),
+        (16, {"awaits": False}),
+    ],
+)
+def test_what_stands_around_a_line_is_told(line: int, told: dict[str, object]) -> None:
+    note = Parsed(ast.parse(SOURCE)).note("train.py", line)
+    assert {name: getattr(note, name) for name in told} == told
+
+
+def test_names_that_lead_to_each_other_are_followed_once() -> None:
+    """As in a file of thousands of lines, where most names are made of most others."""
+    names = [f"name_{number}" for number in range(40)]
+    lines = [f"{one} = {' + '.join(names)}" for one in names]
+    tree = ast.parse("\n".join([*lines, "if name_0 and not name_1:\n    pass"]))
+    (test,) = [node.test for node in ast.walk(tree) if isinstance(node, ast.If)]
+    assert not RankTests(tree).asks(test)
+    assert RankTests(tree).of_one(test) is None
+
+
+LOOPING = """\
+def save(trainer, rank):
+    if trainer.is_global_zero:
+        trainer.save_checkpoint("a")
+    trainer.strategy.barrier()
+    if dist.get_rank() != 0:
+        return
+    dist.barrier()
+
+def train(batches, rank):
+    for epoch in range(2):
+        for batch in batches:
+            step(batch)
+        validate()
+    while rank == 0:
+        dist.barrier()
+    if ranking > 3:
+        dist.barrier()
+    finish() if self.global_rank == 0 else None
+
+if args.rank == 0:
+    def inner():
+        dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "condition", "condition_line"),
+    [
+        (3, "trainer.is_global_zero", 2),
+        (4, "", 0),
+        (7, "dist.get_rank() != 0", 5),
+        (2, "", 0),
+        (17, "", 0),
+        (22, "", 0),
+    ],
+)
+def test_a_test_of_the_rank_around_a_line_is_found(
+    line: int, condition: str, condition_line: int
+) -> None:
+    note = Parsed(ast.parse(LOOPING)).note("train.py", line)
+    assert (note.condition, note.condition_line) == (condition, condition_line)
+
+
+@pytest.mark.parametrize(
+    ("statement", "condition"),
+    [
+        ("generate(60 if rank == 0 else 40)", ""),
+        ("generate(60) if rank == 0 else None", "rank == 0"),
+        ("generate(load() if rank == 0 else None)", "rank == 0"),
+        ("None if rank == 0 else generate(40)", ""),
+        ("None if rank != 0 else generate(40)", "rank != 0"),
+    ],
+)
+def test_a_value_that_depends_on_the_rank_is_no_test_around_the_call_that_takes_it(
+    statement: str, condition: str
+) -> None:
+    assert Parsed(ast.parse(statement)).note("train.py", 1).condition == condition
+
+
+@pytest.mark.parametrize(
+    ("test", "of_most"),
+    [
+        ("rank != 0", True),
+        ("not (rank == 1 and step == 4)", True),
+        ("is_good(step)", True),
+        ("rank == 0", False),
+        ("rank < 3", False),
+    ],
+)
+def test_a_test_that_all_ranks_but_one_pass_is_told_apart(test: str, of_most: bool) -> None:
+    told = "def is_good(step):\n    return not (rank == 1 and step == 4)\n"
+    tree = ast.parse(f"{told}if {test}:\n    step()\nelse:\n    stop()\n")
+    here, otherwise = (Parsed(tree).note("train.py", line) for line in (4, 6))
+    assert here.condition == test
+    assert (here.condition_of_most, otherwise.condition_of_most) == (of_most, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "loops"), [(12, ((10, 13), (11, 12))), (13, ((10, 13),)), (16, ()), (999, ())]
+)
+def test_the_loops_of_a_function_are_found_outermost_first(
+    line: int, loops: tuple[tuple[int, int], ...]
+) -> None:
+    assert Parsed(ast.parse(LOOPING)).note("train.py", line).loops == loops
+
+
+@pytest.mark.parametrize(
+    ("over", "loops"),
+    [
+        ("loader", ((1, 4), (2, 3))),
+        ("model.parameters()", ((1, 4),)),
+        ("enumerate(net.named_buffers())", ((1, 4),)),
+        ("optimizer.param_groups", ((1, 4),)),
+    ],
+)
+def test_nobody_runs_out_of_the_parts_of_a_model(
+    over: str, loops: tuple[tuple[int, int], ...]
+) -> None:
+    source = f"for step in steps:\n    for one in {over}:\n        reduce(one)\n    log()\n"
+    assert Parsed(ast.parse(source)).note("train.py", 3).loops == loops
+
+
+def test_files_that_are_not_what_runs_give_no_note(tmp_path: Path) -> None:
+    good, broken, newer = (tmp_path / name for name in ("good.py", "broken.py", "newer.py"))
+    for file in (good, newer):
+        file.write_text(LOOPING)
+    broken.write_text("if rank ==")
+    now = time.time()
+    os.utime(newer, (now + 60, now + 60))
+    files = [str(one) for one in (good, broken, newer, tmp_path / "absent.py")]
+    frames = [Frame("save", file, 3) for file in (*files, "<string>", "/usr/lib/python3.11/os.py")]
+    (note,) = code_notes(frames, now + 1, 5.0)
+    assert (note.file, note.condition) == (str(good), "trainer.is_global_zero")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "endless"])
+def test_what_is_no_file_is_left_at_once(kind: str, tmp_path: Path) -> None:
+    """A program may name any path as its source."""
+    path = tmp_path / "source.py"
+    os.mkfifo(path) if kind == "fifo" else path.symlink_to("/dev/zero")
+    assert code_notes([Frame("f", str(path), 1)], time.time() + 1, 20.0) == ()
+
+
+def test_the_brackets_around_a_test_are_in_no_branch() -> None:
+    tree = ast.parse("if (\n    rank == 0\n):\n    save()")
+    assert Parsed(tree).note("train.py", 1).branches == ()
+    assert Parsed(tree).note("train.py", 3).branches == ()
+
+
+STEPS = """\
+def train(loader, r):
+    for epoch in range(2):
+        for batch in loader:
+            warm(batch)
+            with autocast():
+                loss = net(batch)
+                loss.backward()
+            if r == 1:
+                publish(loss)
+            else:
+                wait(loss)
+        if epoch:
+            validate()
+    if late:
+        loss.backward()
+    save()
+    for batch in loader:
+        if batch:
+            loss.backward()
+        log(batch)
+
+def train_step(batch):
+    loss = net(batch)
+    loss.backward()
+    clip()
+
+def main():
+    load()
+    for batch in loader:
+        fetch(batch)
+        loss = train_step(batch)
+        sync(loss)
+    export()
+"""
+
+
+def test_what_comes_in_a_pass_after_backward_is_known() -> None:
+    tree = ast.parse(STEPS)
+    after = [line for line in range(2, 35) if Parsed(tree).note("train.py", line).after_backward]
+    assert after == [8, 9, 10, 11, 12, 13, 25, 32]
+
+
+IMPORTS = """
+import os, queue, subprocess, time
+import torch
+import torch.distributed as dist
+from torch.distributed import all_gather_object as gather_all
+from project.sync import publish
+"""
+
+
+def ahead(source: str) -> bool | None:
+    """Whether the thread calls collectives that stands where the source says HERE."""
+    calls, line = read(source)
+    return calls.collectives(line)
+
+
+def wakes(source: str) -> bool | None:
+    """Whether it may end another one's wait."""
+    calls, line = read(source)
+    return calls.waking(line)
+
+
+def read(source: str) -> tuple[CallsAhead, int]:
+    """The source with some imports, and the line of HERE."""
+    text = IMPORTS + dedent(source)
+    line = next(number for number, one in enumerate(text.splitlines(), 1) if "HERE" in one)
+    return CallsAhead(ast.parse(text)), line
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def save():\n    time.sleep(9)  # HERE\n    dist.barrier()",
+        "def save():\n    subprocess.run(['cp'])  # HERE\n    gather_all(found, None)",
+        "def save():\n    jobs.get()  # HERE\n    dist.send(tensor, 0)",
+        "def save():\n    time.sleep(9)  # HERE\n    fabric.barrier('saved')",
+        "def save():\n    go.wait()  # HERE\n    meet()\ndef meet():\n    dist.all_reduce(tensor)",
+        "def save():\n    go.wait()  # HERE\n    pool.map(meet)\ndef meet():\n    dist.barrier()",
+        """
+        class Saver(Thread):
+            def run(self):
+                time.sleep(9)  # HERE
+                self.publish()
+            def publish(self):
+                dist.barrier()
+        """,
+        """
+        def serve():
+            while True:
+                dist.broadcast(tensor, 0)
+                time.sleep(9)  # HERE
+        """,
+    ],
+)
+def test_what_follows_is_read_with_the_files_own_functions(source: str) -> None:
+    assert ahead(source) is True
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def tick():\n    while True:\n        print('alive')\n        time.sleep(9)  # HERE",
+        "def tick():\n    while not stop.wait(9):  # HERE\n        log.info('%s', os.getpid())",
+        "def drain():\n    for line in child.stdout:  # HERE\n        lines.append(line.strip())",
+        "def serve():\n    while True:\n        conn = sock.accept()  # HERE\n        conn.close()",
+        "def drain():\n    dist.barrier()\n    jobs.get()  # HERE\n    torch.ones(3)",
+        """
+        def tick():
+            while True:
+                note()
+                time.sleep(9)  # HERE
+        def note():
+            note()
+        """,
+        "def other():\n    dist.barrier()\ndef tick():\n    time.sleep(9)  # HERE",
+    ],
+)
+def test_a_heartbeat_calls_none(source: str) -> None:
+    assert ahead(source) is False
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def work(call):\n    jobs.get()  # HERE\n    call()",
+        "def work():\n    jobs.get()()  # HERE",
+        "def work():\n    time.sleep(9)  # HERE\n    publish(results)",
+        "def work():\n    time.sleep(9)  # HERE\n    self.trainer.finish()",
+    ],
+)
+def test_whatever_a_call_may_do_is_not_known(source: str) -> None:
+    assert ahead(source) is None
+
+
+def test_a_program_is_not_followed_to_its_end() -> None:
+    """A hundred functions, each of which calls the next one."""
+    steps = "".join(f"def step_{n}():\n    step_{n + 1}()\n" for n in range(100))
+    last = "def step_100():\n    dist.barrier()\n"
+    assert ahead(f"def work():\n    time.sleep(9)  # HERE\n    step_0()\n{steps}{last}") is None
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("def tick():\n    while not stop.wait(9):  # HERE\n        print(os.getpid())", False),
+        ("def tick():\n    for line in child.stdout:  # HERE\n        lines.append(line)", False),
+        ("def tick():\n    time.sleep(9)  # HERE\n    lock.release()", True),
+        ("def tick():\n    time.sleep(9)  # HERE\n    self.queue.put(1)", True),
+        ("def tick():\n    time.sleep(9)  # HERE\n    self.barrier.wait()", True),
+        ("all = Barrier(2)\ndef tick():\n    time.sleep(9)  # HERE\n    all.wait()", True),
+        ("def tick():\n    time.sleep(9)  # HERE\n    jobs.get()", True),
+        ("def tick():\n    with lock:\n        time.sleep(9)  # HERE", True),
+        ("def tick():\n    time.sleep(9)  # HERE\n    end()\ndef end():\n    done.set()", True),
+        ("def tick(call):\n    time.sleep(9)  # HERE\n    call()", None),
+        ("def tick():\n    time.sleep(9)  # HERE\n    publish(results)", None),
+    ],
+)
+def test_a_thread_ends_anothers_wait_by_giving_back_a_lock_or_bringing_news(
+    source: str, told: bool | None
+) -> None:
+    assert wakes(source) is told
+
+
+GLOBAL = """
+def handler(number, frame):
+    with lock:  # takes
+        report()
+def record():
+    with lock:
+        busy()  # holds
+"""
+
+METHODS = """
+class Stats:
+    def report(self):
+        with self.lock:  # takes
+            show()
+    def record(self):
+        with self.lock, timed():
+            self.report()  # holds
+"""
+
+DECLARED = """
+def handler(lock):
+    def report():
+        global lock
+        with lock:  # takes
+            show()
+def record():
+    from locks import other
+    with lock:
+        busy()  # holds
+"""
+
+CLOSURE = """
+def synchronized(function):
+    lock = Lock()
+    def outer():
+        with lock:  # takes
+            show()
+    def inner():
+        with lock:
+            function()  # holds
+"""
+
+PRIVATE = """
+class Stats:
+    def report(self):
+        with self.__lock:  # takes
+            show()
+class Times(Stats):
+    def record(self):
+        with self.__lock:
+            self.report()  # holds
+"""
+
+ARGUMENT = GLOBAL.replace("number, frame", "number, frame, lock")
+
+IMPORTED = GLOBAL.replace(
+    "    with lock:  # takes", "    from it import lock\n    with lock:  # takes"
+)
+
+AFTER = GLOBAL.replace("        busy()", "        report()\n    busy()")
+
+AT_ITS_LINE = GLOBAL.replace("with lock:\n        busy()", "with lock: busy()")
+
+LATER = GLOBAL.replace("        busy()", "        def other():\n            busy()")
+
+
+def at(source: str, word: str) -> tuple[ast.Module, Frame]:
+    """The source, and the call that is at its line with this remark, in its innermost function."""
+    lines = source.splitlines()
+    line = next(number for number, one in enumerate(lines, 1) if one.endswith(f"# {word}"))
+    tree = ast.parse(source)
+    functions = [
+        one
+        for one in ast.walk(tree)
+        if isinstance(one, ast.FunctionDef) and one.lineno < line <= (one.end_lineno or 0)
+    ]
+    return tree, Frame(f"Some.{functions[-1].name}", "/demo/train.py", line)
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "of_file", "same"),
+    [
+        (GLOBAL, "lock", True, True),
+        (DECLARED, "lock", True, True),
+        (METHODS, "self.lock", False, True),
+        (CLOSURE, "lock", False, True),
+        (ARGUMENT, "lock", False, False),
+        (IMPORTED, "lock", False, False),
+        (PRIVATE, "self.__lock of ['Stats']", False, False),
+        (AFTER, "lock", True, False),
+        (AT_ITS_LINE, "lock", True, False),
+        (LATER, "lock", True, False),
+    ],
+)
+def test_a_lock_is_known_by_its_name_and_where_that_lives(
+    source: str, text: str, of_file: bool, same: bool
+) -> None:
+    """Each call of ``synchronized`` has a lock of its own: one name is not one object."""
+    taken = locks_at(*at(source, "takes")).taken
+    assert taken is not None
+    assert (taken.text, taken.of_file) == (text, of_file)
+    assert (taken in locks_at(*at(source, "holds")).held) == same
+
+
+@pytest.mark.parametrize("line", ["with a, b: pass", "with open(path): pass", "work()"])
+def test_a_line_that_takes_several_locks_or_one_without_a_name_tells_none(line: str) -> None:
+    assert locks_at(ast.parse(line), Frame("<module>", "/demo/train.py", 1)).taken is None
+
+
+@pytest.mark.parametrize("function", ["<genexpr>", "other", "<lambda>"])
+def test_a_line_within_a_block_may_run_later_in_other_code(function: str) -> None:
+    """A generator that was written in a block runs where somebody asks for its values."""
+    tree, frame = at(GLOBAL, "holds")
+    other = Frame(function, frame.file, frame.line)
+    assert locks_at(tree, frame).held
+    assert not locks_at(tree, other).held
+
+
+def test_a_property_may_give_another_lock_each_time() -> None:
+    source = METHODS + "    @property\n    def lock(self):\n        return self.locks[thread()]\n"
+    assert locks_at(*at(source, "takes")).taken is None
+
+
+@pytest.mark.parametrize(("body", "known"), [("lock.release()", True), ("other.release()", False)])
+def test_a_function_that_releases_a_lock_in_between_lets_go_of_it(body: str, known: bool) -> None:
+    source = GLOBAL.replace("        busy()", f"        {body}\n        busy()")
+    tree, frame = at(source, "holds")
+    (lock,) = locks_at(tree, frame).held
+    assert (lock in locks_at(tree, frame).released) == known

@@ -1,0 +1,565 @@
+"""What really blocked processes wait for, and who could end that."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import http.server
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from long_tests import WHEN_ASKED_FOR
+from processes import PATIENCE_S, until
+
+from lightning_hangcheck.judge.threads import FUTEXES
+from lightning_hangcheck.look.kernel import CALLS, TIMESPEC, calls_of, kernel_state, wakes_at
+from lightning_hangcheck.look.lock_files import UNKNOWN, maker_of
+from lightning_hangcheck.look.open_files import (
+    Holders,
+    file_locks,
+    own_addresses,
+    reach_of,
+    tcp_connections,
+)
+from lightning_hangcheck.look.py_spy import python_stacks
+from lightning_hangcheck.look.sample import Target, sample_all
+from lightning_hangcheck.model.evidence import Connection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from processes import RunningProgram, StartProgram
+
+    from lightning_hangcheck.model.evidence import ProcessState, WaitTarget
+
+PROGRAM = "waiting_for.py"
+
+
+def state_of(*pids: int) -> ProcessState:
+    """The first one's state, with what looking at all of them adds."""
+    states = [state for pid in pids if (state := kernel_state(pid, 0, PATIENCE_S)[0]) is not None]
+    return with_holders(states)[0]
+
+
+def with_holders(states: list[ProcessState]) -> list[ProcessState]:
+    """All of them, with what looking at all of them adds."""
+    holders = Holders([state.pid for state in states])
+    return [holders.complete(state) for state in states]
+
+
+def target_of(*pids: int, kind: str) -> WaitTarget:
+    """What the first one's main thread waits for, once it is of that kind."""
+
+    def look() -> WaitTarget | None:
+        targets = state_of(*pids).threads[0].waits_for
+        return next((target for target in targets if target.kind == kind), None)
+
+    return until(look, f"pid {pids[0]} to wait for a {kind}")
+
+
+SECOND = 1_000_000_000
+
+
+def test_opening_a_fifo_without_a_writer_is_told_from_a_file(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    fifo = tmp_path / "nobody writes"
+    os.mkfifo(fifo)
+    running = program(PROGRAM, "open_fifo", str(fifo))
+    target = target_of(running.pid, kind="fifo")
+    assert (target.call, target.name) == ("openat", str(fifo))
+
+
+def test_the_other_end_of_a_pipe_is_found_among_the_jobs_processes(program: StartProgram) -> None:
+    running = program(PROGRAM, "read_pipe")
+    child = int(running.first_words)
+    target = target_of(running.pid, child, kind="pipe")
+    assert target.call == "read"
+    assert [one.pid for one in target.holders] == [child]
+
+
+@pytest.mark.parametrize(
+    ("how", "call"),
+    [("wait_for_child", "wait4"), ("wait_for_any_child", ""), ("poll_child", "epoll_wait")],
+)
+def test_waiting_for_children_names_each(program: StartProgram, how: str, call: str) -> None:
+    """asyncio polls a descriptor of its child, from Python 3.12 on."""
+    running = program(PROGRAM, how)
+    target = target_of(running.pid, kind="process")
+    targets = state_of(running.pid).threads[0].waits_for
+    assert call in (target.call, "")
+    assert {one.name for one in targets} == set(running.first_words.split())
+    assert [str(one.pid) for one in target.holders] == [target.name]
+
+
+@pytest.mark.parametrize("who", ["child", "parent"])
+def test_a_unix_connection_is_held_by_those_that_have_its_other_end(
+    program: StartProgram, who: str
+) -> None:
+    """`multiprocessing.Pipe` makes one; once the child is gone, the process waits for itself."""
+    running = program(PROGRAM, "read_both_ways", who)
+    child = int(running.first_words)
+    target = target_of(running.pid, child, kind="pipe")
+    assert [one.pid for one in target.holders] == [child if who == "child" else running.pid]
+
+
+def test_a_daemon_keeps_a_pipe_though_nobody_looks_at_it(program: StartProgram) -> None:
+    """The reader has both ends: that tells nobody that the daemon has one, too."""
+    running = program(PROGRAM, "read_from_daemon")
+    daemon = int(running.first_words)
+    try:
+        target = target_of(running.pid, kind="pipe")
+        assert [one.pid for one in target.holders] == [daemon]
+        state = kernel_state(running.pid, 0, PATIENCE_S)[0]
+        assert state is not None
+        late = Holders([running.pid], deadline=0.0)
+        assert [one.holders for one in late.complete(state).threads[0].waits_for] == [()]
+        assert len(late.gaps) == 1, "who was not looked for may have it"
+    finally:
+        os.kill(daemon, signal.SIGKILL)
+
+
+def test_who_may_signal_an_event_is_found_among_the_jobs_processes(program: StartProgram) -> None:
+    running = program(PROGRAM, "read_event")
+    child = int(running.first_words)
+    alone = target_of(running.pid, kind="other")
+    assert (alone.call, alone.name[:9], alone.holders) == ("read", "eventfd:[", ())
+    shared = target_of(running.pid, child, kind="pipe")
+    assert shared.name == alone.name
+    assert {one.pid for one in shared.holders} == {running.pid, child}
+
+
+@pytest.mark.parametrize("waiter", ["parent", "child"])
+def test_a_waiter_for_a_semaphore_names_the_processes_that_share_it(
+    program: StartProgram, waiter: str
+) -> None:
+    """Also the one that started it."""
+    running = program(PROGRAM, "take_semaphore", waiter)
+    pids = [running.pid, int(running.first_words)]
+    waits, other = pids if waiter == "parent" else pids[::-1]
+    target = target_of(waits, *([other] if waiter == "parent" else []), kind="shared")
+    assert (target.call, target.name[:8]) == ("futex", "memory:[")
+    assert [one.pid for one in target.holders] == [other]
+
+
+def test_a_join_of_a_thread_is_no_wait_for_other_processes(program: StartProgram) -> None:
+    running = program(PROGRAM, "join_natively")
+
+    def joins() -> bool:
+        main = state_of(running.pid).threads[0]
+        return main.syscall in FUTEXES and not main.arguments[1] & 128  # FUTEX_PRIVATE_FLAG
+
+    until(joins, "the main thread to join the other")
+    assert state_of(running.pid).threads[0].waits_for == ()
+
+
+@pytest.mark.parametrize("limit", ["", "1000"])
+def test_a_receiver_names_the_remote_end_with_a_time_limit_and_without(
+    program: StartProgram, limit: str
+) -> None:
+    running = program(PROGRAM, "receive", limit)
+    target = target_of(running.pid, kind="socket")
+    assert target.call == ("poll" if limit else "recvfrom")
+    assert target.name == running.first_words
+
+
+def test_a_poll_is_still_read_after_a_dump_interrupted_it(program: StartProgram) -> None:
+    """The kernel goes on with it as another call."""
+    running = program(PROGRAM, "receive", "1000")
+    target_of(running.pid, kind="socket")
+    python_stacks(running.pid, 0, PATIENCE_S)
+    assert target_of(running.pid, kind="socket").name == running.first_words
+
+
+@pytest.mark.parametrize("family", ["4", "6"])
+def test_one_that_accepts_names_its_own_end(program: StartProgram, family: str) -> None:
+    running = program(PROGRAM, "accept", family)
+    target = target_of(running.pid, kind="socket")
+    address = {"4": "127.0.0.1", "6": "[::1]"}[family]
+    assert target.name == f"{address}:{running.first_words}"
+    assert target.call.startswith("accept")
+
+
+def test_the_owner_of_the_remote_end_is_found_and_bytes_of_a_download_are_counted(
+    program: StartProgram,
+) -> None:
+    with _trickle() as (port, let_go):
+        running = program(PROGRAM, "download", str(port))
+        target = target_of(running.pid, os.getpid(), kind="socket")
+        assert target.name == f"127.0.0.1:{port}"
+        assert [one.pid for one in target.holders] == [os.getpid()]
+        before = state_of(running.pid).network_bytes
+        assert before is not None
+        let_go.set()
+        until(
+            lambda: (state_of(running.pid).network_bytes or 0) > before + 50_000,
+            "the download's bytes",
+        )
+
+
+@contextmanager
+def _trickle() -> Iterator[tuple[int, threading.Event]]:
+    """A server that begins its answer, and goes on for ever once it is let go."""
+    let_go, over = threading.Event(), threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.flush()
+            let_go.wait(60)
+            while not over.wait(0.01):
+                try:
+                    self.wfile.write(b"x" * 1000)
+                except OSError:
+                    return
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_port, let_go
+    finally:
+        over.set()
+        let_go.set()
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_threads_in_locks_show_it_by_line_and_futex(program: StartProgram, count: str) -> None:
+    running = program(PROGRAM, "locked_threads", count)
+
+    def locked() -> int:
+        stack, _ = python_stacks(running.pid, 0, PATIENCE_S)
+        futexes = {
+            thread.tid
+            for thread in state_of(running.pid).threads
+            if any(target.kind == "futex" for target in thread.waits_for)
+        }
+        threads = stack.threads if stack is not None else ()
+        return sum(thread.takes_lock and thread.tid in futexes for thread in threads)
+
+    until(lambda: locked() == int(count), "the threads to be in their locks")
+
+
+def test_a_process_that_waits_for_a_signal_has_no_time_limit(program: StartProgram) -> None:
+    running = program(PROGRAM, "wait_for_signal")
+    assert running.first_words == "waiting"
+    target_of(running.pid, kind="other")
+    assert [one.kind for one in state_of(running.pid).threads[0].waits_for] == ["other"]
+
+
+def test_the_lock_table_is_read_as_proc_5_has_it(tmp_path: Path) -> None:
+    (tmp_path / "locks").write_text(
+        "3: -> OFDLCK  ADVISORY  WRITE -1 fe:10:2146453 0 EOF\n3: what is this\n"
+    )
+    (waiting,) = file_locks(str(tmp_path / "locks"))
+    assert (waiting.number, waiting.waiting, waiting.exclusive) == ("3:", True, True)
+    assert (waiting.pid, waiting.device, waiting.inode) == (-1, (0xFE, 0x10), 2146453)
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_calls_in_which_threads_block_are_known(machine: str) -> None:
+    names = {call.name for call in calls_of(machine).values()}
+    assert {"read", "write", "futex", "flock", "fcntl", "recvfrom", "connect", "wait4"} <= names
+    assert {"rt_sigsuspend", "rt_sigtimedwait"} <= names
+    assert {"ppoll", "openat", "fsync", "clock_nanosleep", "restart_syscall"} <= names
+    assert calls_of("some other machine") == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanoseconds", "wakes_ns"),
+    [(7, 5, 7_000_000_005), (1 << 62, 0, None), (-(1 << 62), 0, None), (9_300_000_000, 0, None)],
+)
+def test_memory_that_holds_no_moment_any_more_is_not_taken_for_one(
+    seconds: int, nanoseconds: int, wakes_ns: int | None
+) -> None:
+    """A number that no 64 bits hold could neither be saved nor told to another node."""
+    memory = ctypes.create_string_buffer(TIMESPEC.pack(seconds, nanoseconds))
+    number = next(n for n, call in CALLS.items() if call.name == "clock_nanosleep")
+    arguments = (1, 1, ctypes.addressof(memory), 0, 0, 0)
+    assert wakes_at(os.getpid(), number, arguments) == wakes_ns
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="older ones wait until a wall clock's time")
+def test_a_thread_that_waits_for_an_event_shows_until_when() -> None:
+    """One that ticks by ``Event.wait`` shows another moment each time, as a sleeping one does."""
+    event = threading.Event()
+    thread = threading.Thread(target=event.wait, args=(600.0,))
+    before_ns = time.monotonic_ns()
+    thread.start()
+    try:
+        wakes_ns = until(lambda: _wakes_ns(thread.native_id), "the thread to wait")
+    finally:
+        event.set()
+        thread.join()
+    assert 0 <= wakes_ns - before_ns - 600 * SECOND < 60 * SECOND
+
+
+def _wakes_ns(tid: int | None) -> int | None:
+    state, _ = kernel_state(os.getpid(), 0, 5.0)
+    assert state is not None
+    return next(one.wakes_ns for one in state.threads if one.tid == tid)
+
+
+@pytest.mark.parametrize(
+    ("family", "server", "client"),
+    [
+        (socket.AF_INET, "127.0.0.1", "127.0.0.2"),
+        (socket.AF_INET6, "::1", "::1"),
+    ],
+)
+def test_both_ends_of_a_connection_and_its_bytes_are_told(
+    family: socket.AddressFamily, server: str, client: str
+) -> None:
+    with closing(socket.socket(family)) as listens, closing(socket.socket(family)) as asks:
+        listens.bind((server, 0))
+        listens.listen()
+        asks.bind((client, 0))
+        asks.connect(listens.getsockname())
+        accepted, _ = listens.accept()
+        with closing(accepted):
+            asks.sendall(b"x" * 1_000)
+            assert len(accepted.recv(1_000, socket.MSG_WAITALL)) == 1_000
+            found = tcp_connections()
+            state, _ = kernel_state(os.getpid(), 0, PATIENCE_S)
+            assert found is not None
+            assert state is not None
+            there = found[os.fstat(accepted.fileno()).st_ino]
+            shown = f"[{server}]" if family is socket.AF_INET6 else server
+            assert there.local == f"{shown}:{listens.getsockname()[1]}"
+            assert there.remote.rpartition(":")[2] == str(asks.getsockname()[1])
+            assert there.carried_bytes >= 1_000
+            (state,) = with_holders([state])
+            told = Connection(there.local, there.remote) in state.connections
+            assert told == (server != client), "only what leads to another address"
+
+
+def test_a_machine_that_answers_is_told_by_what_came_from_it() -> None:
+    with closing(socket.socket()) as listens, closing(socket.socket()) as asks:
+        listens.bind(("127.0.0.3", 0))
+        listens.listen()
+        asks.connect(listens.getsockname())
+        asks.sendall(b"x")
+        (reach,) = reach_of(["127.0.0.3", "127.0.0.4"], [os.getpid()])
+        assert (reach.address, reach.unanswered) == ("127.0.0.3", 0)
+        assert reach.heard_s < 5.0
+
+
+def test_other_machines_know_this_one_by_no_address_of_its_own_loopback() -> None:
+    assert not any(one.startswith("127.") or one == "[::1]" for one in own_addresses())
+
+
+def polled_by(waiter: RunningProgram) -> WaitTarget:
+    """The lock for which any thread of a process is seen to poll."""
+
+    def look() -> WaitTarget | None:
+        (sample, _), *_ = sample_all([Target(pid=waiter.pid)], PATIENCE_S)
+        assert sample.kernel is not None
+        targets = (one for state in sample.kernel.threads for one in state.waits_for)
+        return next((one for one in targets if one.kind == "lock"), None)
+
+    return until(look, "the poller to be seen")
+
+
+@pytest.mark.parametrize(("kind", "call"), [("flock", "flock"), ("lockf", "fcntl")])
+def test_a_waiter_for_a_file_lock_names_file_and_holder(
+    program: StartProgram, tmp_path: Path, kind: str, call: str
+) -> None:
+    path = str(tmp_path / "a lock")
+    holder = program(PROGRAM, "lock", kind, path)
+    assert holder.announcement() == "holding"
+    waiter = program(PROGRAM, "lock", kind, path)
+    target = target_of(waiter.pid, kind="lock")
+    assert (target.call, target.name) == (call, path)
+    assert [(one.pid, one.program[:6]) for one in target.holders] == [(holder.pid, "python")]
+
+
+def test_a_lock_that_a_child_inherited_is_the_childs(program: StartProgram, tmp_path: Path) -> None:
+    """The kernel's table goes on to name the parent, which has closed the file."""
+    path = tmp_path / "a.lock"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[file.fileno()])
+    try:
+        waiter = program(PROGRAM, "lock", "flock", path)
+        target = target_of(waiter.pid, child.pid, os.getpid(), kind="lock")
+        assert [holder.pid for holder in target.holders] == [child.pid]
+    finally:
+        child.communicate()
+
+
+def test_a_poller_for_a_lock_file_names_file_and_holder(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    folder = tmp_path / ("models--somebody--" + 200 * "x")
+    folder.mkdir()
+    path = str(folder / "hub.lock")
+    holder = program(PROGRAM, "lock", "flock", path)
+    assert holder.announcement() == "holding"
+    waiter = program(PROGRAM, "filelock", "hard", path)
+
+    target = polled_by(waiter)
+    assert (target.call, target.kind, target.name) == ("filelock", "lock", path)
+    assert [one.pid for one in target.holders] == [holder.pid]
+
+
+def test_a_poller_for_a_database_names_file_and_holder(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "index.sqlite")
+    holder = program(PROGRAM, "database", path)
+    assert holder.announcement() == "holding"
+    waiter = program(PROGRAM, "database", path)
+    target = target_of(waiter.pid, holder.pid, kind="lock")
+    assert (target.call, target.name) == ("sleep", path)
+    assert [one.pid for one in target.holders] == [holder.pid]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="time.sleep is no sleep before")
+def test_one_that_sleeps_in_python_beside_a_locked_file_waits_for_nobody(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "a lock")
+    holder = program(PROGRAM, "lock", "flock", path)
+    assert holder.announcement() == "holding"
+    sleeper = program(PROGRAM, "sleep_beside", path)
+
+    def asleep() -> bool:
+        return "nanosleep" in state_of(sleeper.pid, holder.pid).threads[0].wchan
+
+    until(asleep, "it to sleep")
+    (target,) = state_of(sleeper.pid, holder.pid).threads[0].waits_for
+    assert (target.kind, target.call) == ("time", "clock_nanosleep")
+
+
+HERE = socket.gethostname()
+
+UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")
+
+
+def ended_pid() -> int:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    return ended.pid
+
+
+def made_by(path: Path, text: str) -> tuple[list[int], bool]:
+    """Who made a file in which this is written, and whether that one is gone."""
+    path.write_text(text)
+    maker = maker_of(str(path), os.getpid())
+    return [one.pid for one in maker.holders], maker.gone
+
+
+@pytest.mark.parametrize("text", ["{}", "{}\n" + HERE, "pid: {}", '{{"pid": {}}}'])
+def test_a_file_is_held_by_whom_it_names_on_this_host_or_abandoned(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "cache.lock"
+    assert made_by(path, text.format(ended_pid())) == ([], True)
+    assert made_by(path, text.format(os.getpid())) == ([os.getpid()], False)
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    assert maker_of(str(path), os.getpid()).gone, "the number was given to this process later"
+
+
+@pytest.mark.parametrize("text", ["{}\n" + HERE + "7", "busy"])
+def test_a_file_that_names_nobody_of_this_host_is_of_an_unknown_maker(
+    tmp_path: Path, text: str
+) -> None:
+    assert made_by(tmp_path / "cache.lock", text.format(os.getpid())) == ([], False)
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+@pytest.mark.parametrize("library", [("filelock", "soft"), ("baton",)])
+def test_a_lock_file_that_its_maker_keeps_open_is_abandoned_once_nobody_has_it_open(
+    program: StartProgram, tmp_path: Path, library: tuple[str, ...]
+) -> None:
+    path = tmp_path / "lock"
+    named = str(tmp_path) if library == ("baton",) else str(path)
+    with path.open("w"):
+        waiter = program(PROGRAM, *library, named)
+        target = polled_by(waiter)
+        assert ([one.pid for one in target.holders], target.abandoned) == ([os.getpid()], False)
+    target = polled_by(waiter)
+    assert (target.name, target.holders, target.abandoned) == (str(path), (), True)
+
+
+ASKS = """
+import subprocess, sys
+from lightning_hangcheck.look.lock_files import maker_of
+ended = subprocess.Popen(["true"])
+ended.wait()
+open(sys.argv[1], "w").write(str(ended.pid))
+print(maker_of(sys.argv[1], __import__("os").getpid()).gone)
+"""
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+@pytest.mark.parametrize(("apart", "gone"), [((), "True"), (UNSHARE, "False")])
+def test_a_container_does_not_see_who_made_a_file_on_a_disk_of_others(
+    tmp_path: Path, apart: tuple[str, ...], gone: str
+) -> None:
+    if apart and os.geteuid() != 0:
+        pytest.skip("needs root")
+    kind = subprocess.run(
+        ["stat", "-f", "-c", "%T", str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    if kind.stdout.strip() in ("overlayfs", "tmpfs"):
+        pytest.skip("the folder is of this container alone")
+    command = [*apart, sys.executable, "-c", ASKS, str(tmp_path / "a.lock")]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert told.stdout.strip() == gone
+
+
+WRITES = """
+import os, socket, sys
+open(sys.argv[1], "w").write(f"{os.getpid()}\\n{socket.gethostname()}\\n")
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+def test_a_process_of_a_container_is_not_the_one_of_that_number_here(tmp_path: Path) -> None:
+    """It has this host's name, as with ``docker run --network host``, and numbers of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    path = tmp_path / "a.lock"
+    inside = subprocess.Popen(
+        [*UNSHARE, sys.executable, "-c", WRITES, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert inside.stdout is not None
+        assert inside.stdout.readline() == "written\n"
+        assert maker_of(str(path), os.getpid()) == UNKNOWN
+    finally:
+        inside.communicate(timeout=120)
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+def test_a_lock_with_a_time_limit_is_left_to_that(program: StartProgram, tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    target = polled_by(program(PROGRAM, "filelock", "soft", str(path), "1000"))
+    assert (target.name, target.abandoned) == (str(path), False)

@@ -1,0 +1,136 @@
+"""How much room there is, and what storage and output are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_hangcheck.machine import (
+    OF_NETWORK,
+    NoRoom,
+    is_unbuffered,
+    kept_back_in,
+    mounted_types,
+    require_room,
+    type_at,
+)
+
+LIMITED = """
+import resource
+from lightning_hangcheck.machine import NoRoom, require_room
+resource.setrlimit(resource.{kind}, ({limit}, {limit}))
+try:
+    require_room(9)
+    print("room")
+except NoRoom as refusal:
+    print(refusal)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "said"),
+    [
+        ("RLIMIT_NOFILE", 100, "the limit of open files (ulimit -n) is 100"),
+        ("RLIMIT_NOFILE", 400, "room"),
+        ("RLIMIT_AS", 8 * 2**30, "the limit of address space (ulimit -v) is 8589934592"),
+        ("RLIMIT_AS", 64 * 2**30, "room"),
+    ],
+)
+def test_a_limit_that_is_near_is_named(kind: str, limit: int, said: str) -> None:
+    code = LIMITED.format(kind=kind, limit=limit)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert ended.stdout.startswith(said)
+
+
+def _own_groups(mounted: Path) -> list[Path]:
+    """Folders of this process's own groups, made in a mount of ours, whichever version it has."""
+    found = []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "pids"):
+            found.append(mounted / controllers / path.lstrip("/"))
+            found[-1].mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def test_a_control_group_that_is_nearly_full_leaves_no_room(tmp_path: Path) -> None:
+    require_room(9, groups=tmp_path)
+    for group in _own_groups(tmp_path):
+        (group / "pids.max").write_text("300\n")
+        (group / "pids.current").write_text("120\n")
+    require_room(9, groups=tmp_path)
+    with pytest.raises(NoRoom, match=r"pids\.max of the control group is 300, in use are 120"):
+        require_room(9, ranks=8, groups=tmp_path)
+    for group in _own_groups(tmp_path):
+        (group / "pids.max").write_text("max\n")
+    require_room(9, ranks=8, groups=tmp_path)
+
+
+def test_the_pools_of_the_training_are_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for group in _own_groups(tmp_path):
+        (group / "pids.max").write_text("300\n")
+        (group / "pids.current").write_text("120\n")
+    monkeypatch.setenv("OMP_NUM_THREADS", "100")
+    with pytest.raises(NoRoom, match="273 should be free"):
+        require_room(9, groups=tmp_path)
+
+
+MOUNTS = mounted_types(
+    """\
+22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/root rw
+40 22 0:45 / /data\\040sets rw,relatime shared:20 master:3 - nfs4 nas:/sets rw,vers=4.2
+41 40 0:46 / /data\\040sets/scratch rw - tmpfs tmpfs rw
+a line that is none
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "shared"),
+    [
+        ("/home/ada/a.lock", False),
+        ("/data sets/a.lock", True),
+        ("/data sets/scratch/a.lock", False),
+        ("/data setsuma/a.lock", False),
+        ("", False),
+    ],
+)
+def test_the_innermost_mount_tells(path: str, shared: bool) -> None:
+    assert type_at(path, MOUNTS).startswith(OF_NETWORK) == shared
+
+
+@pytest.mark.parametrize(
+    ("command", "unbuffered"),
+    [
+        ("python -u train.py", True),
+        ("/usr/bin/python3.11 -X dev -Bu -m package.train", True),
+        ("srun -n 2 python -uc code", True),
+        ("python train.py -u", False),
+        ("python -m unittest", False),
+        ("python -W unused train.py", False),
+        ("python -c unused", False),
+        ("python --help -u", False),
+        ("./train -u", False),
+        ("", False),
+    ],
+)
+def test_only_the_interpreters_own_option_counts(command: str, unbuffered: bool) -> None:
+    assert is_unbuffered({}, command.split()) == unbuffered
+
+
+def test_the_variable_counts_unless_it_is_empty() -> None:
+    assert is_unbuffered({"PYTHONUNBUFFERED": "1"}, ["python", "train.py"])
+    assert not is_unbuffered({"PYTHONUNBUFFERED": ""}, ["python", "train.py"])
+
+
+def test_a_device_hands_on_what_it_gets() -> None:
+    assert kept_back_in(os.stat(os.devnull).st_mode) is None  # noqa: PTH116 - a device
+    assert kept_back_in(os.stat(__file__).st_mode) == "a file"  # noqa: PTH116 - its mode alone

@@ -1,0 +1,447 @@
+"""The page: what is written is what is read, or nothing is; and how training ends on it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import stat
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from long_tests import WHEN_ASKED_FOR
+from processes import PROGRAMS, until
+
+from lightning_hangcheck.identity import Identity
+from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark, StepTimes
+from lightning_hangcheck.model.evidence import Frame, Gap
+from lightning_hangcheck.model.slugs import PHASES
+from lightning_hangcheck.recorder import page as layout
+from lightning_hangcheck.recorder.page import (
+    BeatWriter,
+    PageReader,
+    PageUnreadable,
+    PageWriter,
+    read_page,
+)
+from lightning_hangcheck.recorder.process import TrainingEnd, TrainingThread
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import FrameType
+
+    from processes import RunningProgram, StartProgram
+
+    from lightning_hangcheck.model.slugs import Phase
+
+RECORDS = [value for value in vars(layout).values() if isinstance(value, layout.Record)]
+
+counts = some.integers(0, 2**62)
+
+
+def no_start() -> None:
+    raise AssertionError("a writer that has a page does not start another")
+
+
+def test_records_do_not_overlap_and_fit_on_the_page() -> None:
+    ordered = sorted(RECORDS, key=lambda record: record.start)
+    for before, after in itertools.pairwise(ordered):
+        assert before.stop <= after.start
+    assert ordered[-1].stop <= layout.PLACES[0]
+    assert all(record.start % 64 == 0 for record in ordered)
+
+
+def test_the_most_that_is_shown_fits_into_one_place() -> None:
+    page, wide, most = PageWriter.unseen(), "\N{GRINNING FACE}" * 1000, 2**63 - 1
+    before = bytearray(page.buffer)
+    page.identify(Identity(rank=most, world_size=most, local_rank=most, round=most))
+    page.mark_checkpoint(most, wide, most)
+    page.show_sections([OpenSection(wide, most, most, 1.5, False)] * 20)
+    page.mark_save(most)
+    page.time_step(most, most, most)
+    page.show(announced=most)
+    frames = [Frame("f" * 90, wide, 9)] + [Frame("f" * 90, "g" * 90, 9)] * 20
+    page.show_wait(tuple(range(1, 65)), frames, wide)
+    page.end("finished", wide)
+    page.end("raised", wide)
+    _, second = layout.PLACES
+    changed = [at for at, byte in enumerate(before) if page.buffer[at] != byte]
+    assert max(at for at in changed if at < second) < second - 64
+    assert max(changed) < layout.PAGE_SIZE - 64
+    assert len(read_page(page.buffer).sections) == 8
+
+
+@given(
+    phase=some.sampled_from([None, *PHASES]),
+    epoch=some.none() | counts,
+    step=some.none() | counts,
+    batch=some.none() | counts,
+    beats=some.integers(0, 5),
+)
+def test_a_page_reads_as_it_was_written(
+    phase: Phase | None, epoch: int | None, step: int | None, batch: int | None, beats: int
+) -> None:
+    page = PageWriter.unseen()
+    writer = BeatWriter(no_start)
+    writer.attach(page.buffer)
+    me = Identity(rank=3, world_size=8, local_rank=1, round=2, store_port=29500)
+    page.identify(me)
+    page.show(announced=1)
+    page.show(membership="left")
+    page.enter_phase(phase, epoch, step, batch)
+    page.mark_checkpoint(7, "Model created", 1_700_000_000_123_456_789)
+    page.show_sections([OpenSection("Trainer", 5), OpenSection("fit", 6, 3, 1.5, False)])
+    assert page.mark_save(1_700_000_000_000_000_000) == step
+    assert page.mark_save(1_700_000_001_000_000_000) == step
+    saved = read_page(page.buffer).save
+    page.mark_loaded(1_700_000_000_000_000_000, 40)
+    loaded = read_page(page.buffer).save
+    page.time_step(100_000_000, 200_000_000, 300_000_000)
+    page.time_step(100_000_000, 100_000_000, 200_000_000)
+    page.end("raised", "ValueError: no")
+    for _ in range(beats):
+        writer.beat()
+    read = read_page(page.buffer)
+    assert (read.pid, read.rank, read.world_size, read.local_rank) == (os.getpid(), 3, 8, 1)
+    assert (read.round, read.store_port) == (2, 29500)
+    assert (read.parent_pid, read.announced, read.membership) == (os.getppid(), 1, "left")
+    assert (read.phase, read.epoch, read.step, read.batch) == (phase, epoch, step, batch)
+    assert read.checkpoint == CheckpointMark(7, "Model created", "2023-11-14T22:13:20.123456Z")
+    assert read.sections == (OpenSection("Trainer", 5), OpenSection("fit", 6, 3, 1.5, False))
+    assert read.main_sections == (OpenSection("Trainer", 5),)
+    assert saved == SaveMark(2, "2023-11-14T22:13:21.000000Z", step)
+    assert read.save == loaded == SaveMark(2, "2023-11-14T22:13:20.000000Z", 40)
+    assert (read.ending, read.last_words) == ("raised", "ValueError: no")
+    assert read.step_times == StepTimes(2, 0.2, 0.3, 0.5)
+    assert read.beats == beats + 1
+    assert read.last_beat_ns >= read.phase_since_ns > 0
+
+
+def test_of_too_many_sections_the_newest_are_shown() -> None:
+    page = PageWriter.unseen()
+    page.show_sections([OpenSection(f"section {number}", number) for number in range(20)])
+    shown = [section.since_ns for section in read_page(page.buffer).sections]
+    assert shown == list(range(12, 20))
+
+
+@given(record=some.sampled_from([layout.BEAT, layout.PHASE]), cut=some.integers(0, 64))
+def test_a_writer_that_died_midway_leaves_old_new_or_nothing(
+    record: layout.Record, cut: int
+) -> None:
+    old, new = _two_states()
+    torn, end = bytearray(old), min(record.start + cut, record.stop)
+    torn[record.start : end] = new[record.start : end]
+    with contextlib.suppress(PageUnreadable):
+        read = read_page(torn)
+        assert (read.epoch, read.step) in ((0, 0), (1, 1))
+
+
+@given(some.integers(0, 4000))
+def test_a_writer_that_died_in_all_else_leaves_what_it_showed_before(cut: int) -> None:
+    """It is written in two places in turns, and only then said to be there."""
+    page = PageWriter.unseen()
+    page.mark_checkpoint(1, "one", 10**18)
+    old = bytearray(page.buffer)
+    page.end("raised", "ValueError" * 30)
+    torn, start = bytearray(old), min(layout.PLACES)
+    for place in layout.PLACES:
+        torn[place : place + cut] = page.buffer[place : place + cut]
+    assert start + cut < layout.PAGE_SIZE
+    read = read_page(torn)
+    assert (read.checkpoint, read.ending) == (read_page(old).checkpoint, "running")
+
+
+def _two_states() -> tuple[bytearray, bytearray]:
+    page = PageWriter.unseen()
+    page.identify(Identity(rank=0, world_size=2, local_rank=0))
+    page.enter_phase("training_step", 0, 0, 0)
+    page.mark_checkpoint(1, "one", 10**18)
+    old = bytearray(page.buffer)
+    page.identify(Identity(rank=1, world_size=2, local_rank=1))
+    page.enter_phase("backward", 1, 1, 1)
+    page.mark_checkpoint(2, "two", 2 * 10**18)
+    page.show_sections([OpenSection("three", 3)])
+    page.mark_save(3 * 10**18)
+    page.end("raised", "ValueError" * 30)
+    page.buffer[layout.BEAT.start : layout.BEAT.stop] = layout.BEAT.form.pack(2, 9)
+    return old, bytearray(page.buffer)
+
+
+class RacingMemory:
+    """A page whose writer goes on between any two words of a reader's copy."""
+
+    def __init__(self, record: layout.Record, states: list[bytes], steps: list[int]) -> None:
+        self.data = bytearray(PageWriter.unseen().buffer)
+        self.data[record.start : record.stop] = states[0]
+        self._steps = iter(steps)
+        words = range(0, record.stop - record.start, 8)
+        # as CPython packs: clear the record, then store it, both in ascending order
+        self._stores = iter(
+            (record.start + at, bytes(8) if clearing else state[at : at + 8])
+            for state in states[1:]
+            for clearing in (True, False)
+            for at in words
+        )
+
+    def __getitem__(self, part: slice) -> bytes:
+        copy = b""
+        for at in range(part.start, part.stop, 8):
+            for _ in range(next(self._steps, 0)):
+                place, word = next(
+                    self._stores, (part.start, self.data[part.start : part.start + 8])
+                )
+                self.data[place : place + 8] = word
+            copy += self.data[at : min(at + 8, part.stop)]
+        return copy
+
+
+@given(some.lists(some.integers(0, 7), max_size=60), some.integers(2, 6))
+def test_a_reader_never_mixes_two_phases(steps: list[int], writes: int) -> None:
+    times = {number: 1000 + number for number in range(1, writes + 1)}
+    states = [
+        layout.PHASE.form.pack(number, at, 0, 0, number, 0, 0, number)
+        for number, at in times.items()
+    ]
+    words_before = [0] * (layout.PHASE.start // 8)
+    memory = RacingMemory(layout.PHASE, states, words_before + steps)
+    try:
+        read = read_page(memory)
+    except PageUnreadable:
+        return
+    assert read.step is not None
+    assert read.phase_since_ns == times[read.step]
+
+
+@given(some.integers(0), some.booleans())
+def test_no_bytes_make_a_reader_raise_anything_else(seed: int, stamped: bool) -> None:
+    page = bytearray(random.Random(seed).randbytes(layout.PAGE_SIZE))
+    layout.HEADER.form.pack_into(page, 0, layout.MAGIC, layout.LAYOUT_VERSION, 4096, 1, 1, 1)
+    for record in (layout.PHASE,) if stamped else ():
+        page[record.start : record.start + 8] = page[record.stop - 8 : record.stop] = b"\1" * 8
+    layout.REST.form.pack_into(page, layout.REST.start, seed % 2**63)
+    try:
+        assert isinstance(read_page(page), Beat)
+    except PageUnreadable:
+        return
+
+
+def test_a_created_page_is_private_and_whole_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "17.page"
+    page = PageWriter.create(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+    reader = PageReader(path)
+    page.enter_phase("backward", step=4)
+    read = reader.read()
+    assert isinstance(read, Beat)
+    assert (read.phase, read.step) == ("backward", 4)
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"short", "5 bytes"),
+        (b"\0" * 8192, "no page"),
+        (b"%PDF-1.7".ljust(8192), "no page"),
+        (layout.HEADER.form.pack(layout.MAGIC, 99, 8192, 1, 1, 1).ljust(8192), "version 99"),
+    ],
+)
+def test_a_file_that_is_no_page_of_ours_is_a_gap(tmp_path: Path, data: bytes, why: str) -> None:
+    path = tmp_path / "17.page"
+    path.write_bytes(data)
+    read = PageReader(path).read()
+    assert isinstance(read, Gap)
+    assert read.what == "page of pid 17"
+    assert why in read.why
+
+
+def test_a_fifo_in_place_of_a_page_and_one_that_somebody_cuts_off_are_gaps(tmp_path: Path) -> None:
+    """A reader that maps it would be ended by the kernel."""
+    os.mkfifo(tmp_path / "16.page")
+    fifo = PageReader(tmp_path / "16.page").read()
+    path = tmp_path / "17.page"
+    PageWriter.create(path)
+    reader = PageReader(path)
+    assert isinstance(reader.read(), Beat)
+    os.truncate(path, 0)
+    cut = reader.read()
+    reader.close()
+    assert isinstance(fifo, Gap)
+    assert isinstance(cut, Gap)
+    assert ("it is a FIFO" in fifo.why, "0 bytes" in cut.why) == (True, True)
+
+
+def test_a_page_that_appears_later_is_read_then(tmp_path: Path) -> None:
+    reader = PageReader(tmp_path / "17.page")
+    missing = reader.read()
+    assert isinstance(missing, Gap)
+    assert "No such file" in missing.why
+    PageWriter.create(tmp_path / "17.page")
+    assert isinstance(reader.read(), Beat)
+    reader.close()
+
+
+def test_a_reader_sees_what_was_written_since_it_last_read(tmp_path: Path) -> None:
+    page = PageWriter.create(tmp_path / "17.page")
+    reader = PageReader(tmp_path / "17.page")
+
+    def read() -> Beat:
+        read = reader.read()
+        assert isinstance(read, Beat)
+        return read
+
+    at = "2001-09-09T01:46:40.000000Z"
+    page.mark_checkpoint(1, "one", 10**18)
+    assert read().checkpoint == read().checkpoint == CheckpointMark(1, "one", at)
+    page.mark_checkpoint(2, "one", 10**18)
+    page.enter_phase("backward", step=4)
+    assert (read().checkpoint, read().step) == (CheckpointMark(2, "one", at), 4)
+    reader.close()
+
+
+def test_a_page_that_does_not_change_costs_two_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 ranks are read four times a second."""
+    PageWriter.create(tmp_path / "17.page").mark_checkpoint(1, "one", 10**18)
+    reader, calls = PageReader(tmp_path / "17.page"), []
+    reader.read()
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda *given: calls.append(given) or pread(*given))
+    assert isinstance(reader.read(), Beat)
+    assert len(calls) == 2
+    reader.close()
+
+
+def test_a_beat_asks_the_clock_and_calls_nothing_else() -> None:
+    """No lock, no system call: a store for the count and one for the moment."""
+    page, writer, called = PageWriter.unseen(), BeatWriter(no_start), list[str]()
+    writer.attach(page.buffer)
+    beat = writer.beat
+
+    def note(_: object, event: str, argument: object) -> None:
+        if event in ("call", "c_call"):
+            called.append(getattr(argument, "__name__", event))
+
+    sys.setprofile(note)
+    beat()
+    sys.setprofile(None)
+    assert called == ["call", "monotonic_ns", "setprofile"]
+    assert read_page(page.buffer).beats == 1
+
+
+ACTOR = PROGRAMS / "site-packages" / "serving_actor.py"
+
+
+class Ran:
+    """A call that has ended."""
+
+    def __init__(self, way: str) -> None:
+        self.call: FrameType | None = None
+        with suppress(ValueError):
+            self.train(way)
+
+    def train(self, way: str) -> str | None:
+        self.call = sys._getframe()  # noqa: SLF001 - as the program itself does
+        try:
+            int("no number")
+        except ValueError:
+            if way == "translates":
+                raise ValueError("translated") from None
+            if way == "raises again":
+                raise
+        if way == "raises":
+            fail()
+        for one in ("returns inside",):
+            if way == one:
+                return one
+        return way if way == "returns" else None
+
+    def end(self) -> tuple[bool, Frame]:
+        assert self.call is not None
+        told: list[tuple[bool, Frame]] = []
+        TrainingEnd(self.call, lambda *end: told.append(end))
+        return told[0]
+
+
+def fail() -> None:
+    raise ValueError("no such split")
+
+
+@pytest.mark.parametrize("way", ["returns", "returns inside", "falls off its end"])
+def test_a_call_that_returned_ended_well(way: str) -> None:
+    assert Ran(way).end()[0]
+
+
+@pytest.mark.parametrize("way", ["raises", "translates", "raises again"])
+def test_a_call_that_an_exception_left_is_known_with_its_place(way: str) -> None:
+    well, left_at = Ran(way).end()
+    assert (well, left_at.function) == (False, "train")
+
+
+def test_in_a_program_that_trains_in_its_main_thread_no_other_one_does() -> None:
+    training = TrainingThread(lambda *_: None)
+    heard: list[bool] = []
+    other = threading.Thread(target=lambda: heard.append(training.is_here()))
+    other.start()
+    other.join()
+    assert training.is_here()
+    assert heard == [False]
+    assert not training.goes_on_beside
+
+
+def page_of(running: RunningProgram, session: Path) -> Beat:
+    reader = PageReader(session / "pages" / f"{running.pid}.page")
+    page = reader.read()
+    reader.close()
+    assert isinstance(page, Beat), page
+    return page
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("function", "ending", "words"),
+    [
+        pytest.param("return_well", "finished", "", marks=WHEN_ASKED_FOR),
+        ("raise_within", "raised", "an exception that left raise_within ("),
+    ],
+)
+def test_the_end_of_the_training_is_told_while_its_process_goes_on(
+    function: str, ending: str, words: str, program: StartProgram, tmp_path: Path
+) -> None:
+    running = program(
+        ACTOR, "training_in_thread", function, HANGCHECK_RUN_DIR=str(tmp_path / "run")
+    )
+    session = tmp_path / running.first_words
+    assert page_of(running, session).training == "beside"
+    running.tell("")
+    told = until(lambda: (page := page_of(running, session)).training == "over" and page, "its end")
+    assert isinstance(told, Beat)
+    assert told.ending == ending
+    assert words in told.last_words
+    assert running.process.poll() is None
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+def test_a_process_that_is_ended_while_it_trains_has_not_finished(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    """Its exit handlers run in the main thread, which only served."""
+    folder = str(tmp_path / "run")
+    running = program(ACTOR, "training_in_thread", "train_on", "obey", HANGCHECK_RUN_DIR=folder)
+    kept = PageReader(tmp_path / running.first_words / "pages" / f"{running.pid}.page")
+    assert isinstance(kept.read(), Beat)
+    running.tell("")
+    running.process.wait(120)
+    page = kept.read()
+    kept.close()
+    assert isinstance(page, Beat)
+    assert (page.training, page.ending) == ("beside", "running")

@@ -1,0 +1,181 @@
+"""Trials of a smoke run: planned, judged and shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from cases import IN_BARRIER, IN_INIT, IN_LOAD, IN_WANDB, job, rank
+
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.model.verdict import LastCheckpoint, RankState, Verdict
+from lightning_hangcheck.smoke import sequence
+from lightning_hangcheck.smoke.sequence import (
+    Outcome,
+    first_trouble,
+    interpret,
+    name_picture,
+    plan_trials,
+    reference_trials,
+)
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.smoke.sequence import Result
+
+WHOLE = "train.py {devices} {workers}"
+
+
+def outcomes(results: str, command: str = WHOLE, verdict: Verdict | None = None) -> list[Outcome]:
+    """One outcome for each planned run.
+
+    Args:
+        results: ``.`` passed, ``H`` hang, ``L`` late, ``F`` failed; one sign a run.
+        command: With placeholders.
+        verdict: Of every run that did not pass.
+    """
+    kinds: dict[str, Result] = {".": "passed", "H": "hang", "L": "late", "F": "failed"}
+    trials = plan_trials(command.split())
+    return [
+        Outcome(
+            trial=trial,
+            result=kinds[sign],
+            seconds=12.34,
+            where="" if sign == "." else "rank 1 stands still in load (train.py:41)",
+            verdict=None if sign == "." else verdict,
+            run_folder=f"hangcheck_runs/x-{trial.slug}",
+        )
+        for trial, sign in zip(trials, results, strict=True)
+    ]
+
+
+BOTH = ("torchrun", "--nproc_per_node={devices}", "train.py", "--num_workers", "{workers}")
+
+
+def test_both_placeholders_give_the_whole_sequence() -> None:
+    trials = plan_trials(BOTH)
+    assert [trial.name for trial in trials] == [
+        "2 ranks, 0 workers",
+        "2 ranks, 1 worker",
+        "1 process",
+    ]
+    assert [" ".join(trial.command) for trial in trials] == [
+        "torchrun --nproc_per_node=2 train.py --num_workers 0",
+        "torchrun --nproc_per_node=2 train.py --num_workers 1",
+        "torchrun --nproc_per_node=1 train.py --num_workers 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("--devices={devices}", ["2 ranks", "1 process"]),
+        ("--num_workers={workers}", ["0 workers", "1 worker"]),
+        ("--devices=2", ["as given"]),
+    ],
+)
+def test_runs_that_would_be_equal_are_made_once(word: str, names: list[str]) -> None:
+    assert [trial.name for trial in plan_trials(("python", "train.py", word))] == names
+
+
+def test_other_braces_are_the_users_own() -> None:
+    (trial,) = plan_trials(("python", "-c", "print({'devices': {}})"))
+    assert trial.command[-1] == "print({'devices': {}})"
+
+
+def test_the_reference_script_runs_alone_without_a_launcher() -> None:
+    trials = reference_trials(Path("logs"))
+    assert ["torch.distributed.run" in trial.command for trial in trials] == [True, True, False]
+    assert all(
+        Path(word).is_file() for trial in trials for word in trial.command if "train_" in word
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "results", "says"),
+    [
+        (WHOLE, "...", "all ended well"),
+        (WHOLE, ".H.", "only with workers: the DataLoader, or what its fork copies"),
+        (WHOLE, "HH.", "only with 2 ranks: communication"),
+        (WHOLE, "LL.", "only with 2 ranks: communication"),
+        (WHOLE, "FF.", "only with 2 ranks: communication"),
+        (WHOLE, "HHH", "alone, too: the program itself"),
+        (WHOLE, "LLL", "the limit may be too short"),
+        (WHOLE, "..H", "only alone: the program needs what a launcher gives"),
+        ("train.py {devices}", "H.", "only with 2 ranks"),
+        ("train.py {devices}", "HH", "alone, too"),
+        ("train.py {workers}", ".H", "only with workers"),
+        ("train.py {workers}", "HH", "without workers, too"),
+        ("train.py", "H", "nothing was compared"),
+        ("train.py", ".", "nothing was compared"),
+    ],
+)
+def test_which_runs_hang_says_where_to_look(command: str, results: str, says: str) -> None:
+    assert says in interpret(outcomes(results, command)).sentence
+
+
+def test_a_run_that_hangs_comes_before_one_that_only_failed() -> None:
+    trouble = first_trouble(outcomes("FH."))
+    assert trouble is not None
+    assert trouble.trial.name == "2 ranks, 1 worker"
+    assert first_trouble(outcomes("...")) is None
+
+
+def test_all_at_the_trainer() -> None:
+    verdict = judge(job(rank(0, IN_INIT, silent=400.0), rank(1, IN_INIT, silent=400.0)))
+    assert name_picture(verdict).startswith("at the Trainer: all ranks are")
+
+
+def _seen(*reached: tuple[int, int | None]) -> Verdict:
+    states = tuple(
+        RankState(
+            rank=number,
+            phase="training_step",
+            last_checkpoint=LastCheckpoint(number=mark, name="Model created", at=""),
+            step=step,
+        )
+        for number, (mark, step) in enumerate(reached)
+    )
+    return msgspec.structs.replace(judge(job(rank(0, IN_LOAD), rank(1, IN_BARRIER))), ranks=states)
+
+
+@pytest.mark.parametrize(
+    ("reached", "picture"),
+    [
+        (((5, None), (4, None)), "one rank ahead: rank 0 has come to checkpoint 5 Model created"),
+        (((11, 3), (11, 3), (11, 4)), "one rank ahead: rank 2 has come to checkpoint 11 Model"),
+        (((11, 4), (11, 4), (11, 3)), ""),
+        (((11, 4), (11, 4)), ""),
+        (((5, None),), ""),
+    ],
+)
+def test_one_rank_ahead(reached: tuple[tuple[int, int | None], ...], picture: str) -> None:
+    assert name_picture(_seen(*reached)).startswith(picture)
+    assert bool(name_picture(_seen(*reached))) == bool(picture)
+
+
+def test_all_passed() -> None:
+    lines = sequence.render(outcomes("...")).splitlines()
+    assert lines[0] == "SMOKE  3 runs passed"
+    assert lines[2:5] == [
+        "      2 ranks, 0 workers  passed  12.3 s",
+        "      2 ranks, 1 worker   passed  12.3 s",
+        "      1 process           passed  12.3 s",
+    ]
+    assert lines[-1].startswith("      means    the runs that usually show a hang")
+
+
+def test_the_first_that_hangs_with_its_place_picture_and_meaning() -> None:
+    verdict = judge(job(rank(0, IN_WANDB, silent=400.0), rank(1, IN_WANDB, silent=400.0)))
+    text = sequence.render(outcomes("HH.", verdict=verdict))
+    lines = text.splitlines()
+    assert lines[0] == "SMOKE  2 ranks, 0 workers: hangs; 1 of 3 runs passed"
+    assert lines[2] == "      2 ranks, 0 workers  HANG    12.3 s  logger_init  phase logger_init"
+    assert "      where    rank 1 stands still in load (train.py:41)" in lines
+    assert "      pattern  at the logger: all ranks are creating" in text
+    assert "      means    only with 2 ranks" in text
+    assert f"      do       1. {verdict.remedies[0].text[:40]}" in text
+    assert "2. look for calls under a rank condition" in text
+    assert "      more     hangcheck report hangcheck_runs/x-2-ranks-0-workers" in lines
+    assert len(lines) <= 40

@@ -1,0 +1,306 @@
+"""Where nodes meet, what they say of each other that cannot be, and which round it is."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from cases import IN_BARRIER, NOW_NS, SECOND, job, rank
+from msgspec.structs import replace
+
+from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
+from lightning_hangcheck.model.case import RankView
+from lightning_hangcheck.model.evidence import AddressReach
+from lightning_hangcheck.model.run import NodePlace, RoundStart
+from lightning_hangcheck.nodes.encoding import pack, read_word
+from lightning_hangcheck.nodes.meeting_place import FolderPlace, SealedPlace
+from lightning_hangcheck.nodes.peers import Heard
+from lightning_hangcheck.nodes.store_place import CourierPlace
+from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word, class_of, word_of
+from lightning_hangcheck.observe.discovery import FoundRank
+from lightning_hangcheck.observe.watched_rank import WatchedRound
+from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
+from lightning_hangcheck.version import __version__
+from lightning_hangcheck.watch.other_nodes.among_nodes import Meeting, contradictions, meeting_of
+from lightning_hangcheck.watch.other_nodes.joining import (
+    addresses_to_ask,
+    agreed_number,
+    mark_of,
+    silence_gap,
+    silent_node,
+)
+
+FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
+
+HERE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), **FACTS)
+
+VERSIONS = __version__, "", "9.0", "9.0", "9.1"
+
+WORD = Word(version=VERSION, node=1, stamp=1, world_size=4, local_world_size=2)
+
+UNMARKED = RoundMark()
+
+
+def said(
+    *ranks: int, here: RoundMark = UNMARKED, there: RoundMark = UNMARKED, **changes: object
+) -> list[str]:
+    lines = tuple(class_of(RankView(rank=one), (), 0) for one in ranks)
+    heard = Heard(replace(WORD, lines=lines, mark=there, **changes), 0)
+    return list(contradictions(HERE, here, [heard], 0))
+
+
+def test_another_world_size_is_said_with_what_to_mend() -> None:
+    (sentence,) = said(2, 3, world_size=8)
+    assert sentence == (
+        "node 1 says that the job has 8 ranks, node 0 that it has 4: start all nodes with the same "
+        "--nnodes and --nproc-per-node (or WORLD_SIZE)"
+    )
+
+
+def test_ranks_of_two_nodes_are_said() -> None:
+    (sentence,) = said(1, 2)
+    assert sentence == (
+        "rank 1 is on node 1 and on node 0: give each node another --node-rank (or NODE_RANK)"
+    )
+
+
+def test_another_version_that_can_be_read_is_said_once_for_all_nodes_that_have_it() -> None:
+    words = [replace(WORD, node=node, software=one) for node, one in enumerate(VERSIONS)]
+    sentences = list(contradictions(HERE, UNMARKED, [Heard(one, 0) for one in words], 0))
+    assert sentences == [
+        f"nodes 2-3 have lightning-hangcheck 9.0, node 0 has {__version__}: they understand "
+        "each other; install the same on all nodes before the next run",
+        f"node 4 has lightning-hangcheck 9.1, node 0 has {__version__}: they understand "
+        "each other; install the same on all nodes before the next run",
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"round": 1}, {"local_world_size": None}, {"world_size": 0}],
+    ids=["another round", "ranks that no launcher numbered", "a size that is not known yet"],
+)
+def test_what_may_be_right_is_left_alone(changes: dict[str, object]) -> None:
+    assert said(*((0, 1) if "world_size" not in changes else (2, 3)), **changes) == []
+
+
+def test_ranks_of_one_round_that_torchrun_sends_to_two_stores_are_said() -> None:
+    there = RoundMark(began_s=6.0, store_port=29_600)
+    (sentence,) = said(2, 3, here=RoundMark(6.0, 29_500), there=there)
+    assert sentence.startswith(
+        "the ranks of node 1 look for their store at port 29600 of MASTER_ADDR, those of node 0 at "
+        "port 29500: torchrun handed out an address of an earlier round; export "
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+    )
+
+
+@pytest.mark.parametrize(
+    "there",
+    [RoundMark(6.0, 29_500), RoundMark(2.0, 29_600), UNMARKED],
+    ids=["the same store", "just started", "no torchrun"],
+)
+def test_ranks_that_may_meet_are_no_news(there: RoundMark) -> None:
+    assert said(2, 3, here=RoundMark(6.0, 29_500), there=there) == []
+
+
+ADDRESS = "10.0.0.2"
+
+
+def heard(node: int, *addresses: str, ago_s: float = 20.0) -> Heard:
+    case = job(rank(2, IN_BARRIER), rank(3, IN_BARRIER))
+    word, _ = read_word(pack(word_of(case, node, 1, addresses=addresses)))
+    return Heard(word, NOW_NS - int(ago_s * SECOND))
+
+
+@pytest.mark.parametrize(
+    ("reaches", "others_silent_s", "reach"),
+    [
+        ([AddressReach(ADDRESS, 0.1)], 20.0, "answers"),
+        ([AddressReach(ADDRESS, 0.1, 1, 19.0)], 20.0, "answers"),
+        ([AddressReach(ADDRESS, 19.0, 1, 19.0)], 20.0, "unanswered"),
+        ([AddressReach(ADDRESS, 19.0, 1, 0.4)], 20.0, "unknown"),
+        ([AddressReach(ADDRESS, 19.0)], 20.0, "unknown"),
+        ([], 20.0, "unknown"),
+        ([], 0.1, "goes_on"),
+    ],
+)
+def test_what_shows_of_a_silent_node(
+    reaches: list[AddressReach], others_silent_s: float, reach: Any
+) -> None:
+    others = [rank(0, IN_BARRIER, silent=others_silent_s)]
+    found = silent_node(heard(1, ADDRESS), 20.0, reaches, others)
+    assert (found.number, found.ranks, found.silent_s) == (1, "2-3", 20.0)
+    assert found.reach == reach
+    assert silence_gap(found).what == "node 1 (ranks 2-3)"
+
+
+def test_an_address_that_several_nodes_have_tells_of_none() -> None:
+    """Every host of containers has a bridge of the same address."""
+    bridge = "172.17.0.1"
+    nodes = {1: heard(1, ADDRESS, bridge), 2: heard(2, "10.0.0.3", bridge, ago_s=1.0)}
+    assert addresses_to_ask(nodes, ["10.0.0.1", bridge], [1]) == {1: (ADDRESS,)}
+
+
+SLURM = NodePlace(number=1, nnodes=4, job="slurm-7-0", first="node0")
+
+TORCHRUN = NodePlace(number=1, nnodes=2, host="node0", port=29500, first="node0")
+
+OFFERED = Settings(nodes_port=29511)
+
+FOLDERS = {"nodes_dir": "/shared/meet", "run_dir": "/shared/run"}
+
+
+@pytest.fixture(autouse=True)
+def known_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SHARED_BY_NODES, "0123456789abcdef")
+
+
+def meeting(place: NodePlace, settings: Settings) -> Meeting:
+    found = meeting_of(place, settings)
+    assert found is not None
+    return found
+
+
+def test_the_first_node_serves_the_store_that_was_asked_for() -> None:
+    said = meeting(SLURM, OFFERED).told
+    assert said.startswith("the first sidecar's store at node0:29511: no store that outlives the")
+    assert said.endswith("--nodes-port has one served; this is node 1 of 4")
+    assert isinstance(meeting(SLURM, OFFERED).places[0], SealedPlace)
+
+
+def test_a_launchers_own_store_goes_before_one_that_must_be_served() -> None:
+    assert isinstance(meeting(TORCHRUN, OFFERED).places[0], CourierPlace)
+    assert "torchrun's store at node0:29500" in meeting(TORCHRUN, OFFERED).told
+
+
+def test_a_folder_that_was_named_for_it_goes_before_all() -> None:
+    found = meeting(SLURM, Settings(nodes_port=29511, **FOLDERS))
+    assert [type(one) for one in found.places] == [FolderPlace]
+    assert "/shared/meet" in found.told
+
+
+def test_a_port_goes_before_the_run_folder() -> None:
+    store, folder = meeting(SLURM, Settings(nodes_port=29511, run_dir="/shared/run")).places
+    assert isinstance(store, SealedPlace)
+    assert "/shared/run/nodes/" in folder.where, "there they go on if it is lost"
+
+
+@pytest.mark.parametrize("secret", ["", "short"])
+def test_nothing_is_served_without_a_secret(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SHARED_BY_NODES, secret)
+    without = meeting(SLURM, OFFERED)
+    assert (without.places, without.told[:9]) == ((), "nowhere: ")
+    assert "needs a secret" in without.told
+    assert f"export {SHARED_BY_NODES}=" in without.way_out
+    in_folder = meeting(SLURM, Settings(nodes_port=29511, run_dir="/shared/run"))
+    assert [type(one) for one in in_folder.places] == [FolderPlace]
+
+
+def test_nothing_is_served_where_nobody_knows_the_first_node_or_nobody_asks() -> None:
+    without = meeting(NodePlace(number=1, nnodes=2, job="job"), OFFERED)
+    assert "nothing says where the first node is" in without.told
+    unasked = meeting(SLURM, Settings())
+    assert unasked.places == ()
+    assert "--nodes-port" in unasked.way_out
+
+
+PORT = 29_512
+
+FIRST_START = RoundStart(launcher="torchrun", number=0, most=3)
+
+THERE = Word(
+    version=VERSION,
+    node=1,
+    stamp=7,
+    round=2,
+    world_size=2,
+    local_world_size=1,
+    mark=RoundMark(20.0, PORT),
+)
+
+
+def joined(seconds: float, launcher: str = "torchrun") -> WatchedRound:
+    """A node's own first round, whose rank was started so long ago."""
+    watched = WatchedRound(0)
+    watched.take_in(
+        FoundRank(
+            rank=0,
+            pid=10,
+            started_ticks=ticks_since_boot() - int(seconds * TICKS_PER_SECOND),
+            world_size=2,
+            local_world_size=1,
+            start=replace(FIRST_START, launcher=launcher),
+            store_port=PORT,
+        ),
+        0,
+    )
+    return watched
+
+
+def heard_of(word: Word, number: int = 1, ago_s: float = 0.0) -> Heard:
+    told_ns = time.monotonic_ns() - int(ago_s * SECOND)
+    line = class_of(RankView(rank=number), (), 0)
+    return Heard(replace(word, lines=(line,)), told_ns)
+
+
+def agreed(watched: WatchedRound, *told: Heard) -> int:
+    return agreed_number(watched, mark_of(watched), told, time.monotonic_ns())
+
+
+def test_a_node_that_joined_late_counts_as_the_others_do() -> None:
+    assert agreed(joined(20.0), heard_of(THERE)) == 2
+    assert agreed(joined(60.0), heard_of(THERE, ago_s=40.0)) == 2
+
+
+def test_of_several_numbers_the_highest_counts_and_ones_own_is_never_lowered() -> None:
+    third = replace(THERE, node=2, round=4)
+    assert agreed(joined(20.0), heard_of(THERE), heard_of(third, 2)) == 4
+    ahead = joined(20.0)
+    ahead.number = 5
+    assert agreed(ahead, heard_of(THERE)) == 5
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mark": RoundMark(60.0, PORT)},
+        {"mark": RoundMark(20.0, PORT + 1), "world_size": 3},
+        {"mark": RoundMark()},
+        {"world_size": 3},
+    ],
+    ids=["started before", "another store", "a version that tells neither", "another size"],
+)
+def test_another_start_keeps_its_number(changes: dict[str, object]) -> None:
+    told = replace(THERE, **changes)  # type: ignore[arg-type]
+    assert agreed(joined(20.0), heard_of(told)) == 0
+
+
+def test_what_may_still_be_of_the_round_before_keeps_its_number() -> None:
+    young = replace(THERE, mark=RoundMark(2.0, PORT))
+    assert agreed(joined(2.0), heard_of(young)) == 0
+    ended = joined(20.0)
+    ended.note_exit(10, 1)
+    assert agreed(ended, heard_of(THERE)) == 0
+    assert agreed(joined(20.0), heard_of(THERE, number=0)) == 0, "both have rank 0"
+
+
+def test_only_torchrun_starts_all_ranks_together() -> None:
+    assert mark_of(joined(20.0, launcher="slurm")) == RoundMark()
+    assert agreed(joined(20.0, launcher="slurm"), heard_of(THERE)) == 0
+
+
+def test_nodes_that_have_each_rank_once_are_of_one_start_though_torchrun_sends_them_apart() -> None:
+    """torch 2.13 hands out addresses of an earlier round: their ranks wait at two stores."""
+    apart = replace(THERE, mark=RoundMark(20.0, PORT + 1))
+    assert agreed(joined(20.0), heard_of(apart)) == 2
+    assert agreed(joined(20.0), heard_of(apart, number=2)) == 0
+    assert agreed(joined(20.0), heard_of(replace(apart, mark=RoundMark(40.0, PORT + 1)))) == 0
+
+
+def test_nodes_of_one_job_are_no_news() -> None:
+    assert said(2, 3) == []
+
+
+def test_one_node_meets_nobody() -> None:
+    assert meeting_of(NodePlace(number=0, nnodes=1, first="node0"), OFFERED) is None

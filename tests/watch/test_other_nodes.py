@@ -1,0 +1,447 @@
+"""What the first node makes of the others: their ranks, silence, absence, and ended rounds."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cases import IN_BARRIER, IN_LOAD, NOW_NS, SECOND, gone, job, rank
+from msgspec.structs import replace
+from processes import until
+
+from lightning_hangcheck import log
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.joining import ELSEWHERE, rebased
+from lightning_hangcheck.model.beat import Beat, CheckpointMark
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.run import NodePlace, Round, RoundStart
+from lightning_hangcheck.nodes.encoding import BadWord, pack, read_word
+from lightning_hangcheck.nodes.meeting_place import FolderPlace
+from lightning_hangcheck.nodes.peers import SILENT_AFTER_S, Heard
+from lightning_hangcheck.nodes.word import MOST_ENDS, VERSION, left_round, word_of
+from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, is_on_whole_job
+from lightning_hangcheck.watch.other_nodes.joining import (
+    EndedRounds,
+    LeftHere,
+    first_failure_ns,
+    have_said,
+    join_end,
+    join_round_end,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from lightning_hangcheck.model.case import Case, RankView
+    from lightning_hangcheck.model.verdict import Verdict
+
+GAP = Gap("ranks 2-3", None, ELSEWHERE, "other_nodes")
+
+MARK = Beat(pid=102, step=120, checkpoint=CheckpointMark(5, "Model created", ""))
+
+FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
+
+HERE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), **FACTS, gaps=(GAP,))
+
+WAITS = job(rank(2, IN_BARRIER), rank(3, IN_BARRIER), **FACTS)
+
+THERE = job(rank(2, IN_BARRIER, beat=MARK), rank(3, IN_LOAD), **FACTS)
+
+
+def now(case: Case, later_s: float = 0.0) -> Case:
+    """The case as if taken at this moment, or so much later."""
+    return rebased(case, time.monotonic_ns() + int(later_s * SECOND) - NOW_NS)
+
+
+class Clock:
+    """Goes on as the machine's does, until it is stopped at a moment."""
+
+    def __init__(self) -> None:
+        self.stopped_ns: int | None = None
+
+    def __call__(self) -> int:
+        return time.monotonic_ns() if self.stopped_ns is None else self.stopped_ns
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, clock: Clock) -> Iterator[list[AmongNodes]]:
+    """Two nodes that meet in a folder."""
+    places = [NodePlace(number=n, nnodes=2) for n in range(2)]
+    meeting = FolderPlace(tmp_path / "meet")
+    both = [AmongNodes(one, [meeting], clock) for one in places]
+    with closing(both[0]), closing(both[1]):
+        yield both
+
+
+def tell_until(nodes: list[AmongNodes], done: Callable[[], object]) -> None:
+    def told() -> object:
+        for node, case in zip(nodes, (HERE, THERE), strict=True):
+            node.tell(now(case), None)
+        return done()
+
+    until(told, "the nodes to hear each other")
+
+
+def pass_by(
+    clock: Clock, node: AmongNodes, case: Case, seconds: float, step_s: float = 1.0
+) -> Case:
+    """Let time go by in which this node listens, a second a turn, and return its case then."""
+    clock.stopped_ns = clock.stopped_ns or clock()
+    for _ in range(int(seconds / step_s)):
+        clock.stopped_ns += int(step_s * SECOND)
+        case = rebased(case, clock.stopped_ns - case.taken_ns)
+        node.tell(case, None)
+        until(lambda: node.peers.listened_ns >= clock(), "the node to listen")
+    node.tell(case, None)
+    return case
+
+
+def hears(nodes: list[AmongNodes]) -> bool:
+    return len(nodes[0].join(now(HERE)).ranks) == 4
+
+
+def test_the_culprit_on_the_other_node_is_named(nodes: list[AmongNodes]) -> None:
+    assert judge(HERE).culprits == ()
+    tell_until(nodes, lambda: hears(nodes))
+    case = nodes[0].join(now(HERE))
+    verdict = judge(case)
+    assert (verdict.verdict, verdict.culprits, verdict.nnodes) == ("hang", (3,), 2)
+    assert case.gaps == ()
+
+
+def test_it_is_known_on_each_node_when_all_have_read_a_verdict(nodes: list[AmongNodes]) -> None:
+    """The store by which they hear of it may be on any node, and goes with that one's job."""
+    tell_until(nodes, lambda: hears(nodes) and nodes[1].follows)
+    verdict = judge(nodes[0].join(now(HERE)))
+    assert not any(node.all_know(verdict) for node in nodes)
+    assert all(node.all_know(None) for node in nodes)
+
+    def known(node: AmongNodes) -> bool:
+        nodes[0].tell(now(HERE), verdict)
+        nodes[1].tell(now(THERE), None)
+        return node.all_know(verdict)
+
+    # a word can be read an instant before who told it has noted that it did
+    until(lambda: known(nodes[1]) and known(nodes[0]), "the word that all have read it")
+    assert nodes[1].news() == verdict
+    assert not any(node.all_know(replace(verdict, verdict="suspect")) for node in nodes)
+
+
+def test_a_verdict_that_one_node_has_not_read_is_not_known(tmp_path: Path) -> None:
+    meeting = FolderPlace(tmp_path / "meet")
+    three = [AmongNodes(NodePlace(number=n, nnodes=3), [meeting]) for n in range(3)]
+    here, there = (replace(one, run=replace(one.run, nnodes=3)) for one in (HERE, THERE))
+    with closing(three[0]), closing(three[1]), closing(three[2]):
+        last = word_of(now(there), 2, 1)
+        stamps = count(1)
+
+        def heard() -> bool:
+            three[0].tell(now(here), None)
+            three[1].tell(now(there), None)
+            meeting.post("node-2", pack(replace(last, stamp=next(stamps))))
+            return three[0].judged_with().keys() == {1, 2}
+
+        three[2].close()  # somebody else tells in its place, who reads nothing
+        until(heard, "the nodes to hear each other")
+        verdict = judge(three[0].join(now(here)))
+
+        def read() -> bool:
+            heard()
+            three[0].tell(now(here), verdict)
+            return three[1].news() == verdict
+
+        until(read, "the second node to read it")
+        for _ in range(20):
+            read()
+            time.sleep(0.1)
+        assert not three[0].all_know(verdict)
+        assert not three[1].all_know(verdict)
+
+
+def test_a_node_that_has_ended_is_not_waited_for(nodes: list[AmongNodes]) -> None:
+    tell_until(nodes, lambda: hears(nodes))
+    verdict = judge(nodes[0].join(now(HERE)))
+    nodes[1].tell(now(THERE), None, ended=True)
+
+    def known() -> bool:
+        nodes[0].tell(now(HERE), verdict)
+        return nodes[0].all_know(verdict)
+
+    until(known, "the word that the other node has ended")
+
+
+def test_other_nodes_than_the_first_judge_nothing_but_their_own_ranks(
+    nodes: list[AmongNodes],
+) -> None:
+    tell_until(nodes, lambda: nodes[1].follows)
+    assert nodes[1].join(THERE) == THERE
+    assert not nodes[0].follows
+
+
+def test_a_node_that_fell_silent_is_a_fact_with_what_was_known_of_it(
+    nodes: list[AmongNodes], clock: Clock
+) -> None:
+    tell_until(nodes, lambda: hears(nodes))
+    nodes[1].close()
+    case = nodes[0].join(pass_by(clock, nodes[0], now(HERE), SILENT_AFTER_S + 25.0))
+    (gap,) = case.gaps
+    assert [view.unheard_for_s > 0 for view in case.ranks] == [False, False, True, True]
+    assert [node.ranks for node in case.run.silent_nodes] == ["2-3"]
+    assert gap.what == "node 1 (ranks 2-3)"
+    assert gap.why.startswith("has not been heard for ")
+    assert gap.why.endswith("last known there: checkpoint 5 (Model created), step 120")
+
+
+def test_where_the_first_node_falls_silent_the_next_one_judges_and_knows_who_it_was(
+    nodes: list[AmongNodes], clock: Clock, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its ranks are those that theirs wait for."""
+    tell_until(nodes, lambda: nodes[1].follows and hears(nodes))
+    assert [view.rank for view in nodes[1].join(now(WAITS)).ranks] == [2, 3]
+    nodes[0].close()
+    early = pass_by(clock, nodes[1], now(WAITS), SILENT_AFTER_S - 2.0)
+    assert nodes[1].follows
+    later = pass_by(clock, nodes[1], early, 10.0)  # its last word may be read a turn later
+    assert nodes[1].judges
+    case = nodes[1].join(later)
+    assert [view.rank for view in case.ranks if view.unheard_for_s] == [0, 1]
+    assert [node.ranks for node in case.run.silent_nodes] == ["0-1"]
+    nodes[1].notice_silence(later)
+    said = capfd.readouterr().err
+    assert "node 0 (ranks 0-1) has not been heard for" in said
+    assert "until it is heard again, this node judges for all that are heard" in said
+
+
+def test_a_node_that_could_not_listen_calls_nobody_silent(
+    nodes: list[AmongNodes], clock: Clock
+) -> None:
+    """A sidecar that was starved, or stopped, for a minute knows nothing of the others' silence."""
+    tell_until(nodes, lambda: hears(nodes))
+    nodes[1].close()
+    late = pass_by(clock, nodes[0], now(HERE), 60.0, step_s=60.0)
+    late = pass_by(clock, nodes[0], late, SILENT_AFTER_S - 1.0)
+    assert nodes[0].join(late).run.silent_nodes == ()
+    assert nodes[0].join(pass_by(clock, nodes[0], late, 2.0)).run.silent_nodes
+
+
+def test_a_node_of_which_nothing_was_ever_heard_is_named(
+    nodes: list[AmongNodes], clock: Clock
+) -> None:
+    nodes[1].close()
+    case = pass_by(clock, nodes[0], now(HERE), 1.0)
+    early = nodes[0].join(case)
+    late = nodes[0].join(pass_by(clock, nodes[0], case, SILENT_AFTER_S + 1.0))
+    assert (early.run.absent_nodes, early.gaps) == ((), (GAP,))
+    assert late.run.absent_nodes == (1,)
+    assert [gap.what for gap in late.gaps] == ["node 1"]
+
+
+@pytest.mark.parametrize(("own", "other"), [(0, 1), (1, 0)], ids=["the first", "another"])
+def test_a_node_whose_words_cannot_be_read_is_not_called_absent(
+    own: int, other: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version of this package is there: it was heard, and the gap says what is wrong."""
+    monkeypatch.setattr(log, "_said", set())
+    meet = FolderPlace(tmp_path / "meet")
+    place = NodePlace(number=own, nnodes=2)
+    with closing(AmongNodes(place, [meet])) as node:
+        stamps = iter(range(1_000_000))
+
+        def told() -> bool:
+            stamp, version = next(stamps), VERSION + 1
+            meet.post(f"node-{other}", pack(replace(word_of(THERE, 1, stamp), version=version)))
+            node.tell(now(HERE), None)
+            return node.join(now(HERE)).gaps != (GAP,)
+
+        until(told, "two words that cannot be read")
+        case = node.join(now(HERE, SILENT_AFTER_S))
+    assert case.run.absent_nodes == ()
+    (gap,) = case.gaps
+    assert gap.what == f"node {other}"
+    assert gap.why == (
+        f"what is told there is not used: it has version {VERSION + 1}, this one reads {VERSION}: "
+        "install the same lightning-hangcheck on all nodes"
+    )
+
+
+def test_ranks_of_another_round_are_left_out(nodes: list[AmongNodes]) -> None:
+    tell_until(nodes, lambda: hears(nodes))
+    later = now(replace(HERE, run=replace(HERE.run, round=1)))
+    assert [view.rank for view in nodes[0].join(later).ranks] == [0, 1]
+
+
+def test_a_hang_is_told_on_all_nodes_and_a_lost_pace_where_its_ranks_are() -> None:
+    hang = replace(judge(HERE), verdict="hang", stalled_since="2026-01-01T00:00:00Z")
+    assert is_on_whole_job(hang)
+    assert is_on_whole_job(replace(hang, verdict="recovered"))
+    assert not is_on_whole_job(replace(hang, verdict="finished"))
+    assert not is_on_whole_job(replace(hang, verdict="slow", stalled_since=None))
+    assert not is_on_whole_job(None)
+
+
+OF_TWO: dict[str, Any] = {"world_size": 2, "local_world_size": 1, "nnodes": 2}
+
+NEXT = RoundStart(launcher="torchrun", number=1, most=3)
+
+PLACE = NodePlace(number=0, nnodes=2)
+
+WORDS = "ValueError: bad sample in fail (train.py:38)"
+
+
+def seen(view: RankView, ago_s: float) -> RankView:
+    assert view.process_exit is not None
+    at_ns = NOW_NS - int(ago_s * SECOND)
+    return replace(view, process_exit=replace(view.process_exit, seen_ns=at_ns))
+
+
+ENDED_BY_AGENT = job(seen(gone(0, -15), 1.0), ended=True, next_start=NEXT, **OF_TWO)
+
+FAILED = job(seen(gone(1, 1, words=WORDS), 2.0), ended=True, next_start=NEXT, **OF_TWO)
+
+GOES_ON = job(rank(1, IN_BARRIER, silent=0.1), round=1, **OF_TWO)
+
+
+def heard(present: Case, left: Case | None = None, ago_s: float = 0.5) -> dict[int, Heard]:
+    told = left_round(left) if left is not None else None
+    word, _ = read_word(pack(word_of(present, 1, 1, left=told)))
+    return {1: Heard(word, NOW_NS - int(ago_s * SECOND))}
+
+
+@pytest.mark.parametrize("nodes", [heard(GOES_ON, FAILED), heard(FAILED)], ids=["before", "now"])
+def test_the_rank_of_another_node_that_failed_is_the_end_of_the_round(
+    nodes: dict[int, Heard],
+) -> None:
+    """Whether that node is in the round still, or has begun the next one."""
+    alone = judge(ENDED_BY_AGENT)
+    assert alone.culprits == ()
+    joined = join_round_end(ENDED_BY_AGENT, nodes, PLACE, over=False)
+    assert joined is not None
+    verdict = judge(joined)
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (1,), (0,))
+    assert f"rank 1 failed first: it exited with code 1: {WORDS}" in verdict.summary
+    assert verdict.summary.startswith("round 0 ended: ")
+
+
+def test_a_node_that_has_not_told_it_is_waited_for_and_then_left_out() -> None:
+    for nodes in ({}, heard(GOES_ON), heard(replace(GOES_ON, run=ENDED_BY_AGENT.run))):
+        assert join_round_end(ENDED_BY_AGENT, nodes, PLACE, over=False) is None
+    assert join_round_end(ENDED_BY_AGENT, heard(GOES_ON), PLACE, over=True) == ENDED_BY_AGENT
+
+
+def test_a_node_that_went_without_a_word_was_lost() -> None:
+    """Its last word is of before the first end here."""
+    present = replace(GOES_ON, run=ENDED_BY_AGENT.run)
+    lost_peer = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+    own = replace(ENDED_BY_AGENT, ranks=(seen(gone(0, 1, words=lost_peer), 1.0),))
+    joined = join_round_end(own, heard(present, ago_s=9.0), PLACE, over=True)
+    assert joined is not None
+    verdict = judge(joined)
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
+    assert "rank 1 was lost with node 1" in verdict.summary
+
+
+def test_no_more_ends_are_told_or_read_than_a_node_has_room_for() -> None:
+    many = replace(FAILED, ranks=tuple(gone(n, 1, order=n) for n in range(MOST_ENDS + 3)))
+    told = left_round(many)
+    assert [view.rank for view in told.ranks] == list(range(MOST_ENDS))
+    too_many = replace(told, ranks=(*told.ranks, gone(9, 1)))
+    with pytest.raises(BadWord, match="length <= 8"):
+        read_word(pack(word_of(GOES_ON, 1, 1, left=too_many)))
+
+
+def test_a_node_alone_waits_for_nobody() -> None:
+    ended = EndedRounds()
+    ended.leave(LeftHere(FAILED, "", None), None)
+    ((_, _, remembered),) = ended.settled(None, NOW_NS)
+    assert remembered.culprits == (1,)
+
+
+def test_both_nodes_end_the_chapter_in_the_same_words(tmp_path: Path) -> None:
+    """The first node's rank was only ended by its agent, as its numbers and words show."""
+    meeting = FolderPlace(tmp_path / "meet")
+    places = [NodePlace(number=n, nnodes=2) for n in range(2)]
+    nodes = [AmongNodes(one, [meeting]) for one in places]
+    left = [ENDED_BY_AGENT, FAILED]
+    present = [job(rank(0, IN_BARRIER, silent=0.1), round=1, **OF_TWO), GOES_ON]
+    ended = [EndedRounds(), EndedRounds()]
+    settled: dict[int, tuple[Verdict, Round]] = {}
+
+    def now(case: Case) -> Case:
+        return rebased(case, time.monotonic_ns() - NOW_NS)
+
+    def both_have() -> bool:
+        for number, node in enumerate(nodes):
+            node.tell(now(present[number]), None)
+            for _, verdict, remembered in ended[number].settled(node, time.monotonic_ns()):
+                settled[number] = verdict, remembered
+        return len(settled) == 2
+
+    with closing(nodes[0]), closing(nodes[1]):
+        for number, node in enumerate(nodes):
+            ended[number].leave(LeftHere(now(left[number]), f"start {number}", None), node)
+        until(both_have, "both nodes to know how the round ended")
+    (told, ours), (told_there, theirs) = settled[0], settled[1]
+    assert told == told_there
+    assert ours.culprits == (1,)
+    assert ours.summary == theirs.summary
+    assert WORDS in ours.summary
+    assert {place.rank for place in ours.ranks} == {0, 1}
+    assert (ours.started_at, theirs.started_at) == ("start 0", "start 1")
+
+
+# How the job ended, on all nodes
+LOST = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:4711"
+
+OF_THREE: dict[str, Any] = {"world_size": 3, "local_world_size": 1, "nnodes": 3}
+
+
+def of_node(node: int, view: RankView, ago_s: float) -> Heard:
+    word, _ = read_word(pack(word_of(job(view, **OF_THREE), node, 1)))
+    return Heard(word, NOW_NS - int(ago_s * SECOND))
+
+
+LEFT_HERE: Case = job(seen(gone(0, 1, words=LOST), 2.0), ended=True, **OF_THREE)
+
+
+def concluded(nodes: dict[int, Heard]) -> Any:
+    said = have_said(nodes, first_failure_ns(LEFT_HERE))
+    return judge(replace(join_end(LEFT_HERE, nodes, said, 0), exit_code=1))
+
+
+def test_a_rank_that_was_killed_on_another_node_is_named() -> None:
+    nodes = {
+        1: of_node(1, seen(gone(1, -9), 0.1), ago_s=1.0),
+        2: of_node(2, seen(gone(2, 1, words=LOST), 0.1), ago_s=1.0),
+    }
+    verdict = concluded(nodes)
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (1,), (0, 2))
+    assert {one.rank for one in verdict.ranks} == {0, 1, 2}
+
+
+def test_a_node_that_told_nothing_more_is_lost() -> None:
+    nodes = {
+        1: of_node(1, rank(1, IN_BARRIER, silent=0.1), ago_s=4.0),
+        2: of_node(2, seen(gone(2, 1, words=LOST), 0.1), ago_s=1.0),
+    }
+    verdict = concluded(nodes)
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
+    assert "rank 1 was lost with node 1" in verdict.summary
+
+
+def test_where_the_place_to_meet_went_first_no_node_is_called_lost() -> None:
+    nodes = {n: of_node(n, rank(n, IN_BARRIER, silent=0.1), ago_s=4.0) for n in (1, 2)}
+    verdict = concluded(nodes)
+    assert (verdict.verdict, verdict.culprits) == ("crashed", ())
+
+
+def test_a_job_in_which_nobody_failed_here_waits_for_no_last_words() -> None:
+    assert first_failure_ns(job(gone(0, 0), ended=True, **OF_THREE)) == 0
